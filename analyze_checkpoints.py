@@ -7,7 +7,7 @@ python analyze_checkpoints.py EleutherAI/pythia-70m --revisions step0,step512,st
 python analyze_checkpoints.py runs/quickstart/TIME
 """
 
-from repdyn.cli.sweep_command import main
+from repdyn.cli.sweep import main
 
 if __name__ == "__main__":
     main()

@@ -18,9 +18,10 @@ from hub_server import HubServer
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
+from repdyn.checkpoints.downloads import PREFETCHING
+from repdyn.checkpoints.hub import ASKING, DOWNLOADING
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.models import build_model
-from repdyn.sweep.downloads import PREFETCH_THREAD
 
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
 _CHECKPOINTS = tempfile.TemporaryDirectory(prefix="checkpoints-of-tests-")
@@ -56,12 +57,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> 
         monkeypatch.setattr("huggingface_hub.utils._headers.detect_agent", lambda: None)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setenv("no_proxy", "127.0.0.1")
-        monkeypatch.setattr("repdyn.hub.transfer._WAITS_SECONDS", (0, 0, 0))
+        monkeypatch.setattr("repdyn.checkpoints.hub._WAITS_SECONDS", (0, 0, 0))
         huggingface_hub.close_session()  # a client made earlier would keep its proxies and connections
         yield server
     for thread in threading.enumerate():
         # a request that was given up would close the next test's connections
-        if thread.name.startswith((PREFETCH_THREAD, "repdyn-download", "asking the hub")):
+        if thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)):
             thread.join(60)
     huggingface_hub.close_session()
 

@@ -63,6 +63,17 @@ def test_resume_goes_on_in_its_history_and_measures_nothing_again(tmp_path, smal
     assert before.items() <= files(tmp_path).items()
 
 
+def test_the_first_comparison_of_a_resumed_run_is_with_the_last_step_of_its_parent(tmp_path, small_probe):
+    settings = {"logger": False, "overfit_batches": 1}
+    for n_steps, checkpoint in ((4, None), (8, tmp_path / "saved" / "step=4.ckpt")):
+        tracked = tracker(small_probe, 2, metrics=["cka_previous"])
+        fit = trainer(tmp_path / "job", tracked, saving(tmp_path / "saved"), max_steps=n_steps, **settings).fit
+        fit(Repeatable(), batches(shuffle=False), ckpt_path=checkpoint)
+    frame = tracked.store.to_pandas(metrics=["cka_previous"])
+    compared = frame[frame["layer"].notna() & (frame["step"] > 0)].groupby("step")["compared_to"].unique()
+    assert compared.map(list).to_dict() == {2: [0], 4: [2], 6: [4], 8: [6]}
+
+
 def test_a_branch_leaves_the_run_that_it_left_untouched(tmp_path, small_probe):
     """From a checkpoint in the middle, with another learning rate, in the same place."""
     settings = {"logger": False}

@@ -212,3 +212,21 @@ def test_circles_and_unknown_parents_end(store):
     assert len(store.to_pandas(second.id)) == 2
     lost = measured(store, store.begin_run("b", parent="gone--1", parent_step=3), [4])
     assert store.steps(lost.id) == [4]
+
+
+def test_a_resumed_run_is_followed_as_one(store):
+    """The page that watches runs reads files by itself: it must join them as the store does."""
+    from repdyn.watch.index import Index
+
+    first = measured(store, store.begin_run("a"), [0, 4, 8])
+    index = Index([store.path], 0.0)
+    index.poll(5)
+    second = measured(store, store.begin_run("a", parent=first.id, parent_step=4), [8, 12])
+    while index.poll(5):
+        pass
+    (summary,) = index.summaries.values()
+    frames, _ = index.rows([summary["key"]])
+    (frame,) = frames.values()
+    assert (summary["label"], summary["measurements"]) == ("a", 4)
+    assert frame["run"].unique().tolist() == ["a"]
+    assert frame.sort_values("step")["run_id"].tolist() == [first.id] * 2 + [second.id] * 2

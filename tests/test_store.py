@@ -311,3 +311,32 @@ def test_a_local_store_loads_no_package_of_remote_ones(tmp_path):
     code = "import sys, repdyn; repdyn.open_store(sys.argv[1]).runs(); print({'fsspec', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+# states of the previous checkpoint
+
+
+def test_the_states_before_a_resumed_run_are_those_of_its_parent(tmp_path):
+    """Those that the parent saved after it was left are of other weights."""
+    import torch
+
+    from repdyn.kernels import Undefined
+    from repdyn.store.state_cache import StateCache
+
+    like = torch.zeros(3, 2)
+    parent = StateCache(tmp_path / "a", run="a", probe="p")
+    for step in (8, 12):
+        parent.begin(step)
+        parent.save(step, None, 1, like + step)
+        parent.complete(step)
+    left = StateCache(tmp_path / "a", run="a", probe="p", last_step=8)
+    child = StateCache(tmp_path / "b", run="b", probe="p", earlier=left)
+    assert child.load_previous(16, None, 1, like)[0] == 8
+    child.begin(16)
+    child.save(16, None, 1, like)
+    child.complete(16)
+    child.delete_before(16)
+    assert child.load_previous(20, None, 1, like)[0] == 16
+    assert parent.load_previous(20, None, 1, like)[0] == 12
+    with pytest.raises(Undefined):
+        StateCache(tmp_path / "b", run="b", probe="p").load_previous(16, None, 1, like)

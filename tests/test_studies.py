@@ -27,11 +27,11 @@ from repdyn import Probe
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.cli import study as cli
 from repdyn.cli.main import main
 from repdyn.cli.study import KINDS
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.hub.errors import CheckpointError, SweepStoppedError
 from repdyn.kernels import attention_topic_gap, topic_gap, topic_gap_dot
 from repdyn.kernels.vocabulary import Vocabulary
 from repdyn.studies.anatomy.geometry import cosine_matrix

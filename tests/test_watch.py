@@ -30,13 +30,13 @@ from repdyn.watch.index import Index
 def read(monkeypatch):
     """How often each file was read, by its path."""
     counts = Counter()
-    read_table = runs.read_table
+    read_tables = runs.read_tables
 
-    def counting(path):
-        counts[path] += 1
-        return read_table(path)
+    def counting(paths):
+        counts[paths[0]] += 1
+        return read_tables(paths)
 
-    monkeypatch.setattr(runs, "read_table", counting)
+    monkeypatch.setattr(runs, "read_tables", counting)
     return counts
 
 

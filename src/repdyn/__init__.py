@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repdyn import kernels
+    from repdyn.checkpoints.sweep import Sweep, sweep
     from repdyn.diagnosis import insights
     from repdyn.measurement.measure import Profile, measure
     from repdyn.metrics import Metric, register_metric
@@ -26,6 +27,7 @@ __all__ = [
     "Ranks",
     "Schedule",
     "Store",
+    "Sweep",
     "Tracker",
     "insights",
     "kernels",
@@ -33,6 +35,7 @@ __all__ = [
     "open_store",
     "query",
     "register_metric",
+    "sweep",
 ]
 
 _HOMES = {
@@ -43,12 +46,14 @@ _HOMES = {
     "Ranks": "repdyn.utils.distributed",
     "Schedule": "repdyn.tracking.schedule",
     "Store": "repdyn.store",
+    "Sweep": "repdyn.checkpoints.sweep",
     "Tracker": "repdyn.tracking.tracker",
     "insights": "repdyn.diagnosis",
     "measure": "repdyn.measurement.measure",
     "open_store": "repdyn.store",
     "query": "repdyn.tables.sql",
     "register_metric": "repdyn.metrics",
+    "sweep": "repdyn.checkpoints.sweep",
 }
 
 

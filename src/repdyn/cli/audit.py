@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from repdyn.utils.arguments import SuggestingParser, at_least
 from repdyn.utils.names import printable
@@ -15,12 +20,13 @@ from repdyn.utils.records import add_record_options, print_records, wants_record
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
-    from repdyn.hub.client import Hub
-    from repdyn.sweep.audit import Finding, History
-    from repdyn.sweep.embedding_audit import EmbeddingStatistics
-    from repdyn.sweep.targets import Selection
+    from repdyn.checkpoints.audit import Finding, History
+    from repdyn.checkpoints.embeddings import EmbeddingStatistics
+    from repdyn.checkpoints.hub import Hub
+    from repdyn.checkpoints.targets import Selection
 
 FAULTY, STOPPED = 1, 3
+_STYLES = {"fault": "red", "remark": "dim"}
 
 _EXAMPLES = """examples:
   repdyn audit pythia-2.8b                       a model of a suite
@@ -44,16 +50,12 @@ def main(arguments: Sequence[str], prog: str = "repdyn audit") -> None:
         SystemExit: with the status that --help explains.
     """
     options = build_parser(prog).parse_args(arguments)
-    from huggingface_hub import logging as hub_logging
-
-    from repdyn.hub.client import Hub
-    from repdyn.hub.errors import SweepStoppedError
-    from repdyn.sweep.audit import audit
-    from repdyn.sweep.audit_text import audit_fields, print_audit
-    from repdyn.sweep.embedding_audit import embedding_findings
+    from repdyn.checkpoints.audit import audit
+    from repdyn.checkpoints.embeddings import embedding_findings
+    from repdyn.checkpoints.errors import SweepStoppedError
+    from repdyn.checkpoints.hub import Hub
     from repdyn.utils.console import PrintableConsole
 
-    hub_logging.set_verbosity_error()  # the client logs each retried request; final failures are printed here
     hub = Hub(timeout_seconds=options.timeout)
     try:
         selections, problems = _select(options, hub)
@@ -66,11 +68,11 @@ def main(arguments: Sequence[str], prog: str = "repdyn audit") -> None:
         (history, audit(history, embedding_findings(*found))) for history, found in zip(histories, read, strict=True)
     ]
     if wants_records(options):
-        fields = [audit_fields(*each, found[0]) for each, found in zip(audited, read, strict=True)]
+        fields = [_audit_fields(*each, found[0]) for each, found in zip(audited, read, strict=True)]
         print_records(fields, options, each="findings")
     else:
         for each in audited:
-            print_audit(*each, PrintableConsole())
+            _print_audit(*each, PrintableConsole())
     for problem in problems:
         print(printable(redacted(f"not audited: {problem}")), file=sys.stderr)
     is_faulty = any(finding.severity == "fault" for _, findings in audited for finding in findings)
@@ -113,9 +115,9 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
 
 def _select(options: argparse.Namespace, hub: Hub) -> tuple[list[Selection], list[str]]:
     """Return the checkpoints of each model, and the reasons why models cannot be listed."""
-    from repdyn.hub.errors import CheckpointError
-    from repdyn.sweep.histories import models_to_audit
-    from repdyn.sweep.targets import select_targets
+    from repdyn.checkpoints.audit import models_to_audit
+    from repdyn.checkpoints.errors import CheckpointError
+    from repdyn.checkpoints.targets import select_targets
 
     models = dict.fromkeys(model for name in options.names for model in models_to_audit(name, hub.endpoint))
     selections, problems, invalid = [], [], []
@@ -134,7 +136,7 @@ def _select(options: argparse.Namespace, hub: Hub) -> tuple[list[Selection], lis
 
 def _list(selections: Sequence[Selection], hub: Hub) -> list[History]:
     """List all files, with a progress bar on a terminal."""
-    from repdyn.sweep.histories import count_listings, list_histories
+    from repdyn.checkpoints.audit import count_listings, list_histories
     from repdyn.text.corpus import cache_directory
 
     with _bar("listing files", count_listings(selections)) as advance:
@@ -146,7 +148,7 @@ def _read_embeddings(
     selections: Sequence[Selection], histories: Sequence[History], hub: Hub
 ) -> list[tuple[list[EmbeddingStatistics], dict[str, str]]]:
     """Read input embeddings of all checkpoints, with a progress bar on a terminal."""
-    from repdyn.sweep.embedding_audit import checkpoints_to_read, read_statistics
+    from repdyn.checkpoints.embeddings import checkpoints_to_read, read_statistics
 
     with _bar("reading embeddings", sum(len(checkpoints_to_read(history)) for history in histories)) as advance:
         pairs = zip(selections, histories, strict=True)
@@ -165,3 +167,55 @@ def _bar(text: str, total: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task("", total=total)
         yield lambda: bars.advance(task)
+
+
+def _print_audit(history: History, findings: Sequence[Finding], console: Console) -> None:
+    """Print a history's findings under a line with its counts; it fits any width."""
+    console.print(Text(f"{history.run}: ", "bold").append(_counts(history, findings), "not bold"))
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for finding in findings:
+        text = Text("\n".join([_capitalised(finding.sentence), *(f"reported: {report}" for report in finding.reports)]))
+        table.add_row(Text(finding.severity, _STYLES[finding.severity]), text)
+    if findings:
+        console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _audit_fields(
+    history: History, findings: Sequence[Finding], statistics: Sequence[EmbeddingStatistics] = ()
+) -> dict[str, Any]:
+    """Return what the command prints, and the statistics of the input embeddings, as values of JSON."""
+    from repdyn.checkpoints.audit import find_copies
+    from repdyn.checkpoints.embeddings import statistics_fields
+
+    return {
+        "run": history.run,
+        "checkpoints": [checkpoint.revision for checkpoint in history.checkpoints],
+        "copies": {copy.revision: group.same_as for group in find_copies(history) for copy in group.copies},
+        "faults": _n_of(findings, "fault"),
+        "remarks": _n_of(findings, "remark"),
+        "findings": [finding.as_dict() for finding in findings],
+        "embeddings": statistics_fields(statistics),
+    }
+
+
+def _counts(history: History, findings: Sequence[Finding]) -> str:
+    from repdyn.checkpoints.audit import find_copies
+
+    n = len(history.checkpoints)
+    n_copies = sum(len(group.copies) for group in find_copies(history))
+    n_faults = _n_of(findings, "fault")
+    parts = [f"{n} checkpoint{'s' * (n != 1)}" if n else "nothing to compare"]
+    if n_copies:
+        parts.append(f"{n_copies} with the weights of another")
+    parts.append(f"{n_faults} fault{'s' * (n_faults != 1)}" if n_faults else "no fault")
+    return ", ".join(parts)
+
+
+def _n_of(findings: Iterable[Finding], severity: str) -> int:
+    return sum(finding.severity == severity for finding in findings)
+
+
+def _capitalised(sentence: str) -> str:
+    """Return a sentence with a capital, unless it begins with the name of a revision or file."""
+    first = sentence.split(" ", 1)[0]
+    return sentence[:1].upper() + sentence[1:] if first.isalpha() else sentence

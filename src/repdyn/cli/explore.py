@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from repdyn.hub.options import add_loading_options, add_timeout_option, revision_names
+from repdyn.checkpoints.loading import add_loading_options, add_timeout_option, revision_names
 from repdyn.utils.addresses import is_loopback, port_number
 from repdyn.utils.arguments import SuggestingParser, at_least
 

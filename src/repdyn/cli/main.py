@@ -21,7 +21,7 @@ from repdyn.utils.redaction import redacted
 _OWN_PARSER = {
     "demo": ("repdyn.cli.demo", "open the report of a finished run that comes with repdyn"),
     "audit": ("repdyn.cli.audit", "find what is wrong with published checkpoints"),
-    "sweep": ("repdyn.cli.sweep_command", "measure published or local checkpoints"),
+    "sweep": ("repdyn.cli.sweep", "measure published or local checkpoints"),
     "reproduce": ("repdyn.cli.reproduce", "reproduce the measurements of a paper"),
     "study": ("repdyn.cli.study", "study one aspect of one or several models"),
     "explore": ("repdyn.cli.explore", "explore the tokens of a sentence in the browser"),

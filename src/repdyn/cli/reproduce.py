@@ -18,6 +18,7 @@ from repdyn.utils.names import printable
 from repdyn.utils.records import add_record_options, print_records, wants_records
 
 if TYPE_CHECKING:
+    from repdyn.checkpoints.plan import ModelPlan
     from repdyn.recipes import Cloud, Outcome, Recipe
     from repdyn.recipes.measured import Measured
     from repdyn.store import Store
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn reproduce") -> None:
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
     """Return a parser with every option of the command."""
-    from repdyn.sweep.options import add_costs, add_forward_options, add_running, add_text
+    from repdyn.cli.sweep import add_forward_options, add_running, add_text
 
     parser = SuggestingParser(
         prog=prog,
@@ -134,20 +135,18 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     add_forward_options(parser.add_argument_group("measurement, as for repdyn sweep"))
     add_running(parser.add_argument_group("execution, as for repdyn sweep"))
-    add_costs(parser.add_argument_group("what --dry-run assumes for its estimate"))
     return parser
 
 
 def _sweep(recipe: Recipe, store: Path, options: argparse.Namespace) -> int:
     """Measure the checkpoints of a recipe by each of its designs, or print the plan; return 1 if some failed, and exit
     if the sweep cannot continue."""
-    from repdyn.cli.sweep import FAILED, leave, run
-    from repdyn.cli.sweep_plan import show_plans
-    from repdyn.hub.client import Hub
+    from repdyn.checkpoints.options import SweepOptions
+    from repdyn.cli.sweep import FAILED, leave, run, show_plans
     from repdyn.recipes import find_models_of, shortfalls
-    from repdyn.sweep.options import parser as sweep_parser
 
     cloud = _cloud(recipe, options)
+    shared = {name: value for name, value in vars(options).items() if name not in _OF_RECIPE}
     described: dict[str, Any] = {
         "metrics": list(recipe.metrics),
         "revisions": options.revisions or recipe.revisions,
@@ -155,25 +154,20 @@ def _sweep(recipe: Recipe, store: Path, options: argparse.Namespace) -> int:
         "sequence_length": cloud.sequence_length,
         "max_vectors": cloud.max_vectors,
         "store": store,
-        "dry_run": options.dry_run,
-        "json": options.json and options.dry_run,
-        "csv": options.csv and options.dry_run,
     }
-    shared = {name: value for name, value in vars(options).items() if name not in _OF_RECIPE}
-    defaults = vars(sweep_parser("repdyn sweep").parse_args([]))
+    sweep_options = SweepOptions.of({**shared, **described})
     models = find_models_of(options.models or recipe.models)
-    failed, plans = 0, []
+    failed = 0
+    plans: list[ModelPlan] | None = [] if options.dry_run else None
     announce: Callable[[Mapping[str, int]], list[str]] | None = partial(shortfalls, recipe, models)
-    sweep_options = argparse.Namespace(**{**defaults, **shared, **described})
     for design in cloud.designs:
-        sweep_options.design = design
-        status = run(sweep_options, models, views=False, plans=plans, announce=announce)
+        status = run(replace(sweep_options, design=design), models, views=False, plans=plans, announce=announce)
         announce = None  # once is enough
         if status not in {0, FAILED}:
             leave(status)
         failed = max(failed, status)
-    if options.dry_run:
-        show_plans(plans, Hub(timeout_seconds=options.timeout), sweep_options)
+    if plans is not None:
+        show_plans(plans, options)
     return failed
 
 

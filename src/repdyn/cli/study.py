@@ -61,7 +61,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _run(kind: str, arguments: Sequence[str], prog: str) -> None:
-    from repdyn.hub.errors import CheckpointError, SweepStoppedError
+    from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 
     try:
         import_module(f"repdyn.studies.{kind}.study").STUDY.main(arguments, prog)

@@ -16,11 +16,11 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
+from repdyn.checkpoints.local import checkpoints_folder, model_folders
 from repdyn.explorer.app import build
 from repdyn.explorer.session import Session
 from repdyn.explorer.theme import CSS, FONTS, HEAD, MONOSPACED
-from repdyn.hub.errors import CheckpointError, SweepStoppedError
-from repdyn.hub.local import checkpoints_folder, model_folders
 from repdyn.studies.models import load_models
 from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
 

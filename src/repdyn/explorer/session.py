@@ -12,7 +12,7 @@ import pandas as pd
 from torch import Tensor
 
 from repdyn.capture.blocks import LayerPatterns, find_blocks
-from repdyn.hub.errors import CheckpointError
+from repdyn.checkpoints.errors import CheckpointError
 from repdyn.studies.anatomy.trajectories import TokenTrajectory, TrajectoryPlane, fit_plane, match_tokens
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.output import select

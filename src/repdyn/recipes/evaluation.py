@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from repdyn.checkpoints.suites import PublishedModel
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.protocol import deviations, probe_of
 from repdyn.recipes.recipe import Cloud, Criterion, Published, Recipe, find_models_of
 from repdyn.store import Store
-from repdyn.sweep.suites import PublishedModel
 from repdyn.tables.designs import design_names
 from repdyn.tables.effects import CannotBeJudgedError, Verdict
 from repdyn.tables.frames import by_stack

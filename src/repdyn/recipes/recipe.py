@@ -17,6 +17,9 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from huggingface_hub import constants
 
+from repdyn.checkpoints.audit import models_to_audit
+from repdyn.checkpoints.suite_entries import Entry, read_folder
+from repdyn.checkpoints.suites import PublishedModel, find_models
 from repdyn.metrics import resolve
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.probe.views import SUBSETS
@@ -24,9 +27,6 @@ from repdyn.recipes.criteria_depth import Peak, PublishedFinding, Trend, Valley
 from repdyn.recipes.criteria_models import Across, Control, Scaling, Stages
 from repdyn.recipes.criteria_training import Between, Correlation, Halfway, Phases
 from repdyn.store.scalars import PROBE_LOSS
-from repdyn.sweep.histories import models_to_audit
-from repdyn.sweep.suite_entries import Entry, read_folder
-from repdyn.sweep.suites import PublishedModel, find_models
 from repdyn.text.source import DEFAULT_TEXT
 
 _SHIPPED = Path(__file__).parent

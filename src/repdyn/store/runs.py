@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from repdyn.store.files import has_row_files, read_tables, row_files
+from repdyn.store.files import copy_folder, has_row_files, read_tables, row_files
 from repdyn.store.keys import folder_name, is_failure, run_of, step_of
 from repdyn.utils.addresses import is_url
 from repdyn.utils.files import write_atomically
@@ -194,9 +194,7 @@ class History:
         if run.parent_store is None:
             return None
         if is_url(run.parent_store):
-            from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
-
-            return RemoteStore(run.parent_store).path
+            return copy_folder(run.parent_store)
         return self._store / run.parent_store
 
     def _began(self, run: Run, ends: Collection[str]) -> str:
@@ -261,7 +259,13 @@ def _run_in(folder: Path) -> Run:
         run = Run(**{each.name: known[each.name] for each in fields(Run) if each.name in known})
         return run if run_id is None else replace(run, id=run_id)
     except (OSError, ValueError, TypeError):
-        # of a sweep, or damaged: its rows are shown nevertheless
-        names = row_files(folder) if run_id is None else ()
-        name = run_id or (read_tables([folder / names[0]], ["run"])["run"][0].as_py() if names else folder.name)
+        name = run_id or _name_in_rows(folder)  # of a sweep, or damaged: its rows are shown nevertheless
         return Run(name, name)
+
+
+def _name_in_rows(folder: Path) -> str:
+    """Return the name of a run that was too long for that of its folder."""
+    try:
+        return read_tables([folder / row_files(folder)[0]], ["run"])["run"][0].as_py()
+    except (IndexError, ValueError):
+        return folder.name

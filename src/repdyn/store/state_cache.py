@@ -43,9 +43,23 @@ class StateCache:
         run: name of the run.
         probe: hash of the probe.
         layers: selection of layers, as recorded in rows.
+        earlier: the cache of the run that this one goes on from, which is looked into before the first step of this one
+            is complete, and left as it is.
+        last_step: the last step that is loaded, of a run that another one has left there.
     """
 
-    def __init__(self, folder: Path, *, run: str, probe: str, layers: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        run: str,
+        probe: str,
+        layers: str = "",
+        earlier: StateCache | None = None,
+        last_step: int | None = None,
+    ) -> None:
+        self._earlier = earlier
+        self._last_step = last_step
         self._identity = {"run": run, "probe": probe, "layers": layers}
         digest = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()
         self._folder = folder / digest[:16]
@@ -107,7 +121,10 @@ class StateCache:
             complete = sorted(self._complete_steps())
         except OSError as error:
             raise Undefined(f"the states of earlier steps cannot be read: {error}") from error
-        earlier = [other for other in complete if other < step]
+        last_step = step - 1 if self._last_step is None else min(step - 1, self._last_step)
+        earlier = [other for other in complete if other <= last_step]
+        if not earlier and self._earlier is not None:
+            return self._earlier.load_previous(step, stack, layer, like)
         if not earlier:
             only = f", only of step {complete[-1]}" if complete and complete[-1] > step else ""
             raise Undefined(f"no states of a step before {step} are stored{only}")

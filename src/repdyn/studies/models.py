@@ -19,10 +19,9 @@ from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError, SweepStoppedError
-from repdyn.hub.local import checkpoints_folder
-from repdyn.hub.options import (
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
+from repdyn.checkpoints.hub import Hub, choose_files
+from repdyn.checkpoints.loading import (
     Loading,
     add_loading_options,
     add_timeout_option,
@@ -30,9 +29,9 @@ from repdyn.hub.options import (
     resolved_device,
     revision_names,
 )
-from repdyn.hub.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
-from repdyn.hub.weight_files import choose_files
-from repdyn.hub.weights import load_model
+from repdyn.checkpoints.local import checkpoints_folder
+from repdyn.checkpoints.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
+from repdyn.checkpoints.weights import load_model
 from repdyn.text.corpus import cache_directory
 
 _MAX_LISTED = 12
@@ -225,7 +224,7 @@ def _fetch(hub: Hub, repository: str, revision: str, *, weights: bool, with_code
     if cached := hub.cached(repository, commit, chosen):
         return cached
     folder = cache_directory() / "models" / quote(repository, safe="") / commit
-    hub.download(repository, commit, chosen, folder, hub.timed_monitor())
+    hub.download(repository, commit, chosen, folder)
     return folder
 
 

@@ -15,7 +15,7 @@ from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.capture import capture
 from repdyn.capture.output_head import find_output_head
 from repdyn.capture.prepared_model import prepare
-from repdyn.hub.errors import model_errors
+from repdyn.checkpoints.errors import model_errors
 from repdyn.kernels.lens import LensReading, read_predictions
 from repdyn.probe import Probe
 from repdyn.studies.models import LoadedModel

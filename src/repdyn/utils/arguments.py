@@ -13,28 +13,10 @@ from typing import Any, NoReturn
 
 from repdyn.utils.addresses import path_or_url
 
-FORMER_NAMES = {
-    "alarms": "alerts",
-    "emit": "export",
-    "--online": "--wandb-online",
-    "--project": "--wandb-project",
-    "--revision": "--revisions",
-    "--words": "--classes",
-    "data.source": "data.text",
-    "data.probe_classes": "data.classes",
-    "data.probe_design": "data.design",
-    "data.probe_max_vectors": "data.max_vectors",
-    "data.probe_batch_vectors": "data.batch_vectors",
-}
-"""Present names of renamed commands and options, which are suggested when a former name is used."""
-
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that most likely replaces a mistyped or former one, or None."""
-    known = list(known)
-    if (renamed := FORMER_NAMES.get(name)) in known:
-        return renamed
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+    """Return the known name that most likely replaces a mistyped one, or None."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

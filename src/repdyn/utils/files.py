@@ -59,15 +59,16 @@ def locked_file(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def temporary_folder(purpose: str) -> Iterator[Path]:
+def temporary_folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
     """Create a folder for temporary files, and delete it on exit.
 
     A process killed meanwhile leaves the folder, which :func:`remove_abandoned_folders` deletes.
 
     Args:
         purpose: part of the name, lower-case letters.
+        parent: existing folder in which it is created; by default that of the system.
     """
-    folder = Path(tempfile.gettempdir()) / f"repdyn-{purpose}-{uuid4().hex}"
+    folder = (parent or Path(tempfile.gettempdir())) / f"repdyn-{purpose}-{uuid4().hex}"
     with locked_file(folder.with_name(f".{folder.name}")):
         folder.mkdir(mode=0o700)
         try:
@@ -87,10 +88,10 @@ def remove_abandoned_files(paths: Iterable[Path]) -> list[Path]:
     return removed
 
 
-def remove_abandoned_folders() -> list[Path]:
+def remove_abandoned_folders(parent: Path | None = None) -> list[Path]:
     """Delete the folders that killed processes of this user made with :func:`temporary_folder`, and return them."""
     removed = []
-    for path in Path(tempfile.gettempdir()).glob(".repdyn-*"):
+    for path in (parent or Path(tempfile.gettempdir())).glob(".repdyn-*"):
         if (match := _FOLDER_LOCK.fullmatch(path.name)) is None:
             continue
         with _locked_if_abandoned(path) as is_abandoned:

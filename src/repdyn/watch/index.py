@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -98,12 +97,16 @@ class Index:
             return found, {run.key: run.version for run in runs}
 
     def _look(self) -> set[WatchedRun]:
-        """Find new folders of runs and changed files; return the runs that lost rows."""
-        folders = {folder: store for store in self._stores.values() for folder in _folders(store.path)}
-        self._runs = {
-            folder: self._runs.get(folder) or WatchedRun(store, folder, self._interval)
-            for folder, store in folders.items()
-        }
+        """Find new histories and changed files; return the runs that lost rows."""
+        known, self._runs = self._runs, {}
+        for store in self._stores.values():
+            for path in store.paths():
+                folder = path.parts[-1].folder
+                run = known.get(folder)
+                # what a history consists of changes with the runs that go on from it
+                if run is None or run.path != path:
+                    run = WatchedRun(store, path, self._interval)
+                self._runs[folder] = run
         changed = set()
         for folder, run in list(self._runs.items()):
             try:
@@ -127,8 +130,8 @@ class Index:
 
     def _summarise(self, changed: set[WatchedRun]) -> None:
         runs = [run for run in self._runs.values() if not run.is_empty]
-        names = names_in_stores([(run.store, _name(run)) for run in runs])
-        labels = {run.key: names[run.store, _name(run)] for run in runs}
+        names = names_in_stores([(run.store, run.path.name) for run in runs])
+        labels = {run.key: names[run.store, run.path.name] for run in runs}
         before = self.summaries
         self.summaries = MappingProxyType(
             {
@@ -138,17 +141,3 @@ class Index:
                 for run in runs
             }
         )
-
-
-def _folders(store: Path) -> list[Path]:
-    """Return the folders of a store that may be those of runs."""
-    try:
-        with os.scandir(store) as entries:
-            return sorted(Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    except OSError:  # deleted since it was found
-        return []
-
-
-def _name(run: WatchedRun) -> str:
-    """Return the name of a run; that of its folder until a file of it could be read."""
-    return run.rows.run or run.folder.name

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from repdyn.alerts import Rule, find_alerts, stored_rules
@@ -20,6 +21,7 @@ from repdyn.store import Store
 from repdyn.store.files import read_tables
 from repdyn.store.find import RUN_STORE
 from repdyn.store.keys import step_of
+from repdyn.store.runs import RunPath
 from repdyn.store.schema import SCHEMA
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import by_probe, is_measured
@@ -49,28 +51,29 @@ class Judgement:
 
 
 class WatchedRun:
-    """A run of which each file is read once.
+    """A history of which each file is read once.
 
     Args:
         store: that it is in.
-        folder: of its files.
+        path: the runs that it consists of.
         interval: shortest time in seconds between two descriptions.
     """
 
-    def __init__(self, store: Store, folder: Path, interval: float) -> None:
+    def __init__(self, store: Store, path: RunPath, interval: float) -> None:
         self.store = store
         self.rows = RunRows()
         self.damaged: dict[str, str] = {}
-        """Why a file could not be read, by its name."""
+        """Why a file could not be read, by its path."""
         self.version = 0
         """Number of the content: it grows with every change of the rows."""
         self.judgement = Judgement()
+        folder = path.parts[-1].folder
         self.key = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()[:_KEY_DIGITS]
         """Name of the run in addresses."""
-        self.folder = folder
-        self._files = WatchedFolder(folder)
-        self._parts: dict[str, list[str]] = {}
-        """Names of the parts that were read of each file with the rows of many checkpoints."""
+        self.path = path
+        self._folders = [(part, WatchedFolder(part.folder)) for part in path.parts]
+        self._steps: dict[str, list[str]] = {}
+        """Names of the checkpoints that were read of each file with the rows of many."""
         self._unread: list[str] = []
         self._interval = interval
         self._described = 0
@@ -92,13 +95,17 @@ class WatchedRun:
         Raises:
             OSError: the folder is gone.
         """
-        changes = self._files.look()
-        for name in changes.gone:
+        changed, gone = set[str](), set[str]()
+        for part, folder in self._folders:
+            changes = folder.look()
+            changed |= {str(part.folder / name) for name in changes.changed if part.has_step(step_of(name))}
+            gone |= {str(part.folder / name) for name in changes.gone}
+        for name in gone:
             self._forget(name)
-        if changes.changed or changes.gone:
-            self._unread = sorted({*self._unread, *changes.changed}.difference(changes.gone))
-        self.version += bool(changes.gone)
-        return bool(changes.gone)
+        if changed or gone:
+            self._unread = sorted({*self._unread, *changed} - gone, key=lambda name: Path(name).name)
+        self.version += bool(gone)
+        return bool(gone)
 
     def read(self, limit: int) -> bool:
         """Read at most ``limit`` files, the last steps first; return whether there were any."""
@@ -111,7 +118,9 @@ class WatchedRun:
                 continue
             except ValueError as error:
                 self.damaged[name] = str(error)
-            self._files.expect_change(name, name in self.damaged)
+            for part, folder in self._folders:
+                if part.folder == Path(name).parent:
+                    folder.expect_change(Path(name).name, name in self.damaged)
         self.version += bool(names)
         return bool(names)
 
@@ -168,25 +177,28 @@ class WatchedRun:
                 "losses": [[steps[index], values[index]] for index in shown],
                 **{metric: self.judgement.means.get(metric) for metric in METRICS},
                 "unread": self.n_unread,
-                "damaged": [f"{name}: {reason}" for name, reason in sorted(self.damaged.items())[:3]],
+                "damaged": [f"{Path(name).name}: {reason}" for name, reason in sorted(self.damaged.items())[:3]],
                 "n_damaged": len(self.damaged),
             }
         )
 
     def _put(self, name: str) -> None:
-        table = read_tables([self.folder / name]).cast(SCHEMA)
-        if step_of(name) is not None:
+        path = Path(name)
+        table = read_tables([path]).cast(SCHEMA)
+        shown = pa.repeat(pa.scalar(self.path.name), len(table))
+        table = table.set_column(SCHEMA.get_field_index("run"), SCHEMA.field("run"), shown)
+        if step_of(path.name) is not None:
             self.rows.put(name, table)
             return
-        self._parts[name] = []
-        for step in table["step"].unique().to_pylist():
-            self._parts[name].append(part := f"{name}/{step}")
-            self.rows.put(part, table.filter(pc.field("step") == step))
+        part = next(part for part in self.path.parts if part.folder == path.parent)
+        self._steps[name] = []
+        for step in filter(part.has_step, table["step"].unique().to_pylist()):
+            self._steps[name].append(f"{name}/{step}")
+            self.rows.put(f"{name}/{step}", table.filter(pc.field("step") == step))
 
     def _forget(self, name: str) -> None:
-        self.rows.drop(name)
-        for part in self._parts.pop(name, ()):
-            self.rows.drop(part)
+        for each in (name, *self._steps.pop(name, ())):
+            self.rows.drop(each)
         self.damaged.pop(name, None)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hub_server import HubServer
 
+from repdyn.checkpoints.suites import PublishedModel
 from repdyn.cli import sweep
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
@@ -18,7 +19,6 @@ from repdyn.models import build_model
 from repdyn.recipes import Recipe, find_models_of, shipped_recipes
 from repdyn.recipes.criteria_models import Across, Scaling
 from repdyn.recipes.criteria_training import Correlation, Halfway
-from repdyn.sweep.suites import PublishedModel
 from repdyn.text.corpus import builtin_corpus
 
 STEPS = (0, 1, 64, 8000, 143000)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from repdyn.hub.errors import CheckpointError
+from repdyn.checkpoints.errors import CheckpointError
 from repdyn.studies.models import add_model_options, load_models
 
 

@@ -15,7 +15,7 @@ from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.capture import capture, no_progress
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.states import LayerStates
-from repdyn.hub.errors import model_errors
+from repdyn.checkpoints.errors import model_errors
 from repdyn.kernels import Cloud, Undefined, full_precision
 from repdyn.kernels.matched import cosines
 from repdyn.probe import Probe

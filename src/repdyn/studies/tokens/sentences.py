@@ -16,7 +16,7 @@ from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.states import LayerStates
-from repdyn.hub.errors import model_errors
+from repdyn.checkpoints.errors import model_errors
 from repdyn.kernels import Undefined, full_precision
 from repdyn.probe import Probe
 from repdyn.studies.lookups import find_lookups, ordinary_tokens

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.hub.errors import model_errors
+from repdyn.checkpoints.errors import model_errors
 from repdyn.kernels import full_precision
 from repdyn.kernels.tokens import token_cosines, token_ranks
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows

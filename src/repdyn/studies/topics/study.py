@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from repdyn.hub.errors import model_errors
+from repdyn.checkpoints.errors import model_errors
 from repdyn.studies.driver import Study, add_layers_option, add_number
 from repdyn.studies.models import LoadedModel, file_name
 from repdyn.studies.output import Output, print_line, print_table, print_title, select

@@ -1,0 +1,193 @@
+"""Downloads of weights within a disk budget, in a folder per process, deleted after the measurement."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Condition, Event
+from typing import TypeVar
+from uuid import uuid4
+
+from repdyn.checkpoints.errors import CancelledError, OutOfBoundsError, SweepStoppedError
+from repdyn.checkpoints.hub import ASKING, DOWNLOADING, Hub, total_bytes
+from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.targets import Target
+from repdyn.utils.files import remove_abandoned_folders, temporary_folder
+
+_RESERVED_BYTES = 200_000_000
+"""Left free on the disk for other programs."""
+_CANCEL_SECONDS = 1.0
+PREFETCHING = "repdyn-prefetch"
+"""Prefix of the names of threads that download the next checkpoint."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """The files of a checkpoint on this machine."""
+
+    folder: Path
+    bytes_fetched: int = 0
+    """0 if they were present already."""
+    seconds: float = 0.0
+    """Wall-clock time of the download."""
+
+
+class Downloads:
+    """The downloads of a process, in a folder of its own; folders left by killed processes are deleted first.
+
+    Args:
+        hub: from which files are downloaded.
+        root: folder of the downloads of all processes.
+        budget_bytes: largest number of bytes that this process keeps on disk at any time; None for no limit.
+        with_code: whether Python files of a repository are downloaded as well.
+    """
+
+    def __init__(self, hub: Hub, root: Path, budget_bytes: int | None = None, *, with_code: bool = False) -> None:
+        self._hub = hub
+        self._root = root
+        self._budget = budget_bytes
+        self._with_code = with_code
+        self._held: dict[Path, int] = {}
+        self._changed = Condition()
+        self._cancelled = Event()
+
+    @contextmanager
+    def opened(self) -> Iterator[Downloads]:
+        """Open the folder for downloads; on exit, all downloads are deleted."""
+        self.purge()
+        self._cancelled.clear()
+        with temporary_folder("downloads", self._root) as self._folder:
+            try:
+                yield self
+            finally:
+                self.cancel()
+                # an abandoned download that is still running would create its folder again
+                for thread in threading.enumerate():
+                    if thread.name.startswith(PREFETCHING):
+                        thread.join(_CANCEL_SECONDS)
+
+    def purge(self) -> list[Path]:
+        """Delete the folders that killed processes left, and return them."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        return remove_abandoned_folders(self._root)
+
+    def fetch(self, target: Target, on_bytes: Callable[[int, int], None] = lambda n, total: None) -> LocalFiles:
+        """Download the files of a checkpoint, after waiting until the budget has room for them.
+
+        Args:
+            target: the checkpoint; local files and those in the hub's own cache are used directly.
+            on_bytes: called with the number of bytes so far and their total number.
+
+        Raises:
+            CheckpointError: the files are not available, or are larger than the whole budget.
+            SweepStoppedError: no connection, or no space on the disk.
+            CancelledError: :meth:`cancel` was called.
+        """
+        if target.path is not None:
+            return LocalFiles(target.path)
+        files = target.remote_files(self._hub, with_code=self._with_code)
+        if cached := self._hub.cached(target.repository, target.commit, files):
+            return LocalFiles(cached / target.subfolder)
+        total = total_bytes(files)
+        folder = self._reserve(total)
+        start = time.perf_counter()
+        try:
+            self._hub.download(
+                target.repository, target.commit, files, folder, self._cancelled, lambda n: on_bytes(n, total)
+            )
+        except BaseException:
+            self._remove(folder)
+            raise
+        return LocalFiles(folder / target.subfolder, total, time.perf_counter() - start)
+
+    def release(self, fetched: LocalFiles) -> None:
+        """Delete the downloaded files of a checkpoint; other files are not deleted."""
+        for folder in list(self._held):
+            if fetched.folder.is_relative_to(folder):
+                self._remove(folder)
+
+    def cancel(self) -> None:
+        """Cancel a running download, and reject new ones."""
+        with self._changed:
+            self._cancelled.set()
+            self._changed.notify_all()
+
+    def _reserve(self, n_bytes: int) -> Path:
+        if self._budget is not None and n_bytes > self._budget:
+            raise OutOfBoundsError(
+                f"its files take {n_bytes / 1e9:.3g} GB, more than the {self._budget / 1e9:.3g} GB of --max-disk"
+            )
+        with self._changed:
+            self._changed.wait_for(lambda: self._cancelled.is_set() or self._fits(n_bytes))
+            if self._cancelled.is_set():
+                raise CancelledError
+            if n_bytes + _RESERVED_BYTES > (free := self._free_bytes()):
+                raise SweepStoppedError(
+                    f"the disk of {self._root} is full: the next checkpoint takes {n_bytes / 1e9:.3g} GB and "
+                    f"{free / 1e9:.3g} GB are free; free some space, or choose another folder with --downloads FOLDER, "
+                    "then repeat the command"
+                )
+            folder = self._folder / uuid4().hex[:12]
+            self._held[folder] = n_bytes
+        return folder
+
+    def _fits(self, n_bytes: int) -> bool:
+        within_budget = self._budget is None or sum(self._held.values()) + n_bytes <= self._budget
+        # while other downloads are held, space may become free again
+        return within_budget and (not self._held or n_bytes + _RESERVED_BYTES <= self._free_bytes())
+
+    def _free_bytes(self) -> int:
+        return shutil.disk_usage(self._root).free
+
+    def _remove(self, folder: Path) -> None:
+        with self._changed:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._held.pop(folder, None)
+            self._changed.notify_all()
+
+
+def downloads_of(options: SweepOptions, hub: Hub) -> Downloads:
+    """Return the downloads that the options of a sweep describe."""
+    return Downloads(hub, options.downloads_folder(), options.max_disk, with_code=options.trust_remote_code)
+
+
+def prefetch(
+    work: Callable[[Item], Result], items: Sequence[Item], cancel: Callable[[], None]
+) -> Generator[tuple[Item, Future[Result]]]:
+    """Yield each item with the result of its work, while a thread works on the next item.
+
+    At most two results exist at any time: the one yielded last, and the next one.
+
+    Args:
+        work: function applied to each item, in order.
+        items: any number of items.
+        cancel: called if the caller stops early; must end running work soon.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix=PREFETCHING)
+    try:
+        following = [pool.submit(work, item) for item in items[:1]]
+        for index, item in enumerate(items):
+            current = following.pop()
+            current.exception()  # waits; exceptions are raised by the caller
+            following = [pool.submit(work, next_item) for next_item in items[index + 1 : index + 2]]
+            yield item, current
+    except BaseException:
+        cancel()
+        # not waited for, since a hub that does not respond would block until the timeout
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def has_abandoned_threads() -> bool:
+    """Return whether a thread still waits for the hub, whose answer nobody needs any more."""
+    return any(thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)) for thread in threading.enumerate())

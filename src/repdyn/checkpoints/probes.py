@@ -1,0 +1,215 @@
+"""Make the probe of published or local checkpoints: the same text for all models, with the model's tokenizer."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.local import LIGHTNING
+from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import Selection, Target
+from repdyn.checkpoints.tokenizers import (
+    HubFolder,
+    context_length,
+    fetch_tokenizer,
+    has_tokenizer,
+    load_tokenizer,
+    matching_files,
+)
+from repdyn.checkpoints.weights import load_lightning, remote_code_errors, require_regular_files
+from repdyn.probe import Probe
+from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, resolve_design
+from repdyn.text.source import DEFAULT_TEXT, load_corpus
+from repdyn.utils.files import temporary_folder
+from repdyn.utils.quiet import without_reports
+
+_CONFIG = re.compile(r"config\.json")
+_MAX_TRIED = 3
+"""Number of newest checkpoints in which a tokenizer and a configuration are searched."""
+
+
+@dataclass(frozen=True)
+class ProbeText:
+    """The text and the settings of probes.
+
+    Args:
+        source: "enwik8" (its held-out last 5 %), "builtin", or the path of a text.
+        sequence_length: number of tokens in a window; None for that of the design, or the model's context if shorter.
+        max_vectors: number of vectors measured per layer.
+        design: sampling design of the probe, one of :data:`repdyn.probe.design.DESIGNS`.
+        classes: word classes of the probe, among :data:`repdyn.probe.word_classes.CLASSES`.
+    """
+
+    source: str = DEFAULT_TEXT
+    sequence_length: int | None = None
+    max_vectors: int = MAX_VECTORS
+    classes: Sequence[str] = ()
+    design: str = INDEPENDENT.name
+
+    def probe(self, name: str, tokenizer: Path, config: PreTrainedConfig, *, trust_remote_code: bool = False) -> Probe:
+        """Return the probe of a model.
+
+        Args:
+            name: name of the model, for messages.
+            tokenizer: folder of its tokenizer.
+            config: configuration of the model, which determines its context.
+            trust_remote_code: run Python code of the tokenizer's folder.
+
+        Raises:
+            CheckpointError: the tokenizer cannot be loaded.
+            ValueError: the text is too short, the sequences are longer than the model's context, or word classes cannot
+                be determined.
+            SweepStoppedError: the text cannot be downloaded.
+        """
+        loaded = load_tokenizer(tokenizer, name, trust_remote_code=trust_remote_code)
+        with model_errors(f"the tokenizer of {name} does not load"):
+            context = context_length(config, loaded)
+        length = self.sequence_length or min(resolve_design(self.design).window_tokens or context, context)
+        if length > context:
+            raise ValueError(
+                f"expected sequences no longer than the context of {name}, {context} tokens, got {length}; lower "
+                "--sequence-length"
+            )
+        settings: dict[str, Any] = {
+            "sequence_length": length,
+            "max_vectors": self.max_vectors,
+            "classes": self.classes,
+            "design": self.design,
+        }
+        try:
+            if self.source == "enwik8":
+                return Probe.enwik8(loaded, **settings)
+            corpus = load_corpus(self.source)
+            return Probe.from_texts([corpus.data.decode(errors="replace")], loaded, name=corpus.name, **settings)
+        except ConnectionError as error:
+            raise SweepStoppedError(str(error)) from error
+
+
+def hub_probe(
+    model: PublishedModel,
+    selection: Selection,
+    text: ProbeText,
+    hub: Hub,
+    *,
+    tokenizer: Path | None = None,
+    trust_remote_code: bool = False,
+) -> Probe:
+    """Return the probe of published checkpoints.
+
+    Args:
+        model: its tokenizer is used if it names one; otherwise that of the repository's main branch, or that of one of
+            the newest checkpoints.
+        selection: the checkpoints; the newest one with a configuration determines the model's context.
+        text: text and settings of the probe.
+        hub: the hub of the checkpoints.
+        tokenizer: local folder of the tokenizer.
+        trust_remote_code: run Python code of the repository.
+
+    Raises:
+        CheckpointError: there is no tokenizer, no configuration, or no checkpoint at all.
+        ValueError, SweepStoppedError: as :meth:`ProbeText.probe`.
+    """
+    newest = [target for target in reversed(selection.targets) if target.commit][:_MAX_TRIED]
+    if not newest:
+        reasons = [str(target.missing_reason) for target in selection.targets[:_MAX_TRIED]]
+        raise CheckpointError(f"none of its checkpoints exists: {'; '.join(reasons)}")
+    with temporary_folder("probe") as temporary:
+        config = _hub_config(newest, hub, temporary / "config", trust_remote_code)
+        if tokenizer is None:
+            folders = _tokenizer_folders(model, newest)
+            tokenizer = fetch_tokenizer(model.name, folders, hub, temporary / "tokenizer", trust_remote_code)
+        return text.probe(model.name, tokenizer, config, trust_remote_code=trust_remote_code)
+
+
+def local_probe(
+    folder: Path,
+    targets: Sequence[Target],
+    text: ProbeText,
+    hub: Hub,
+    *,
+    tokenizer: str | None = None,
+    trust_remote_code: bool = False,
+) -> Probe:
+    """Return the probe of local checkpoints.
+
+    Args:
+        folder: folder of the checkpoints, for messages.
+        targets: the checkpoints; the newest determines the model's context.
+        text: text and settings of the probe.
+        hub: the hub from which a tokenizer is downloaded that is not a local folder.
+        tokenizer: folder or hub repository; by default the newest checkpoint with a tokenizer.
+        trust_remote_code: run Python code of the folder.
+
+    Raises:
+        CheckpointError: the newest checkpoint has no readable configuration, or the hub does not have the tokenizer.
+        ValueError: there is no tokenizer.
+        ValueError, SweepStoppedError: as :meth:`ProbeText.probe`.
+    """
+    paths = [target.path for target in reversed(targets) if target.path is not None and _has_config(target.path)]
+    if not paths:
+        raise CheckpointError(f"none of its checkpoints in {folder} has a config.json")
+    with temporary_folder("probe") as temporary:
+        if tokenizer is None:
+            found = next((path for path in paths if _has_tokenizer(path)), None)
+        elif Path(tokenizer).is_dir():
+            found = Path(tokenizer)
+        else:
+            found = fetch_tokenizer(str(folder), [HubFolder(tokenizer)], hub, temporary, trust_remote_code)
+        if found is None:
+            raise ValueError(
+                f"expected a probe or a tokenizer to make one, got neither with the checkpoints in {folder}; give a "
+                "probe with --probe FILE, or a folder or hub repository with --tokenizer"
+            )
+        config = _local_config(paths[0], trust_remote_code)
+        return text.probe(str(folder), found, config, trust_remote_code=trust_remote_code)
+
+
+def _has_config(path: Path) -> bool:
+    return path.suffix == LIGHTNING or (path / "config.json").exists()
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return folder.is_dir() and has_tokenizer(path.name for path in folder.iterdir())
+
+
+def _tokenizer_folders(model: PublishedModel, newest: Sequence[Target]) -> list[HubFolder]:
+    """Return the folders in which to search the tokenizer; only that of the suite, if it names one."""
+    if model.tokenizer:
+        return [HubFolder(model.tokenizer)]
+    own = [HubFolder(model.repository)] if model.repository else []
+    subfolders = [HubFolder(target.repository, target.commit, target.subfolder) for target in newest]
+    roots = [HubFolder(target.repository, target.commit) for target in newest]
+    return list(dict.fromkeys([*own, *subfolders, *roots]))
+
+
+def _hub_config(newest: Sequence[Target], hub: Hub, folder: Path, with_code: bool) -> PreTrainedConfig:
+    """Return the configuration of the newest checkpoint that has one; its files do not stay on the disk."""
+    errors = []
+    for target in newest:
+        source = HubFolder(target.repository, target.commit, target.subfolder)
+        try:
+            files = matching_files(source.files(hub), _CONFIG, with_code)
+            return _config(source.fetch(files, hub, folder / target.commit), with_code)
+        except CheckpointError as error:
+            errors.append(f"{target.revision}: {error}")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    raise CheckpointError(f"expected a checkpoint with a loadable configuration, got none: {'; '.join(errors)}")
+
+
+def _local_config(path: Path, with_code: bool) -> PreTrainedConfig:
+    return cast(PreTrainedModel, load_lightning(path)).config if path.suffix == LIGHTNING else _config(path, with_code)
+
+
+def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
+    with model_errors("its configuration does not load"), remote_code_errors(), without_reports():
+        require_regular_files(folder)
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=with_code)

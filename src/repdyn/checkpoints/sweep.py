@@ -1,0 +1,214 @@
+"""A sweep from its options to its outcome: what is planned, measured, and what could not be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repdyn.checkpoints.audit import ForeignWeights, audit, fault_lines, find_foreign_targets, list_histories
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.options import Loads, SweepOptions
+from repdyn.checkpoints.plan import (
+    Source,
+    Task,
+    find_sources,
+    partition_tasks,
+    select_shard,
+    selection_notes,
+    tasks_of,
+)
+from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import Target
+from repdyn.store import Store, open_store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from repdyn.checkpoints.run import SweepResult
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a sweep is about to do."""
+
+    options: SweepOptions
+    """Resolved."""
+    hub: Hub
+    sources: Sequence[Source]
+    foreign: Mapping[Target, ForeignWeights]
+    """The checkpoints that are not measured because they have weights of another one."""
+    problems: Sequence[str]
+    """Why some of what was asked for cannot be listed."""
+
+    def n_distinct(self) -> dict[str, int]:
+        """Return the number of existing checkpoints of each run without weights of another one."""
+        return {
+            source.selection.run: sum(
+                target not in self.foreign and not target.missing_reason for target in source.selection.targets
+            )
+            for source in self.sources
+        }
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The outcome of a sweep."""
+
+    store: Store
+    runs: tuple[str, ...]
+    """The runs that were swept."""
+    measured: tuple[str, ...] = ()
+    """The checkpoints measured by this call, each as "RUN REVISION"."""
+    failures: tuple[str, ...] = field(default=())
+    """What is not measured, each as "RUN REVISION: REASON"."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows of the swept runs, those of failures with their reasons included."""
+        import pandas as pd
+
+        frames = [self.store.to_pandas(run) for run in self.runs if run in self.store.runs()]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def sweep(
+    source: str | Path | Loads | None = None, *, store: str | Path | None = None, quiet: bool = False, **options: Any
+) -> Sweep:
+    """Measure checkpoints one after another into a store; what it has already is not measured again.
+
+    >>> repdyn.sweep("EleutherAI/pythia-70m", revisions="log", store="sweeps")  # doctest: +SKIP
+    >>> repdyn.sweep("runs/quickstart/TIME", metrics=["two_nn"])  # doctest: +SKIP
+    >>> steps = {step: f"checkpoints/{step}.ckpt" for step in (100, 200)}
+    >>> loads = [(step, lambda path=path: Mine.load_from_checkpoint(path)) for step, path in steps.items()]
+    >>> repdyn.sweep(loads, name="mine", probe=probe, store="sweeps").to_pandas()  # doctest: +SKIP
+
+    Args:
+        source: a run's folder, a folder of ``save_pretrained`` or ``.ckpt`` checkpoints, a hub repository, or pairs of
+            a step and a function that returns the model of that step. None where ``suite`` is given.
+        store: folder or URL; by default ``sweep`` beside local checkpoints, or ``sweeps``.
+        quiet: show no progress.
+        **options: fields of :class:`repdyn.checkpoints.options.SweepOptions`, the options of ``repdyn sweep``: suite,
+            revisions, name, probe, text, tokenizer, sequence_length, max_vectors, design, metrics, layers, device,
+            dtype, max_disk, retry_failed, engine and others.
+
+    Returns:
+        The store, what was measured, and why some checkpoints were not.
+
+    Raises:
+        ValueError: the options select nothing, something that does not exist, or contradict each other.
+        SweepStoppedError: no connection, or no space on the disk; the same call goes on from there.
+    """
+    if isinstance(options.get("suite"), str):
+        options["suite"] = [options["suite"]]
+    prepared = prepare(SweepOptions(source=source, store=store, **options), say=lambda line: None)
+    place = open_store(prepared.options.place())
+    outcome = measure_prepared(prepared, place, say=lambda line: None, quiet=quiet)
+    place.drain(120.0)
+    return outcome
+
+
+def prepare(options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, say: Say) -> Prepared:
+    """Find what the options of a sweep select, and what is wrong with it.
+
+    Args:
+        options: of the sweep.
+        models: what to measure in place of the source or suites that the options name.
+        say: prints a note.
+
+    Raises:
+        ValueError, SweepStoppedError: as :func:`sweep`.
+    """
+    options = options.resolved()
+    hub = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk)
+    sources, problems = find_sources(options, hub, models)
+    for source in sources:
+        for note in selection_notes(source.selection):
+            say(note)
+    selections = [source.selection for source in sources]
+    histories = list_histories(selections, hub)
+    for history in histories:
+        for line in fault_lines(history, audit(history)):
+            say(line)
+    foreign = find_foreign_targets(selections, histories)
+    chosen = select_shard(sources, options.shard) if options.shard else sources
+    return Prepared(options, hub, chosen, foreign, problems)
+
+
+def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool = False) -> Sweep:
+    """Measure what a store lacks.
+
+    Args:
+        prepared: from :func:`prepare`.
+        store: for the rows.
+        say: prints a note.
+        quiet: show no progress.
+
+    Raises:
+        ValueError, SweepStoppedError: as :func:`sweep`.
+    """
+    # with torch and transformers, which plans do without
+    from repdyn.checkpoints.downloads import downloads_of
+    from repdyn.checkpoints.run import check_comparable, describe_other_designs, store_foreign
+    from repdyn.utils.quiet import without_reports
+
+    options, hub = prepared.options.on_device(), prepared.hub
+    # its remarks on a model that works, such as kernels that are not installed, look like errors
+    with without_reports():
+        every_task, without_probe = tasks_of(prepared.sources)
+        tasks = [task for task in every_task if task.target not in prepared.foreign]
+        check_comparable(tasks, store, options)
+        for note in describe_other_designs(tasks, store):
+            say(note)
+        listed = partition_tasks(tasks, store, options, retry_failed=options.retry_failed)
+        for task in every_task:
+            if task.target in prepared.foreign:
+                store_foreign(task, store, options, prepared.foreign[task.target])
+        for line in _remove_leftovers(store, downloads_of(options, hub)):
+            say(line)
+        if listed.done:
+            say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
+        result = _measure(listed.waiting, store, options, hub, quiet=quiet)
+        # another process may have failed in the meantime, or somebody deleted the store
+        store.refresh()
+        remaining = partition_tasks(result.skipped, store, options, retry_failed=True).waiting
+        if lost := [task for task in [*listed.done, *result.measured] if not task.is_measured(store, options)]:
+            say(
+                f"{len(lost)} measured checkpoints are no longer in {store.path}, which was deleted or changed "
+                "meanwhile; they are measured again"
+            )
+            remaining += lost
+        if remaining:
+            result.add(_measure(remaining, store, options, hub, quiet=quiet))
+    failed = [f"{task.target}: {reason}" for task, reason in result.failed]
+    failed += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
+    runs = tuple(dict.fromkeys(source.selection.run for source in prepared.sources))
+    measured = tuple(str(task.target) for task in result.measured)
+    return Sweep(store, runs, measured, (*prepared.problems, *without_probe, *failed))
+
+
+def _measure(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub, *, quiet: bool) -> SweepResult:
+    from repdyn.checkpoints.downloads import downloads_of
+    from repdyn.checkpoints.progress import ProgressDisplay
+    from repdyn.checkpoints.run import measure_tasks
+
+    if options.engine == "ray":
+        from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
+
+        return sweep_with_ray(tasks, store, options, hub)
+    display = ProgressDisplay(len(tasks), shown=not quiet)
+    return measure_tasks(tasks, store, options, downloads_of(options, hub), display)
+
+
+def _remove_leftovers(store: Store, downloads: Any) -> list[str]:
+    """Delete the temporary files and folders of killed processes; those of running ones are locked, and remain."""
+    from repdyn.store.unfinished import describe_removed, remove_unfinished_files
+    from repdyn.utils.files import remove_abandoned_folders
+
+    return [
+        *remove_unfinished_files(store),
+        *describe_removed(remove_abandoned_folders(), "temporary folder"),
+        *describe_removed(downloads.purge(), "folder of downloads", "folders of downloads"),
+    ]

@@ -1,0 +1,295 @@
+"""Load models from the files of a checkpoint: a folder of ``save_pretrained``, or a Lightning checkpoint."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from safetensors import safe_open
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from repdyn.checkpoints.errors import CheckpointError, model_errors
+from repdyn.checkpoints.hub import RemoteFile, choose_files, is_weight_file
+from repdyn.checkpoints.loading import Loading
+from repdyn.models import LanguageModel
+from repdyn.utils.quiet import without_reports
+
+# Modules after the last block, which the checkpoint of a model with a head may lack.
+_AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
+
+# Names of architectures in configurations; that of BERT's pretraining has a head for masked tokens too.
+_CAUSAL_HEAD = re.compile(r".*(ForCausalLM|LMHeadModel)")
+_MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
+
+_NUMBER = re.compile(r"\.(\d+)(?=\.)")
+_LAYERS = re.compile(r"(?!max_).*layers?")
+_OWN_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
+_ONLY_WITH_HF_OLMO = (
+    "the checkpoint loads only with hf_olmo, a module of the package ai2-olmo, and not with transformers; its files "
+    "can be audited, with repdyn audit, but not measured"
+)
+
+MAX_LAYERS = 10_000
+"""Largest number of layers that is built: a larger one is an error of the configuration, and would fill the memory."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Precisions that a model can be converted to."""
+
+log = logging.getLogger(__name__)
+
+
+def load_model(
+    folder: Path, loading: Loading, offload_folder: Path | None = None, *, with_head: bool = False
+) -> nn.Module:
+    """Load a model in evaluation mode, with every weight from the checkpoint.
+
+    Args:
+        folder: the checkpoint, with configuration and weights.
+        loading: device, precision, placement and attention; where the attention is not available, that of the
+            configuration is used, with a warning.
+        offload_folder: where a device map may put weights on disk; must exist as long as the model.
+        with_head: load the language-modelling head too, if the configuration names one and the checkpoint holds its
+            weights.
+
+    Raises:
+        CheckpointError: the files do not load or do not fit into memory, a weight is missing, or one is not finite.
+    """
+    with model_errors("the checkpoint does not load"):
+        require_regular_files(folder)
+        _require_weights_inside(folder)
+        chosen = choose_files({path.name: RemoteFile(path.stat().st_size, None) for path in folder.iterdir()})
+        if loading.device_map is None:
+            _require_memory([folder / name for name in chosen], loading.dtype)
+    with model_errors("the checkpoint does not load"), remote_code_errors(), without_reports():
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
+        if not loading.trust_remote_code:
+            _check_no_remote_code(config)
+        _require_few_layers(config)
+        auto_class = _auto_class(config) if with_head else AutoModel
+        model, report = _from_pretrained(auto_class, folder, config, loading, offload_folder)
+        if auto_class is not AutoModel and _absent(report["missing_keys"]):
+            return load_model(folder, loading, offload_folder)
+        if loading.device_map is None:
+            model = model.to(loading.device)
+        _require_every_weight(model, report["missing_keys"], report["mismatched_keys"])
+        _require_every_block(model, report["unexpected_keys"])
+        _require_finite(model)
+        return model.eval()
+
+
+def _from_pretrained(
+    auto_class: Any, folder: Path, config: PreTrainedConfig, loading: Loading, offload_folder: Path | None
+) -> tuple[Any, dict[str, Any]]:
+    settings: dict[str, Any] = {
+        "config": config,
+        # "auto" is the precision in which a live run measures
+        "dtype": DTYPES.get(loading.dtype, "auto"),
+        "local_files_only": True,
+        "trust_remote_code": loading.trust_remote_code,
+        "output_loading_info": True,
+    }
+    if loading.device_map:
+        settings |= {"device_map": loading.device_map, "offload_folder": offload_folder}
+    if loading.attention is not None:
+        try:
+            return auto_class.from_pretrained(folder, attn_implementation=loading.attention, **settings)
+        except (ImportError, ValueError) as error:
+            log.warning(
+                "The run was measured with the attention %r, which is not available here; its values may differ in the "
+                "last digits: %s",
+                loading.attention,
+                str(error).splitlines()[0],
+            )
+    return auto_class.from_pretrained(folder, **settings)
+
+
+def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
+    """Load the model from a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, without running pickles.
+
+    Args:
+        path: the file.
+        raw: of a file with averaged weights, load those of the optimizer in their place.
+
+    Raises:
+        CheckpointError: the file is damaged, or holds another module.
+    """
+    with model_errors(f"{path} does not load as a checkpoint of repdyn.models.LanguageModel"):
+        content = lightning_content(path)
+        weights = content["current_model_state" if raw else "state_dict"]
+        _require_free(sum(tensor.numel() * tensor.element_size() for tensor in weights.values()), "auto")
+        # not load_from_checkpoint, with which the file chooses what is called with its hyperparameters
+        parameters = content["hyper_parameters"]
+        given = {name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters}
+        if (n_layers := given.get("n_layers", 0)) > MAX_LAYERS:
+            raise CheckpointError(f"it has {n_layers} layers, more than the {MAX_LAYERS} that are supported")
+        with torch.device("meta"):  # sizes that do not match the weights could fill the memory
+            sizes = {name: tensor.shape for name, tensor in LanguageModel(**given).state_dict().items()}
+        if sizes != {name: tensor.shape for name, tensor in weights.items()}:
+            raise CheckpointError("its weights are not those of the model that its hyperparameters describe")
+        module = LanguageModel(**given)
+        module.load_state_dict(weights)
+        return module.model
+
+
+def lightning_content(path: Path) -> dict[str, Any]:
+    """Read a Lightning checkpoint: tensors and plain values, no pickled code."""
+    if not path.is_file():
+        raise CheckpointError("expected a regular file, got a folder, a named pipe or a device")
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"expected a Lightning checkpoint, got {type(content).__name__}")
+    return content
+
+
+def _auto_class(config: PreTrainedConfig) -> Any:
+    """Return the class that loads the head that the configuration names; without a head if it names none."""
+    name = next(iter(config.architectures or ()), "")
+    heads = {_CAUSAL_HEAD: AutoModelForCausalLM, _MASKED_HEAD: AutoModelForMaskedLM}
+    return next((auto_class for pattern, auto_class in heads.items() if pattern.fullmatch(name)), AutoModel)
+
+
+@contextmanager
+def remote_code_errors(what: str = "it") -> Iterator[None]:
+    """Name the option that allows remote code, where transformers names an argument of its own, and say what can be
+    done with a checkpoint that it has no class for."""
+    try:
+        yield
+    except ValueError as error:
+        if "`hf_olmo`" in str(error):
+            raise CheckpointError(_ONLY_WITH_HF_OLMO) from error
+        if "contains custom code" not in str(error):
+            raise
+        raise CheckpointError(
+            f"{what} needs Python code of its own repository; read that, then allow it with --trust-remote-code"
+        ) from error
+
+
+def require_regular_files(folder: Path) -> None:
+    """Check that the files of a folder can be read at once: a named pipe would be waited for."""
+    for path in folder.iterdir():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise CheckpointError(f"expected regular files, but {path.name} is a named pipe or a device; remove it")
+
+
+def _require_weights_inside(folder: Path) -> None:
+    """Check that the weights are in this folder: others would be loaded as if they were this checkpoint's."""
+    if (folder / "adapter_config.json").exists():
+        raise CheckpointError(
+            "it is an adapter (adapter_config.json) of another model; merge the two and sweep the result"
+        )
+    for path in folder.glob("*.index.json"):
+        if not is_weight_file(path.name):
+            continue
+        index = json.loads(path.read_text(encoding="utf-8"))
+        shards = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(shards, dict):
+            raise CheckpointError(f"{path.name} is no index of weights: it has no weight_map")
+        for name in sorted({str(name) for name in shards.values()}):
+            if name != Path(name).name or not is_weight_file(name):
+                raise CheckpointError(f"{path.name} names {name!r:.80}, which is no weight file of this folder")
+
+
+def _check_no_remote_code(config: PreTrainedConfig) -> None:
+    """Check the attention implementation: one with a slash is a repository of compiled code that would be run."""
+    parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
+    named = [getattr(part, f"_{what}_implementation", None) for part in parts for what in ("attn", "experts")]
+    if elsewhere := next((str(name) for name in named if "/" in str(name)), None):
+        raise CheckpointError(
+            f"it requires code of another repository, {elsewhere!r:.80}; read that, then allow it with "
+            "--trust-remote-code"
+        )
+
+
+def _require_few_layers(config: PreTrainedConfig) -> None:
+    if (n_layers := max(_numbers_of_layers(config.to_dict()), default=0)) > MAX_LAYERS:
+        raise CheckpointError(f"its configuration has {n_layers} layers, more than the {MAX_LAYERS} that are supported")
+
+
+def _numbers_of_layers(settings: Mapping[str, Any]) -> Iterator[int]:
+    """Return how many layers the stacks of a model have, those of nested configurations included."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _numbers_of_layers(value)
+        elif isinstance(value, int) and _LAYERS.fullmatch(name):
+            yield value
+
+
+def _require_memory(paths: Iterable[Path], dtype: str) -> None:
+    """Check that the weights of files fit into memory in a precision: Linux would kill the process otherwise."""
+    n_bytes = 0.0
+    for path in paths:
+        ratio = 1.0
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as weights:  # raises an error for a file that was cut off
+                first = next(iter(weights.keys()), None)
+                if first and dtype in DTYPES:
+                    ratio = DTYPES[dtype].itemsize / weights.get_tensor(first).dtype.itemsize
+        n_bytes += path.stat().st_size * ratio if is_weight_file(path.name) else 0
+    _require_free(n_bytes, dtype)
+
+
+def _require_free(n_bytes: float, dtype: str) -> None:
+    available = psutil.virtual_memory().available
+    if n_bytes > available:
+        precision = "their own precision" if dtype == "auto" else dtype
+        raise CheckpointError(
+            f"out of memory: its weights take {n_bytes / 1e9:.1f} GB in {precision}, and {available / 1e9:.1f} GB are "
+            "free; try --dtype bfloat16 or --device-map auto"
+        )
+
+
+def _require_every_weight(model: PreTrainedModel, missing: Iterable[str], mismatched: Iterable[object]) -> None:
+    if absent := _absent(missing):
+        raise CheckpointError(
+            f"{len(absent)} weights of {type(model).__name__} are not in the checkpoint and would be random: "
+            f"{', '.join(absent[:3])}"
+        )
+    if wrong := list(mismatched):
+        raise CheckpointError(f"weights of another shape than {type(model).__name__}'s: {wrong[0]}")
+
+
+def _require_every_block(model: PreTrainedModel, unexpected: Iterable[str]) -> None:
+    """Check that the model has all blocks of the checkpoint: with fewer in its configuration the others are ignored."""
+
+    def short(name: str) -> str:
+        return name.removeprefix(f"{model.base_model_prefix}.")
+
+    known = {_NUMBER.sub(".#", short(name)) for name, _ in model.named_parameters()}
+    lists = {short(name): len(module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+
+    def is_of_a_block(name: str) -> bool:
+        # a list may be empty, so that no other block has a weight of this name
+        beyond = (int(at[1]) >= lists.get(name[: at.start()], math.inf) for at in _NUMBER.finditer(name))
+        return any(beyond) or _NUMBER.sub(".#", name) in known
+
+    if cut_off := sorted(name for name in unexpected if _NUMBER.search(name) and is_of_a_block(short(name))):
+        raise CheckpointError(
+            f"the checkpoint has blocks that its configuration lacks, {len(cut_off)} weights such as {cut_off[0]}; "
+            "the model would be cut off without notice"
+        )
+
+
+def _absent(missing: Iterable[str]) -> list[str]:
+    return sorted(name for name in missing if not _AFTER_THE_BLOCKS.fullmatch(name))
+
+
+def _require_finite(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != "meta" and not bool(torch.isfinite(parameter).all()):
+            raise CheckpointError(f"its weights are not finite: {name} holds NaN or infinity")

@@ -1,1 +1,0 @@
-"""Published models: revisions of a hub repository, downloads, weights, and models loaded from them."""

@@ -1,1 +1,0 @@
-"""Measuring checkpoints that were published or saved before, through the same path as a live run."""

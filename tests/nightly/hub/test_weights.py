@@ -1,0 +1,303 @@
+"""Which files are fetched, and that the model they give is what was published."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sweeping import downloads_in, settings
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from repdyn import Probe, measure, open_store
+from repdyn.checkpoints import memory
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.hub import RemoteFile, choose_files
+from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.plan import Task
+from repdyn.checkpoints.probes import _config
+from repdyn.checkpoints.run import measure_tasks
+from repdyn.checkpoints.tokenizers import load_tokenizer
+from repdyn.checkpoints.weights import load_lightning, load_model
+from repdyn.utils.attempts import TimeoutRunner
+
+SHARDS = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+PICKLES = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json"]
+BESIDE = ["README.md", "tokenizer.json", "optimizer.pt", "tf_model.h5", "flax_model.msgpack", "onnx/model.onnx"]
+
+
+def files(*names: str) -> dict[str, RemoteFile]:
+    return {name: RemoteFile(10, None) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"),
+    [
+        (["model.safetensors", "pytorch_model.bin"], ["model.safetensors"]),
+        ([*SHARDS, "model.safetensors.index.json", *PICKLES], [*SHARDS, "model.safetensors.index.json"]),
+        (["model.safetensors", *SHARDS, "model.safetensors.index.json"], ["model.safetensors"]),
+        (PICKLES, PICKLES),
+        (["pytorch_model.bin", "model.fp16.safetensors", "adapter_model.safetensors"], ["pytorch_model.bin"]),
+        # an index whose shards are missing is no weights
+        (["model.safetensors.index.json", "pytorch_model.bin"], ["pytorch_model.bin"]),
+    ],
+    ids=["both", "shards", "whole and shards", "pickles", "variants", "bare index"],
+)
+def test_one_format_and_the_configuration(there, chosen):
+    found = choose_files(files("config.json", *BESIDE, *there))
+    assert set(found) == {"config.json", *chosen}
+
+
+def test_a_subfolder_and_code():
+    there = files("config.json", "model.safetensors", "a/config.json", "a/model.safetensors", "a/own.py", "own.py")
+    assert set(choose_files(there, "a")) == {"a/config.json", "a/model.safetensors"}
+    assert set(choose_files(there, "a", with_code=True)) == {"a/config.json", "a/model.safetensors", "a/own.py"}
+
+
+@pytest.mark.parametrize(
+    ("there", "message"),
+    [
+        (["model.safetensors"], "it has no config.json, so the model's architecture is not known"),
+        (
+            ["config.json", "model.gguf", "onnx/model.onnx"],
+            "it has no weights that can be read, model*.safetensors or pytorch_model*.bin; its files are config.json, model.gguf",
+        ),
+    ],
+)
+def test_nothing_to_read(there, message):
+    with pytest.raises(CheckpointError) as refusal:
+        choose_files(files(*there))
+    assert str(refusal.value) == message
+
+
+def test_every_weight_is_the_published_one(family):
+    model = load_model(family[8], Loading())
+    saved = load_file(family[8] / "model.safetensors")
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, saved[f"gpt_neox.{name}"]), name
+    assert not model.training
+
+
+def test_pickled_weights_give_the_same_model(family, tmp_path):
+    folder = family[8]
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    before = load_model(folder, Loading()).state_dict()
+    (folder / "model.safetensors").unlink()
+    after = load_model(folder, Loading()).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("asked", "got"), [("auto", torch.bfloat16), ("float32", torch.float32)])
+def test_precision_is_the_published_one_unless_another_is_asked_for(family, asked, got):
+    folder = family[8]
+    AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
+    assert load_model(folder, Loading(dtype=asked)).dtype == got
+
+
+def test_memory_is_counted_in_the_precision_that_is_asked_for(family, monkeypatch):
+    folder = family[8]
+    AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
+    available = int(1.5 * (folder / "model.safetensors").stat().st_size)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
+    load_model(folder, Loading())
+    with pytest.raises(CheckpointError, match="out of memory: its weights take 0.0 GB in float32, and 0.0 GB are free"):
+        load_model(folder, Loading(dtype="float32"))
+
+
+def with_configuration(folder: Path, **changes: object) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+@pytest.fixture
+def no_model_is_allocated(monkeypatch) -> None:
+    for auto_class in (AutoModel, AutoModelForCausalLM):
+        monkeypatch.setattr(auto_class, "from_pretrained", lambda *_, **__: pytest.fail("weights were allocated"))
+
+
+@pytest.mark.parametrize("with_head", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [{"vocab_size": 20_000_000}, {"hidden_size": 2048, "intermediate_size": 8192}, {"num_hidden_layers": 40}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_configuration_of_a_larger_model_is_refused_before_that_is_allocated(
+    family, no_model_is_allocated, changes, with_head
+):
+    refused = (
+        r"describes GPTNeoX\w+ with [\d,]+ weights, and its files hold [\d,]+ bytes, too few for them; config.json"
+    )
+    with pytest.raises(CheckpointError, match=refused):
+        load_model(with_configuration(family[8], **changes), Loading(), with_head=with_head)
+
+
+def test_buffers_that_the_files_do_not_hold_are_counted_before_they_are_allocated(
+    tmp_path, monkeypatch, no_model_is_allocated
+):
+    """The causal masks of GPT-Neo take the square of its context, in each layer."""
+    attention = [[["global", "local"], 2]]
+    sizes = {"hidden_size": 16, "num_layers": 4, "num_heads": 2, "vocab_size": 64, "max_position_embeddings": 4096}
+    GPTNeoForCausalLM(GPTNeoConfig(attention_types=attention, **sizes)).save_pretrained(tmp_path)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=60_000_000))
+    with pytest.raises(CheckpointError, match="out of memory: its weights take 0.1 GB in their own precision, and 0.1"):
+        load_model(tmp_path, Loading())
+
+
+@pytest.mark.parametrize(("quantised", "fits"), [(False, False), (True, True)])
+def test_quantised_files_hold_several_weights_in_a_byte(quantised, fits):
+    with torch.device("meta"):
+        model = torch.nn.Linear(1000, 1000, bias=False)
+    with nullcontext() if fits else pytest.raises(CheckpointError, match="describes Linear with 1,000,000 weights"):
+        memory.require_weights_for(model, 250_000, quantised=quantised)
+
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 64}
+T5 = {"d_model": 16, "d_ff": 32, "d_kv": 8, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "vocab_size": 64}
+
+
+@pytest.mark.parametrize("with_head", [False, True])
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (lambda: LlamaForCausalLM(LlamaConfig(**SMALL)), {"num_hidden_layers": 0}),
+        (lambda: LlamaModel(LlamaConfig(**SMALL)), {"num_hidden_layers": 0}),
+        (lambda: T5ForConditionalGeneration(T5Config(**T5)), {"num_decoder_layers": 0}),
+        (lambda: T5ForConditionalGeneration(T5Config(**T5)), {"num_layers": 0}),
+    ],
+    ids=["Llama", "Llama without a head", "decoder of T5", "encoder of T5"],
+)
+def test_a_configuration_without_any_layer_of_a_stack(tmp_path, make, changes, with_head):
+    make().save_pretrained(tmp_path)
+    load_model(tmp_path, Loading(), with_head=with_head)
+    with pytest.raises(CheckpointError, match=r"has blocks that its configuration lacks, \d+ weights such as "):
+        load_model(with_configuration(tmp_path, **changes), Loading(), with_head=with_head)
+
+
+def test_a_weight_that_a_block_of_the_model_does_not_need_is_left_out(tmp_path):
+    """Older versions saved buffers with each block."""
+    LlamaForCausalLM(LlamaConfig(**SMALL)).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(
+        weights | {"model.layers.1.self_attn.old": torch.ones(2)}, tmp_path / "model.safetensors", {"format": "pt"}
+    )
+    assert load_model(tmp_path, Loading())
+
+
+@pytest.mark.parametrize("name", ["num_layers", "num_decoder_layers"])
+def test_too_many_layers_of_any_stack_are_not_built(tmp_path, no_model_is_allocated, name):
+    T5ForConditionalGeneration(T5Config(**T5)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="has 1000000000 layers, more than the 10000 that are supported"):
+        load_model(with_configuration(tmp_path, **{name: 10**9}), Loading())
+
+
+def test_a_pooler_that_was_never_trained_does_not_matter(tmp_path):
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50)
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    assert type(load_model(tmp_path, Loading())).__name__ == "BertModel"
+
+
+ON_DISK = dict.fromkeys(("embed_in", "emb_dropout", "rotary_emb", "final_layer_norm"), "cpu")
+ON_DISK |= {"layers.0": "disk", "layers.1": "disk"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("places", ["auto", ON_DISK], ids=["auto", "blocks on disk"])
+def test_a_model_spread_over_memory_and_disk_gives_the_same_numbers(family, places, tmp_path):
+    pytest.importorskip("accelerate")
+    tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
+    probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
+    loadings = (Loading(), Loading(device_map=places))
+    whole, spread = (measure(load_model(family[8], loading, tmp_path), probe) for loading in loadings)
+    assert [row.value for row in spread.rows] == [row.value for row in whole.rows]
+    assert [row.parameters for row in spread.rows] == [row.parameters for row in whole.rows]
+
+
+def test_a_model_that_only_another_package_loads(family):
+    """As those of DataDecide are stored."""
+    folder = family[8]
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "hf_olmo"}))
+    with pytest.raises(
+        CheckpointError, match="^the checkpoint loads only with hf_olmo, .*audited, with repdyn audit, but"
+    ):
+        load_model(folder, Loading())
+
+
+def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = family[8]
+    config = json.loads((folder / "config.json").read_text())
+    own = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
+    (folder / "config.json").write_text(json.dumps(config | own))
+    (folder / "mine.py").write_text(
+        "from transformers import GPTNeoXConfig, GPTNeoXModel\n"
+        "class Config(GPTNeoXConfig):\n    model_type = 'mine'\n"
+        "class Model(GPTNeoXModel):\n    config_class = Config\n"
+    )
+    with pytest.raises(
+        CheckpointError,
+        match="it needs Python code of its own repository; read that, then allow it with --trust-remote",
+    ):
+        load_model(folder, Loading())
+    assert type(load_model(folder, replace(Loading(), trust_remote_code=True))).__name__ == "Model"
+
+
+@pytest.mark.slow
+def test_both_stacks_of_an_encoder_decoder_come_through_a_sweep(tmp_path):
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=260, d_model=16, d_ff=32, d_kv=8, num_layers=2, num_decoder_layers=3, num_heads=2)
+    model = T5ForConditionalGeneration(config).eval()
+    for step in (0, 10):
+        model.save_pretrained(tmp_path / "checkpoints" / f"step{step}")
+    tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
+    probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
+    tasks = [Task(target, probe) for target in find_checkpoints(tmp_path / "checkpoints", "t5")]
+    store = open_store(tmp_path / "store")
+    report = measure_tasks(tasks, store, settings(), downloads_in(tmp_path / "downloads"))
+    assert [task.target.step for task in report.measured] == [0, 10]
+    rows = store.to_pandas("t5").query("layer.notna() and metric == 'two_nn' and step == 10")
+    assert rows.groupby("stack")["layer"].max().to_dict() == {"encoder": 2, "decoder": 3}
+    assert rows.groupby("stack")["causal"].unique().map(list).to_dict() == {"encoder": [False], "decoder": [True]}
+    expected = {(row.stack, row.layer): row.value for row in measure(model, probe, ["two_nn"]).rows}
+    assert dict(zip(zip(rows["stack"], rows["layer"], strict=True), rows["value"], strict=True)) == expected
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "step8.ckpt"])
+def test_a_named_pipe_is_not_waited_for(family, tmp_path, name):
+    path = tmp_path / name if name.endswith(".ckpt") else family[8] / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    (target,) = find_checkpoints(path if name.endswith(".ckpt") else family[8], "run")
+    load = load_lightning if name.endswith(".ckpt") else lambda folder: load_model(folder, Loading())
+    expected = "expected .*regular file.* a named pipe or a device"
+    with pytest.raises(CheckpointError, match=expected):
+        TimeoutRunner(20)("loading", lambda: load(Path(str(target.path))))
+
+
+def test_no_tokenizer_or_configuration_is_read_from_a_named_pipe(family):
+    (family[8] / "tokenizer.json").unlink()
+    os.mkfifo(family[8] / "tokenizer.json")
+    for load in (lambda: load_tokenizer(family[8], "it", trust_remote_code=False), lambda: _config(family[8], False)):
+        with pytest.raises(CheckpointError, match="tokenizer.json is a named pipe or a device; remove it"):
+            TimeoutRunner(20)("loading", load)

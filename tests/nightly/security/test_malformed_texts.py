@@ -1,0 +1,224 @@
+"""Texts, archives and tokenizers of any content: bytes as they are, or an error that names the file."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sweeping import attempt
+
+from repdyn.data.byte_tokenizer import byte_tokenizer, bytes_to_ids
+from repdyn.data.datamodule import TextDataModule
+from repdyn.data.tokens import encode, load_tokenizer
+from repdyn.text import corpus as text
+from repdyn.text.clean import articles, clean_corpus, clean_wikitext
+from repdyn.text.corpus import Corpus, cache_directory, read_corpus
+from repdyn.text.source import load_corpus
+
+FUZZ = settings(
+    deadline=None, max_examples=80, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+PROSE = b"A line of text, and another one.\n" * 40
+HOSTILE = [
+    "\0" * 40,
+    "\u202eright to left\u202c",
+    "😀" * 50,
+    "\ufeffmark",
+    "a\u0301" * 60,
+    "\r\n\x0b\x0c\x1c\x85\u2028",
+]
+
+
+def packed(folder: Path, kind: str, data: bytes = PROSE) -> Path:
+    path = folder / f"text.{kind}"
+    if kind == "gz":
+        path.write_bytes(gzip.compress(data, mtime=0))
+    elif kind == "xz":
+        path.write_bytes(lzma.compress(data))
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("text", data)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gz", "xz", "zip"])
+@pytest.mark.parametrize("share", [0, 0.01, 0.1, 0.5, 0.9, 0.99])
+def test_an_archive_that_is_cut_short(tmp_path, kind, share):
+    path = packed(tmp_path, kind)
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(ValueError, match=f"{path} cannot be decompressed|the empty file {path}"):
+        read_corpus(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gz", "xz", "zip"])
+@FUZZ
+@given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=2))
+def test_an_archive_with_flipped_bits_is_refused_or_the_same(tmp_path, kind, flips):
+    path = packed(tmp_path, kind)
+    damaged = bytearray(path.read_bytes())
+    for where, mask in flips:
+        damaged[int(where * len(damaged))] ^= mask
+    path.write_bytes(damaged)
+    corpus, refusal = attempt(lambda: read_corpus(path))
+    assert corpus.data == PROSE if refusal is None else str(path) in refusal
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz", "zip"])
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(text, "_ALWAYS_ALLOWED_BYTES", 1000)
+    path = packed(tmp_path, kind, bytes(2_000_000))
+    with pytest.raises(
+        ValueError, match=f"expected text, {path} expands to more than 100 times its size; unpack it and"
+    ):
+        read_corpus(path)
+    monkeypatch.undo()
+    assert len(read_corpus(path).data) == 2_000_000  # small ones may shrink as they like
+
+
+def test_an_archive_of_several_files_or_behind_a_password(tmp_path):
+    path = packed(tmp_path, "zip")
+    encrypted = bytearray(path.read_bytes())
+    for magic, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        encrypted[encrypted.index(magic) + at] |= 1
+    path.write_bytes(encrypted)
+    with pytest.raises(ValueError, match=f"{path} cannot be decompressed .*encrypted"):
+        read_corpus(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("../../evil", PROSE)
+        archive.writestr("b", PROSE)
+    with pytest.raises(ValueError, match=f"expected one file in {path}, got 2"):
+        read_corpus(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("../../evil", PROSE)
+    assert read_corpus(path).data == PROSE  # read, not unpacked to a path
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["text.zip"]
+
+
+@pytest.mark.parametrize("name", ["nowhere", "a\0b", "~nobody-of-this-name/x", "."])
+def test_a_path_to_no_file(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="^expected "):
+        load_corpus(name)
+
+
+def test_a_cache_of_nobody(monkeypatch):
+    monkeypatch.setenv("REPDYN_CACHE", "~nobody-of-this-name/cache")
+    with pytest.raises(FileNotFoundError, match="expected ~ or ~NAME of a user with a home directory, got '~nobody"):
+        cache_directory()
+
+
+@pytest.mark.slow
+@FUZZ
+@given(st.one_of(st.binary(min_size=1, max_size=300), st.sampled_from([text.encode() for text in HOSTILE])))
+def test_bytes_of_any_kind_are_a_text(tmp_path, data):
+    path = tmp_path / "text"
+    path.write_bytes(data)
+    assert read_corpus(path).data == data
+    assert bytes_to_ids(data).tolist() == list(data)
+    corpus, refusal = attempt(lambda: load_corpus(path, cache_dir=tmp_path))
+    assert refusal is not None or corpus.data == data
+    ids = encode(data, byte_tokenizer())
+    assert bytes(ids.tolist()).decode() == data.decode(errors="replace")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=ascii)
+def test_text_that_is_hostile_to_terminals_and_parsers_survives(tmp_path, hostile):
+    assert byte_tokenizer().decode(byte_tokenizer()(hostile).input_ids) == hostile
+    clean_wikitext(hostile)
+
+
+@FUZZ
+@given(st.text(st.sampled_from("[]{}|'<>/&;= \nab&#x!-"), max_size=80))
+def test_markup_of_any_kind_is_cleaned_once_and_for_all(markup):
+    once = clean_wikitext(markup)
+    assert len(once) <= len(markup)
+    assert clean_wikitext(once) == once
+
+
+DUMPS = {
+    "not closed": b"<mediawiki><page>",
+    "no page": b"<mediawiki></mediawiki>",
+    "malformed": b"<mediawiki><page></title></page>",
+    "no UTF-8": b"<mediawiki><page><title>\xff</title></page>",
+    "NUL": b"<mediawiki><page><title>\0</title></page>",
+    "an unknown entity": b"<mediawiki><page><title>&evil;</title></page>",
+    "a character that is none": b"<mediawiki><page><title>&#0;</title></page>",
+    "nested": b"<mediawiki>" + b"<a>" * 5000 + b"</page>",
+    "only a redirect": b"<mediawiki><page><title>a</title><revision><text>#REDIRECT [[b]]</text></revision></page>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dump", DUMPS.values(), ids=DUMPS)
+def test_a_dump_that_is_malformed(tmp_path, dump):
+    with pytest.raises(ValueError, match=r"^expected (a MediaWiki|well-formed|articles)"):
+        clean_corpus(Corpus("dump", dump), tmp_path, num_proc=1)
+
+
+def test_entities_of_a_dump_are_not_written_out(tmp_path):
+    (tmp_path / "secret").write_text("of this machine")
+    laughs = b"".join(b"<!ENTITY a%d '%s'>" % (n, b"&a%d;" % (n - 1) * 20) for n in range(1, 12))
+    outside = f"<!ENTITY x SYSTEM 'file://{tmp_path}/secret'>".encode()
+    start = (
+        b"<!DOCTYPE m [<!ENTITY a0 'ha'>" + laughs + outside + b"]><mediawiki><page><title>t</title><revision><text>"
+    )
+    end = b"</text></revision></page></mediawiki>"
+    _, refusal = attempt(lambda: list(articles(start + b"&a11;" + end)))
+    assert "expected well-formed XML" in str(refusal)
+    assert list(articles(start + b"&x;" + end)) == [{"title": "t", "text": ""}]
+
+
+TOKENIZERS = {
+    "empty": {},
+    "no JSON": {"tokenizer.json": b"{"},
+    "a list": {"tokenizer.json": b"[]"},
+    "numbers": {"tokenizer.json": b"5"},
+    "no UTF-8": {"tokenizer.json": b"\xff\xfe\x00"},
+    "no model": {"tokenizer.json": b'{"version": "1.0"}'},
+    "another model": {"tokenizer.json": b'{"version": "1.0", "model": {"type": "Evil", "vocab": {}}}'},
+    "ids of texts": {"tokenizer.json": b'{"version":"1.0","model":{"type":"BPE","vocab":{"a":"b"},"merges":[]}}'},
+    "merges of nothing": {"tokenizer.json": b'{"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":["x y"]}}'},
+    "a class of nowhere": {"tokenizer_config.json": b'{"tokenizer_class": "os.system"}'},
+    "a class that is a number": {"tokenizer_config.json": b'{"tokenizer_class": 5}', "tokenizer.json": b"{}"},
+    "a model that is no model": {"tokenizer.model": b"\x00\x01", "tokenizer_config.json": b'{"tokenizer_class": "LlamaTokenizer"}'},
+    "nested": {"tokenizer_config.json": b"[" * 100_000},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("files", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_a_tokenizer_that_is_malformed(tmp_path, files):
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    with pytest.raises(
+        ValueError, match=f"the folder or hub name of a tokenizer that runs no code of its own, got '{folder}'"
+    ):
+        load_tokenizer(str(folder), for_encoder=False)
+    with pytest.raises(ValueError, match="which does not load"):
+        TextDataModule(tokenizer=str(folder))
+
+
+@pytest.mark.slow
+def test_cleaned_text_and_ids_that_were_damaged_in_the_cache(tmp_path):
+    page = "<page><title>T</title><revision><text>Some prose here.</text></revision></page>"
+    corpus = Corpus("dump", f"<mediawiki>{page}</mediawiki>".encode())
+    clean_corpus(corpus, tmp_path, num_proc=1)
+    for path in (tmp_path / "clean").glob("*.arrow"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(
+        ValueError, match=f"expected cleaned text in {tmp_path}/clean/.*, cannot read it: .*; delete it"
+    ):
+        clean_corpus(corpus, tmp_path, num_proc=1)
+    encode(b"text", byte_tokenizer(), tmp_path)
+    (path,) = tmp_path.glob("*.npy")
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=f"expected token ids in {path}, which does not read"):
+        encode(b"text", byte_tokenizer(), tmp_path)

@@ -1,0 +1,298 @@
+"""Files whose pickle would run code when it is read, put where a user would have them read."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hub_server import HubServer
+from jobs import tiny_language_model
+from repdyn.checkpoints.memory import memory_of_file
+from small import random_tokens
+from sweeping import downloads_in, settings
+
+from repdyn import Probe, open_store
+from repdyn.checkpoints import memory
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.plan import Task
+from repdyn.checkpoints.probes import ProbeText
+from repdyn.checkpoints.run import SweepResult, measure_tasks
+from repdyn.checkpoints.weights import load_lightning, load_model
+from repdyn.cli.train import TrainCLI
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import encode, load_tokenizer
+from repdyn.models import LanguageModel
+from repdyn.store import MeasurementKey
+
+CODE = "contains code that would run when it is read"
+
+
+class _Touch:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture
+def marker(tmp_path: Path):
+    """What must not exist at the end."""
+    path = tmp_path / "the pickle ran"
+    yield path
+    assert not path.exists()
+
+
+@pytest.fixture
+def sweep_of(tmp_path: Path) -> Callable[[Path], SweepResult]:
+    def run(folder: Path) -> SweepResult:
+        probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+        tasks = [Task(target, probe) for target in find_checkpoints(folder, "run")]
+        chosen = settings(loading=Loading(dtype="auto"))
+        return measure_tasks(tasks, open_store(tmp_path / "store"), chosen, downloads_in(tmp_path / "downloads"))
+
+    return run
+
+
+def test_the_pickle_runs_where_nothing_is_refused(tmp_path):
+    marker = tmp_path / "ran"
+    torch.save(_Touch(marker), tmp_path / "file")
+    torch.load(tmp_path / "file", weights_only=False)
+    assert marker.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "before torch 1.6"])
+def test_weights_in_a_local_folder(family, marker, sweep_of, tmp_path, legacy):
+    (family[8] / "model.safetensors").unlink()
+    torch.save(
+        {"embed_in.weight": _Touch(marker)},
+        family[8] / "pytorch_model.bin",
+        _use_new_zipfile_serialization=not legacy,
+    )
+    report = sweep_of(tmp_path / "family")
+    assert [(task.target.step, reason) for task, reason in report.failed] == [
+        (
+            8,
+            "the checkpoint does not load: a file is damaged, or contains code that would run when it is read",
+        )
+    ]
+    assert len(report.measured) == 2
+
+
+def test_shards_of_weights(family, marker):
+    (family[8] / "model.safetensors").unlink()
+    torch.save({"embed_in.weight": _Touch(marker)}, family[8] / "pytorch_model-00001-of-00001.bin")
+    (family[8] / "pytorch_model.bin.index.json").write_text(
+        '{"metadata": {}, "weight_map": {"embed_in.weight": "pytorch_model-00001-of-00001.bin"}}'
+    )
+    with pytest.raises(CheckpointError, match=CODE):
+        load_model(family[8], Loading())
+
+
+def test_weights_on_the_hub(hub: HubServer, family, marker, tmp_path):
+    (family[8] / "model.safetensors").unlink()
+    torch.save({"embed_in.weight": _Touch(marker)}, family[8] / "pytorch_model.bin")
+    commit = hub.publish("lab/model", "step8", family[8])
+    files = Hub().files("lab/model", commit)
+    assert "pytorch_model.bin" in files
+    Hub().download("lab/model", commit, files, tmp_path / "here", lambda n: None)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=CODE):
+        load_model(tmp_path / "here", Loading())
+
+
+def lightning_file(path: Path, **changes: object) -> Path:
+    module = tiny_language_model()
+    content = {"state_dict": module.state_dict(), "hyper_parameters": dict(module.hparams), "global_step": 8}
+    torch.save(content | changes, path)
+    return path
+
+
+def test_a_lightning_checkpoint(marker, sweep_of, tmp_path):
+    path = lightning_file(tmp_path / "step8.ckpt", extra=_Touch(marker))
+    with pytest.raises(CheckpointError, match=CODE):
+        load_lightning(path)
+    assert next(reason for _, reason in sweep_of(path).failed).endswith(f"a file is damaged, or {CODE}")
+
+
+def test_a_lightning_checkpoint_does_not_say_what_is_called_with_its_hyperparameters(tmp_path):
+    given = dict(tiny_language_model().hparams)
+    path = lightning_file(
+        tmp_path / "last.ckpt", hyper_parameters=given | {"_instantiator": "os.system", "_class_path": "antigravity.X"}
+    )
+    assert type(load_lightning(path)).__name__ == "GPTNeoXForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"hyper_parameters": {"n_layers": 10**9}},
+            "it has 1000000000 layers, more than the 10000 that are supported",
+        ),
+        ({"hyper_parameters": {"hidden_size": 1 << 16}}, "its weights are not those of the model that its hyperparam"),
+        ({"hyper_parameters": {"family": "../../x"}}, "does not load as a checkpoint of repdyn.models.LanguageModel"),
+        ({"hyper_parameters": 5}, "does not load as a checkpoint of repdyn.models.LanguageModel"),
+        ({"state_dict": {}}, "its weights are not those of the model"),
+        ({"state_dict": 5}, "does not load as a checkpoint of repdyn.models.LanguageModel"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value[:30],
+)
+def test_a_lightning_checkpoint_that_is_not_what_it_says(tmp_path, changes, message):
+    with pytest.raises(CheckpointError, match=message):
+        load_lightning(lightning_file(tmp_path / "last.ckpt", **changes))
+
+
+def test_a_lightning_checkpoint_of_a_few_bytes_that_would_fill_the_memory(tmp_path):
+    """Its hyperparameters and shapes agree; its tensors repeat one value by their strides."""
+    with torch.device("meta"):
+        given = dict(tiny_language_model(hidden_size=1 << 14).hparams)
+        sizes = {name: value.shape for name, value in LanguageModel(**given).state_dict().items()}
+    repeated = {name: torch.zeros(1).expand(shape) for name, shape in sizes.items()}
+    path = lightning_file(tmp_path / "last.ckpt", hyper_parameters=given, state_dict=repeated)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(
+        CheckpointError, match=r"last.ckpt holds .* bytes, and its tensors would take [\d,]{14,}: their"
+    ):
+        load_lightning(path)
+
+
+def test_a_lightning_checkpoint_whose_tensors_all_share_their_values(tmp_path):
+    """Each tensor lies within its storage, and the storage within the file; together they take 150 times as much."""
+    given = dict(tiny_language_model(hidden_size=64, n_layers=100).hparams)
+    with torch.device("meta"):
+        sizes = {name: value.shape for name, value in LanguageModel(**given).state_dict().items()}
+    one = torch.zeros(max(shape.numel() for shape in sizes.values()))
+    shared = {name: one[: shape.numel()].view(shape) for name, shape in sizes.items()}
+    path = lightning_file(tmp_path / "last.ckpt", hyper_parameters=given, state_dict=shared)
+    with pytest.raises(CheckpointError, match=r"and its tensors would take [\d,]{10,}: their values are repeated"):
+        load_lightning(path)
+    torch.save({name: one[: shape.numel()].view(shape) for name, shape in sizes.items()}, tmp_path / "weights.bin")
+    with pytest.raises(CheckpointError, match=r"and its tensors would take [\d,]{10,}: their values are repeated"):
+        memory_of_file(tmp_path / "weights.bin")
+
+
+def test_a_lightning_checkpoint_larger_than_the_memory(tmp_path, monkeypatch):
+    path = lightning_file(tmp_path / "last.ckpt")
+    assert load_lightning(path)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    with pytest.raises(CheckpointError, match="out of memory: its weights take 0.0 GB in their own precision, and 0.0"):
+        load_lightning(path)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_tensors_that_share_their_values_are_loaded(tmp_path, shared):
+    """As tied embeddings do: the file holds each value, and each tensor takes memory."""
+    one = torch.zeros(100, 10)
+    torch.save({"a": one, "b": one if shared else one.clone()}, tmp_path / "weights.bin")
+    assert memory_of_file(tmp_path / "weights.bin") == 8000
+
+
+@pytest.mark.parametrize("step", [-1, 3.7, True, "x", None, 10**30, [8]], ids=repr)
+def test_a_lightning_checkpoint_of_no_step(tmp_path, step):
+    lightning_file(tmp_path / "last.ckpt", global_step=step)
+    with pytest.raises(ValueError, match="expected Lightning checkpoints, got a damaged one without a step in"):
+        find_checkpoints(tmp_path, "run")
+
+
+def test_a_training_that_is_resumed(marker, tmp_path, monkeypatch, capsys):
+    path = lightning_file(tmp_path / "last.ckpt", extra=_Touch(marker))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["train.py", "fit", "--ckpt_path", str(path)])
+    with pytest.raises(SystemExit) as stop:
+        TrainCLI()
+    assert stop.value.code == 2
+    assert (
+        f"expected a checkpoint of train.py as --ckpt_path, got {path}, which is damaged or holds more than tensors and "
+        "plain values (UnpicklingError); if you trust it, add --weights_only false" in capsys.readouterr().err
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_probe(marker, tmp_path):
+    path = tmp_path / "probe.safetensors"
+    torch.save({"tokens": _Touch(marker)}, path)
+    with pytest.raises(ValueError, match="expected a probe written by Probe.save, got "):
+        Probe.load(path)
+
+
+def test_a_store(marker, tmp_path):
+    """Arrow's extension types of Python were pickles in the file's schema."""
+    torch.save(_Touch(marker), tmp_path / "pickled")
+    pickled = base64.b64encode((tmp_path / "pickled").read_bytes())
+    metadata = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": pickled}
+    field = pa.field("run", pa.string(), metadata=metadata)
+    path = tmp_path / "store" / "run" / "step000000008-p-m.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table([["run"]], schema=pa.schema([field])), path)
+    with pytest.raises(ValueError, match="expected the columns of a measurement in"):
+        open_store(tmp_path / "store").to_pandas()
+    assert MeasurementKey("run", 8, "p", "m") not in open_store(tmp_path / "store")
+
+
+def test_cached_token_ids(marker, tmp_path):
+    encode(b"some text", byte_tokenizer(), tmp_path)
+    (path,) = tmp_path.glob("*.npy")
+    torch.save(_Touch(marker), path)
+    with pytest.raises(ValueError, match=f"expected token ids of uint16 in {path}, got something else; delete it"):
+        encode(b"some text", byte_tokenizer(), tmp_path)
+    path.write_bytes(b"\x80\x04K\x01.")  # a bare pickle
+    with pytest.raises(ValueError, match=f"expected token ids in {path}, which does not read: .*; delete it"):
+        encode(b"some text", byte_tokenizer(), tmp_path)
+
+
+@pytest.fixture
+def tokenizer_with_code(tmp_path: Path, marker: Path) -> Path:
+    """Its Python file would make the marker."""
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["own.Mine", null]}}'
+    )
+    (folder / "own.py").write_text(f"open({str(marker)!r}, 'w')\nclass Mine: pass\n")
+    return folder
+
+
+def test_code_of_a_tokenizer_is_not_run_and_not_asked_for(tokenizer_with_code, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(
+        ValueError, match=r'expected "bytes", or the folder or hub name of a tokenizer that runs no code'
+    ):
+        load_tokenizer(str(tokenizer_with_code), for_encoder=False)
+
+
+def test_code_of_a_tokenizer_is_not_run_in_a_sweep(tokenizer_with_code, family, monkeypatch):
+    from transformers import AutoConfig
+
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    config = AutoConfig.from_pretrained(family[8])
+    with pytest.raises(CheckpointError, match="the tokenizer of m needs Python code of its own repository"):
+        ProbeText("builtin").probe("m", tokenizer_with_code, config)
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "experts_implementation"])
+def test_compiled_code_of_another_repository_is_not_fetched(hub: HubServer, family, key):
+    path = family[8] / "config.json"
+    path.write_text(path.read_text().replace("{", f'{{"{key}": "lab/kernels",', 1))
+    with pytest.raises(CheckpointError, match="it requires code of another repository, 'lab/kernels'; read that, then"):
+        load_model(family[8], Loading())
+    assert hub.requests == []
+
+
+def test_an_adapter_does_not_bring_another_model(family, tmp_path):
+    shutil.copytree(family[0], tmp_path / "another")
+    (family[8] / "adapter_config.json").write_text(f'{{"base_model_name_or_path": "{tmp_path / "another"}"}}')
+    with pytest.raises(CheckpointError, match=r"it is an adapter \(adapter_config.json\) of another model"):
+        load_model(family[8], Loading())

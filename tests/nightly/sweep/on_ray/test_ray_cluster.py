@@ -1,0 +1,181 @@
+"""A Ray cluster of some machines and a store on S3: a machine is lost, the whole cluster, or its head alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from ray_helpers import (
+    SETTINGS,
+    STEPS,
+    analyze,
+    downloads_by_step,
+    find_tasks,
+    ray,
+    slow,
+    sweep_in_one_process,
+    wait_until,
+)
+
+from repdyn import Probe, open_store
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.plan import Task, partition_tasks
+from repdyn.checkpoints.ray_engine import sweep_with_ray
+from repdyn.cli import sweep as cli
+from repdyn.store import Store
+
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.extended]
+
+pytest.importorskip("ray")
+
+START = [Path(sys.executable).parent / "ray", "start", "--block", "--dashboard-agent-listen-port=0"]
+START += ["--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=100000000"]
+
+
+class Cluster:
+    """The processes of a cluster on this machine, each of which stands for a machine."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.machines: list[subprocess.Popen] = []
+        self.address = ""
+        self._n_cpus = 1
+
+    def start(self, n_machines: int, n_cpus: int = 1) -> None:
+        self._n_cpus = n_cpus
+        address_file = Path(self.environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster"
+        address_file.unlink(missing_ok=True)
+        self._start("--head", "--port=0", "--include-dashboard=false")
+        wait_until(lambda: address_file.exists() and address_file.read_text())
+        self.address = address_file.read_text().strip()
+        for _ in range(n_machines - 1):
+            self._start(f"--address={self.address}")
+
+    def _start(self, *options: str) -> None:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.machines.append(
+            subprocess.Popen([*START, f"--num-cpus={self._n_cpus}", *options], env=self.environment, **quiet)
+        )
+
+    def restart_ended(self) -> None:
+        """Start machines again that did not find the head in time, as on a busy computer."""
+        for machine in [machine for machine in self.machines[1:] if machine.poll() is not None]:
+            self.machines.remove(machine)
+            self._start(f"--address={self.address}")
+
+    def lose(self, machine: subprocess.Popen) -> None:
+        """Kill a machine's processes at once."""
+        self.machines.remove(machine)
+        with suppress(psutil.NoSuchProcess):
+            processes = [*psutil.Process(machine.pid).children(recursive=True), psutil.Process(machine.pid)]
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        machine.wait()
+
+    def stop(self) -> None:
+        for machine in list(self.machines):
+            self.lose(machine)
+
+
+@pytest.fixture
+def machines(environment: dict[str, str], s3_environment: dict[str, str], monkeypatch) -> Iterator[Cluster]:
+    cluster = Cluster(environment | s3_environment)
+    yield cluster
+    ray.shutdown()
+    cluster.stop()
+
+
+def test_a_store_on_s3_survives_the_loss_of_a_machine_and_of_the_cluster(
+    machines, hub, tasks, bucket, options: Callable, monkeypatch, tmp_path
+):
+    machines.start(3)
+    monkeypatch.setenv("RAY_ADDRESS", machines.address)
+    ray.init(machines.address, log_to_driver=False, logging_level="error")
+    wait_until(lambda: machines.restart_ended() or sum(node["Alive"] for node in ray.nodes()) == 3)
+    ray.shutdown()
+    for task in tasks:
+        slow(hub, task, bytes_per_second=150_000)
+    store = open_store(f"{bucket}/sweep")
+    lost = []
+
+    def lose_one() -> None:
+        wait_until(lambda: sum(downloads_by_step(hub, tasks).values()) >= 2)
+        machines.lose(machines.machines[-1])
+        lost.append(time.monotonic())
+
+    thread = threading.Thread(target=lose_one)
+    thread.start()
+    first = tasks[:4]
+    report = sweep_with_ray(first, store, SETTINGS, Hub(), options())
+    thread.join()
+    assert lost
+    assert report.failed == []
+    assert {task.target.step for task in report.measured + report.skipped} == {0, 8, 16, 24}
+    assert open_store(store.location).steps("lab/model") == [0, 8, 16, 24]
+
+    # the head and everything else are gone; another cluster measures what is left
+    machines.stop()
+    machines.start(2)
+    monkeypatch.setenv("RAY_ADDRESS", machines.address)
+    before = downloads_by_step(hub, tasks)
+    left = partition_tasks(tasks, open_store(store.location), SETTINGS).waiting
+    assert [task.target.step for task in left] == [32, 40]
+    report = sweep_with_ray(left, store, SETTINGS, Hub(), options())
+    assert sorted(task.target.step for task in report.measured) == [32, 40]
+    assert {step for step, times in (downloads_by_step(hub, tasks) - before).items() if times} == {32, 40}
+
+    check_equal_to_one_process(store, tasks, tmp_path)
+
+
+def check_equal_to_one_process(store: Store, tasks: list[Task], folder: Path) -> None:
+    alone = sweep_in_one_process(tasks, folder)[1].to_pandas()
+    found = open_store(store.location).to_pandas()
+    same = ["run", "step", "layer", "metric", "subset", "value", "low", "high"]
+    values = [frame.loc[frame["layer"].notna(), same].astype(object).reset_index(drop=True) for frame in (found, alone)]
+    assert len(values[0]) > 0
+    assert values[0].equals(values[1])
+    assert tuple(sorted(found["step"].unique())) == STEPS
+    assert find_tasks(tasks[0].probe) == tasks
+
+
+@pytest.mark.once
+@pytest.mark.timeout(600)
+def test_a_sweep_ends_when_the_head_is_lost_and_goes_on_with_another_one(machines, hub, published, bucket, tmp_path):
+    machines.start(1, n_cpus=2)
+    hub.fault("/model.safetensors", "slow", bytes_per_second=100_000)
+    url = f"{bucket}/sweep"
+    # a process of its own, which Ray ends by itself a minute after the head
+    first = analyze(machines.environment | {"RAY_ADDRESS": machines.address}, hub, tmp_path, url)
+    try:
+        wait_until(lambda: len(open_store(url).steps("lab/model")) >= 2 or first.poll() is not None, 240)
+        machines.stop()
+        lost = time.monotonic()
+        printed, _ = first.communicate(timeout=100)
+        seconds = time.monotonic() - lost
+    finally:
+        first.kill()
+    assert first.returncode == cli.STOPPED, printed
+    assert seconds < 50
+    assert "stopped: expected the head of the Ray cluster at" in printed
+    assert "what is measured is stored: start the cluster again, set RAY_ADDRESS to it" in printed
+    assert "Traceback" not in printed
+    measured = open_store(url).to_pandas().groupby("step")["measured_at"].max()
+    assert 2 <= len(measured) < len(STEPS)
+
+    hub.faults.clear()
+    machines.start(1, n_cpus=2)
+    second = analyze(machines.environment | {"RAY_ADDRESS": machines.address}, hub, tmp_path, url)
+    printed, _ = second.communicate(timeout=300)
+    assert second.returncode == 0, printed
+    store = open_store(url)
+    assert store.to_pandas().groupby("step")["measured_at"].max()[measured.index].equals(measured), "measured again"
+    (probe,) = (Probe.load(path) for path in store.path.glob("probes/*"))
+    check_equal_to_one_process(store, find_tasks(probe), tmp_path)

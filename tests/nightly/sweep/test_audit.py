@@ -1,0 +1,206 @@
+"""What an audit finds in a history, from the names, checksums, sizes and dates of its files alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from repdyn.checkpoints.audit import CheckpointFiles, Finding, History, audit, find_copies
+from repdyn.checkpoints.hub import Files, RemoteFile
+from repdyn.checkpoints.suites import KnownFault
+
+MODEL = "model.safetensors"
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def files(content: Mapping[str, str], n_bytes: int = 10**9, day: int | None = None) -> Files:
+    date = START.replace(day=day) if day else None
+    return {name: RemoteFile(n_bytes, sha256(text.encode()).hexdigest(), "", date) for name, text in content.items()}
+
+
+def at(step: int, content: str | Mapping[str, str], name: str = "", **more) -> CheckpointFiles:
+    """Return a checkpoint with one file of this content, or with several files."""
+    found = files({MODEL: content} if isinstance(content, str) else content, **more)
+    return CheckpointFiles(step, name or f"step{step}", "0" * 40, found)
+
+
+def history(*checkpoints: CheckpointFiles, **more: Any) -> History:
+    fields: dict[str, Any] = {"last": checkpoints[-1]}
+    return History("lab/model", checkpoints, **fields | more)
+
+
+def sharded(*content: str) -> dict[str, str]:
+    count = len(content)
+    return {f"model-{i:05d}-of-{count:05d}.safetensors": text for i, text in enumerate(content, start=1)}
+
+
+def one(found: list[Finding]) -> Finding:
+    (finding,) = found
+    return finding
+
+
+def test_a_sound_history():
+    steps = [at(step, f"weights {step}", day=day) for day, step in enumerate((0, 1, 512, 1000), start=1)]
+    assert audit(history(*steps, main=at(1000, "weights 1000", "main"))) == []
+    assert audit(history(*steps, main=at(1000, "averaged", "main"))) == []
+    assert find_copies(history(*steps)) == []
+    assert audit(History("lab/model", ())) == []
+
+
+def test_the_weights_of_the_last_step_under_other_names():
+    steps = (at(0, "final"), at(1, "own"), at(512, "final"), at(1000, "final"))
+    (group,) = find_copies(history(*steps))
+    assert (group.same_as, group.copies, group.are_final) == ("step1000", (steps[0], steps[2]), True)
+    assert one(audit(history(*steps, main=at(1000, "final", "main")))) == Finding(
+        "fault",
+        "final weights",
+        "the final weights, those of step1000, under 2 other names: step0, step512",
+        ("step0", "step512"),
+        (0, 512),
+        same_as="step1000",
+    )
+
+
+def test_the_weights_of_main_where_the_last_step_has_others():
+    """As in pythia-2.8b: most steps serve the main branch, some another file, which is that of the last step."""
+    steps = (at(0, "main"), at(1, "main"), at(54, "second"), at(66, "own"), at(143, "second"))
+    of_history = history(*steps, main=at(143, "main", "main"))
+    main, second = find_copies(of_history)
+    assert (main.same_as, main.copies, main.are_final) == ("main", steps[:2], True)
+    assert (second.same_as, second.copies, second.are_final) == ("step143", (steps[2],), True)
+    assert [finding.sentence for finding in audit(of_history)] == [
+        "the final weights, those of main, under 2 other names: step0, step1",
+        "the final weights, those of step143, under 1 other name: step54",
+    ]
+
+
+def test_the_last_step_counts_even_if_it_is_not_selected():
+    of_history = history(at(0, "final"), at(1, "own"), last=at(143, "final"))
+    assert one(audit(of_history)).same_as == "step143"
+
+
+def test_one_step_that_main_was_taken_from():
+    best = history(at(0, "a"), at(1, "best"), at(2, "c"), main=at(2, "best", "main"))
+    assert find_copies(best) == []
+    finding = one(audit(best))
+    assert (finding.severity, finding.kind, finding.revisions) == ("remark", "main", ("step1",))
+
+
+def test_the_same_weights_at_several_steps():
+    steps = (at(0, "a"), at(101, "b"), at(175, "b"), at(300, "b"), at(301, "c"))
+    (group,) = find_copies(history(*steps))
+    assert (group.same_as, group.copies, group.are_final) == ("step101", (steps[2], steps[3]), False)
+    finding = one(audit(history(*steps)))
+    assert (finding.kind, finding.steps, finding.same_as) == ("identical", (101, 175, 300), "step101")
+
+
+def test_one_file_of_the_final_weights_among_others():
+    """As in pythia-12b: the first of three files is that of the end, the others are the step's own."""
+    end = sharded("end", "end 2", "end 3")
+    steps = (
+        at(49, sharded("own 49", "b", "c")),
+        at(50, sharded("end", "d", "e")),
+        at(58, sharded("end", "f", "g")),
+        at(143, end),
+    )
+    of_history = history(*steps, main=at(143, end, "main"))
+    assert find_copies(of_history) == []
+    finding = one(audit(of_history))
+    name = "model-00001-of-00003.safetensors"
+    assert (finding.kind, finding.steps, finding.same_as, finding.files) == (
+        "shared file",
+        (50, 58),
+        "step143",
+        (name,),
+    )
+    assert finding.sentence == f"the final weights, those of step143, in 1 of 3 weight files, {name}: step50, step58"
+
+
+def test_one_file_of_another_step():
+    steps = (at(0, sharded("a", "b")), at(1, sharded("a", "c")), at(2, sharded("d", "e")))
+    finding = one(audit(history(*steps)))
+    assert (finding.severity, finding.kind, finding.steps, finding.same_as) == ("fault", "shared file", (0, 1), None)
+
+
+def test_a_file_that_is_the_same_everywhere_is_no_fault():
+    steps = [at(step, sharded("frozen", f"own {step}")) for step in range(3)]
+    finding = one(audit(history(*steps)))
+    assert (finding.severity, finding.kind) == ("remark", "frozen file")
+
+
+def test_weights_in_another_format():
+    both = CheckpointFiles(9, "main", "0" * 40, files({MODEL: "s"}), files({"pytorch_model.bin": "p"}))
+    steps = (at(0, {"pytorch_model.bin": "p"}), at(8, {"pytorch_model.bin": "o"}), at(9, {"pytorch_model.bin": "p"}))
+    assert one(audit(history(*steps, main=both))).same_as == "step9"
+    assert one(audit(history(steps[0], steps[1], last=both))).revisions == ("step0",)
+
+
+def test_missing_weights_and_steps():
+    gone = CheckpointFiles(4, "step4", "1" * 40, problem="it has no weights")
+    part = at(8, {"model-00001-of-00003.safetensors": "a", "model-00003-of-00003.safetensors": "c"}, n_bytes=5 * 10**8)
+    found = audit(history(at(0, "z"), gone, part, missing_steps=(2, 16)))
+    assert [finding.sentence for finding in found] == [
+        "step4: it has no weights",
+        "step8: weight files are missing: model-00002-of-00003.safetensors",
+        "described, but not on the hub: 2, 16",
+    ]
+    assert {finding.severity for finding in found} == {"fault"}
+
+
+def test_a_missing_step_of_a_description_that_is_not_verified_is_a_remark():
+    finding = one(audit(history(at(0, "z"), at(1, "y"), missing_steps=(2,), unverified="the steps")))
+    assert (finding.severity, finding.kind, finding.steps) == ("remark", "missing step", (2,))
+    assert finding.sentence == "described, but not on the hub: 2; not verified: the steps"
+
+
+def test_other_sizes_and_dates_are_remarks():
+    steps = (at(0, "a", day=3), at(1, "b", day=5), at(2, "c", day=4), at(4, "d", n_bytes=2 * 10**9, day=6))
+    sizes, dates = audit(history(*steps))
+    assert {sizes.severity, dates.severity} == {"remark"}
+    assert sizes.sentence == "2 GB of weights, the others 1 GB: step4"
+    assert dates.sentence == "1 uploaded before an earlier step: step2"
+
+
+def test_the_first_two_steps_may_be_the_same():
+    """A live run whose learning rate starts at zero has the same weights at steps 0 and 1."""
+    steps = (at(0, "a"), at(1, "a"), at(2, "c"))
+    assert find_copies(history(*steps)) == []
+    finding = one(audit(history(*steps, known_faults=(KnownFault((0, 1), "copies", "the same weights", "https://a"),))))
+    assert (finding.severity, finding.kind, finding.reports) == ("remark", "no update", ("https://a",))
+    assert one(audit(history(at(0, "a"), at(1, "a"), at(2, "a"), at(4, "b")))).kind == "identical"
+    assert one(audit(history(at(0, "a"), at(1, "a")))).kind == "final weights"
+
+
+def test_reports_of_users():
+    known = (KnownFault((1, 2), "copies", "the same", "https://a"), KnownFault((4,), "missing", "none", "https://b"))
+    steps = (at(1, "a"), at(2, "a"), at(4, "c"))
+    fault, remark = audit(history(*steps, known_faults=known))
+    assert (fault.kind, fault.reports) == ("identical", ("https://a",))
+    assert (remark.severity, remark.kind, remark.reports) == ("remark", "reported", ("https://b",))
+    assert remark.sentence == "users reported none for step4, which these files do not show"
+    assert audit(history(steps[0], known_faults=known[1:])) == []  # step 4 is not audited
+
+
+def test_a_report_belongs_to_findings_of_its_kind():
+    """Pythia-12b has steps with a shard of the end, and weights were missing there before."""
+    mixed, missing = (
+        KnownFault((2, 4), "mixed", "the final weights in one file", "https://mixed"),
+        KnownFault((1, 2), "missing", "missing weights", "https://missing"),
+    )
+    steps = [at(step, sharded(f"first {8 if step == 2 else step}", f"second {step}")) for step in (1, 2, 4, 8)]
+    found = audit(history(*steps, known_faults=(mixed, missing)))
+    assert [(finding.kind, finding.steps, finding.reports) for finding in found] == [
+        ("shared file", (2,), ("https://mixed",)),
+        ("reported", (4,), ("https://mixed",)),
+        ("reported", (1, 2), ("https://missing",)),
+    ]
+    assert found[1].sentence == (
+        "users reported the final weights in one file for step4, which these files show only at the other steps reported"
+    )
+
+
+def test_the_checkpoint_that_others_copy_is_seen_too():
+    known = (KnownFault((1, 4), "copies", "the same weights", "https://a"),)
+    assert one(audit(history(at(1, "c"), at(2, "b"), at(4, "c"), known_faults=known))).steps == (1,)

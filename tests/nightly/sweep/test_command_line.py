@@ -1,0 +1,214 @@
+"""The whole command against a hub on this machine: exit statuses, what is refused, and what a process prints."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from errno import ENOSPC
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from sweeping import MEASURED, lines, reasons, weights_fetched
+from transformers import MambaConfig, MambaForCausalLM
+
+from repdyn import open_store
+from repdyn.checkpoints.run import measure_checkpoint
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.store import Store
+
+pytestmark = pytest.mark.slow
+
+
+# exit statuses
+
+
+def test_failed_checkpoints_are_retried_only_on_request(hub, commits, command, shown, tmp_path):
+    hub.fault(f"{commits[8]}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
+    status, out, err = command("lab/model")
+    assert (status, out, shown) == (1, "report: sweeps/report.html\n", [["lab/model"]])
+    first, second, third, last = lines(err)
+    assert first == f"[1/3] lab/model step0: {MEASURED}"
+    assert second.startswith("[2/3] lab/model step8: failed: a file of lab/model@")
+    assert third == f"[3/3] lab/model step16: {MEASURED}"
+    assert last.startswith("not measured: lab/model step8: a file of lab/model@")
+    store = open_store("sweeps")
+    assert store.steps("lab/model") == [0, 16]
+    assert list(reasons(store)) == [8]
+
+    hub.faults.clear()
+    n_fetched = weights_fetched(hub)
+    status, out, err = command("lab/model")
+    assert status == 1
+    assert lines(err) == [
+        "2 of 3 checkpoints are in sweeps already",
+        "not measured: lab/model step8: failed before; --retry-failed retries it",
+    ]
+    assert weights_fetched(hub) == n_fetched
+
+    status, out, err = command("lab/model", "--retry-failed")
+    assert (status, lines(err)) == (
+        0,
+        ["2 of 3 checkpoints are in sweeps already", f"[1/1] lab/model step8: {MEASURED}"],
+    )
+    assert store.steps("lab/model") == [0, 8, 16]
+    assert reasons(store) == {}
+    assert command("lab/model")[::2] == (0, "3 of 3 checkpoints are in sweeps already\n")
+    assert list((tmp_path / "downloads" / "repdyn-downloads").glob("[!.]*")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["lab/model", "--metrics", "anisotropy", "twonn"],
+            "expected the name of a metric, got 'twonn'; did you mean 'two_nn'?",
+        ),
+        (
+            ["lab/model", "--metrics", "two_nn@sink"],
+            "expected a subset among all, no_sink, no_massive, last_token, window_mean, differences, got 'sink' for two_nn",
+        ),
+        (
+            ["lab/model", "--device", "cuda:77"],
+            "expected an available device, such as cpu, cuda or cuda:1, got 'cuda:77'",
+        ),
+        (["--suite", "pythia-70"], "did you mean pythia-70m"),
+        ([], "expected a folder, a hub repository or --suite NAME, got neither"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_invalid_options_are_found_before_the_hub_is_used(hub, commits, command, arguments, message):
+    status, out, err = command(*arguments)
+    assert (status, out, hub.requests) == (2, "", [])
+    assert err.startswith("error: ")
+    assert message in err
+    assert not Path("sweeps").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lab/nowhere"], "got 'lab/nowhere': the hub knows no repository lab/nowhere (404)"),
+        (["lab/mo del"], "Repo id must use alphanumeric chars"),
+        (["lab/model", "--revisions", "step9"], "names or steps that do not exist: 'step9' (closest: 'step8')"),
+        (["lab/model", "--sequence-length", "13"], "the context of lab/model, 12 tokens, got 13"),
+        (["lab/model", "--text", "none.txt"], "expected a text file (plain, .gz, .xz or .zip), found none at"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_invalid_options_are_found_before_weights_are_downloaded(hub, commits, command, arguments, message):
+    status, out, err = command(*arguments)
+    assert (status, out, weights_fetched(hub)) == (2, "", {})
+    assert message in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith("error: ")
+    assert not Path("sweeps").exists()
+
+
+def test_no_network(hub, commits, command):
+    hub.__exit__()
+    huggingface_hub.close_session()
+    for named in (["lab/model"], ["--suite", "pythia-14m"], ["lab/model", "--dry-run"]):
+        status, out, err = command(*named)
+        assert (status, out) == (3, "")
+        goes_on = "; what is measured is stored, and the same command goes on from there"
+        assert re.fullmatch(
+            rf"stopped: no connection to http://127.0.0.1:\d+ \(.*\){'' if '--dry-run' in named else goes_on}\n", err
+        )
+
+
+def test_offline_mode(hub, commits, command, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    huggingface_hub.close_session()
+    status, _, err = command("lab/model")
+    assert (status, err) == (3, "stopped: the hub cannot be used, because HF_HUB_OFFLINE is set; unset it\n")
+
+
+def test_the_network_fails_during_a_sweep(hub, commits, command, monkeypatch):
+    """Measurements are stored, no failure is recorded, and the same command continues."""
+
+    def measured(task, *arguments):
+        timing = measure_checkpoint(task, *arguments)
+        hub.__exit__()
+        huggingface_hub.close_session()
+        return timing
+
+    monkeypatch.setattr("repdyn.checkpoints.run.measure_checkpoint", measured)
+    status, _, err = command("lab/model")
+    assert status == 3
+    assert err.splitlines()[-1].startswith("stopped: no connection to")
+    store = open_store("sweeps")
+    assert store.steps("lab/model") in ([0], [0, 8])  # the next one may have been fetched by then
+    assert list(store.path.rglob("*failed*")) == []
+
+
+def test_no_space_for_the_rows(commits, command, monkeypatch):
+    def full(self, *arguments):
+        raise OSError(ENOSPC, "No space left on device", "step.parquet")
+
+    monkeypatch.setattr(Store, "write", full)
+    status, _, err = command("lab/model")
+    assert status == 3
+    assert "No space left on device" in err.splitlines()[-1]
+
+
+# as a process
+
+
+@pytest.mark.extended
+@pytest.mark.once
+@pytest.mark.process
+def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp_path):
+    store, downloads = open_store(tmp_path / "sweeps"), tmp_path / "c" / "downloads"
+    moments = {
+        # in the first download, and in the second one, when the first checkpoint is measured
+        signal.SIGINT: lambda: commits[0] in weights_fetched(hub),
+        signal.SIGTERM: lambda: store.steps("lab/model") == [0],
+    }
+    for (kind, has_come), step in zip(moments.items(), (0, 8), strict=True):
+        hub.faults.clear()
+        hub.fault(f"{commits[step]}/model.safetensors", "slow", bytes_per_second=25_000 if step == 0 else 15_000)
+        process = start("lab/model")
+        while process.poll() is None and not has_come():
+            time.sleep(0.02)
+        process.send_signal(kind)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (130, ""), err
+        assert lines(err)[-1] == "stopped; completed measurements are stored, and the same command continues the sweep"
+        assert "Traceback" not in err
+        assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads"]
+    assert (store.steps("lab/model"), list(store.path.rglob("*failed*"))) == ([0], [])
+
+    # Without a terminal there is a plain line for each checkpoint, and no word of a request that was repeated.
+    hub.faults.clear()
+    hub.fault(f"^HEAD .*{commits[8]}/model", "status", code=500, times=1)
+    process = start("lab/model")
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert lines(err) == [
+        "1 of 3 checkpoints are in sweeps already",
+        f"[1/2] lab/model step8: {MEASURED}",
+        f"[2/2] lab/model step16: {MEASURED}",
+    ]
+    assert "3 steps, 0 to 16" in out
+    assert "\x1b" not in out + err
+    assert list((store.path / "figures").rglob("*.png"))
+    assert store.steps("lab/model") == [0, 8, 16]
+    assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads"]
+
+
+@pytest.mark.extended
+@pytest.mark.process
+def test_a_healthy_sweep_prints_its_own_lines_alone(start, tmp_path):
+    """transformers says of Mamba, once in a process, that kernels are missing; its weights have progress bars."""
+    config = MambaConfig(vocab_size=260, hidden_size=16, num_hidden_layers=2, state_size=4)
+    for step in (0, 8):
+        torch.manual_seed(step)
+        MambaForCausalLM(config).save_pretrained(tmp_path / "lab" / "mamba" / f"step{step}")
+        byte_tokenizer().save_pretrained(tmp_path / "lab" / "mamba" / f"step{step}")
+    process = start("lab/mamba", "--sequence-length", "32", "--metrics", "all")
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert lines(err) == [f"[{number}/2] lab/mamba step{step}: {MEASURED}" for number, step in ((1, 0), (2, 8))]
+    assert "[transformers]" not in out

@@ -1,0 +1,141 @@
+"""Checkpoints that are commits of one branch, found by the titles of the commits."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repdyn import open_store
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.plan import selection_notes
+from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import Selection, select_targets
+from repdyn.cli.audit import main as audit
+from repdyn.cli.sweep import main as sweep
+
+BRANCH = "tiny-1"
+SAVED = "Saving HF Model -- Step {}"
+PATTERN = r"Saving HF Model -- Step (?P<step>\d+)"
+
+
+@pytest.fixture
+def commits(hub, family, tmp_path) -> dict[int, str]:
+    """Publish the family as commits of one branch, with commits between them that are no checkpoints."""
+    published = {}
+    for step, folder in family.items():
+        published[step] = hub.publish("lab/tiny", BRANCH, folder, title=SAVED.format(step))
+        (folder / "gradients.json").write_text(str(step))
+        hub.publish("lab/tiny", BRANCH, folder, title=f"Saving Learning Dynamics Data -- Step {step}")
+    hub.publish("lab/tiny", "main", family[16], title="Create README.md")
+    return published
+
+
+def model(**fields) -> PublishedModel:
+    described: dict[str, Any] = {"name": "tiny", "suite": "", "run": "lab/tiny", "repository": "lab/tiny"}
+    return PublishedModel(**{**described, "commits": PATTERN, "branch": BRANCH, **fields})
+
+
+def steps(selection: Selection) -> list[tuple[int, str, str]]:
+    return [(target.step, target.revision, target.commit) for target in selection.targets]
+
+
+@pytest.fixture
+def suite(tmp_path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        f"title: mine\ncard: here\nmodels:\n  - name: tiny\n    repository: lab/tiny\n    branch: {BRANCH}\n"
+        f"    commits: '{PATTERN}'\n    expected: [0, 8, 16, 24]\n    unverified: the titles\n"
+    )
+    return path
+
+
+def test_each_step_is_the_commit_with_its_title(commits):
+    found = select_targets(model(tokens_per_step=100), Hub())
+    assert steps(found) == [(step, f"step{step}", commit) for step, commit in commits.items()]
+    assert [target.tokens_seen for target in found.targets] == [0, 800, 1600]
+    assert [target.origin for target in found.targets] == [f"lab/tiny@{commit}" for commit in commits.values()]
+    assert found.unmatched == tuple(f"Saving Learning Dynamics Data -- Step {step}" for step in (16, 8, 0))
+    assert (found.last, found.main) == (found.targets[-1], None)
+
+
+def test_some_of_the_commits(commits):
+    assert [step for step, *_ in steps(select_targets(model(), Hub(), "step0,16"))] == [0, 16]
+    with pytest.raises(ValueError, match="do not exist: 'step9'"):
+        select_targets(model(), Hub(), "step9")
+
+
+def test_all_pages_are_read(hub, commits):
+    hub.commits_per_page = 2
+    assert steps(select_targets(model(), Hub())) == [(step, f"step{step}", name) for step, name in commits.items()]
+    assert len([path for _, path in hub.requests if "/commits/" in path]) == 3
+
+
+def test_of_two_commits_of_a_step_the_newest_counts(hub, family, commits):
+    newest = hub.publish("lab/tiny", BRANCH, family[0], title=SAVED.format(8))
+    found = select_targets(model(), Hub())
+    assert [commit for *_, commit in steps(found)] == [commits[0], newest, commits[16]]
+    assert found.superseded == (commits[8][:12],)
+    assert f"lab/tiny: ignored, because a newer commit has the same step: {commits[8][:12]}" in selection_notes(found)
+
+
+def test_no_commit_matches(commits):
+    with pytest.raises(
+        ValueError,
+        match=r"expected commits on branch tiny-1 of lab/tiny that match 'Step .*', got Saving HF Model -- Step 0, "
+        r".*; check the pattern",
+    ):
+        select_targets(model(commits=r"Step (?P<step>\d+)"), Hub())
+    with pytest.raises(ValueError, match="expected commits on branch main of .*, got Create README.md; check"):
+        select_targets(model(branch="main"), Hub())
+
+
+def test_a_branch_that_is_not_there(commits):
+    with pytest.raises(CheckpointError, match=re.escape("the hub has no such revision of lab/tiny@tiny-2 (404)")):
+        select_targets(model(branch="tiny-2"), Hub())
+
+
+def test_a_title_reaches_no_terminal_as_it_is(hub, family, commits):
+    hub.publish("lab/tiny", BRANCH, family[8], title="\x1b[31mred\x07")
+    assert "[31mred" in select_targets(model(), Hub()).unmatched
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+def test_a_sweep_measures_each_commit_once(commits, suite, tmp_path, capsys):
+    arguments = ["--suite", str(suite), "--text", "builtin", "--max-vectors", "64", "--store", str(tmp_path / "store")]
+    with pytest.raises(SystemExit) as ended:
+        sweep([*arguments, "--dry-run", "--json"])
+    printed = capsys.readouterr()
+    (plan,) = json.loads(printed.out)
+    assert (ended.value.code, plan["waiting"]) == (0, ["step0", "step8", "step16"])
+    notes = " ".join(printed.err.split())
+    assert "lab/tiny: not verified, since no page of the publisher states it: the titles" in notes
+    assert "lab/tiny: described, but not on the hub: 24" in notes
+    with pytest.raises(SystemExit) as ended:
+        sweep([*arguments, "--revisions", "0,8"])
+    assert ended.value.code == 0
+    store = open_store(tmp_path / "store")
+    assert store.steps("lab/tiny") == [0, 8]
+    with pytest.raises(SystemExit) as ended:
+        sweep(arguments)
+    assert ended.value.code == 0
+    assert "2 of 3 checkpoints are in" in " ".join(capsys.readouterr().err.split())
+    rows = store.to_pandas()
+    assert dict(zip(rows["revision"], rows["checkpoint"], strict=True)) == {
+        f"step{step}": f"lab/tiny@{commit}" for step, commit in commits.items()
+    }
+
+
+@pytest.mark.slow
+def test_an_audit_compares_the_commits(hub, family, commits, suite, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
+    hub.publish("lab/tiny", BRANCH, family[0], title=SAVED.format(24))
+    with pytest.raises(SystemExit) as ended:
+        audit([str(suite)])
+    assert ended.value.code == 1
+    assert "The final weights, those of step24, under 1 other name: step0" in " ".join(capsys.readouterr().out.split())

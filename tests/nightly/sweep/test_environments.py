@@ -1,0 +1,99 @@
+"""A sweep where something of the machine is missing: a home directory, space on the disk, the store itself."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer
+
+from repdyn import open_store
+from repdyn.checkpoints import run as loop
+
+pytestmark = pytest.mark.slow
+
+# as in a container that runs under a number without an entry in its passwd
+NOBODY = """
+import json, os, pwd, sys
+
+def unknown(uid):
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+pwd.getpwuid = unknown
+from repdyn.cli.sweep import main
+for arguments in json.loads(sys.argv[1]):
+    try:
+        main(arguments)
+    except SystemExit as end:
+        print("status", end.code, flush=True)
+"""
+
+
+@pytest.mark.extended
+@pytest.mark.process
+def test_a_user_without_a_home(hub: HubServer, commits, tmp_path):
+    names = ("HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "REPDYN_CACHE", "XDG_CACHE_HOME")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    environment = {name: value for name, value in environment.items() if name not in names}
+    environment |= {"HF_ENDPOINT": hub.url, "MPLCONFIGDIR": str(tmp_path), "NO_PROXY": "127.0.0.1"}
+    arguments = ["lab/model", "--revisions", "8", "--text", "builtin", "--max-vectors", "512", "--device", "cpu"]
+
+    def run(*commands: list[str]) -> tuple[list[str], str]:
+        """Run commands in one process, since most of the time goes into imports; return their statuses."""
+        command = [sys.executable, "-c", NOBODY, json.dumps(commands)]
+        ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+        assert "Traceback" not in ended.stderr, ended.stderr
+        return [line for line in ended.stdout.splitlines() if line.startswith("status ")], ended.stderr
+
+    statuses, errors = run(arguments)
+    assert statuses == ["status 3"], errors
+    assert "this user has none; set HOME, or HF_HOME to a folder" in errors
+    environment["HF_HOME"] = str(tmp_path / "hf")
+    statuses, errors = run(arguments, [*arguments, "--downloads", str(tmp_path / "downloads")])
+    assert statuses == ["status 2", "status 0"], errors
+    assert "error: expected ~ or ~NAME of a user with a home directory" in errors
+    assert "Set HOME, or REPDYN_CACHE to a folder" in errors
+    assert open_store(tmp_path / "sweeps").steps("lab/model") == [8]
+
+
+def test_a_disk_that_is_full_when_the_probe_is_saved(hub, commits, command, tmp_path, monkeypatch):
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.suffix == ".safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    status, _, errors = command("lab/model", "--revisions", "8", "--store", "store")
+    assert status == 3
+    assert "stopped: the disk is full ([Errno 28] No space left on device" in errors
+    assert "then repeat the command" in errors
+    assert list((tmp_path / "store").rglob("*.parquet")) == []
+
+
+def test_a_store_that_is_deleted_while_checkpoints_are_measured(hub, commits, command, tmp_path, monkeypatch):
+    """What it held is measured again, and said; nothing is reported as measured that is not there."""
+    measure, n_measured = loop.measure_checkpoint, []
+
+    def measure_and_delete(task, *arguments):
+        timing = measure(task, *arguments)
+        n_measured.append(task.target.step)
+        if len(n_measured) == 2:
+            shutil.rmtree(tmp_path / "store")
+        return timing
+
+    monkeypatch.setattr(loop, "measure_checkpoint", measure_and_delete)
+    status, _, errors = command("lab/model", "--store", "store")
+    assert status == 0, errors
+    assert n_measured == [0, 8, 16, 0, 8]
+    assert "2 measured checkpoints are no longer in store, which was deleted or changed meanwhile" in errors
+    store = open_store(tmp_path / "store")
+    assert store.steps("lab/model") == [0, 8, 16]
+    assert len(list((tmp_path / "store" / "probes").iterdir())) == 1

@@ -1,0 +1,131 @@
+"""Fixtures of sweeps against a hub on this machine: the whole command, its options, and what is seen of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_server import HubServer
+
+from repdyn.checkpoints.downloads import Downloads
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.options import SweepOptions
+from repdyn.cli.sweep import main
+from repdyn.metrics import DEFAULT_METRICS
+from repdyn.store import Store
+from repdyn.text.corpus import builtin_corpus
+
+SCRIPT = Path(__file__).parents[1] / "analyze_checkpoints.py"
+QUICK = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu")
+MEASURED = "download _, load _, forward _, kernels _ (_ of it in the kernels)"
+"""A checkpoint's line, as :func:`lines` returns it."""
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def commits(hub, family) -> dict[int, str]:
+    """Publish the family as lab/model and return the commit of each step."""
+    return {step: hub.publish("lab/model", f"step{step}", folder) for step, folder in family.items()}
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys, shown) -> Command:
+    """Return a function that runs the command in an empty folder and returns its exit status, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    # or it would end this process rather than wait for a download that it has given up
+    monkeypatch.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
+    # a tenth of the text is more than enough, and tokenized in a tenth of the time
+    monkeypatch.setattr("repdyn.text.source.builtin_corpus", lambda: builtin_corpus().head(50_000))
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        given = ["--downloads", str(tmp_path / "downloads"), *QUICK, *map(str, arguments)]
+        status: object = 0
+        try:
+            main(given)
+        except SystemExit as stop:
+            status = stop.code
+        assert isinstance(status, int)
+        return status, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def shown(monkeypatch) -> list[list[str]]:
+    """The runs of each requested summary, which is not drawn."""
+    runs: list[list[str]] = []
+    monkeypatch.setattr("repdyn.publish.results.show_store", lambda store, names: runs.append(names))
+    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
+    return runs
+
+
+@pytest.fixture
+def start(hub, tmp_path):
+    """Return a function that starts the command in a process, in an empty folder without a terminal.
+
+    Variables of the environment may be given by name.
+    """
+
+    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "WANDB_"))}
+        environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "REPDYN_CACHE": str(tmp_path / "c")}
+        return subprocess.Popen(
+            [sys.executable, SCRIPT, *QUICK, *arguments],
+            env=environment | variables,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def settings(
+    metrics: Sequence[str] = DEFAULT_METRICS, layers: Any = None, loading: Loading | None = None, **more: Any
+) -> SweepOptions:
+    """Return the options of a sweep on the processor, in the precision of the weights and without the loss."""
+    loading = loading or Loading()
+    given = {"loss": more.pop("probe_loss", False), "device": loading.device, "dtype": loading.dtype, **more}
+    return SweepOptions(metrics=metrics, layers=layers, **given)
+
+
+def downloads_in(folder: Path, budget_bytes: int | None = None, timeout_seconds: float = 3600) -> Downloads:
+    """Return downloads from the hub into a folder."""
+    return Downloads(Hub(timeout_seconds=timeout_seconds), folder / "repdyn-downloads", budget_bytes)
+
+
+def attempt(
+    act: Callable[[], Any], refusals: type[Exception] | tuple[type[Exception], ...] = ValueError
+) -> tuple[Any, str | None]:
+    """Return the result and None, or None and the message of a refusal; any other error goes through."""
+    try:
+        return act(), None
+    except refusals as error:
+        return None, str(error)
+
+
+def weights_fetched(hub: HubServer) -> Mapping[str, int]:
+    """Return how often the weights of each commit were downloaded."""
+    paths = [path for method, path in hub.requests if method == "GET" and path.endswith("/model.safetensors")]
+    return Counter(path.split("/")[4] for path in paths)
+
+
+def lines(text: str) -> list[str]:
+    """Return the rows without columns that differ between runs."""
+    return [re.sub(r"\d+\.\d s|\d+%", "_", line) for line in text.splitlines()]
+
+
+def reasons(store: Store) -> dict[int, str]:
+    frame = store.to_pandas()
+    failed = frame[frame["reason"].notna() & frame["layer"].isna()]
+    return dict(zip(failed["step"], failed["reason"], strict=True))

@@ -1,0 +1,328 @@
+"""The hub's client, and models loaded from what it fetched: nothing damaged, foreign or incomplete is measured."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from hub_server import HubServer
+from safetensors.torch import load_file, save_file
+
+from repdyn.checkpoints.embeddings import MAX_ROWS, read_embeddings
+from repdyn.checkpoints.errors import CancelledError, CheckpointError, NoConnectionError
+from repdyn.checkpoints.hub import Hub, RemoteFile, choose_files, map_concurrently, total_bytes
+from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.revisions import match_revisions, parse_revision, select_revisions, whole_number
+from repdyn.checkpoints.tokenizers import HubFolder, fetch_tokenizer
+from repdyn.checkpoints.weights import load_model
+
+NOT_FOUND = {"code": 404, "headers": {"X-Error-Code": "EntryNotFound"}}
+
+
+@pytest.fixture
+def commit(hub: HubServer, family: dict[int, Path], monkeypatch) -> str:
+    """A commit of lab/model."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
+    return hub.publish("lab/model", "main", family[8])
+
+
+def fetch(commit: str, folder: Path, **settings) -> Path:
+    client = Hub(**settings)
+    client.download("lab/model", commit, choose_files(client.files("lab/model", commit)), folder)
+    return folder
+
+
+# names of checkpoints
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "tokens", "stage"),
+    [
+        ("step512", 512, None, None),
+        ("checkpoint-000512", 512, None, None),
+        ("stage1-step1000-tokens5B", 1000, 5 * 10**9, "stage1"),
+        ("seed3-step240k", 240_000, None, None),
+        ("143000", 143_000, None, None),
+        ("v1.0", None, None, None),
+        ("main", None, None, None),
+        ("x" * 10_000, None, None, None),
+    ],
+)
+def test_the_step_in_the_name_of_a_revision(name, step, tokens, stage):
+    found = parse_revision(name)
+    assert (found and (found.step, found.tokens_seen, found.stage)) == (step and (step, tokens, stage))
+
+
+def test_numbers_with_units_are_exact():
+    """1.1 * 10 ** 6 in floating point is 1100000.0000000002."""
+    assert [whole_number(text, "step") for text in ("1.1M", "240k", "1.5T", "007")] == [
+        1_100_000,
+        240_000,
+        1_500_000_000_000,
+        7,
+    ]
+    for text in ("0.5", "-3", "1e3", "1_000", "٣", "", "9" * 30):
+        with pytest.raises(ValueError, match="step"):
+            whole_number(text, "step")
+
+
+@pytest.mark.parametrize(
+    ("spec", "steps"),
+    [
+        ("all", [0, 1, 2, 4, 8, 512, 1000, 2000, 3000]),
+        ("log", [0, 1, 2, 4, 8, 512, 1000, 2000, 3000]),
+        ("every:4", [0, 8, 3000]),
+        ("step8,3000", [8, 3000]),
+        ("every:0", None),
+        ("step9", None),
+        ("", None),
+    ],
+)
+def test_chosen_revisions(spec, steps):
+    names = ["main", *(f"step{step}" for step in (0, 1, 2, 4, 8, 512, 1000, 2000, 3000))]
+    found, others = match_revisions(names)
+    assert others == ["main"]
+    if steps is None:
+        with pytest.raises(ValueError, match="expected"):
+            select_revisions(found, spec)
+    else:
+        assert [revision.step for revision in select_revisions(found, spec)] == steps
+
+
+def test_two_names_of_one_step_are_refused():
+    with pytest.raises(ValueError, match="step 8"):
+        match_revisions(["step8", "checkpoint-8"])
+
+
+# listings
+
+
+def test_a_listing_is_asked_for_again_while_the_hub_is_busy_and_kept(hub, commit, tmp_path):
+    hub.fault("/api/models/lab/model/refs", "status", times=2, code=503)
+    assert Hub().refs("lab/model") == {"main": commit}
+    first = Hub().files("lab/model", commit, folder=tmp_path)
+    n_requests = len(hub.requests)
+    assert Hub().files("lab/model", commit, folder=tmp_path) == first
+    assert len(hub.requests) == n_requests
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (("status", {"code": 404, "headers": {"X-Error-Code": "RepoNotFound"}}), "404"),
+        (("status", {"code": 503, "headers": {"Retry-After": "86400"}}), "86400"),
+        (("slow", {"bytes_per_second": 1}), "--timeout"),
+    ],
+)
+def test_a_listing_that_fails(hub, commit, fault, reason):
+    hub.fault("/api/models/lab/model/refs", fault[0], **fault[1])
+    start = time.monotonic()
+    with pytest.raises(CheckpointError, match=reason):
+        Hub(timeout_seconds=2).refs("lab/model")
+    assert time.monotonic() - start < 10
+
+
+def test_no_connection_is_no_failure_of_a_checkpoint(hub, commit):
+    hub.__exit__()
+    with pytest.raises(NoConnectionError):
+        Hub().refs("lab/model")
+
+
+@pytest.mark.parametrize("path", ["../../x", "/etc/x", "a/../../x", "a\x1b[2J", ""])
+def test_a_path_that_is_none_of_the_repository_is_not_fetched(hub, commit, monkeypatch, path):
+    listing = json.dumps([{"type": "file", "path": path, "size": 1, "oid": "0" * 40}]).encode()
+    answer = (200, listing, {"Content-Type": "application/json"})
+    monkeypatch.setattr("hub_server._Repository.tree", lambda *_: answer)
+    with pytest.raises(CheckpointError, match="path"):
+        Hub().files("lab/model", commit)
+
+
+# downloads
+
+
+FAULTS = {
+    "not there": ("status", NOT_FOUND, "404"),
+    "busy": ("status", {"code": 500}, "500"),
+    "cut": ("cut", {}, "broke off"),
+    "short": ("wrong_size", {}, "damaged"),
+    "silent": ("stall", {}, "broke off"),
+    "damaged": ("corrupt", {}, "damaged"),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_download_that_fails_once_succeeds_and_one_that_always_fails_says_why(hub, commit, tmp_path, what):
+    kind, options, reason = FAULTS[what]
+    hub.fault("^GET .*model.safetensors", kind, **options)
+    with pytest.raises(CheckpointError, match=reason):
+        fetch(commit, tmp_path / "always")
+    hub.faults.clear()
+    if what != "not there":
+        hub.fault("^GET .*model.safetensors", kind, times=1, **options)
+        folder = fetch(commit, tmp_path / "once")
+        assert {path.name for path in folder.glob("[!.]*")} >= {"config.json", "model.safetensors"}
+        assert "tokenizer.json" not in {path.name for path in folder.iterdir()}
+
+
+def test_a_small_file_that_is_altered_at_equal_size_is_noticed(hub, commit, tmp_path):
+    hub.fault("^GET .*resolve.*config.json", "corrupt")
+    with pytest.raises(CheckpointError, match="damaged"):
+        fetch(commit, tmp_path)
+
+
+def test_time_size_and_cancelling_bound_a_download(hub, commit, tmp_path, monkeypatch):
+    """By what arrives, whatever the hub announces."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 20)
+    hub.fault("^GET .*model.safetensors", "slow", bytes_per_second=2000)
+    with pytest.raises(CheckpointError, match="--timeout"):
+        fetch(commit, tmp_path / "slow", timeout_seconds=1)
+    cancelled = threading.Event()
+    threading.Timer(0.5, cancelled.set).start()
+    files = Hub().files("lab/model", commit)
+    with pytest.raises(CancelledError):
+        Hub().download("lab/model", commit, files, tmp_path / "cancelled", cancelled)
+    hub.faults.clear()
+    hub.fault("^GET .*tokenizer_config.json", "gzip", after=30_000_000)
+    small = {"tokenizer_config.json": files["tokenizer_config.json"]}
+    with pytest.raises(CheckpointError, match=r"larger than the hub lists|damaged"):
+        Hub().download("lab/model", commit, small, tmp_path / "large")
+
+
+def test_progress_is_that_of_the_disk(hub, commit, tmp_path):
+    hub.fault("^GET .*model.safetensors", "slow", bytes_per_second=60_000)
+    seen = []
+    files = choose_files(Hub().files("lab/model", commit))
+    Hub().download("lab/model", commit, files, tmp_path, arrived=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == total_bytes(files)
+    assert 0 < seen[len(seen) // 2] < seen[-1]
+
+
+def test_a_tokenizer_larger_than_the_disk_budget_is_not_downloaded(hub, commit, tmp_path):
+    with pytest.raises(CheckpointError, match="--max-disk"):
+        fetch_tokenizer("lab/model", [HubFolder("lab/model", commit)], Hub(budget_bytes=100), tmp_path, False)
+    assert not any("/resolve/" in path for _, path in hub.requests)
+
+
+def test_results_of_threads_are_in_order_and_the_first_error_ends_them():
+    assert map_concurrently(lambda number: number**2, range(50)) == [number**2 for number in range(50)]
+    with pytest.raises(ZeroDivisionError):
+        map_concurrently(lambda number: 1 / (number - 3), range(1000))
+
+
+def test_one_format_of_weights_is_chosen():
+    def chosen(*names: str) -> list[str]:
+        return list(choose_files({name: RemoteFile(1, None) for name in names}))
+
+    assert chosen("config.json", "pytorch_model.bin", "model.safetensors", "model.py") == [
+        "model.safetensors",
+        "config.json",
+    ]
+    assert "model.safetensors" not in chosen("config.json", "x/model.safetensors", "pytorch_model.bin")
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
+    assert chosen("config.json", *shards) == [*shards, "config.json"]
+    for names in (["model.safetensors"], ["config.json", "model.onnx"]):
+        with pytest.raises(CheckpointError):
+            chosen(*names)
+
+
+# parts of files
+
+
+@pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_few_embeddings_are_read_without_the_file(hub, family, tmp_path, form, dtype):
+    content = {"layers.0.weight": torch.randn(800, 256), "model.embed_tokens.weight": torch.randn(2000, 64).to(dtype)}
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    save_file(content, folder / form) if form.endswith("tensors") else torch.save(content, folder / form)
+    commit = hub.publish("lab/large", "main", folder)
+    client, size = Hub(), (folder / form).stat().st_size
+    found = read_embeddings(form, lambda start, stop: client.read_range("lab/large", commit, form, start, stop), size)
+    first = (2000 - MAX_ROWS) // 2
+    assert torch.equal(found, content["model.embed_tokens.weight"][first : first + MAX_ROWS].float())
+    assert hub.bytes_sent < size / 2
+
+
+class Touch:
+    """A pickle that would run code."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", "code", b"\x80\x02r\xff\xff\xff\xff."])
+def test_nothing_of_a_pickle_is_executed_to_read_embeddings(data, tmp_path):
+    content = pickle.dumps({"wte.weight": Touch(tmp_path / "ran")}) if data == "code" else data
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+    whole = (tmp_path / "pytorch_model.bin").read_bytes()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_embeddings("pytorch_model.bin", lambda start, stop: whole[start:stop], len(whole))
+    assert not (tmp_path / "ran").exists()
+
+
+# models
+
+
+def configured(folder: Path, **changes) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def rewritten(folder: Path, name: str, change) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {key: change(value) if key == name else value for key, value in tensors.items()}
+    tensors = {key: value for key, value in tensors.items() if value is not None}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+WEIGHT = "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda folder: rewritten(folder, WEIGHT, lambda _: None), "would be random"),
+        (lambda folder: rewritten(folder, WEIGHT, lambda value: value * float("nan")), "not finite"),
+        (lambda folder: configured(folder, intermediate_size=24), "does not load|shape"),
+        (lambda folder: configured(folder, num_hidden_layers=1), "cut off"),
+        (lambda folder: configured(folder, num_hidden_layers=10**6), "layers"),
+        (lambda folder: configured(folder, model_type="perceptron9000"), "does not load"),
+        (
+            lambda folder: configured(folder, model_type="mine", auto_map={"AutoConfig": "a.C", "AutoModel": "a.M"}),
+            "trust-remote-code",
+        ),
+        (lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"short"), "does not load"),
+    ],
+    ids=["missing", "nan", "shape", "fewer layers", "many layers", "unknown", "own code", "adapter", "cut"],
+)
+def test_a_model_is_whole_or_refused(family, spoil, reason):
+    spoil(family[8])
+    with pytest.raises(CheckpointError, match=reason):
+        load_model(family[8], Loading())
+
+
+def test_pickled_weights_give_the_same_model_and_run_no_code(family, tmp_path):
+    expected = load_model(family[8], Loading(dtype="bfloat16")).state_dict()
+    tensors = load_file(family[8] / "model.safetensors")
+    (family[8] / "model.safetensors").unlink()
+    torch.save(tensors, family[8] / "pytorch_model.bin")
+    found = load_model(family[8], Loading(dtype="bfloat16")).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert {value.dtype for value in found.values() if value.is_floating_point()} == {torch.bfloat16}
+    torch.save({**tensors, "more": Touch(tmp_path / "ran")}, family[8] / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="does not load"):
+        load_model(family[8], Loading())
+    assert not (tmp_path / "ran").exists()

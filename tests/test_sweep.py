@@ -1,0 +1,238 @@
+"""A sweep from its options to its rows: local folders, a hub on this machine, functions; resumed, failing, killed."""
+
+from __future__ import annotations
+
+import shutil
+
+import pandas as pd
+import pytest
+import torch
+from hub_fixtures import SIZES, save_again
+from jobs import batches, tiny_language_model, tracker, trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from small import random_tokens
+from sweeping import downloads_in, lines, reasons, settings, weights_fetched
+
+import repdyn
+from repdyn import Probe, open_store
+from repdyn.callbacks import SavePretrainedCheckpoint
+from repdyn.checkpoints.downloads import Downloads
+from repdyn.checkpoints.errors import SweepStoppedError
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.local import find_checkpoints, with_averaged
+from repdyn.checkpoints.plan import Task, partition_tasks
+from repdyn.checkpoints.run import measure_tasks
+from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import select_targets
+from repdyn.checkpoints.weights import load_lightning
+from repdyn.models import build_model
+from repdyn.store.schema import Checkpoint
+
+SETTINGS = settings(["anisotropy"])
+QUIET = {"quiet": True, "loss": False, "device": "cpu", "metrics": ["anisotropy"]}
+
+
+@pytest.fixture
+def probe() -> Probe:
+    return Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+
+
+@pytest.fixture
+def tasks(hub, commits, probe) -> list[Task]:
+    """Three checkpoints of one repository."""
+    model = PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", tokens_per_step=10)
+    return [Task(target, probe) for target in select_targets(model, Hub()).targets]
+
+
+def values(frame: pd.DataFrame) -> pd.DataFrame:
+    columns = ["step", "layer", "metric", "subset", "value"]
+    return frame.loc[frame["layer"].notna(), columns].sort_values(columns[:-1]).reset_index(drop=True)
+
+
+def test_published_checkpoints_have_the_values_of_the_same_local_files_and_are_not_repeated(
+    hub, family, tasks, probe, tmp_path
+):
+    store = open_store(tmp_path / "store")
+    result = measure_tasks(tasks[:2], store, SETTINGS, downloads_in(tmp_path / "d"))
+    assert [task.target.step for task in result.measured] == [0, 8]
+    stamps = {path: path.stat().st_mtime_ns for path in store.path.rglob("*.parquet")}
+    listed = partition_tasks(tasks, store, SETTINGS)
+    assert (listed.done, listed.waiting) == (tasks[:2], tasks[2:])
+    measure_tasks(listed.waiting, store, SETTINGS, downloads_in(tmp_path / "d"))
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert set(weights_fetched(hub).values()) == {1}
+    assert [path.name for path in (tmp_path / "d").rglob("*")] == ["repdyn-downloads"], "weights stay on the disk"
+    frame = store.to_pandas("lab/model")
+    assert set(frame["checkpoint"].dropna()) == {f"lab/model@{task.target.commit}" for task in tasks}
+    swept = repdyn.sweep(family[0].parent, probe=probe, store=tmp_path / "at_hand", dtype="auto", **QUIET)
+    assert len(swept.measured) == 3
+    pd.testing.assert_frame_equal(values(swept.to_pandas()), values(frame), check_exact=True)
+    # another precision, or other metrics, are another question
+    assert partition_tasks(tasks, store, settings(["two_nn"])).waiting == tasks
+    assert partition_tasks(tasks, store, settings(["anisotropy"], dtype="float32")).waiting == tasks
+
+
+def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, without_figures):
+    live, saved = tracker(probe, 4), SavePretrainedCheckpoint(4, tmp_path / "run" / "hf_checkpoints")
+    trainer(tmp_path, live, saved).fit(tiny_language_model(), batches())
+    assert live.store is not None
+    shutil.copytree(live.store.path, tmp_path / "run" / "repdyn")
+    swept = repdyn.sweep(tmp_path / "run", **QUIET | {"metrics": ["anisotropy", "two_nn"]})
+    assert (swept.failures, swept.store.path) == ((), tmp_path / "run" / "sweep")
+    pd.testing.assert_frame_equal(values(swept.to_pandas()), values(live.store.to_pandas()), check_exact=True)
+
+
+def test_models_that_functions_load_are_measured(tmp_path, probe):
+    """One's own class, which no configuration describes."""
+    models = {step: build_model("gpt_neox", **SIZES) for step in (10, 20)}
+    loads = [(step, lambda model=model: model) for step, model in models.items()]
+    swept = repdyn.sweep(loads, name="mine", probe=probe, store=tmp_path, **QUIET)
+    assert swept.measured == ("mine step10", "mine step20")
+    direct = repdyn.measure(models[20], probe, ["anisotropy"], checkpoint=Checkpoint(step=20)).to_pandas()
+    frame = swept.to_pandas()
+    pd.testing.assert_frame_equal(values(frame[frame["step"] == 20]), values(direct), check_exact=True)
+    assert repdyn.sweep(loads, name="mine", probe=probe, store=tmp_path, **QUIET).measured == ()
+    with pytest.raises(ValueError, match="probe="):
+        repdyn.sweep(loads, store=tmp_path, **QUIET)
+
+
+@pytest.fixture
+def lightning(tmp_path):
+    """A folder with Lightning's checkpoints of the steps 2 and 4; the latter holds averaged weights too."""
+    keep = ModelCheckpoint(tmp_path / "checkpoints", save_top_k=-1, every_n_train_steps=2, save_last=True)
+    trainer(tmp_path, keep, max_steps=4).fit(tiny_language_model(), batches())
+    path = tmp_path / "checkpoints" / "epoch=0-step=4.ckpt"
+    content = torch.load(path, weights_only=True)
+    content["current_model_state"] = content["state_dict"]
+    content["state_dict"] = {name: 0.5 * value for name, value in content["state_dict"].items()}
+    torch.save(content, path)
+    return path.parent
+
+
+def test_a_lightning_file_with_raw_and_averaged_weights_is_measured_twice(lightning, tmp_path, probe):
+    """As WeightAveraging saves it: the averaged weights under ``state_dict``, the raw ones beside them."""
+    targets = find_checkpoints(lightning, "run")
+    assert [(target.revision, target.step) for target in targets] == [
+        ("epoch=0-step=2.ckpt", 2),
+        ("epoch=0-step=4.ckpt", 4),
+    ]
+    raw, averaged = with_averaged(targets)
+    assert [(target.run, target.step, target.weights_kind) for target in [*raw, *averaged]] == [
+        ("run", 2, None),
+        ("run", 4, "raw"),
+        ("run (averaged)", 4, "averaged"),
+    ]
+    both = [load_lightning(raw[1].path, raw=is_raw).state_dict() for is_raw in (True, False)]
+    assert all(bool((both[1][name] == 0.5 * value).all()) for name, value in both[0].items())
+    swept = repdyn.sweep(lightning, name="run", probe=probe, store=tmp_path / "store", **QUIET)
+    assert swept.measured == (
+        "run epoch=0-step=2.ckpt",
+        "run epoch=0-step=4.ckpt",
+        "run (averaged) epoch=0-step=4.ckpt",
+    )
+
+
+def test_a_damaged_lightning_file_is_recorded_and_runs_no_code(lightning, tmp_path, probe):
+    class Runs:
+        def __reduce__(self):
+            return type(tmp_path).touch, (tmp_path / "a-pickle-ran",)
+
+    content = torch.load(lightning / "last.ckpt", weights_only=True)
+    torch.save(content | {"extra": Runs()}, lightning / "epoch=0-step=2.ckpt")
+    swept = repdyn.sweep(lightning, name="run", probe=probe, store=tmp_path / "store", **QUIET)
+    assert "epoch=0-step=2.ckpt" in swept.failures[0]
+    assert not (tmp_path / "a-pickle-ran").exists()
+
+
+def test_the_attention_of_the_live_run_is_used(family, tmp_path, probe):
+    """With another implementation the last digits would differ, without a word."""
+    folder = family[0].parent
+    eager = build_model("gpt_neox", **SIZES)
+    eager.set_attn_implementation("eager")
+    live = repdyn.measure(eager, probe, ["anisotropy"], checkpoint=Checkpoint("live"))
+    key = find_checkpoints(folder, "live")[0].key(probe.hash, "metrics")
+    open_store(folder / "repdyn").write(key, live.rows)
+    swept = repdyn.sweep(folder, probe=probe, store=tmp_path / "store", **QUIET)
+    frame = swept.to_pandas()
+    assert set(frame.loc[frame["layer"].notna(), "attention"]) == {"eager"}
+
+
+def test_a_failure_is_stored_with_its_reason_and_retried_on_request(hub, commits, command, shown, tmp_path):
+    hub.fault(f"{commits[8]}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
+    given = ("lab/model", "--metrics", "anisotropy", "--no-loss")
+    status, _, err = command(*given)
+    store = open_store(tmp_path / "sweeps")
+    assert status == 1
+    assert lines(err)[-1].startswith("not measured: lab/model step8: ")
+    assert (list(reasons(store)), store.steps("lab/model"), shown) == ([8], [0, 16], [["lab/model"]])
+    hub.faults.clear()
+    status, _, err = command(*given)
+    assert (status, set(weights_fetched(hub).values())) == (1, {1})
+    assert "--retry-failed" in err
+    assert command(*given, "--retry-failed")[0] == 0
+    assert (reasons(store), store.steps("lab/model")) == ({}, [0, 8, 16])
+
+
+def test_the_same_failure_of_all_ends_a_sweep(hub, family, probe, tmp_path):
+    for step in range(7):
+        hub.publish("lab/many", f"step{step}", family[8])
+    model = PublishedModel("many", "", "lab/many", "lab/many", r"step(?P<step>\d+)")
+    many = [Task(target, probe) for target in select_targets(model, Hub()).targets]
+    wrong, store = settings(["anisotropy"], layers="blocks.*"), open_store(tmp_path / "store")
+    with pytest.raises(SweepStoppedError, match="first 5"):
+        measure_tasks(many, store, wrong, downloads_in(tmp_path / "d"))
+    assert len(partition_tasks(many, store, wrong).failed_before) == 5
+
+
+def test_copies_of_another_step_are_not_measured(hub, family, tmp_path, command, shown):
+    """A curve over steps that all have the final weights looks smooth and means nothing."""
+    for name, step in {"step0": 0, "step1": 16, "step8": 8, "step16": 16}.items():
+        hub.publish("lab/copies", name, family[step])
+    hub.publish("lab/copies", "step4", save_again(family[0], tmp_path / "again"))
+    given = ("lab/copies", "--metrics", "anisotropy", "--no-loss")
+    status, out, err = command(*given, "--dry-run", "--json")
+    assert (status, '"same_as": {\n      "step1": "step16"\n    }' in out) == (0, True)
+    assert "step1" in err
+    assert command(*given)[0] == 0
+    store = open_store(tmp_path / "sweeps")
+    assert store.steps("lab/copies") == [0, 4, 8, 16]
+    frame = store.to_pandas()
+    assert set(frame.loc[frame["same_as"].notna(), "step"]) == {1}
+
+
+def test_the_disk_budget_holds_and_the_next_download_overlaps(tasks, tmp_path, monkeypatch):
+    size, peaks = 0, []
+    reserve = Downloads._reserve
+
+    def watched(self, n_bytes):
+        nonlocal size
+        size, folder = n_bytes, reserve(self, n_bytes)
+        peaks.append(sum(self._held.values()))
+        return folder
+
+    monkeypatch.setattr(Downloads, "_reserve", watched)
+    measure_tasks(tasks, open_store(tmp_path / "wide"), SETTINGS, downloads_in(tmp_path / "d"))
+    assert max(peaks) == 2 * size, "the next one is fetched while one is measured, and never more than that"
+    peaks.clear()
+    narrow = downloads_in(tmp_path / "d", budget_bytes=int(1.5 * size))
+    assert len(measure_tasks(tasks, open_store(tmp_path / "narrow"), SETTINGS, narrow).measured) == 3
+    assert max(peaks) == size
+    tiny = measure_tasks(tasks[:1], store := open_store(tmp_path / "t"), SETTINGS, downloads_in(tmp_path / "d", 1000))
+    assert "--max-disk" in tiny.failed[0][1]
+    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks, "another budget may have room for it"
+
+
+def test_a_dry_run_downloads_no_weights_and_names_the_pace_of_what_is_measured(hub, commits, command, shown):
+    given = ("lab/model", "--metrics", "anisotropy", "--no-loss", "--dry-run")
+    status, out, err = command(*given)
+    assert (status, err, dict(weights_fetched(hub))) == (0, "", {})
+    assert re_row(out) == ["lab/model", "0", "0", "3"]
+    assert command(*given[:-1], "--revisions", "step0")[0] == 0
+    status, out, _ = command(*given)
+    assert re_row(out) == ["lab/model", "1", "0", "2"]
+    assert " min\n" in out
+
+
+def re_row(out: str) -> list[str]:
+    (row,) = [line for line in out.splitlines() if line.startswith("lab/model")]
+    return [row.split()[0], *[part for part in row.split() if part.isdecimal()][:3]]
