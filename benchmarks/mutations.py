@@ -40,7 +40,7 @@ class Mutation(NamedTuple):
     new: str
     breaks: str
     tests: str
-    """Names of the test files likely to notice, without "test_" and ".py"."""
+    """Names of the test files likely to notice, without "test_" and ".py"; after a colon, what the tests are called."""
 
     @property
     def path(self) -> Path:
@@ -62,7 +62,7 @@ def parsed(text: str) -> list[Mutation]:
     mutations = []
     for paragraph in text.strip().split("\n\n")[1:]:
         head, *lines = paragraph.split("\n")
-        named = re.fullmatch(r"(\S+): (.+) \(([\w ]+)\)", head)
+        named = re.fullmatch(r"(\S+): (.+) \(([\w :]+)\)", head)
         if named is None or any(line[:2] not in {"- ", "+ "} for line in lines):
             raise ValueError(f"expected FILE: what it breaks (TESTS), then lines of - and +, got {paragraph!r}")
         old, new = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
@@ -120,7 +120,7 @@ def tried(mutation: Mutation, copies: Queue[Path], options: argparse.Namespace) 
     copy, start = copies.get(), time.monotonic()
     try:
         with mutated(copy / mutation.path, mutation):
-            by = first_failure(copy, paths_of(copy, mutation.tests.split()), options.jobs)
+            by = first_failure(copy, tests_of(copy, mutation), options.jobs)
             if by is None and not options.likely_only:
                 by = first_failure(copy, [], options.jobs)
     finally:
@@ -142,26 +142,30 @@ def mutated(path: Path, mutation: Mutation) -> Iterator[None]:
         path.write_text(text)
 
 
-def paths_of(copy: Path, names: list[str]) -> list[str]:
-    """Return the paths of test files by name.
+def tests_of(copy: Path, mutation: Mutation) -> list[str]:
+    """Return the arguments of pytest for the tests likely to notice.
 
     Raises:
         ValueError: the default lane has no such file.
     """
-    found = {name: [p for p in (copy / "tests").rglob(f"test_{name}.py") if "nightly" not in p.parts] for name in names}
-    if missing := [name for name, paths in found.items() if not paths]:
-        raise ValueError(f"expected test files of the default lane, got {', '.join(missing)}, which are not in tests/")
-    return [str(path) for paths in found.values() for path in paths]
+    named = [word.partition(":") for word in mutation.tests.split()]
+    found = [[p for p in (copy / "tests").rglob(f"test_{n}.py") if "nightly" not in p.parts] for n, _, _ in named]
+    if [] in found:
+        raise ValueError(
+            f"expected test files of the default lane, got {mutation.tests!r}, one of which is not in tests/"
+        )
+    keywords = " or ".join(filter(None, (keyword for _, _, keyword in named)))
+    return [*(str(path) for paths in found for path in paths), *(["-k", keywords] if keywords else [])]
 
 
-def first_failure(copy: Path, paths: list[str], jobs: int) -> str | None:
+def first_failure(copy: Path, tests: list[str], jobs: int) -> str | None:
     """Return the first test that fails; None if all pass.
 
     Raises:
         RuntimeError: the tests cannot be run.
     """
-    workers = ["-n0"] if paths or jobs > 1 else ["-n", "auto"]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *workers, *paths]
+    workers = ["-n0"] if tests or jobs > 1 else ["-n", "auto"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *workers, *tests]
     environment = os.environ | {"PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(

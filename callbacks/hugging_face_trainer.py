@@ -14,7 +14,6 @@ from repdyn.capture.blocks import LayerPatterns, unwrapped
 from repdyn.measurement.type_checks import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
-from repdyn.publish.keys import monitored_values
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.cost import known_steps
@@ -155,7 +154,7 @@ class HuggingFaceTracker(TrainerCallback):
             self._logged = (state.global_step, logs["loss"])
             if self._measured_at == state.global_step:
                 self._tracked.add_loss(state.global_step, logs["loss"])
-                control.should_training_stop |= self._tracked.should_stop
+                control.should_training_stop |= self._tracked.shared("", ())[1]
         # the last log of a training; in on_train_end the model may be the best one instead of the last one
         if "train_runtime" in logs and self._schedule.claim(state.global_step):
             self._measure(args, state, control, model, others.get("optimizer"))
@@ -164,8 +163,7 @@ class HuggingFaceTracker(TrainerCallback):
         metrics = others.get("metrics", {})
         self._validation_loss = metrics.get("eval_loss")
         if self._tracked is not None:
-            for run in filter(None, (self._tracked, self._tracked.averaged)):
-                metrics.update(monitored_values(run.latest, f"eval_{run.prefix}"))
+            metrics.update(self._tracked.shared("eval_", [args.metric_for_best_model])[0])
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._tracked is not None:
@@ -208,7 +206,7 @@ class HuggingFaceTracker(TrainerCallback):
         )
         self._tracked.measure(module, moment, model)
         self._validation_loss = None
-        control.should_training_stop |= self._tracked.should_stop
+        control.should_training_stop |= self._tracked.shared("", ())[1]
         # saved with each checkpoint of the Trainer
         if isinstance(state.stateful_callbacks, dict):
             state.stateful_callbacks.setdefault(_STATE, {})[self._name] = self._tracked.state()

@@ -26,7 +26,6 @@ from repdyn.capture.blocks import LayerPatterns
 from repdyn.measurement.type_checks import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
-from repdyn.publish.keys import monitored_values
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.cost import known_steps
@@ -43,7 +42,6 @@ from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Origin, TrackedRun
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.addresses import is_url
-from repdyn.utils.distributed import Ranks
 
 
 @dataclass
@@ -229,24 +227,10 @@ class RepresentationDynamics(ScheduledCallback):
         )
         fit.tracked.measure(module, moment, trainer.strategy.model)
         fit.validation_loss = None
-        self._share(trainer, fit.tracked)
-
-    def _share(self, trainer: Trainer, tracked: TrackedRun) -> None:
-        """Give what was measured to other callbacks, on all ranks where they need it there."""
-        values = monitored_values(tracked.latest, tracked.prefix)
-        if tracked.averaged is not None:
-            values |= monitored_values(tracked.averaged.latest, tracked.averaged.prefix)
-        stops = tracked.should_stop
-        if trainer.world_size > 1 and (self._is_monitored(trainer) or any(rule.stop for rule in self.options.rules)):
-            values, stops = Ranks.of_job().all_gather([values, stops])[0]
+        monitors = [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
+        values, stops = fit.tracked.shared("", monitors)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         trainer.should_stop |= stops
-
-    def _is_monitored(self, trainer: Trainer) -> bool:
-        """Return whether another callback reads a value of this tracker; the same on all ranks."""
-        names = {f"{metric.rpartition('@')[0] or metric}" for metric, _ in self.options.pairs()}
-        monitors = (getattr(callback, "monitor", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-        return any(isinstance(monitor, str) and any(name in monitor for name in names) for monitor in monitors)
 
     def progress(self) -> dict[str, float]:
         return mean_dimension(self._required_fit.tracked.latest)
@@ -299,7 +283,7 @@ def _store_of(origin: Origin | None, trainer: Trainer) -> str | Path | None:
 
 def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:
     """Yield the averaged weights of a model that callbacks or the LightningModule hold."""
-    place = next(name for name, module in pl_module.named_modules() if module is model)
+    place = next((name for name, module in pl_module.named_modules() if module is model), "")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         average = getattr(callback, "_average_model", None)  # WeightAveraging and StochasticWeightAveraging
         n_averaged = getattr(average, "n_averaged", getattr(callback, "n_averaged", None))

@@ -112,10 +112,17 @@ class _First(Callback):
     def __init__(self, owner: ScheduledCallback) -> None:
         self.owner = owner
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.too_many: int | None = None
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        if self.too_many is None:  # a search for a batch size leaves Lightning's count one step ahead
+            self.too_many = trainer.fit_loop.epoch_loop._batches_that_stepped - self.owner.step
+
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         loop = trainer.fit_loop.epoch_loop
         # counted after this hook, once a batch whatever the number of optimizers
-        self.owner.step = loop._batches_that_stepped + (not loop._should_accumulate())
+        self.owner.step = loop._batches_that_stepped + (not loop._should_accumulate()) - (self.too_many or 0)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.owner.end(trainer, pl_module)

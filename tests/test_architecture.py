@@ -132,10 +132,10 @@ def test_files_of_tests_have_names_of_their_own():
 
 def test_the_mutations_apply():
     """A mutation of a line that has gone would be noticed by no test, and never tried."""
-    from benchmarks.mutations import MUTATIONS, paths_of
+    from benchmarks.mutations import MUTATIONS, tests_of
 
     for mutation in MUTATIONS:
         compile(mutation.applied((ROOT / mutation.path).read_text()), mutation.file, "exec")
         assert mutation.new != mutation.old
-        assert paths_of(ROOT, mutation.tests.split())
+        assert tests_of(ROOT, mutation)
     assert len({(mutation.file, mutation.old) for mutation in MUTATIONS}) == len(MUTATIONS)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,9 +18,8 @@ from repdyn.utils.files import write_atomically
 
 ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
 """Names of files with rows: ``step000000008-PROBE-METRICS.parquet`` of one measurement, ``rows.parquet`` of many."""
-_WITH_THREADS = 64
-"""Number of files from which on they are read by several threads."""
-_TEXTS = [field.name for field in SCHEMA if pa.types.is_string(field.type)]
+_WITH_THREADS, _THREADS = 64, 4
+"""Number of files from which on they are read by several threads, and of these."""
 _REQUIRED = [field.name for field in SCHEMA if not field.nullable]
 
 
@@ -69,32 +70,43 @@ def read_tables(paths: Sequence[Path], columns: Sequence[str] = COLUMNS) -> pa.T
         FileNotFoundError: there is no such file.
         ValueError: a file cannot be read, or has other columns or types than the schema, or no rows.
     """
+    wanted = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns]))
+    if len(paths) < _WITH_THREADS:
+        tables = [_read(path, wanted) for path in paths]
+    else:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            tables = list(pool.map(partial(_read, wanted=wanted), paths))
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+def _read(path: Path, wanted: pa.Schema) -> pa.Table:
     try:
-        return _read(paths, columns)
+        if path.exists() and not path.is_file():  # a named pipe would be waited for, a folder read as a whole
+            raise ValueError("it is not a file")
+        with _opened(path, [field.name for field in wanted if pa.types.is_dictionary(field.type)]) as file:
+            names = file.schema_arrow.names
+            if missing := [name for name in _REQUIRED if name not in names]:
+                raise ValueError(f"it lacks the columns {', '.join(missing)}; move it away")
+            # files are small: threads would cost more than they save
+            table = file.read([name for name in wanted.names if name in names], use_threads=False)
+        table.validate(full=True)
+        if not table.schema.equals(wanted):
+            plain = [table[name] if name in names else pa.nulls(len(table)) for name in wanted.names]
+            schema = pa.schema([SCHEMA.field(name) for name in wanted.names])
+            table = pa.Table.from_arrays(plain, wanted.names).cast(schema).cast(wanted)
+        if len(table) == 0:
+            raise ValueError("it has no rows; move it away")
+        if empty := [name for name in _REQUIRED if name in wanted.names and table[name].null_count]:
+            raise ValueError(f"some rows have no {', '.join(empty)}; move it away")
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
-        for path in paths if len(paths) > 1 else ():
-            read_tables([path], columns)
-        raise ValueError(f"expected a Parquet file of measurements, cannot read {paths[0]}: {error}") from error
+        raise ValueError(f"expected a Parquet file of measurements, cannot read {path}: {error}") from error
+    return table
 
 
-def _read(paths: Sequence[Path], columns: Sequence[str]) -> pa.Table:
-    import pyarrow.dataset as ds  # which no training waits for
-
-    for path in paths:
-        if path.exists() and not path.is_file():  # a named pipe would be waited for, a folder read as a whole
-            raise ValueError("it is not a file")
-    options = ds.ParquetReadOptions(dictionary_columns=_TEXTS)
-    checks = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-    written = ds.ParquetFileFormat(read_options=options, default_fragment_scan_options=checks)
-    dataset = ds.dataset([str(path) for path in paths], schema=encoded_schema(), format=written)
-    # a file of something else lacks these columns, which are then null
-    needed = list(dict.fromkeys([*columns, *_REQUIRED[:3]]))
-    table = dataset.to_table(columns=needed, use_threads=len(paths) >= _WITH_THREADS)
-    table.validate(full=True)
-    if len(paths) == 1 and len(table) == 0:
-        raise ValueError("it has no rows; move it away")
-    if missing := [name for name in needed if name in _REQUIRED and table[name].null_count]:
-        raise ValueError(f"expected a value in each row of {', '.join(missing)}, got none in some; move it away")
-    return table.select(list(columns)).unify_dictionaries()
+def _opened(path: Path, texts: Sequence[str]) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts)
+    except KeyError:  # one of these columns is missing
+        return pq.ParquetFile(path, page_checksum_verification=True)

@@ -22,6 +22,7 @@ from repdyn.measurement.measure import measure_with
 from repdyn.measurement.memory import working_bytes
 from repdyn.metrics import resolve
 from repdyn.probe import Probe
+from repdyn.publish.keys import monitored_values
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.remote import RefusedError, RemoteError
 from repdyn.store.scalars import LOSS
@@ -29,7 +30,7 @@ from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import STATES_FOLDER, StateCache
 from repdyn.tracking.cost import Cost, ExpectedCost, Work, progress_of
 from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, Alerts, Loggers, Writer
-from repdyn.tracking.moment import Moment, Weights, fingerprint, scalar_rows
+from repdyn.tracking.moment import Moment, Weights, fingerprint, scalar_rows, weights_of
 from repdyn.tracking.notices import Interrupted, Notices, describe, watching_signals
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
@@ -140,6 +141,7 @@ class TrackedRun:
         self.cost = Cost(options.max_overhead, schedule, n_steps, ranks or ALONE)
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
         self._beginning = (schedule, n_steps)
+        self._has_relatives = origin is not None
         self._averaged_origin = Origin(origin.averaged, origin.store) if origin and origin.averaged else None
         if ranks is None:
             return
@@ -327,6 +329,25 @@ class TrackedRun:
             if self._views is not None:
                 self._views.name_commands()
 
+    def shared(self, prefix: str, monitors: Iterable[object]) -> tuple[dict[str, float], bool]:
+        """Return what was measured last by its names in the loggers, and whether to stop.
+
+        Where a rule may stop the training, or what decides about checkpoints reads a value, all ranks get those of the
+        first, which all of them must call; else no rank waits for another.
+
+        Args:
+            prefix: put before each name.
+            monitors: names that other callbacks read, the same on all ranks.
+        """
+        values = monitored_values(self.latest, f"{prefix}{self.prefix}")
+        if self.averaged is not None:
+            values |= monitored_values(self.averaged.latest, f"{prefix}{self.averaged.prefix}")
+        names = [metric for metric, _ in self.options.pairs()]
+        is_read = any(isinstance(each, str) and name in each for each in monitors for name in names)
+        if _n_processes() > 1 and (is_read or any(rule.stop for rule in self.options.rules)):
+            values, self.should_stop = Ranks.of_job().all_gather([values, self.should_stop])[0]
+        return values, self.should_stop
+
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs to remember, of built-in types: which run it belongs to, and where that is."""
         averaged = self.averaged.id if self.averaged is not None else None
@@ -382,7 +403,7 @@ class TrackedRun:
         self._found: list[Row] = []
         if known and weights == known[0].weights:
             self._found = [replace(row, run=self.name, weights_kind=self.weights_kind) for row in known]
-        if self.store is None or self._found:
+        if self.store is None or self._found or not self._has_relatives:
             return bool(self._found)
         try:
             self._found = self._writer.call("reading", lambda store: store.find_measurement(key, weights)) or []
@@ -436,7 +457,9 @@ class TrackedRun:
                 origin = self._averaged_origin
                 run.begin(model, moment.step, schedule, n_steps=n_steps, root_module=root_module, origin=origin)
                 self.averaged = run
-            of_average = replace(moment, averaged=None, weights=averaged)
+            own = weights_of(model)
+            placed = {name: value.to(own[name].device) for name, value in averaged.items() if name in own}
+            of_average = replace(moment, averaged=None, weights=placed)
             self.averaged.measure(model, of_average, root_module, known=rows)
             self.should_stop |= self.averaged.should_stop
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -241,8 +242,11 @@ class Tracker:
     def _newest_run(self) -> Origin | None:
         """Return the newest run of this name in the store that was measured, if any."""
         store, name = self._store, self._tracked.name
-        paths = [path for path in store.paths() if path.run.name == name and min(store.steps(path.run.id)) <= self._now]
-        newest = max(paths, key=lambda path: path.run.started, default=None)
+        with suppress(OSError):  # a remote store that does not answer is mentioned where the run begins
+            store.refresh()
+        paths = [path for path in store.paths() if path.run.name == name]
+        so_far = [path for path in paths if any(step <= self._now for step in path.steps())]
+        newest = max(so_far, key=lambda path: path.run.started, default=None)
         return None if newest is None else Origin(newest.run.id)
 
     def _interrupt(self) -> None:
