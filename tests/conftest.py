@@ -26,7 +26,15 @@ from small import HandWritten, random_tokens
 
 from repdyn import Probe
 
-pytest_plugins = ["run_fixtures", "saved_models", "hub_fixtures", "remote_fixtures", "sweeping", "pytester"]
+pytest_plugins = [
+    "run_fixtures",
+    "probe_fixtures",
+    "saved_models",
+    "hub_fixtures",
+    "remote_fixtures",
+    "sweeping",
+    "pytester",
+]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,63 +15,108 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "repdyn"
 
-# The rooms of the package from the ground up, and what each may import of the others.
+# The rooms of the package from the ground up, and which of the rooms before them each may import.
 ALLOWED = {
-    "utils": set(),
-    "kernels": set(),
-    "models": {"utils"},
-    "text": {"utils"},
-    "probe": {"text", "utils"},
-    "data": {"probe", "text", "utils"},
-    "capture": {"kernels", "probe", "utils"},
-    "store": {"kernels", "probe", "utils"},
-    "metrics": {"capture", "kernels", "probe", "store", "utils"},
-    "measurement": {"capture", "kernels", "metrics", "probe", "store", "utils"},
-    "alerts": {"metrics", "utils"},
-    "tables": {"alerts", "kernels", "metrics", "probe", "store", "utils"},
-    "diagnosis": {"alerts", "metrics", "store", "tables", "utils"},
-    "figures": {"alerts", "metrics", "store", "tables", "utils"},
-    "terminal": {"alerts", "diagnosis", "metrics", "store", "tables", "utils"},
-    "report": {"alerts", "diagnosis", "figures", "metrics", "store", "tables", "terminal", "utils"},
-    "plots": {"alerts", "diagnosis", "figures", "report", "store", "tables", "utils"},
-    "publish": {*("alerts", "diagnosis", "figures", "metrics", "report", "store", "tables", "terminal", "utils")},
-    "tracking": {
-        *("alerts", "capture", "measurement", "metrics", "probe", "publish", "report", "store", "tables", "utils")
-    },
-    "checkpoints": {*("capture", "measurement", "metrics", "models", "probe", "store", "tables", "text", "utils")},
-    "recipes": {"figures", "metrics", "probe", "report", "store", "checkpoints", "tables", "text", "utils"},
-    "studies": {"capture", "figures", "checkpoints", "kernels", "probe", "store", "tables", "text", "utils"},
-    "explorer": {"capture", "checkpoints", "kernels", "studies", "tables", "utils"},
-    "watch": {"alerts", "diagnosis", "report", "store", "tables", "utils"},
+    "utils": "",
+    "kernels": "",
+    "models": "utils",
+    "text": "utils",
+    "probe": "text utils",
+    "data": "probe text utils",
+    "capture": "kernels probe utils",
+    "store": "kernels probe utils",
+    "metrics": "capture kernels probe store utils",
+    "measurement": "capture kernels metrics probe store utils",
+    "alerts": "metrics utils",
+    "tables": "alerts metrics probe store utils",
+    "diagnosis": "alerts metrics store tables utils",
+    "figures": "alerts metrics store tables utils",
+    "terminal": "alerts diagnosis metrics store tables utils",
+    "report": "alerts diagnosis figures metrics store tables utils",
+    "plots": "figures report store tables utils",
+    "watch": "alerts diagnosis report store tables utils",
+    "publish": "alerts diagnosis figures metrics report store tables terminal utils",
+    "tracking": "alerts capture measurement metrics probe publish report store tables utils",
+    "callbacks": "capture measurement metrics probe publish store tracking utils",
+    "checkpoints": "capture measurement metrics models probe store tables text utils",
+    "recipes": "checkpoints figures metrics probe report store tables text utils",
+    "studies": "capture checkpoints figures kernels probe store tables text utils",
+    "explorer": "capture checkpoints kernels studies tables utils",
 }
 PUBLIC_FACE = {"__init__", "__main__"}
+"""Files beside the rooms; like the commands in cli/, they may import everything."""
+
+
+def found_files() -> dict[str, Path]:
+    """Return the files of the package by the names of their modules."""
+    inside = [path for path in SOURCE.rglob("*.py") if "callbacks" not in path.relative_to(SOURCE).parts]
+    files = [(path.relative_to(SOURCE.parent), path) for path in inside]
+    files += [(Path("repdyn") / path.relative_to(ROOT), path) for path in (ROOT / "callbacks").glob("*.py")]
+    return {".".join(name.with_suffix("").parts).removesuffix(".__init__"): path for name, path in files}
+
+
+FILES = found_files()
 
 
 def imports(path: Path) -> set[str]:
+    """Return the files of the package that a file imports, also inside functions and for types alone."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module == "repdyn":
-            names = [f"repdyn.{alias.name}" for alias in node.names]
-        found |= {name.split(".")[1] for name in names if name.startswith("repdyn.")}
-    return found
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & set(FILES) or {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & set(FILES)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", ALLOWED)
-def test_dependencies_point_one_way(part):
-    files = sorted((SOURCE / part).rglob("*.py"))
-    assert files
-    for file in files:
-        beyond = imports(file) - ALLOWED[part] - {part}
-        assert not beyond, f"{file.name} imports {beyond}"
+def room_of(module: str) -> str:
+    return module.split(".")[1] if module.count(".") else "__init__"
+
+
+def test_nothing_imports_upwards():
+    """Also finds a table that has a room import one above it."""
+    rooms = list(ALLOWED)
+    for room, below in ALLOWED.items():
+        assert set(below.split()) <= set(rooms[: rooms.index(room)]), room
+    for module, path in FILES.items():
+        if (room := room_of(module)) not in {*PUBLIC_FACE, "cli"}:
+            beyond = {room_of(name) for name in imports(path)} - set(ALLOWED[room].split()) - {room}
+            assert not beyond, f"{module} imports {beyond}"
+
+
+def test_no_file_imports_itself_through_others():
+    graph = {module: imports(path) - {module, "repdyn"} for module, path in FILES.items()}
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 def test_every_module_lies_in_a_room():
-    assert {path.stem for path in SOURCE.glob("*.py")} == PUBLIC_FACE
-    rooms = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    assert rooms == {*ALLOWED, "callbacks", "cli"}
+    rooms = {room_of(module) for module in FILES}
+    assert rooms == {*ALLOWED, *PUBLIC_FACE, "cli"}
+
+
+def tree_of(page: str) -> Iterator[str]:
+    """Yield the paths of the tree in the architecture page, which is indented by two spaces for what is in a folder."""
+    folder = ""
+    for line in page[page.index("## The tree") :].splitlines():
+        if found := re.match(r" {4}(  )?(\S+)(?= |$)", line):
+            path = (folder if found[1] else "") + found[2]
+            folder = folder if found[1] else path
+            yield path
+
+
+def test_the_page_shows_the_tree_as_it_is():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    shown = list(tree_of(page))
+    named = re.findall(r"`((?:src|configs|callbacks|tests|benchmarks)/[\w./]*)`", page)
+    assert not [path for path in [*shown, *named] if not (ROOT / path).exists()]
+    rooms = {path.split("/")[2].removesuffix(".py") for path in shown if path.startswith("src/repdyn/")} - {""}
+    assert rooms == {*ALLOWED, "cli"} - {"callbacks"}
+    callbacks = {path.name for path in (ROOT / "callbacks").glob("*.py")} - {"__init__.py"}
+    assert {path.removeprefix("callbacks/") for path in shown if path.startswith("callbacks/")} - {""} == callbacks
 
 
 def test_every_package_is_listed_for_the_wheel():
@@ -118,7 +165,7 @@ def test_public_names():
 
     assert set(repdyn.__all__) == {
         *("Design", "Metric", "Probe", "Profile", "Ranks", "Schedule", "Store", "Sweep", "Tracker"),
-        *("insights", "kernels", "measure", "open_store", "register_metric", "sweep"),
+        *("insights", "kernels", "measure", "open_store", "query", "register_metric", "sweep"),
     }
     assert importlib.import_module("repdyn.callbacks").__all__ == [
         *("HuggingFaceTracker", "RepresentationDynamics", "SavePretrainedCheckpoint")

@@ -45,21 +45,6 @@ def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
     assert block("example") in index
 
 
-def test_tree_names_every_module():
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    tree = page[page.index("## The tree") :]
-    for path in [*ROOT.glob("src/repdyn/*"), *ROOT.glob("callbacks/*.py")]:
-        if path.name.startswith(("__", ".")) or path.name == "callbacks":
-            continue
-        assert path.name in tree, path.name
-
-
-def test_paths_in_the_architecture_page_exist():
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    for path in re.findall(r"`((?:src|configs|callbacks|tests|benchmarks)/[\w./]*)`", page):
-        assert (ROOT / path).exists(), path
-
-
 def test_links_and_figures_exist():
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):

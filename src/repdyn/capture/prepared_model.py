@@ -30,7 +30,7 @@ from repdyn.capture.forward import (
 )
 from repdyn.capture.fsdp import class_name, inside_fsdp_root, own_class
 from repdyn.capture.library_classes import is_pretrained_model
-from repdyn.capture.recorder import Links
+from repdyn.capture.links import Links
 from repdyn.capture.shadow import Learned, NoShadow, Shadow, replacements
 from repdyn.capture.token_states import InputStates, TokenPositions, TokenStates
 from repdyn.probe import Probe, ProbeBatch
@@ -182,7 +182,9 @@ class PreparedModel:
         """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of the probe."""
         with self.evaluating() as run:
             search = EmbeddingSearch(run.model.module, check=partial(_check_known, largest, self.module))
-            links = Links(run.model, batch)
+            states = run.model.token_states()
+            states.begin(batch)
+            links = Links(run.model.module, run.model.blocks, states)
             with search.attached(), search.watching(batch), links.attached():
                 try:
                     run(batch)

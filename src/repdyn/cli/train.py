@@ -9,7 +9,7 @@ import warnings
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -174,6 +174,8 @@ class TrainCLI(LightningCLI):
                 "checkpoint.save_last": True,
                 "checkpoint.save_on_exception": True,
                 "checkpoint.enable_version_counter": False,
+                # those that the tracker's signature takes as a whole
+                **{f"tracker.{each.name}": each.default for each in fields(TrackingOptions)},
             }
         )
         parser.link_arguments("model.family", "data.objective", compute_fn=objective_of)

@@ -49,6 +49,7 @@ _IN_SHORT = {
     "model.family": "gpt_neox, llama, bert, ...",
     "model.dropout": "probability of dropout",
     "tracker.schedule": "N, a list, pythia or checkpoints",
+    "tracker.layers": "name pattern of the blocks",
     "tracker.metrics": "their names, or all; see repdyn metrics",
     "tracker.log_layers": "metrics logged layer by layer",
     "tracker.alerts": "rules of the alerts",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, as_cloud, full_precision
-from repdyn.kernels.neighbours import cloud_distances
+from repdyn.kernels.neighbours import cloud_distances, resolved
 from repdyn.kernels.two_nn import TIE
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
@@ -53,7 +53,7 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
     cloud = as_cloud(x, groups)
     if not isinstance(k, int) or k not in range(2, _MOST + 1, 2):
         raise ValueError(f"expected an even k from 2 to {_MOST}, got {k}; the ratio is that of r_k and r_(k/2)")
-    cloud.require_defined()
+    cloud = resolved(cloud)
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
     with full_precision(cloud.x.device):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, as_cloud, full_precision
-from repdyn.kernels.neighbours import cloud_distances
+from repdyn.kernels.neighbours import cloud_distances, resolved
 from repdyn.kernels.two_nn import TIE
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
@@ -52,7 +52,7 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
     cloud = as_cloud(x, groups)
     if not isinstance(k, int) or not 2 <= k <= _MOST:
         raise ValueError(f"expected k from 2 to {_MOST}, got {k}; it counts the neighbours of each point")
-    cloud.require_defined()
+    cloud = resolved(cloud)
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
     with full_precision(cloud.x.device):

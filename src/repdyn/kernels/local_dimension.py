@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, unit_scale
-from repdyn.kernels.neighbours import neighbours_of, require_candidates
+from repdyn.kernels.neighbours import neighbours_of, require_candidates, resolved
 from repdyn.kernels.two_nn import TIE, n_kept_of
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
@@ -62,7 +62,7 @@ def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int =
         raise ValueError(f"expected k from {_FEWEST} to {_MOST}, got {k}; it counts the points of a neighbourhood")
     if not isinstance(points, int) or points < 1:
         raise ValueError(f"expected points >= 1, got {points}; it counts the neighbourhoods")
-    cloud.require_defined()
+    cloud = resolved(cloud)
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
     require_candidates(cloud, k)

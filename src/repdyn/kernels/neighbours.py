@@ -8,6 +8,7 @@ no other point is nearer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad
 
 from repdyn.kernels.candidates import find_candidates
-from repdyn.kernels.cloud import Cloud, Frame, row_chunks, unit_scale
+from repdyn.kernels.cloud import Cloud, Frame, full_precision, row_chunks, unit_scale
 from repdyn.kernels.undefined import Undefined
 
 # candidates per row beyond k, tried in turn; the last try computes all distances and needs no proof
@@ -28,6 +29,13 @@ _TIE = 1e-10
 _MIN_DISTANCE = 1e-145
 # coordinates gathered at a time for direct distances: they stay in the cache
 _CHUNK = 1 << 15
+# groups of at most this many points are compared pair by pair; larger ones are searched
+_MAX_PAIRWISE = 64
+# iterations in which the centre of a cloud moves to where most of its points are
+_N_ITERATIONS = 3
+RESOLUTION = 64
+"""How many roundings of the radius of a cloud in float32 or float64 two points must lie apart to have a distance, since
+computed states are off by tens of them; in half precision it is one, by which stored coordinates themselves differ."""
 # strided groups of columns; the minima of the groups narrow the selection
 _GROUPS = 512
 
@@ -85,6 +93,127 @@ def fewest_candidates(cloud: Cloud) -> int:
 def _shared_neighbours(cloud: Cloud) -> Neighbours:
     k = min(cloud.n_neighbours, cloud.once(fewest_candidates))
     return nearest_neighbours(cloud.distinct, k, groups=cloud.distinct_groups)
+
+
+class Resolved(NamedTuple):
+    """The points of a cloud whose distances are known, in the precision of its coordinates."""
+
+    cloud: Cloud
+    kept: Tensor
+    """int64, which of the distinct points are in it."""
+
+
+def resolved(cloud: Cloud) -> Cloud:
+    """Return the cloud with one of each set of near duplicates, for use by all estimators of neighbours.
+
+    Two points closer than the precision of their coordinates, :data:`RESOLUTION` roundings of the cloud's radius, have
+    no distance that means anything. A pair of them gives two ratios without bound, and a ratio of 1 to every point that
+    has both as its nearest. They may be of one group. Points that are joined in several steps count as one.
+
+    Raises:
+        Undefined: no metric is defined on the cloud, or fewer than 3 points are left.
+    """
+    found = cloud.once(find_resolved)
+    return cloud if found is None else found.cloud
+
+
+def find_resolved(cloud: Cloud) -> Resolved | None:
+    """Return :func:`resolved` and the points that are kept, None if these are all; use with ``cloud.once``."""
+    cloud.require_defined()
+    is_half = cloud.x.dtype in (torch.float16, torch.bfloat16)
+    with full_precision(cloud.x.device):
+        limit = (1 if is_half else RESOLUTION) * torch.finfo(cloud.x.dtype).eps * cloud.once(radius)
+        nearest = cloud.once(nearest_outside).minimum(cloud.once(nearest_in_group))
+        if not bool((nearest < limit).any()):
+            return None  # not the cloud, which would keep itself in memory
+        kept = torch.arange(cloud.n_unique, device=cloud.x.device)
+        groups = cloud.distinct_groups
+        while len(kept) >= 3:
+            part = Cloud(cloud.distinct[kept], groups=None if groups is None else groups[kept])
+            later = _later_of_close(part, limit)
+            if not len(later):
+                break
+            stays = torch.ones_like(kept, dtype=torch.bool)
+            stays[later] = False
+            kept = kept[stays]
+    if len(kept) < 3:
+        raise Undefined(
+            f"{len(kept)} of {cloud.n_vectors} points differ by more than the precision of {cloud.x.dtype}, at least 3 "
+            "needed"
+        )
+    settings = {"n_neighbours": cloud.n_neighbours, "whole_spectrum": cloud.whole_spectrum}
+    joined = Cloud(cloud.distinct[kept], groups=None if groups is None else groups[kept], **settings)
+    return Resolved(joined, kept)
+
+
+def _later_of_close(cloud: Cloud, limit: float) -> Tensor:
+    """Return the later point of each pair closer than a limit, among nearest neighbours and within groups."""
+    later = []
+    if cloud.once(fewest_candidates) > 0:
+        distances, indices = nearest_neighbours(cloud.distinct, 1, groups=cloud.distinct_groups)
+        first = torch.arange(len(indices), device=indices.device)
+        later.append(first.maximum(indices[:, 0])[distances[:, 0] < limit])
+    for first, second, distances in _pairs_in_groups(cloud):
+        later.append(first.maximum(second)[distances < limit])
+    return torch.cat(later).unique() if later else torch.empty(0, dtype=torch.int64, device=cloud.x.device)
+
+
+def nearest_outside(cloud: Cloud) -> Tensor:
+    """Return the distance of each distinct point to the nearest one outside its group, (n_unique,) float64, infinite
+    where all points are of one group."""
+    if cloud.once(fewest_candidates) == 0:
+        return torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
+    with full_precision(cloud.x.device):
+        return cloud_distances(cloud, 1)[:, 0]
+
+
+def nearest_in_group(cloud: Cloud) -> Tensor:
+    """Return the distance of each distinct point to the nearest one of its group, (n_unique,) float64, infinite where
+    it is alone."""
+    found = torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
+    with full_precision(cloud.x.device):
+        for first, second, distances in _pairs_in_groups(cloud):
+            found.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(0, second, distances, "amin")
+    return found
+
+
+def _pairs_in_groups(cloud: Cloud) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield pairs of distinct points of one group, with their distances: all of a small group, of a larger one each
+    point with its nearest."""
+    points, groups = cloud.distinct, cloud.distinct_groups
+    if groups is None:
+        return
+    groups, order = groups.sort(stable=True)
+    _, group_index, sizes = groups.unique_consecutive(return_inverse=True, return_counts=True)
+    for group in (sizes > _MAX_PAIRWISE).nonzero().flatten():
+        members = order[group_index == group]
+        distances, indices = nearest_neighbours(points[members], 1)
+        yield members, members[indices[:, 0]], distances[:, 0]
+    small = sizes[group_index] <= _MAX_PAIRWISE
+    for apart in range(1, min(_MAX_PAIRWISE, int(sizes.max()))):
+        pairs = ((group_index[apart:] == group_index[:-apart]) & small[apart:]).nonzero().flatten()
+        first, second = order[pairs], order[pairs + apart]
+        yield first, second, pair_distances(points, first, second)
+
+
+def radius(cloud: Cloud) -> float:
+    """Return the median distance of the distinct points from their centre: from the mean of all of them, then three
+    times from the mean of the nearer half."""
+    points = cloud.distinct
+    frame = Frame.fit(points)
+    distances = _distances(points, frame)
+    for _ in range(_N_ITERATIONS):
+        nearer = distances <= distances.median()
+        total = torch.zeros_like(frame.mean)
+        for rows, is_near in zip(row_chunks(points), nearer.split(len(row_chunks(points)[0])), strict=True):
+            total += frame.transform(rows[is_near]).sum(0)
+        frame = Frame(frame.scale, frame.mean + total / nearer.sum())
+        distances = _distances(points, frame)
+    return distances.median().item() / frame.scale
+
+
+def _distances(points: Tensor, frame: Frame) -> Tensor:
+    return torch.cat([torch.linalg.vector_norm(frame.transform(rows), dim=1) for rows in row_chunks(points)])
 
 
 def nearest_distances(points: Tensor, k: int = 2, *, groups: Tensor | None = None, tile: int = 512) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, unit_scale
+from repdyn.kernels.neighbours import resolved
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 # numbers of disjoint subsets that the points are divided into
@@ -63,7 +64,7 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
         raise ValueError(f"expected points >= {fewest}, got {points}; the smallest trees have an eighth of them")
     if not 0 < alpha < math.inf:
         raise ValueError(f"expected a finite alpha > 0, got {alpha}; it is the power of the lengths")
-    cloud.require_defined()
+    cloud = resolved(cloud)
     if cloud.n_unique < fewest:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {fewest} needed")
     n = min(points, cloud.n_unique) // _DIVISIONS[-1] * _DIVISIONS[-1]

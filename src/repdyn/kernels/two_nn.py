@@ -12,7 +12,7 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, as_cloud, full_precision
 from repdyn.kernels.duplicates import RatiosWithDuplicates, ratios_with_duplicates
-from repdyn.kernels.neighbours import cloud_distances
+from repdyn.kernels.neighbours import cloud_distances, find_resolved, resolved
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 Estimator = Literal["regression", "maximum_likelihood"]
@@ -52,8 +52,10 @@ def _std_error(
     cloud = as_cloud(x)
     if duplicates == "count":
         return cloud.x.new_full((), math.nan, dtype=torch.float64)
-    log_ratios, order = cloud.once(_sorted_log_ratios)
+    log_ratios, order = resolved(cloud).once(_sorted_log_ratios)
     own = windows if cloud.repeats is None else windows[cloud.repeats.first]
+    found = cloud.once(find_resolved)
+    own = own if found is None else own[found.kept]
     names, number = own[order].unique(return_inverse=True)
     n_groups = min(JACKKNIFE_GROUPS, len(names))
     # random groups, so that no order of the windows, such as that of a text, makes groups alike
@@ -136,7 +138,7 @@ def two_nn(
     with full_precision(cloud.x.device):
         if duplicates == "count":
             return _regression_with_duplicates(cloud.once(ratios_with_duplicates), discard)
-        log_ratios, _ = cloud.once(_sorted_log_ratios)
+        log_ratios, _ = resolved(cloud).once(_sorted_log_ratios)
         return _estimate(log_ratios, discard, estimator)
 
 

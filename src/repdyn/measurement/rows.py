@@ -13,9 +13,10 @@ import numpy as np
 from torch import Tensor
 
 from repdyn.kernels import Cloud, Sequences, Undefined, full_precision, near_duplicate_share, same_group_share
+from repdyn.kernels.neighbours import resolved
 from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.metrics import LayerView, Metric
-from repdyn.metrics.metric import resolved
+from repdyn.metrics.metric import imported
 from repdyn.probe.views import view_of
 from repdyn.store.schema import Checkpoint, Row, provenance, too_few_distinct
 
@@ -199,7 +200,7 @@ def _values(
     undefined = None
     with full_precision(view.layer.states.device):
         try:
-            batches = resolved(metric.select_inputs)(view, subset)
+            batches = imported(metric.select_inputs)(view, subset)
         except Exception as error:
             if on_error == "raise" and not isinstance(error, Undefined):
                 raise
@@ -244,6 +245,10 @@ def _sizes(
             each if isinstance(each, Cloud) else Cloud(each) for each in first if isinstance(each, Cloud | Tensor)
         ]
         clouds = points or view.clouds(subset)
+        if metric.collapses_duplicates and reason is None and all(len(inputs) == 1 for inputs in batches):
+            apart = [resolved(cloud) for cloud in clouds]
+            n_vectors = min(cloud.n_vectors for cloud in clouds)
+            return {"n_vectors": n_vectors, "n_unique": min(cloud.n_unique for cloud in apart)}, reason
         fewest = {
             "n_vectors": min(cloud.n_vectors for cloud in clouds),
             "n_unique": min(cloud.n_unique for cloud in clouds),

@@ -119,7 +119,7 @@ class Metric:
         Raises:
             repdyn.kernels.Undefined: there is none, with the reason.
         """
-        kernel = resolved(self.kernel)
+        kernel = imported(self.kernel)
         return getattr(kernel, "or_raise", kernel)(*inputs, **self.settings)
 
     def std_error(self, *inputs: Any, windows: Tensor) -> Tensor | None:
@@ -129,13 +129,13 @@ class Metric:
             inputs: as for :meth:`compute`.
             windows: integers (n_vectors,): the window that each vector comes from.
         """
-        error = getattr(resolved(self.kernel), "std_error", None)
+        error = getattr(imported(self.kernel), "std_error", None)
         return None if error is None else error(*inputs, windows=windows, **self.settings)
 
     @property
     def is_own(self) -> bool:
         """Return whether the kernel is not one of this package."""
-        return not getattr(resolved(self.kernel), "__module__", "").startswith("repdyn.")
+        return not getattr(imported(self.kernel), "__module__", "").startswith("repdyn.")
 
     @property
     def base(self) -> str:
@@ -171,7 +171,7 @@ class Metric:
         if not settings:
             return self
         defaults = self.settings if self.default_settings is None else self.default_settings
-        kernel = resolved(self.kernel)
+        kernel = imported(self.kernel)
         combined = {**self.settings, **checked(self.base, kernel, defaults, settings)}
         require_usable(self.base, kernel, combined)
         differing = {name: value for name, value in combined.items() if name not in defaults or defaults[name] != value}
@@ -199,12 +199,12 @@ class Metric:
         return replace(plain, settings=plain.with_settings(**settings).settings).with_settings(**given)
 
 
-def resolved(function: str | Callable[..., Any]) -> Callable[..., Any]:
+def imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
     """Return a function, or import the one that "module:function" names.
 
     Names and meanings of metrics can so be listed without torch, which their kernels need.
     """
-    return _imported(function) if isinstance(function, str) else function
+    return _load(function) if isinstance(function, str) else function
 
 
-_imported = cache(resolve_name)
+_load = cache(resolve_name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from reprlib import repr as briefly
 from typing import TYPE_CHECKING, NamedTuple
@@ -85,17 +87,19 @@ def tokenize_windows(
         ValueError: a single string, something other than a text, a text that UTF-8 cannot encode, windows without room
             for text next to the special tokens, or a tokenizer without character offsets if words are requested.
     """
-    layout = _Layout.of(texts, tokenizer, plan)
+    with one_thread_for_tokenizers():
+        layout = _Layout.of(texts, tokenizer, plan)
     lexicon = Lexicon() if with_words else None
     windows: list[list[int]] = []
     is_full: list[bool] = []
     words: list[np.ndarray] = []
     n_bytes = n_ids = 0
     for text in _pieces(texts, plan):
-        if lexicon is None:
-            ids, numbers = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], None
-        else:
-            ids, numbers = words_of_tokens(text, tokenizer, lexicon)
+        with one_thread_for_tokenizers():
+            if lexicon is None:
+                ids, numbers = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], None
+            else:
+                ids, numbers = words_of_tokens(text, tokenizer, lexicon)
         n_bytes, n_ids = n_bytes + len(text.encode()), n_ids + len(ids)
         slices = layout.slices(len(ids))
         windows += [layout.prefix + ids[part] + layout.suffix for part in slices]
@@ -111,6 +115,22 @@ def tokenize_windows(
     none = np.empty(0, dtype=np.int64)  # np.concatenate needs at least one array
     numbers = np.concatenate([none, *(words[i] for i in selected)])
     return TokenizedWindows(tokens, lengths, TokenWords(numbers, lexicon), bytes_per_token)
+
+
+@contextmanager
+def one_thread_for_tokenizers() -> Iterator[None]:
+    """Tokenize without the thread pool of the package tokenizers, on which a process that is forked later would wait
+    forever; the user's setting of it is restored."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _pieces(texts: Iterable[str], plan: WindowPlan) -> Iterator[str]:

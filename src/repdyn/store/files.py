@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from repdyn.store.schema import COLUMNS, SCHEMA, Row
-from repdyn.utils.files import write_atomically
+from repdyn.utils.files import cache_directory, write_atomically
+from repdyn.utils.redaction import redacted
 
 ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
 """Names of files with rows: ``step000000008-PROBE-METRICS.parquet`` of one measurement, ``rows.parquet`` of many."""
 _WITH_THREADS, _THREADS = 64, 4
 """Number of files from which on they are read by several threads, and of these."""
 _REQUIRED = [field.name for field in SCHEMA if not field.nullable]
+
+
+def copy_folder(url: str) -> Path:
+    """Return the folder in which the local copy of the store at a URL lies."""
+    url = url.rstrip("/")
+    digest = hashlib.sha256(url.encode()).hexdigest()[:20]
+    name = PurePosixPath(redacted(url).partition("://")[2]).name or "store"
+    return cache_directory() / "stores" / digest / name
 
 
 def encoded_schema(schema: pa.Schema = SCHEMA) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Find the stores that a folder contains: a store, the folder of a run, or a folder above stores."""
+"""Open a store, at a path or a URL, and find those that a folder contains."""
 
 from __future__ import annotations
 
@@ -7,14 +7,39 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from repdyn.store.files import has_row_files
-from repdyn.store.store import Store, open_store
-from repdyn.utils.addresses import is_url
+from repdyn.store.store import Store
+from repdyn.utils.addresses import folder_path, is_url
 
 RUN_STORE = "repdyn"
 """Name of the store in the folder of a run."""
 _MAX_DEPTH = 4
 """A store of train.py lies three folders below that of all runs: NAME/TIME/repdyn."""
 _MAX_LISTED = 8
+
+
+def open_store(path: str | Path, *, refresh: bool = True) -> Store:
+    """Return the store at a path; its folder is created with the first measurement.
+
+    Args:
+        path: a folder, or a URL of fsspec such as ``s3://bucket/prefix`` or ``hf://datasets/ORG/NAME``. A remote store
+            is read from a copy in the cache folder.
+        refresh: whether to download at once what is new in a remote store.
+
+    Raises:
+        ValueError: no such filesystem, or its package is not installed.
+        OSError: the path is a file, or the remote store cannot be read.
+
+    >>> open_store("runs/none").runs()
+    []
+    """
+    if not is_url(path):
+        return Store(folder_path(path))
+    from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
+
+    store = RemoteStore(str(path))
+    if refresh:
+        store.refresh()
+    return store
 
 
 def find_store(path: str | Path) -> Store:

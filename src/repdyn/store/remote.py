@@ -9,7 +9,6 @@ beside another one: at worst a file is sent twice. Nothing is ever deleted remot
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import random
@@ -21,19 +20,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property, partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock
 
-from repdyn.store.files import ROW_FILE
+from repdyn.store.files import ROW_FILE, copy_folder
 from repdyn.store.keys import MeasurementKey
 from repdyn.store.runs import RUN_FILE, Run
 from repdyn.store.schema import Row
 from repdyn.store.store import Store
 from repdyn.utils.attempts import TimeoutRunner
-from repdyn.utils.files import cache_directory, write_atomically
+from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -86,9 +85,7 @@ class RemoteStore(Store):
 
     def __init__(self, url: str) -> None:
         self.remote = RemoteFolder(url)
-        digest = hashlib.sha256(self.remote.url.encode()).hexdigest()[:20]
-        name = PurePosixPath(self.remote.shown.partition("://")[2]).name or "store"
-        super().__init__(cache_directory() / "stores" / digest / name)
+        super().__init__(copy_folder(url))
         self._uploader = Uploader(self)
 
     @property

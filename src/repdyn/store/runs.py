@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from repdyn.store.files import has_row_files, read_tables, row_files
+from repdyn.store.files import copy_folder, has_row_files, read_tables, row_files
 from repdyn.store.keys import folder_name, is_failure, run_of, step_of
 from repdyn.utils.addresses import is_url
 from repdyn.utils.files import write_atomically
@@ -194,9 +194,7 @@ class History:
         if run.parent_store is None:
             return None
         if is_url(run.parent_store):
-            from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
-
-            return RemoteStore(run.parent_store).path
+            return copy_folder(run.parent_store)
         return self._store / run.parent_store
 
     def _began(self, run: Run, ends: Collection[str]) -> str:

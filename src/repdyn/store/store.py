@@ -21,7 +21,7 @@ from repdyn.store.files import read_rows, read_tables, row_files, write_table
 from repdyn.store.keys import MeasurementKey, folder_name, own_folder, quoted
 from repdyn.store.runs import History, Run, RunPath, find_run, new_run, weights_of
 from repdyn.store.schema import COLUMNS, Row, to_table
-from repdyn.utils.addresses import folder_path, is_url
+from repdyn.utils.addresses import is_url
 from repdyn.utils.files import write_atomically
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _SETTLED_SECONDS = 2.0
 
 
 class Store:
-    """A folder of measurements; see :func:`open_store`."""
+    """A folder of measurements; see :func:`repdyn.open_store`."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -289,28 +289,3 @@ class Store:
 @cache
 def _warn_once(message: str) -> None:
     log.warning(message)
-
-
-def open_store(path: str | Path, *, refresh: bool = True) -> Store:
-    """Return the store at a path; its folder is created with the first measurement.
-
-    Args:
-        path: a folder, or a URL of fsspec such as ``s3://bucket/prefix`` or ``hf://datasets/ORG/NAME``. A remote store
-            is read from a copy in the cache folder.
-        refresh: whether to download at once what is new in a remote store.
-
-    Raises:
-        ValueError: no such filesystem, or its package is not installed.
-        OSError: the path is a file, or the remote store cannot be read.
-
-    >>> open_store("runs/none").runs()
-    []
-    """
-    if not is_url(path):
-        return Store(folder_path(path))
-    from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
-
-    store = RemoteStore(str(path))
-    if refresh:
-        store.refresh()
-    return store

@@ -1,0 +1,373 @@
+"""Attention weights: what the library itself reports, layer by layer; and a model that does not notice."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from small import HandWritten, random_tokens
+from torch import nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    BertConfig,
+    BertForMaskedLM,
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from repdyn import Probe
+from repdyn.capture import attention
+from repdyn.capture.attention import attention_weights
+from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
+from repdyn.kernels import Undefined
+
+SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+N_LAYERS = 3
+
+
+def bert():
+    return BertForMaskedLM(BertConfig(**SIZES))
+
+
+def albert():
+    return AlbertModel(AlbertConfig(**SIZES, embedding_size=8))
+
+
+def llama():
+    return LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=1))
+
+
+def gpt2():
+    return GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=64))
+
+
+def bloom():
+    return BloomForCausalLM(BloomConfig(vocab_size=50, hidden_size=16, n_layer=3, n_head=2))
+
+
+def t5():
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 3, "num_heads": 2}
+    return T5ForConditionalGeneration(T5Config(vocab_size=50, decoder_start_token_id=0, **sizes))
+
+
+def built(build):
+    torch.manual_seed(0)
+    return build()
+
+
+@pytest.fixture
+def probe() -> Probe:
+    """Sequences of 12, 9 and 5 tokens."""
+    mask = torch.arange(12) < torch.tensor([[12], [9], [5]])
+    return Probe.from_tokens(random_tokens(3, 12), mask, max_vectors=12, batch_vectors=6)
+
+
+def as_reported(model, probe, kind="attentions"):
+    """By layer and sequence, what ``output_attentions=True`` gives when the model computes eagerly."""
+    model = copy.deepcopy(model).eval()
+    model.set_attn_implementation("eager")
+    reported = []
+    for tokens in probe.tokens.split(probe.lengths.tolist()):
+        arguments = {"input_ids": tokens[None], "attention_mask": torch.ones(1, len(tokens)), "use_cache": False}
+        if model.config.is_encoder_decoder:
+            arguments["decoder_input_ids"] = tokens[None]
+        with torch.no_grad():
+            reported.append([weights[0] for weights in model(**arguments, output_attentions=True)[kind]])
+    return list(zip(*reported, strict=True))
+
+
+def assert_same(found, stack, reported, probe):
+    assert len(reported) == N_LAYERS
+    ends = probe.lengths.cumsum(0).tolist()
+    for layer, by_sequence in enumerate(reported, start=1):
+        pairs = found.of(stack, layer)
+        assert [tokens.tolist() for _, tokens in pairs] == [
+            list(range(end - n, end)) for end, n in zip(ends, probe.lengths.tolist(), strict=True)
+        ]
+        for (weights, _), expected in zip(pairs, by_sequence, strict=True):
+            torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [bert, albert, llama, gpt2, bloom])
+def test_they_are_what_the_library_reports(build, probe):
+    model = built(build)
+    assert_same(attention_weights(prepare(model), probe), None, as_reported(model, probe), probe)
+
+
+def test_both_stacks_of_an_encoder_decoder_attend_to_themselves(probe):
+    model = built(t5)
+    found = attention_weights(prepare(model), probe)
+    for stack in ("encoder", "decoder"):
+        assert_same(found, stack, as_reported(model, probe, f"{stack}_attentions"), probe)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(lambda model: torch.compile(model, backend="eager"), id="compiled"),
+        pytest.param(lambda model: get_peft_model(model, LoraConfig(target_modules=["q_proj"])), id="adapted"),
+        pytest.param(lambda model: nn.DataParallel(model), id="in parallel"),
+    ],
+)
+def test_wrapped_models(wrap, probe):
+    reported = as_reported(built(llama), probe)
+    assert_same(attention_weights(prepare(wrap(built(llama))), probe), None, reported, probe)
+
+
+class Lightning(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, **batch):
+        return self.model(**batch)
+
+
+def test_a_model_within_another_module_and_a_forward_of_ones_own(probe):
+    model = Lightning(built(bert))
+    assert_same(attention_weights(prepare(model), probe), None, as_reported(model.model, probe), probe)
+    own = attention_weights(prepare(model, forward=lambda model, batch: model(input_ids=batch.input_ids).logits), probe)
+    assert_same(own, None, as_reported(model.model, probe), probe)
+
+
+# modules that are not Hugging Face's
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_multihead_attention_is_asked_for_what_its_block_does_not_want(causal):
+    torch.manual_seed(0)
+    model = HandWritten(causal=causal)
+    probe = Probe.from_tokens(random_tokens(3, 12), max_vectors=12, batch_vectors=6)
+    entered = []
+    hooks = [
+        block.attention.register_forward_pre_hook(
+            lambda module, args, kwargs: entered.append((module, args, kwargs)), with_kwargs=True
+        )
+        for block in model.blocks
+    ]
+    model.eval()(probe.tokens[None, :12])
+    for hook in hooks:
+        hook.remove()
+    found = attention_weights(prepare(model), probe)
+    for layer, (module, args, kwargs) in enumerate(entered, start=1):
+        expected = module(*args, **{**kwargs, "need_weights": True}, average_attn_weights=False)[1]
+        torch.testing.assert_close(found.of(None, layer)[0][0], expected[0])
+
+
+def test_the_block_gets_from_its_attention_what_it_asked_for():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, num_heads=2, batch_first=True)
+
+        def forward(self, x):
+            answers.append([self.attention(x, x, x)[1], self.attention(x, x, x, need_weights=False)[1]])
+            return x + self.attention(x, x, x, None, True)[0]
+
+    answers = []
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 16), Block())
+    probe = Probe.from_tokens(random_tokens(1, 12), max_vectors=6, batch_vectors=6)
+    found = attention_weights(prepare(model, layers="1"), probe).of(None, 1)[0][0]
+    assert answers[0][0].shape == (1, 12, 12)
+    assert answers[0][1] is None
+    torch.testing.assert_close(answers[0][0][0], found.mean(0))
+
+
+def test_pytorchs_own_encoder():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, nhead=2, dim_feedforward=32, batch_first=True)
+    model = nn.Sequential(nn.Embedding(50, 16), nn.TransformerEncoder(layer, N_LAYERS))
+    probe = Probe.from_tokens(random_tokens(2, 12), max_vectors=6, batch_vectors=6)
+    found = attention_weights(prepare(model), probe)
+    for index in range(1, N_LAYERS + 1):
+        weights = found.of(None, index)[1][0]
+        assert weights.shape == (2, 12, 12)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 12))
+
+
+class Fused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Sequential(nn.Linear(16, 16), nn.Softmax(dim=-1))
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x):
+        return x + scaled_dot_product_attention(self.project(x), x, self.norm(x))
+
+
+def test_a_block_that_shows_no_weights_says_so():
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Sequential(Fused(), Fused()))
+    # as many tokens as coordinates: states are no weights, even where they look like shares
+    probe = Probe.from_tokens(random_tokens(2, 16), max_vectors=6, batch_vectors=6)
+    with pytest.raises(Undefined, match=r"^nothing in '1.0' puts out attention weights, from each token to each$"):
+        attention_weights(prepare(model), probe).of(None, 1)
+
+
+@pytest.mark.parametrize(
+    ("build", "with_weights"),
+    [
+        (lambda: MambaForCausalLM(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=4, state_size=4)), []),
+        (
+            lambda: Qwen3NextForCausalLM(
+                Qwen3NextConfig(
+                    **{**SIZES, "num_hidden_layers": 4},
+                    num_key_value_heads=2,
+                    head_dim=8,
+                    num_experts=2,
+                    num_experts_per_tok=1,
+                    moe_intermediate_size=8,
+                    shared_expert_intermediate_size=8,
+                    linear_num_key_heads=2,
+                    linear_num_value_heads=2,
+                    linear_key_head_dim=8,
+                    linear_value_head_dim=8,
+                )
+            ),
+            [4],
+        ),
+    ],
+    ids=["mamba", "every fourth block"],
+)
+def test_blocks_without_attention(build, with_weights, probe):
+    found = attention_weights(prepare(built(build)), probe)
+    for layer in range(1, 5):
+        if layer in with_weights:
+            assert found.of(None, layer)[1][0].shape == (2, 9, 9)
+        else:
+            with pytest.raises(Undefined, match="puts out attention weights"):
+                found.of(None, layer)
+
+
+def test_layers_that_are_none(probe):
+    found = attention_weights(prepare(built(gpt2)), probe)
+    with pytest.raises(Undefined, match="^it is no block's output$"):
+        found.of(None, 0)
+    with pytest.raises(Undefined, match="^no block ran as this layer$"):
+        found.of(None, 4)
+
+
+def test_layers_are_numbered_as_the_states_are(probe):
+    model = built(gpt2)
+    chosen = ["transformer.h.0", "transformer.h.2", "transformer.ln_f"]
+    found, all_layers = attention_weights(prepare(model, chosen), probe), attention_weights(prepare(model), probe)
+    states = capture(prepare(model, chosen), probe, ["all"])
+    assert [(layer.index, layer.module) for layer in states.layers[1:]] == list(enumerate(chosen, start=1))
+    for layer, block in ((1, 1), (2, 3)):
+        assert torch.equal(found.of(None, layer)[0][0], all_layers.of(None, block)[0][0])
+    with pytest.raises(Undefined, match="nothing in 'transformer.ln_f' puts out attention weights"):
+        found.of(None, 3)
+
+
+# how much is looked at and kept
+
+
+def test_the_first_sequences_are_looked_at_each_cut_short_but_none_for_want_of_room(monkeypatch, probe):
+    monkeypatch.setattr(attention, "LENGTH", 8)
+    found = attention_weights(prepare(built(gpt2)), probe, n_tokens=20)
+    assert [tokens.tolist() for tokens in found.tokens] == [list(range(8)), list(range(12, 20))]
+    assert [weights.shape for weights, _ in found.of(None, 2)] == [(2, 8, 8), (2, 8, 8)]
+
+
+def test_what_does_not_fit_into_memory_waits_in_a_file(probe):
+    model = built(gpt2)
+    in_files, in_memory = (
+        attention_weights(prepare(model), probe, states_bytes=0),
+        attention_weights(prepare(model), probe),
+    )
+    for layer in range(1, 4):
+        for (ours, _), (theirs, _) in zip(in_files.of(None, layer), in_memory.of(None, layer), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_half_precision(probe):
+    found = attention_weights(prepare(built(llama).bfloat16()), probe)
+    assert {weights.dtype for weights, _ in found.of(None, 1)} == {torch.bfloat16}
+
+
+# left as it was
+
+
+def snapshot(model):
+    return {
+        "config": {name: repr(value) for name, value in vars(model.config).items()},
+        "hooks": [(list(m._forward_hooks), list(m._forward_pre_hooks), list(vars(m))) for m in model.modules()],
+        "training": [module.training for module in model.modules()],
+        "weights": {name: value.clone() for name, value in model.state_dict().items()},
+        "random": (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()),
+    }
+
+
+def assert_unchanged(before, after):
+    for part in ("config", "hooks", "training"):
+        assert before[part] == after[part]
+    assert all(torch.equal(before["weights"][name], value) for name, value in after["weights"].items())
+    assert torch.equal(before["random"][0], after["random"][0])
+    assert before["random"][1:] == after["random"][1:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [bert, albert, llama, gpt2, bloom, t5])
+def test_the_model_is_left_as_it_was(build, probe):
+    model = built(build).train()
+    next(iter(model.children())).eval()
+    before = snapshot(model)
+    attention_weights(prepare(model), probe)
+    assert_unchanged(before, snapshot(model))
+
+
+def test_a_model_that_fails_is_left_as_it_was_and_says_why(probe):
+    model = built(llama).train()
+    model.model.layers[2].register_forward_hook(fails)
+    before = snapshot(model)
+    with pytest.raises(ValueError, match="out of luck"):
+        attention_weights(prepare(model), probe)
+    assert_unchanged(before, snapshot(model))
+
+
+def fails(*_):
+    raise RuntimeError("out of luck")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [False, True])
+def test_training_goes_on_bit_for_bit(compiled, probe):
+    def trained(looked_at):
+        model = built(
+            lambda: GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=64))
+        )
+        run = torch.compile(model, backend="eager") if compiled else model
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        batch = random_tokens(4, 12)
+        losses = []
+        for _ in range(4):
+            if looked_at:
+                attention_weights(prepare(run), probe)
+            loss = cross_entropy(run(batch).logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses, model.state_dict()
+
+    (losses, weights), (others, other_weights) = trained(True), trained(False)
+    assert losses == others
+    assert all(torch.equal(weights[name], other_weights[name]) for name in weights)

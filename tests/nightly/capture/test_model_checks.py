@@ -1,0 +1,130 @@
+"""Trials: what is causal, and what depends on the padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small import HandWritten, random_tokens
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+
+from repdyn import Probe, measure
+from repdyn.capture.capture import capture, causality
+from repdyn.capture.prepared_model import prepare
+
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+RAGGED_MASK = torch.arange(9)[None] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]
+
+
+@pytest.fixture
+def ragged() -> Probe:
+    return Probe.from_tokens(random_tokens(10, 9), RAGGED_MASK, max_vectors=56)
+
+
+class FixedLength(HandWritten):
+    def __init__(self, length):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(length, 16))
+
+    def forward(self, tokens):
+        x = self.token(tokens) + self.table
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("length", [64, 80])
+def test_a_model_of_one_length_is_tried_at_that_length(length):
+    probe = Probe.from_tokens(random_tokens(4, length), max_vectors=96)
+    assert {row.causal for row in measure(FixedLength(length), probe, ["anisotropy"]).rows} == {True}
+
+
+def test_what_fails_at_every_length_is_told_as_it_is(small_probe):
+    with pytest.raises(ValueError, match=r"The size of tensor a \(12\) must match the size of tensor b \(9\)"):
+        causality(prepare(FixedLength(9)), small_probe)
+
+
+class Masked(nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.mask, self.norm, self.qkv = mask, nn.LayerNorm(16), nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        return x + scaled_dot_product_attention(q, k, v, attn_mask=self.mask(torch.arange(x.shape[1])))
+
+
+def masked(mask):
+    torch.manual_seed(0)
+    model = HandWritten()
+    model.position = nn.Embedding(128, 16)
+    model.blocks = nn.ModuleList(Masked(mask) for _ in range(3))
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [16, 32, 48, 64, 128])
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_attention_in_blocks_is_not_causal(size, length):
+    model = masked(lambda i: i[:, None] // size >= i[None] // size)
+    assert causality(prepare(model), Probe.from_tokens(random_tokens(4, length), max_vectors=48)) == {None: False}
+
+
+@pytest.mark.parametrize(("prefix", "causal"), [(16, True), (40, False)])
+def test_a_prefix_is_seen_where_it_is_long(prefix, causal):
+    model = masked(lambda i: (i[:, None] >= i[None]) | (i[None] < prefix))
+    assert causality(prepare(model), Probe.from_tokens(random_tokens(4, 64), max_vectors=48)) == {None: causal}
+
+
+@pytest.mark.parametrize("length", [16, 64])
+def test_a_quantised_encoder_is_not_called_a_decoder(length):
+    torch.manual_seed(0)
+    sizes = SIZES | {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 6}
+    model = BertModel(BertConfig(vocab_size=50, initializer_range=0.05, **sizes))
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    probe = Probe.from_tokens(random_tokens(10, length), max_vectors=56)
+    assert causality(prepare(quantised), probe)[None] is not True
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Embedding(50, 16)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+
+
+class Unheeding(Encoder):
+    def forward(self, tokens, **rest):
+        return self.encoder(self.token(tokens))
+
+
+class Reversed(Encoder):
+    """Takes the mask as PyTorch means it: True where there is padding."""
+
+    def forward(self, tokens, attention_mask):
+        return self.encoder(self.token(tokens), src_key_padding_mask=attention_mask.bool())
+
+
+class Heeding(Encoder):
+    def forward(self, tokens, attention_mask):
+        return self.encoder(self.token(tokens), src_key_padding_mask=attention_mask == 0)
+
+
+@pytest.mark.parametrize("model_class", [Unheeding, Reversed])
+def test_states_that_depend_on_the_padding_are_refused(model_class, ragged):
+    torch.manual_seed(0)
+    with pytest.raises(
+        ValueError,
+        match="expected states that do not depend on the tokens in the padding, but those of "
+        rf"{model_class.__name__} do: something in its forward pass ignores attention_mask \(nonzero at "
+        r"tokens\); use sequences of one length, or run the model with forward=lambda model, batch: ...",
+    ):
+        capture(prepare(model_class()), ragged, ["all"])
+
+
+def test_padding_that_is_heeded_or_left_to_the_user_is_not_refused(ragged):
+    torch.manual_seed(0)
+    assert capture(prepare(Heeding()), ragged, ["all"]).layers
+    assert capture(prepare(Unheeding(), forward=lambda model, batch: model(batch.input_ids)), ragged, ["all"]).layers
+    assert capture(prepare(LlamaForCausalLM(LlamaConfig(vocab_size=50, **SIZES))), ragged, ["all"]).layers

@@ -1,0 +1,211 @@
+"""The recorder: layer 0 and each block's output are the states that run from one block to the next."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from small import Block, HandWritten, random_tokens
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, RwkvConfig, RwkvModel
+
+from repdyn import Probe
+from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
+
+DIM = 16
+
+
+class Streams(HandWritten):
+    """Remembers what enters its first block and what each block puts out."""
+
+    def embed(self, tokens):
+        self.stream = [self.token(tokens) + self.position(torch.arange(tokens.shape[1]))]
+        return self.stream[0]
+
+    def seen(self, x):
+        self.stream.append(x)
+        return x
+
+
+def with_blocks(model_class, block_class, **settings):
+    torch.manual_seed(0)
+    model = model_class(**settings)
+    model.blocks = nn.ModuleList(block_class(DIM, True) for _ in model.blocks)
+    return model
+
+
+def assert_layers_are_the_stream(model, probe, layers=None):
+    states = capture(prepare(model, layers), probe, ["all"], tokens_per_forward=1000).layers
+    rows = probe.sample("all").ravel()
+    with torch.no_grad():
+        model.eval()(next(probe.batches(1000)).input_ids)
+    assert len(states) == len(model.stream)
+    for layer, expected in zip(states, model.stream, strict=True):
+        torch.testing.assert_close(layer.states, expected.flatten(0, 1)[rows].detach(), rtol=1e-5, atol=1e-5)
+    in_batches = capture(prepare(model, layers), probe, ["all"], tokens_per_forward=36).layers
+    for layer, whole in zip(in_batches, states, strict=True):
+        torch.testing.assert_close(layer.states, whole.states, rtol=1e-5, atol=1e-5)
+
+
+class BranchFirst(Block):
+    def forward(self, x):
+        return self.feed_forward(x), super().forward(x)
+
+
+class WeightsFirst(Block):
+    def forward(self, x):
+        return torch.softmax(x @ x.transpose(1, 2), dim=-1), super().forward(x)
+
+
+class PairPassedOn(Streams):
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = self.seen(block(x)[1])
+        return x
+
+
+class MemoryFirst(Block):
+    def forward(self, memory, x):
+        return super().forward(x + memory)
+
+
+class Remembering(Streams):
+    def forward(self, tokens):
+        memory, x = self.token(tokens.flip(1)), self.embed(tokens)
+        for block in self.blocks:
+            x = self.seen(block(memory, x))
+        return x
+
+
+class Named(Block):
+    def forward(self, *, rope, residual):
+        return {"rope": rope, "residual": super().forward(residual)}
+
+
+class ByName(Streams):
+    def forward(self, tokens):
+        rope, x = self.token(tokens.flip(1)), self.embed(tokens)
+        for block in self.blocks:
+            x = self.seen(block(rope=rope, residual=x)["residual"])
+        return x
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [None, "blocks.*"], ids=["found", "named"])
+@pytest.mark.parametrize(
+    ("model_class", "block_class"),
+    [(PairPassedOn, BranchFirst), (PairPassedOn, WeightsFirst), (Remembering, MemoryFirst), (ByName, Named)],
+    ids=["branch put out first", "weights put out first", "memory taken in first", "all by name"],
+)
+def test_states_are_what_runs_from_block_to_block(model_class, block_class, layers, small_probe):
+    assert_layers_are_the_stream(with_blocks(model_class, block_class), small_probe, layers)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_windows_are_read_only_where_something_is_sampled(causal):
+    model = with_blocks(PairPassedOn, BranchFirst)
+    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=6)
+    sampled = probe.sample("all").ravel()
+    shapes = []
+
+    def forward(model, batch):
+        shapes.append(tuple(batch.input_ids.shape))
+        model(batch.input_ids)
+
+    states = capture(prepare(model, forward=forward), probe, ["all"], causal=causal, tokens_per_forward=12)
+    read = shapes[-len(sampled) :]  # trial runs come before
+    assert [layer.states.shape for layer in states.layers] == [(6, DIM)] * 4
+    assert sorted(length for _, length in read) == sorted(sampled % 12 + 1 if causal else [12] * 6)
+    whole = capture(prepare(model), probe, ["all"], tokens_per_forward=1200)
+    for layer, same in zip(states.layers, whole.layers, strict=True):
+        rows = [states.rows_of(sampled), whole.rows_of(sampled)]
+        torch.testing.assert_close(layer.states[rows[0]], same.states[rows[1]])
+
+
+class BranchesInPairs(HandWritten):
+    """Attention and feed-forward parts in a list of pairs, added by the model."""
+
+    def __init__(self):
+        super().__init__()
+        parts = nn.ModuleList([self.blocks[0].feed_forward, copy.deepcopy(self.blocks[0].feed_forward)])
+        self.blocks = nn.ModuleList(copy.deepcopy(parts) for _ in range(3))
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        for first, second in self.blocks:
+            x = x + first(x)
+            x = x + second(x)
+        return x
+
+
+class OneBlockOfHeads(HandWritten):
+    """One block alone, in which the heads are the only list."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Sequential(nn.Sequential(nn.Linear(DIM, DIM))) for _ in range(4))
+        del self.blocks
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        return x + sum(head(x) for head in self.heads)
+
+
+class RunsTwice(HandWritten):
+    def forward(self, tokens):
+        return super().forward(tokens) + super().forward(tokens)
+
+
+@pytest.mark.parametrize(
+    ("make", "before", "after"),
+    [
+        (BranchesInPairs, "blocks.0.0", "blocks.0.1"),
+        (OneBlockOfHeads, "heads.0", "heads.1"),
+        (RunsTwice, "blocks.2", "blocks.0"),
+    ],
+    ids=["branches", "heads", "run twice"],
+)
+def test_blocks_that_pass_no_stream_on_are_refused(make, before, after, small_probe):
+    with pytest.raises(
+        RuntimeError,
+        match=f"expected blocks that each take the output of the one before, but '{after}' does not take the output of "
+        f"'{before}', so that these are not the layers of one stream; name the blocks that are with layers=, "
+        "or run the model once with forward=; the model has ",
+    ):
+        capture(prepare(make()), small_probe, ["all"])
+
+
+def test_blocks_that_are_named_need_not_pass_a_stream_on(small_probe):
+    assert len(capture(prepare(BranchesInPairs(), "blocks.*.*"), small_probe, ["all"]).layers) == 7
+
+
+def test_states_may_be_scaled_between_blocks(small_probe):
+    """RWKV halves them every few blocks."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "attention_hidden_size": 16, "num_hidden_layers": 4, "intermediate_size": 32}
+    for dtype in (torch.float32, torch.bfloat16):
+        model = RwkvModel(RwkvConfig(vocab_size=50, rescale_every=1, **sizes)).to(dtype)
+        assert len(capture(prepare(model), small_probe, ["all"]).layers) == 5
+    nn.init.constant_(model.embeddings.weight[7:9].detach(), float("nan"))
+    assert len(capture(prepare(model), small_probe, ["all"]).layers) == 5
+
+
+def test_blocks_inside_named_blocks_leave_the_layers_in_place(small_probe):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes)).eval()
+    states = capture(prepare(model, ["model.layers.*", "model.layers.*.self_attn"]), small_probe, ["all"]).layers
+    blocks = [f"model.layers.{i}" for i in range(3)]
+    assert [layer.module for layer in states] == [
+        blocks[0],
+        *(name for block in blocks for name in (f"{block}.self_attn", block)),
+    ]
+    with torch.no_grad():
+        reported = model.model(small_probe.tokens.view(24, 12), output_hidden_states=True).hidden_states
+    of_blocks = [layer.states for layer in states if layer.module in blocks]
+    of_blocks[-1] = model.model.norm(of_blocks[-1]).detach()
+    for ours, theirs in zip(of_blocks, reported, strict=True):
+        torch.testing.assert_close(ours, theirs.flatten(0, 1)[small_probe.sample("all").ravel()])

@@ -1,0 +1,274 @@
+"""Positions that are no tokens: learned vectors among the tokens are left out of every layer, or the model is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small import Block, HandWritten, random_tokens
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
+
+from repdyn import Probe, measure
+from repdyn.capture.attention import attention_weights
+from repdyn.capture.capture import capture, causality
+from repdyn.capture.prepared_model import prepare
+from repdyn.capture.token_states import positions_from, positions_name
+from repdyn.measurement.identity import layer_choice, metric_set
+
+DIM = 16
+
+
+class WithMeta(HandWritten):
+    """Puts two learned vectors before the tokens, and runs each of its two blocks twice."""
+
+    n_meta = 2
+
+    def __init__(self, causal=True):
+        super().__init__(n_layers=0, dim=DIM)
+        first, second = Block(DIM, causal), Block(DIM, causal)
+        self.blocks = nn.ModuleList([first, second, first, second])
+        self.meta = nn.Parameter(torch.randn(self.n_meta, DIM))
+
+    def embed(self, tokens):
+        x = self.token(tokens) + self.position(torch.arange(tokens.shape[1]))
+        return torch.cat([self.meta.expand(len(tokens), -1, -1), x], dim=1)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        self.stream = [x]
+        for block in self.blocks:
+            x = block(x)
+            self.stream.append(x)
+        return self.head(self.norm(x))[:, self.n_meta :]
+
+
+class Registers(WithMeta):
+    """Puts them after the tokens."""
+
+    def embed(self, tokens):
+        return super().embed(tokens).roll(-self.n_meta, dims=1)
+
+
+class LengthFirst(WithMeta):
+    """Passes states of shape (length, batch, dim)."""
+
+    def __init__(self):
+        super().__init__()
+        first, second = Transposing(DIM, True), Transposing(DIM, True)
+        self.blocks = nn.ModuleList([first, second, first, second])
+
+    def embed(self, tokens):
+        return super().embed(tokens).transpose(0, 1)
+
+
+class Transposing(Block):
+    def forward(self, x):
+        return super().forward(x.transpose(0, 1)).transpose(0, 1)
+
+
+def last_tokens(states, batch):
+    return states[:, -batch.input_ids.shape[1] :]
+
+
+def one_too_few(states, batch):
+    return states[:, 3:]
+
+
+def seeded(model_class, **settings):
+    torch.manual_seed(0)
+    return model_class(**settings).eval()
+
+
+@pytest.fixture
+def probe():
+    return Probe.from_tokens(random_tokens(10, 9), max_vectors=60, batch_vectors=30, design="dense")
+
+
+def by_hand(model, probe, n_meta):
+    """The states of the tokens in each layer, in the order of the probe's sample."""
+    with torch.no_grad():
+        model(probe.tokens.view(10, 9))
+    layers = [states.transpose(0, 1) if states.shape[0] == 9 + n_meta else states for states in model.stream]
+    return [states[:, n_meta:].reshape(-1, DIM)[probe.sample("all").ravel()] for states in layers]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", [slice(2, None), last_tokens], ids=["slice", "function"])
+@pytest.mark.parametrize("model_class", [WithMeta, LengthFirst])
+def test_states_of_the_tokens_in_every_layer(model_class, choice, probe):
+    model = seeded(model_class)
+    expected = by_hand(model, probe, 2)
+    for n_tokens in (1000, 36, 9):
+        found = capture(prepare(model, token_positions=choice), probe, ["all"], tokens_per_forward=n_tokens).layers
+        assert [layer.module for layer in found] == ["blocks.0", "blocks.0", "blocks.1", "blocks.0", "blocks.1"]
+        for layer, states in zip(found, expected, strict=True):
+            torch.testing.assert_close(layer.states, states, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_class", [WithMeta, LengthFirst])
+def test_a_batch_of_as_many_sequences_as_positions(model_class):
+    """11 sequences of 9 tokens and 2 more vectors: a square that is split by a slice, and refused of a function."""
+    model = seeded(model_class)
+    probe = Probe.from_tokens(random_tokens(22, 9), max_vectors=150, batch_vectors=75, design="dense")
+    single = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], tokens_per_forward=9)
+    square = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], tokens_per_forward=99)
+    for one, other in zip(single.layers, square.layers, strict=True):
+        torch.testing.assert_close(one.states, other.states, rtol=1e-5, atol=1e-5)
+    with pytest.raises(RuntimeError, match=r"got \(11, 11, 16\) for 11 sequences of 9 tokens; .* tokens_per_forward="):
+        capture(prepare(model, token_positions=last_tokens), probe, ["all"], tokens_per_forward=99)
+
+
+def test_vectors_after_the_tokens(probe):
+    model = seeded(Registers)
+    with torch.no_grad():
+        model(probe.tokens.view(10, 9))
+    found = capture(prepare(model, token_positions=slice(None, -2)), probe, ["all"]).layers[-1].states
+    expected = model.stream[-1][:, :9].reshape(-1, DIM)[probe.sample("all").ravel()]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_causality_is_that_of_the_tokens(causal, probe):
+    assert causality(prepare(seeded(WithMeta, causal=causal), token_positions=slice(2, None)), probe) == {None: causal}
+
+
+def test_such_a_model_is_refused_with_what_to_give(probe):
+    message = (
+        r"expected states of shape \(\d, 9, 'dim'\) at 'blocks.0', got \(\d, 11, 16\) of torch.float32, 11 positions "
+        r"for 9 tokens; where the model puts 2 learned vectors before the tokens, give token_positions=slice\(2, None\)"
+        "; else name blocks that pass one vector for each token with layers="
+    )
+    with pytest.raises(RuntimeError, match=message):
+        measure(seeded(WithMeta), probe)
+    with pytest.raises(RuntimeError, match=r"token_positions=slice\(2, None\)"):
+        measure(seeded(LengthFirst), probe)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (
+            slice(1, None),
+            r"of which token_positions=slice\(1, None\) keeps 10; .* give token_positions=slice\(2, None\)",
+        ),
+        (
+            slice(3, None),
+            r"of which token_positions=slice\(3, None\) keeps 8; .* give token_positions=slice\(2, None\)",
+        ),
+        (one_too_few, r"of which token_positions=one_too_few returns \(\d, 8, 16\); return one for each token"),
+    ],
+    ids=["too many", "too few", "function"],
+)
+def test_a_wrong_choice_is_refused_with_what_came(choice, message, probe):
+    with pytest.raises(
+        RuntimeError, match=rf"got \(\d, 11, 16\) of torch.float32, 11 positions for 9 tokens, {message}"
+    ):
+        measure(seeded(WithMeta), probe, token_positions=choice)
+
+
+def test_a_needless_choice_is_refused(probe):
+    message = r"for token_positions=slice\(2, None\), got one position for each token in every block; leave"
+    with pytest.raises(RuntimeError, match=message):
+        measure(seeded(HandWritten), probe, token_positions=slice(2, None))
+
+
+@pytest.mark.parametrize("choice", [lambda states, batch: states, 2, slice("2", None), slice(None, None, -1), "2:"])
+def test_what_is_no_choice_is_refused(choice, probe):
+    with pytest.raises(ValueError, match=r"expected token_positions= to be a slice, such as slice\(2, None\)"):
+        measure(seeded(WithMeta), probe, token_positions=choice)
+
+
+def test_rows_tell_choices_apart(probe):
+    of_slice = measure(seeded(WithMeta), probe, ["anisotropy"], token_positions=slice(2, None)).rows
+    of_function = measure(seeded(WithMeta), probe, ["anisotropy"], token_positions=last_tokens).rows
+    assert {row.layers for row in of_slice} == {'{"layers": null, "token_positions": "2:"}'}
+    assert {row.layers for row in of_function} == {'{"layers": null, "token_positions": "last_tokens"}'}
+    assert [row.value for row in of_slice] == [row.value for row in of_function]
+    choices = [None, slice(2, None), slice(None, -2), last_tokens, one_too_few]
+    assert len({metric_set("all", token_positions=choice) for choice in choices}) == len(choices)
+    assert metric_set("all") == metric_set("all", token_positions=None)
+    assert (
+        layer_choice({"encoder": "e.*"}, slice(2, None)) == '{"layers": {"encoder": ["e.*"]}, "token_positions": "2:"}'
+    )
+
+
+@pytest.mark.parametrize("written", ["2:", ":-4", "1:-1", "-8:", "::2"])
+def test_a_slice_is_read_as_it_is_recorded(written):
+    assert positions_name(positions_from(written)) == written
+
+
+@pytest.mark.parametrize("written", ["", "2", "a:", "1:2:3:4", "::0", "::-1"])
+def test_what_is_no_slice(written):
+    with pytest.raises(ValueError, match="expected positions as a slice"):
+        positions_from(written)
+
+
+def test_states_after_attention_are_those_of_the_tokens(probe):
+    model = seeded(WithMeta)
+    found = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], captures={"after_attention"}).layers
+    with torch.no_grad():
+        model(probe.tokens.view(10, 9))
+        x = model.stream[1]
+        normed = model.blocks[1].norm(x)
+        mask = torch.ones(11, 11, dtype=torch.bool).triu(1)
+        x = x + model.blocks[1].attention(normed, normed, normed, attn_mask=mask)[0]
+    expected = x[:, 2:].reshape(-1, DIM)[probe.sample("all").ravel()]
+    assert isinstance(found[2].after_attention, torch.Tensor)
+    torch.testing.assert_close(found[2].after_attention, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", [slice(2, None), last_tokens], ids=["slice", "function"])
+def test_attention_weights_between_tokens(choice, probe):
+    model = seeded(WithMeta)
+    weights, tokens = attention_weights(prepare(model, token_positions=choice), probe).of(None, 1)[3]
+    with torch.no_grad():
+        model(probe.tokens.view(10, 9)[3:4])
+        normed = model.blocks[0].norm(model.stream[0])
+        mask = torch.ones(11, 11, dtype=torch.bool).triu(1)
+        _, expected = model.blocks[0].attention(normed, normed, normed, attn_mask=mask, average_attn_weights=False)
+    assert tokens.tolist() == list(range(27, 36))
+    torch.testing.assert_close(weights, expected[0, :, 2:, 2:])
+    with pytest.raises(RuntimeError, match="token_positions"):
+        attention_weights(prepare(model), probe)
+
+
+def tiny_llama():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
+def test_prompt_tuning_is_measured_at_its_tokens(kind):
+    peft = pytest.importorskip("peft")
+    lengths = torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])
+    mask = (torch.arange(9)[None, :] < lengths[:, None]).long()
+    padded = Probe.from_tokens(random_tokens(10, 9), mask, max_vectors=56, batch_vectors=28, design="dense")
+    adapted = peft.get_peft_model(tiny_llama(), getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=5)).eval()
+    batch = next(padded.batches(10))
+    with torch.no_grad():
+        hidden = adapted(
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True
+        ).hidden_states
+    found = capture(prepare(adapted, token_positions=slice(5, None)), padded, ["all"]).layers
+    chosen = batch.positions[padded.sample("all").ravel()]
+    for layer, reported in list(zip(found, hidden, strict=True))[:-1]:  # the last one is normed
+        expected = reported[:, 5:].flatten(0, 1)[chosen]
+        torch.testing.assert_close(layer.states, expected, atol=1e-5, rtol=1e-4)
+    profile = measure(adapted, padded, ["anisotropy"], token_positions=slice(5, None))
+    assert {row.causal for row in profile.rows} == {True}
+    with pytest.raises(ValueError, match=r"get_base_model\(\), or leave .* out with token_positions=slice\(5, None\)"):
+        measure(adapted, padded)
+
+
+def test_a_prompt_before_one_of_two_stacks(probe):
+    """Its decoder has one position for each token, and is taken whole."""
+    peft = pytest.importorskip("peft")
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    model = T5ForConditionalGeneration(T5Config(vocab_size=50, decoder_start_token_id=0, **sizes))
+    config = peft.PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=5, num_transformer_submodules=1)
+    profile = measure(peft.get_peft_model(model, config), probe, ["anisotropy"], token_positions=slice(5, None))
+    assert {(row.stack, row.causal) for row in profile.rows} == {("encoder", False), ("decoder", True)}

@@ -1,0 +1,164 @@
+"""Documents that a topic model wrote: the distributions they are drawn from, and what becomes of them on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from repdyn.data.datamodule import TextDataModule
+from repdyn.data.lda import TopicModel
+from repdyn.data.topic_datamodule import TopicDataModule, word_tokenizer
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+SMALL = {"sequence_length": 12, "n_documents": 40, "max_vectors": 64, "batch_vectors": 32}
+
+
+# the topic model
+
+
+def test_topics_that_share_no_word():
+    model = TopicModel.disjoint(n_topics=3, n_words=12, alpha=0.5)
+    documents = model.documents(200, 50, seed=0)
+    assert documents.words.shape == documents.topics.shape == (200, 50)
+    assert (documents.words // 4 == documents.topics).all()
+    counts = np.bincount(documents.words.ravel(), minlength=12)
+    for topic in range(3):
+        of_topic = counts[4 * topic :][:4]
+        assert np.abs(of_topic / of_topic.sum() - 0.25).max() < 0.03
+
+
+def test_topics_that_share_words_write_theirs_as_often_as_their_shares_say():
+    model = TopicModel.overlapping(n_topics=3, n_words=12, alpha=0.5, beta=0.5, seed=1)
+    np.testing.assert_allclose(model.word_shares.sum(axis=1), 1)
+    assert ((model.word_shares > 0.02).sum(axis=0) > 1).any()
+    documents = model.documents(400, 60, seed=0)
+    for topic, shares in enumerate(model.word_shares):
+        words = documents.words[documents.topics == topic]
+        found = np.bincount(words, minlength=12) / len(words)
+        assert np.abs(found - shares).max() < 5 * np.sqrt(0.25 / len(words))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.02, 0.1, 1.0, 10.0])
+def test_shares_of_topics_have_the_spread_of_their_dirichlet_distribution(alpha):
+    n_topics, length = 5, 400
+    documents = TopicModel.disjoint(n_topics, n_topics, alpha).documents(2000, length, seed=0)
+    shares = np.stack([np.bincount(topics, minlength=n_topics) for topics in documents.topics]) / length
+    assert np.abs(shares.mean(axis=0) - 1 / n_topics).max() < 0.05
+    of_dirichlet = (1 / n_topics) * (1 - 1 / n_topics) / (n_topics * alpha + 1)
+    of_drawing = (1 / n_topics) * (1 - 1 / n_topics) / length
+    assert shares.var(axis=0).mean() == pytest.approx(of_dirichlet + of_drawing, rel=0.1)
+
+
+def test_a_tiny_alpha_makes_documents_of_one_topic():
+    documents = TopicModel.disjoint(4, 8, alpha=1e-3).documents(50, 20, seed=0)
+    assert np.mean([len(set(topics)) for topics in documents.topics.tolist()]) < 1.2
+
+
+def test_words_are_exchangeable():
+    documents = TopicModel.disjoint(4, 8, alpha=0.1).documents(3000, 10, seed=0)
+    same = np.array([[(documents.topics[:, i] == documents.topics[:, j]).mean() for j in range(10)] for i in range(10)])
+    apart = same[~np.eye(10, dtype=bool)]
+    assert apart.max() - apart.min() < 0.06
+
+
+def test_the_same_seed_writes_the_same():
+    model = TopicModel.disjoint(4, 8, alpha=0.1)
+    first, again, other = (model.documents(5, 10, seed).words for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+# the data module
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked"])
+def test_each_sequence_is_a_document(objective):
+    data = TopicDataModule(objective=objective, **SMALL)
+    batches = list(data.train_dataloader())
+    assert sum(len(batch["input_ids"]) for batch in batches) == 40
+    for batch in batches:
+        assert {key: value.dtype for key, value in batch.items()} == dict.fromkeys(
+            ("input_ids", "attention_mask", "labels"), torch.int64
+        )
+        ids, labels = batch["input_ids"], batch["labels"]
+        assert ids.shape[1] == 12
+        assert ids.max() < data.vocab_size == 104
+        if objective == "causal":
+            assert ids.min() >= 4
+            assert torch.equal(ids, labels)
+        else:
+            assert (ids[:, 0] == 1).all()
+            assert (ids[:, -1] == 2).all()
+            assert (labels[:, [0, -1]] == -100).all()
+
+
+def test_training_documents_are_shuffled_and_validation_is_always_the_same():
+    data = TopicDataModule(objective="masked", **SMALL)
+    epochs = [torch.cat([batch["labels"] for batch in data.train_dataloader()]) for _ in range(2)]
+    loader = data.train_dataloader()
+    first, second = (torch.cat([batch["input_ids"] for batch in loader]) for _ in range(2))
+    assert torch.equal(*epochs)
+    assert not torch.equal(first, second)
+    validation = [torch.cat([batch["input_ids"] for batch in data.val_dataloader()]) for _ in range(2)]
+    assert torch.equal(*validation)
+    assert len(validation[0]) == 4
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked"])
+@pytest.mark.parametrize("beta", [None, 0.1])
+def test_the_probe_knows_the_topic_of_each_word(objective, beta):
+    data = TopicDataModule(objective=objective, beta=beta, **SMALL)
+    probe = data.probe()
+    assert (probe.topics < 0).tolist() == (probe.tokens < 4).tolist()
+    words, topics = probe.tokens[probe.topics >= 0] - 4, probe.topics[probe.topics >= 0]
+    if beta is None:
+        assert torch.equal(words // 10, topics)
+    likelihood = data.topic_model.word_shares[topics, words]
+    elsewhere = data.topic_model.word_shares[(topics + 1) % 10, words]
+    assert likelihood.mean() > 3 * elsewhere.mean()
+    assert probe.hash == TopicDataModule(objective=objective, beta=beta, **SMALL).probe().hash
+    assert probe.hash != TopicDataModule(objective=objective, beta=beta, seed=1, **SMALL).probe().hash
+
+
+def test_the_probe_is_of_documents_that_are_not_trained_on():
+    data = TopicDataModule(**SMALL)
+    trained_on = {tuple(ids.tolist()) for batch in data.train_dataloader() for ids in batch["input_ids"]}
+    assert not trained_on & {tuple(ids.tolist()) for ids in data.probe().tokens.view(-1, 12)}
+
+
+def test_the_tokenizer_reads_what_the_documents_are_made_of(tmp_path):
+    from transformers import AutoTokenizer
+
+    data = TopicDataModule(objective="masked", **SMALL)
+    data.tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    ids = data.probe().tokens[:12].tolist()
+    assert loaded(loaded.decode(ids[1:-1])).input_ids == ids
+    assert data.pad_token_id == loaded.pad_token_id == 0
+    assert word_tokenizer(5)("w0 w4").input_ids == [4, 8]
+
+
+# train.py
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], TextDataModule),
+        (["fit", "--config", str(CONFIGS / "quickstart.yaml")], TextDataModule),
+        (["fit", "--config", str(CONFIGS / "topics_lda.yaml")], TopicDataModule),
+        (["fit", f"--config={CONFIGS / 'topics_lda.yaml'}"], TopicDataModule),
+        (["fit", "-c", str(CONFIGS / "quickstart.yaml"), "--data.text", "lda"], TopicDataModule),
+        (["fit", "-c", str(CONFIGS / "quickstart.yaml"), "--data.text=lda"], TopicDataModule),
+        (["fit", "-c", str(CONFIGS / "topics_lda.yaml"), "--data.text", "builtin"], TextDataModule),
+        (["fit", "-c", "no_such_file.yaml"], TextDataModule),
+    ],
+)
+def test_the_last_source_that_is_named_decides(arguments, expected):
+    from repdyn.cli.train import data_module
+
+    assert data_module(arguments) is expected

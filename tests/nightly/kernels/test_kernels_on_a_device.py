@@ -1,0 +1,257 @@
+"""Every kernel on a device other than the CPU: nothing mixes devices, and the host rarely waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from operator import le
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from grouped import shuffled
+from hostile import HOSTILE
+from pairs import NO_NUMBERS, after_a_block
+from pretend_cuda import PretendCuda
+from torch import Tensor
+
+from repdyn import kernels
+from repdyn.kernels import Cloud, Sequences, Vocabulary
+
+pytestmark = pytest.mark.slow
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+# clouds that lead kernels into branches of their own: copies, ties beyond the rounding, outliers, dim > n, NaN
+BRANCHES = ["duplicates_20_percent", "bimodal_1000", "sinks", "d_gt_n", "nan"]
+
+
+def points(n: int = 300, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    """Return distinct points, (n, 24), of a decaying spectrum around a distant origin."""
+    normal = torch.randn(n, 24, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return (normal / torch.arange(1.0, 25) ** 0.5 + 3).to(dtype)
+
+
+def attention(n: int = 32, dtype: torch.dtype = torch.float32) -> Tensor:
+    scores = torch.randn(4, n, n, generator=torch.Generator().manual_seed(1))
+    return scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf).softmax(-1).to(dtype)
+
+
+def windows(n: int) -> Tensor:
+    return shuffled(torch.arange(n) // 8)
+
+
+def ids(n: int) -> Tensor:
+    return torch.arange(n) % 60
+
+
+def one(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return (points(n, dtype),)
+
+
+def wide(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return points of many dimensions, the first of which stands out."""
+    return (torch.cat([points(n, dtype, seed=seed) * (4 - seed) for seed in range(4)], 1),)
+
+
+def two(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return points(n, dtype), points(n, dtype).tanh()
+
+
+def three(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return *two(n, dtype), points(n, dtype, seed=1)
+
+
+def grouped(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return points(n, dtype), windows(n)
+
+
+def two_grouped(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return *two(n, dtype), windows(n)
+
+
+def tokens(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return points(n, dtype), ids(n), points(70, dtype, seed=2)
+
+
+def with_ids(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return points(n, dtype), ids(n)
+
+
+def topics(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return points(n, dtype), ids(n), ids(n) % 4
+
+
+def weights(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return (attention(dtype=dtype),)
+
+
+def weights_with_topics(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return attention(dtype=dtype), ids(32), ids(32) % 4
+
+
+def on_vocabulary(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, ids, table: kernel(x, ids, Vocabulary(table))
+
+
+def on_grouped(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b, groups: kernel(Cloud(a, groups=groups), Cloud(b, groups=groups))
+
+
+def of_cloud(share: Callable[[Cloud], float]) -> Callable[..., Any]:
+    return lambda x, groups: share(Cloud(x, groups=groups))
+
+
+def of_sequences(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the kernel on two sequences, the first of 2 points."""
+    return lambda x: kernel(Sequences(x, (2, len(x) - 2)))
+
+
+CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple]]] = {
+    "alignment": (kernels.alignment, two),
+    "alignment_gradient": (kernels.alignment_gradient, three),
+    "alpha_req": (lambda x: kernels.alpha_req(x, last=24), one),
+    "anisotropy": (kernels.anisotropy, one),
+    "anisotropy_by_iteration": (kernels.anisotropy, wide),
+    "attention_topic_gap": (kernels.attention_topic_gap, weights_with_topics),
+    "class_variance": (kernels.class_variance, with_ids),
+    "components": (kernels.components, one),
+    "effective_rank": (kernels.effective_rank, one),
+    "gride": (kernels.gride, grouped),
+    "isoscore": (kernels.isoscore, one),
+    "largest_activation": (of_sequences(kernels.largest_activation), one),
+    "levina_bickel": (kernels.levina_bickel, grouped),
+    "linear_cka": (kernels.linear_cka, two),
+    "linearity": (kernels.linearity, two),
+    "local_dimension": (kernels.local_dimension, grouped),
+    "massive_activation_share": (kernels.massive_activation_share, one),
+    "mean_cosine": (kernels.mean_cosine, one),
+    "mutual_knn": (on_grouped(kernels.mutual_knn), two_grouped),
+    "near_duplicate_share": (of_cloud(kernels.near_duplicate_share), grouped),
+    "norm": (kernels.norm, one),
+    "outlier_kurtosis": (kernels.outlier_kurtosis, one),
+    "participation_ratio": (kernels.participation_ratio, one),
+    "ph_dimension": (kernels.ph_dimension, grouped),
+    "procrustes_distance": (kernels.procrustes_distance, two),
+    "rank_me": (kernels.rank_me, one),
+    "same_group_share": (of_cloud(kernels.same_group_share), grouped),
+    "sequence_cosine": (of_sequences(kernels.sequence_cosine), one),
+    "sequence_entropy": (of_sequences(kernels.sequence_entropy), one),
+    "sink_rate": (kernels.sink_rate, weights),
+    "step_cosine": (kernels.step_cosine, two),
+    "step_length": (kernels.step_length, two),
+    "token_cosine": (on_vocabulary(kernels.token_cosine), tokens),
+    "token_rank": (on_vocabulary(kernels.token_rank), tokens),
+    "token_top1_match": (on_vocabulary(kernels.token_top1_match), tokens),
+    "top_norm_variance_share": (kernels.top_norm_variance_share, one),
+    "topic_gap": (kernels.topic_gap, topics),
+    "topic_gap_dot": (kernels.topic_gap_dot, topics),
+    "two_nn": (kernels.two_nn, grouped),
+    "two_nn_with_duplicates": (lambda x, groups: kernels.two_nn(x, groups, duplicates="count"), grouped),
+}
+# waits of the host for the device, on 300 points and on 1100, which are two tiles of the search for neighbours
+SYNCS: dict[str, tuple[int, int]] = {
+    "alignment": (4, 4),
+    "alignment_gradient": (7, 7),
+    "alpha_req": (5, 5),
+    "anisotropy": (4, 4),
+    "anisotropy_by_iteration": (25, 25),
+    "attention_topic_gap": (4, 4),
+    "class_variance": (8, 8),
+    "components": (4, 4),
+    "effective_rank": (4, 4),
+    "gride": (17, 21),
+    "isoscore": (4, 4),
+    "largest_activation": (1, 1),
+    "levina_bickel": (17, 21),
+    "linear_cka": (8, 8),
+    "linearity": (13, 13),
+    "local_dimension": (10, 10),
+    "massive_activation_share": (3, 3),
+    "mean_cosine": (3, 3),
+    "mutual_knn": (36, 44),
+    "near_duplicate_share": (31, 35),
+    "norm": (1, 1),
+    "outlier_kurtosis": (3, 3),
+    "participation_ratio": (4, 4),
+    "ph_dimension": (6, 6),
+    "procrustes_distance": (6, 6),
+    "rank_me": (4, 4),
+    "same_group_share": (26, 30),
+    "sequence_cosine": (3, 3),
+    "sequence_entropy": (3, 3),
+    "sink_rate": (1, 1),
+    "step_cosine": (4, 4),
+    "step_length": (2, 2),
+    "token_cosine": (5, 5),
+    "token_rank": (15, 15),
+    "token_top1_match": (15, 15),
+    "top_norm_variance_share": (7, 7),
+    "topic_gap": (15, 15),
+    "topic_gap_dot": (16, 16),
+    "two_nn": (17, 21),
+    "two_nn_with_duplicates": (20, 24),
+}
+
+
+SEARCHING = {"gride", "levina_bickel", "mutual_knn", "near_duplicate_share", "same_group_share", "two_nn"}
+SEARCHING |= {"two_nn_with_duplicates"}
+
+
+def test_the_documentation_states_these_numbers():
+    small = {name: waits for name, (waits, _) in SYNCS.items()}
+    searching = {small[name] for name in SEARCHING}
+    others = {small[name] for name in SYNCS.keys() - SEARCHING}
+    page = " ".join((Path(__file__).parents[3] / "docs" / "performance.md").read_text().split())
+    assert f"waits for the device {min(searching)} to {max(searching)} times in a kernel that searches" in page
+    assert f"and {min(others)} to {max(others)} times in any other" in page
+    assert {large - waits for waits, large in SYNCS.values()} == {0, 4, 8}  # of one cloud, and of two
+
+
+def on_device(name: str, arguments: Sequence[Tensor], context: Callable[[], Any] = PretendCuda) -> tuple[Tensor, Any]:
+    with context() as cuda:
+        found = CALLS[name][0](*(argument.to("cuda") for argument in arguments))
+        assert not isinstance(found, Tensor) or found.is_cuda
+    return torch.as_tensor(found, device="cpu"), cuda
+
+
+def test_every_kernel_is_here():
+    public = {name for name in kernels.__all__ if hasattr(getattr(kernels, name), "or_raise")}
+    assert public <= CALLS.keys() == SYNCS.keys()
+
+
+@pytest.mark.parametrize(
+    ("context", "tolerance"),
+    [
+        pytest.param(PretendCuda, 1e-9, id="pretended"),
+        # a real device rounds otherwise, within what the kernels promise
+        pytest.param(
+            nullcontext, 1e-5, id="gpu", marks=[pytest.mark.gpu, pytest.mark.skipif("not torch.cuda.is_available()")]
+        ),
+    ],
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_the_value_is_that_of_the_cpu(name, dtype, context, tolerance):
+    kernel, make = CALLS[name]
+    arguments = make(300, dtype)
+    expected = torch.as_tensor(kernel(*arguments))
+    assert expected.isfinite().all()
+    found, _ = on_device(name, arguments, context)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name][1] in {one, two, grouped}])
+@pytest.mark.parametrize("cloud", BRANCHES)
+def test_rare_branches_do_not_mix_devices(name, cloud):
+    kernel, make = CALLS[name]
+    x = NO_NUMBERS[cloud][0] if cloud in NO_NUMBERS else HOSTILE[cloud]()
+    arguments = {one: (x,), two: (x, after_a_block(x)), grouped: (x, windows(len(x)))}[make]
+    expected = torch.as_tensor(kernel(*arguments))
+    torch.testing.assert_close(on_device(name, arguments)[0], expected, rtol=1e-7, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_host_waits_no_more_often_than_recorded(name):
+    syncs = [on_device(name, CALLS[name][1](n, torch.float32))[1].syncs for n in (300, 1100)]
+    assert all(map(le, [each.total() for each in syncs], SYNCS[name])), syncs

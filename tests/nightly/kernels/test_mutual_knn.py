@@ -1,0 +1,210 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from grouped import GROUPINGS, n_outside
+from hostile import HOSTILE
+from pairs import INVARIANCES, NO_NUMBERS, NUMBERS, SCALES, after_a_block, normal, pair
+from sklearn.neighbors import NearestNeighbors
+
+from repdyn.kernels import Cloud, Undefined, mutual_knn, neighbours
+
+
+def naive_neighbours(points, k, groups=None):
+    """A set for each point, from all distances in float64."""
+    x = points.double().numpy()
+    found = []
+    for i, row in enumerate(x):
+        distances = np.sqrt(((x - row) ** 2).sum(1))
+        distances[i] = np.inf
+        if groups is not None:
+            distances[groups.numpy() == groups[i].item()] = np.inf
+        found.append(set(np.argsort(distances, kind="stable")[:k].tolist()))
+    return found
+
+
+def naive_overlap(neighbours, others, k):
+    return sum(len(own & other) for own, other in zip(neighbours, others, strict=True)) / (k * len(neighbours))
+
+
+def naive(a, b, k, groups=None):
+    """The overlap, and the overlap above chance."""
+    overlap = naive_overlap(naive_neighbours(a, k, groups), naive_neighbours(b, k, groups), k)
+    n = len(a)
+    possible = [n - 1] * n if groups is None else [n - (groups == own).sum().item() for own in groups]
+    chance = sum(k / each for each in possible) / n
+    return overlap, (overlap - chance) / (1 - chance)
+
+
+def compared(a, b, groups=None, **settings):
+    return mutual_knn(Cloud(a, groups=groups), Cloud(b, groups=groups), **settings).item()
+
+
+# without ties, where which point counts as a neighbour is arbitrary, and without repeated points
+CLOUDS = [
+    *("gaussian", "low_rank", "offset_3000", "std_500_offset_3000", "scale_1e-30", "scale_1e30", "d_1", "d_gt_n"),
+    *("float64_offset", "transposed", "bimodal_1000", "heavy_tail", "sinks", "rank_1"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [1, 10, 33])
+@pytest.mark.parametrize("name", CLOUDS)
+def test_sets_of_neighbours_in_float64(name, k):
+    a, b = pair(name)
+    overlap, calibrated = naive(a, b, k)
+    assert compared(a, b, k=k) == pytest.approx(calibrated, abs=1e-12)
+    assert compared(a, b, k=k, calibrated=False) == pytest.approx(overlap, abs=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grouping", GROUPINGS)
+@pytest.mark.parametrize("name", ["gaussian", "low_rank", "sinks"])
+def test_neighbours_outside_of_the_group(name, grouping):
+    a, b = pair(name)
+    groups = GROUPINGS[grouping](len(a))
+    k = min(10, n_outside(groups) - 1)
+    overlap, calibrated = naive(a, b, k, groups)
+    assert compared(a, b, groups, k=k) == pytest.approx(calibrated, abs=1e-12)
+    assert compared(a, b, groups, k=k, calibrated=False) == pytest.approx(overlap, abs=1e-12)
+
+
+def test_scikit_learn_finds_the_same_neighbours():
+    a, b = pair("low_rank")
+    found = [NearestNeighbors(n_neighbors=10).fit(x.double()).kneighbors(return_distance=False) for x in (a, b)]
+    overlap = np.mean([len(set(own) & set(other)) / 10 for own, other in zip(*found, strict=True)])
+    assert compared(a, b, calibrated=False) == pytest.approx(overlap, abs=1e-12)
+
+
+def permuted(neighbours, permutation):
+    """The neighbours after the points were given other numbers."""
+    renamed = [set()] * len(neighbours)
+    for i, own in enumerate(neighbours):
+        renamed[permutation[i]] = {permutation[j] for j in own}
+    return renamed
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_chance_is_the_mean_over_all_permutations(k):
+    a, b = naive_neighbours(normal(6, 3), k), naive_neighbours(normal(6, 2, seed=1), k)
+    overlaps = [naive_overlap(a, permuted(b, order), k) for order in itertools.permutations(range(6))]
+    overlap = compared(normal(6, 3), normal(6, 2, seed=1), k=k, calibrated=False)
+    chance = np.mean(overlaps)
+    calibrated = compared(normal(6, 3), normal(6, 2, seed=1), k=k)
+    assert calibrated == pytest.approx((overlap - chance) / (1 - chance), abs=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_chance_is_the_mean_over_all_permutations_that_keep_groups_together(k):
+    groups = torch.tensor([0, 0, 1, 1, 2, 2])
+    a, b = naive_neighbours(normal(6, 3), k, groups), naive_neighbours(normal(6, 2, seed=1), k, groups)
+    orders = [
+        [2 * order[i // 2] + (i % 2 ^ flips[i // 2]) for i in range(6)]
+        for order in itertools.permutations(range(3))
+        for flips in itertools.product((0, 1), repeat=3)
+    ]
+    chance = np.mean([naive_overlap(a, permuted(b, order), k) for order in orders])
+    overlap = compared(normal(6, 3), normal(6, 2, seed=1), groups, k=k, calibrated=False)
+    calibrated = compared(normal(6, 3), normal(6, 2, seed=1), groups, k=k)
+    assert calibrated == pytest.approx((overlap - chance) / (1 - chance), abs=1e-12)
+
+
+@pytest.mark.parametrize("grouping", [None, "eights", "doubling"])
+@pytest.mark.parametrize("k", [5, 50])
+def test_unrelated_clouds_have_none_above_chance(k, grouping):
+    a, b = normal(400, 30), normal(400, 10, seed=1)
+    groups = GROUPINGS[grouping](400) if grouping else None
+    assert compared(a, b, groups, k=k) == pytest.approx(0, abs=0.015)
+    assert compared(a, b, groups, k=k, calibrated=False) > 0.5 * k / 400
+
+
+def test_the_same_neighbours_are_one_and_noise_lowers_it():
+    a = normal(300, 5)
+    values = [compared(a, a + size * normal(300, 5, seed=1)) for size in (0, 0.01, 0.1, 1, 10)]
+    assert values[0] == 1
+    assert values == sorted(values, reverse=True)
+    assert values[-1] < 0.05
+
+
+def test_opposite_neighbours_are_below_chance():
+    """A cycle of five: the two neighbours of each point in one cloud are the two others in the other."""
+    angles = 2 * torch.pi * torch.arange(5, dtype=torch.float64) / 5
+    circle = torch.stack([angles.cos(), angles.sin()], 1)
+    assert compared(circle, circle[[0, 2, 4, 1, 3]], k=2) == pytest.approx(-1, abs=1e-12)
+
+
+@pytest.mark.parametrize("change", INVARIANCES)
+@pytest.mark.parametrize("name", ["gaussian", "low_rank", "d_gt_n"])
+def test_invariances(name, change):
+    a = HOSTILE[name]().double()
+    b, groups = after_a_block(a), torch.arange(len(a)) // 8
+    expected = compared(a, b, groups)
+    assert 0 < expected < 1
+    assert compared(INVARIANCES[change](a), b, groups) == expected
+    assert compared(a, INVARIANCES[change](b), groups) == expected
+    assert compared(b, a, groups) == expected
+    assert compared(a.flip(0), b.flip(0), groups.flip(0)) == pytest.approx(expected, rel=1e-12)
+    assert compared(a, b, 1000 - 3 * groups) == expected
+
+
+def test_a_token_repeated_in_either_cloud_is_left_out_of_both():
+    a, b = pair("low_rank")
+    more_a, more_b = (torch.cat([x, 2 * x[:40]]) for x in (a, b))
+    more_a[400:420] = a[:20]  # these repeat in the first cloud, the others in the second
+    more_b[420:440] = b[20:40]
+    assert compared(more_a, more_b) == compared(a, b)
+    groups = torch.arange(440) // 8
+    assert compared(more_a, more_b, groups) == compared(a, b, groups[:400])
+    # where both repeat the same, the clouds' own neighbours serve
+    assert compared(torch.cat([a, a[:40]]), torch.cat([b, b[:40]])) == compared(a, b)
+
+
+def test_neighbours_that_are_known_are_not_searched_again(monkeypatch):
+    a, b = (Cloud(x, n_neighbours=11) for x in pair("low_rank"))
+    expected = mutual_knn(a, b).item()
+    monkeypatch.setattr(neighbours, "nearest_neighbours", lambda *_, **__: pytest.fail("searched again"))
+    assert mutual_knn(b, a).item() == expected
+
+
+@pytest.mark.parametrize(("dtype", "scale"), SCALES.values(), ids=SCALES)
+def test_scales_whose_squares_are_no_numbers(dtype, scale):
+    a, b = normal(90, 20).to(dtype), after_a_block(normal(90, 20)).to(dtype)
+    assert compared(a * scale, b) == pytest.approx(compared(a, b), abs=2 / 900)
+
+
+UNDEFINED = {**NO_NUMBERS, "constant": (torch.ones(5, 2), "1 distinct of 5 points, at least 3 needed")}
+
+
+@pytest.mark.parametrize(("points", "reason"), UNDEFINED.values(), ids=UNDEFINED)
+def test_undefined_has_a_reason(points, reason):
+    with pytest.raises(Undefined, match=f"^{reason}$"):
+        mutual_knn.or_raise(Cloud(points), Cloud(NUMBERS), k=2)
+    with pytest.raises(Undefined, match=f"^compared with: {reason}$"):
+        mutual_knn.or_raise(Cloud(NUMBERS), Cloud(points), k=2)
+    assert mutual_knn(points, NUMBERS, k=2).isnan()
+
+
+@pytest.mark.parametrize(("k", "possible"), [(2, 2), (3, 2), (2, 1)])
+def test_too_few_neighbours_have_a_reason(k, possible):
+    groups = torch.tensor({2: [0, 0, 0, 1, 2], 1: [0, 0, 0, 0, 2]}[possible])
+    few = f"a token has {possible} others that it could be next to, distinct in both clouds and outside its group"
+    with pytest.raises(Undefined, match=f"^{few}, at least {k + 1} needed$"):
+        mutual_knn.or_raise(Cloud(NUMBERS, groups=groups), Cloud(NUMBERS, groups=groups), k=k)
+
+
+def test_tokens_whose_last_neighbour_is_tied_are_left_out():
+    """On a line of pairs each token has one nearest neighbour, but the one in the middle of two pairs has two."""
+    pairs = torch.arange(40.0)[:, None] + 0.2 * (torch.arange(40)[:, None] % 2)
+    tied = torch.cat([pairs, pairs[19:21].mean(0, keepdim=True)])
+    other = torch.cat([pairs + 0.01 * normal(40, 1).float(), tied[-1:] + 100])
+    expected = naive_overlap(naive_neighbours(tied, 1)[:-1], naive_neighbours(other, 1)[:-1], 1)
+    assert compared(tied, other, k=1, calibrated=False) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("tied", [0, 1])
+def test_where_most_are_tied_it_is_undefined(tied):
+    clouds = [torch.eye(9), torch.eye(9)]
+    clouds[1 - tied] = normal(9, 3)
+    with pytest.raises(Undefined, match="^for 9 of 9 tokens neighbours 2 and 3 are tied$"):
+        mutual_knn.or_raise(*clouds, k=2)

@@ -1,0 +1,201 @@
+"""Entropy and cosine within sequences: against matrices written out, and what they do not depend on."""
+
+import numpy as np
+import pytest
+import torch
+from hostile import HOSTILE
+
+from repdyn.kernels import (
+    Sequences,
+    Undefined,
+    largest_activation,
+    mean_cosine,
+    rank_me,
+    sequence_cosine,
+    sequence_entropy,
+)
+
+KERNELS = [sequence_entropy, sequence_cosine]
+# equal and unequal lengths, of more and of fewer tokens than the 80 coordinates
+SPLITS = {"equal": (40,) * 10, "unequal": (2, 150, 3, 100, 79, 66), "one": (400,), "pairs": (2,) * 200}
+CLOUDS = ["gaussian", "low_rank", "offset_3000", "sinks", "bfloat16"]
+
+
+def of(name, split="unequal"):
+    points = HOSTILE[name]()
+    assert len(points) == 400
+    return Sequences(points, SPLITS[split])
+
+
+def in_numpy(of_sequences):
+    return np.split(of_sequences.x.double().numpy(), np.cumsum(of_sequences.lengths)[:-1])
+
+
+def naive_entropy(of_sequences, normalised):
+    values = []
+    for z in in_numpy(of_sequences):
+        gram = z @ z.T
+        shares = np.linalg.eigvalsh(gram / np.trace(gram))
+        shares = shares[shares > 1e-18]
+        entropy = -(shares * np.log(shares)).sum()
+        values.append(entropy / np.log(min(z.shape)) if normalised else entropy)
+    return np.mean(values)
+
+
+def naive_cosine(of_sequences):
+    values = []
+    for z in in_numpy(of_sequences):
+        units = z / np.linalg.norm(z, axis=1, keepdims=True)
+        values.append((units @ units.T)[~np.eye(len(z), dtype=bool)].mean())
+    return np.mean(values)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", CLOUDS)
+def test_entropy_of_the_matrix_written_out(name, split):
+    given = of(name, split)
+    for normalised in (True, False):
+        found = sequence_entropy(given, normalised=normalised).item()
+        assert found == pytest.approx(naive_entropy(given, normalised), rel=1e-9, abs=1e-12)
+    assert 0 <= sequence_entropy(given).item() <= 1
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_largest_activation_counted_one_by_one_in_float64(name, split):
+    points = HOSTILE[name]()
+    given = Sequences(points, SPLITS[split] if len(points) == 400 else (len(points) - 2, 2))
+    expected = np.mean([np.abs(z).max() for z in in_numpy(given)])
+    assert largest_activation(given).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", CLOUDS)
+def test_cosine_of_every_pair(name, split):
+    given = of(name, split)
+    assert sequence_cosine(given).item() == pytest.approx(naive_cosine(given), rel=1e-12, abs=1e-13)
+
+
+def test_one_sequence_has_what_a_cloud_has():
+    points = HOSTILE["offset_3000"]()
+    assert sequence_cosine(Sequences(points, (400,))).item() == pytest.approx(mean_cosine(points).item(), rel=1e-12)
+    centred = (HOSTILE["gaussian"]().double() - HOSTILE["gaussian"]().double().mean(0)).contiguous()
+    entropy = sequence_entropy(Sequences(centred, (400,)), normalised=False)
+    assert entropy.exp().item() == pytest.approx(rank_me(centred).item(), rel=1e-9)
+
+
+def test_known_values():
+    orthogonal = Sequences(torch.eye(12), (4, 4, 4))
+    assert sequence_entropy(orthogonal).item() == pytest.approx(1, abs=1e-14)
+    assert sequence_entropy(orthogonal, normalised=False).item() == pytest.approx(np.log(4), abs=1e-14)
+    assert sequence_cosine(orthogonal).item() == pytest.approx(0, abs=1e-15)
+    ray = Sequences(torch.arange(1.0, 13.0)[:, None] * torch.tensor([[3.0, -4.0, 12.0]]), (5, 7))
+    assert sequence_entropy(ray).item() == pytest.approx(0, abs=1e-12)
+    assert sequence_cosine(ray).item() == pytest.approx(1, abs=1e-14)
+    # every sequence counts the same, whatever its length
+    both = Sequences(torch.cat([torch.eye(12)[:9], torch.ones(2, 12)]), (9, 2))
+    assert sequence_cosine(both).item() == pytest.approx(0.5, abs=1e-14)
+    assert sequence_entropy(both).item() == pytest.approx(0.5, abs=1e-12)
+
+
+def test_a_vector_of_massive_norm_takes_the_entropy_alone():
+    points = HOSTILE["gaussian"]()
+    entropy, cosine = (kernel(Sequences(points, SPLITS["equal"])).item() for kernel in KERNELS)
+    points[::40] *= 1000
+    assert entropy > 0.9
+    assert sequence_entropy(Sequences(points, SPLITS["equal"])).item() < 0.01
+    assert sequence_cosine(Sequences(points, SPLITS["equal"])).item() == pytest.approx(cosine, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", ["gaussian", "low_rank", "offset_3000", "sinks"])
+def test_invariances(name, kernel):
+    points, lengths = HOSTILE[name]().double(), SPLITS["unequal"]
+    generator = torch.Generator().manual_seed(0)
+    rotation = torch.linalg.qr(torch.randn(80, 80, dtype=torch.float64, generator=generator)).Q
+    expected = kernel(Sequences(points, lengths)).item()
+    parts = points.split(lengths)
+    shuffled = torch.cat([part[torch.randperm(len(part), generator=generator)] for part in parts])
+    scaled = torch.cat([part * 3.0**number for number, part in enumerate(parts)])
+    for changed in (points @ rotation, points * 7, -points, shuffled, scaled):
+        assert kernel(Sequences(changed, lengths)).item() == pytest.approx(expected, rel=1e-9, abs=1e-13)
+    backwards = Sequences(torch.cat(parts[::-1]), lengths[::-1])
+    assert kernel(backwards).item() == pytest.approx(expected, rel=1e-12, abs=1e-13)
+
+
+def test_what_the_largest_activation_depends_on():
+    points, lengths = HOSTILE["sinks"]().double(), SPLITS["unequal"]
+    generator = torch.Generator().manual_seed(0)
+    expected = largest_activation(Sequences(points, lengths)).item()
+    shuffled = torch.cat([part.flip(0) for part in points.split(lengths)])
+    columns = points[:, torch.randperm(points.shape[1], generator=generator)]
+    for same in (-points, shuffled, columns, torch.nn.functional.pad(points, (3, 40))):
+        assert largest_activation(Sequences(same, lengths)).item() == pytest.approx(expected, rel=1e-14)
+    assert largest_activation(Sequences(points * 7, lengths)).item() == pytest.approx(7 * expected, rel=1e-14)
+    huge = torch.full((4, 2), torch.finfo(torch.float64).max, dtype=torch.float64)
+    assert largest_activation(Sequences(huge, (1, 3))).item() == torch.finfo(torch.float64).max
+    assert largest_activation(Sequences(torch.zeros(4, 2), (1, 3))).item() == 0
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_the_largest_activation_of_what_is_not_finite(value):
+    points = torch.eye(6)
+    points[4, 4] = value
+    with pytest.raises(Undefined, match="the vectors contain NaN or inf"):
+        largest_activation.or_raise(Sequences(points, (3, 3)))
+
+
+def test_what_only_one_of_them_depends_on():
+    points, lengths = HOSTILE["gaussian"]().double(), SPLITS["equal"]
+    stretched = points * torch.linspace(0.1, 30, 400, dtype=torch.float64)[:, None]
+    cosines = [sequence_cosine(Sequences(x, lengths)).item() for x in (points, stretched)]
+    assert cosines[0] == pytest.approx(cosines[1], rel=1e-12)
+    entropies = [sequence_entropy(Sequences(x, lengths)).item() for x in (points, stretched)]
+    assert entropies[0] != pytest.approx(entropies[1], rel=1e-3)
+    # columns of zeros make no difference to sequences of fewer tokens than coordinates
+    padded = torch.nn.functional.pad(points, (3, 40))
+    for kernel in KERNELS:
+        assert kernel(Sequences(padded, lengths)).item() == pytest.approx(
+            kernel(Sequences(points, lengths)).item(), rel=1e-12
+        )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("exponent", [-300, -200, -30, 30, 200, 300])
+def test_vectors_of_any_size(exponent, kernel):
+    points, lengths = HOSTILE["gaussian"]().double(), SPLITS["unequal"]
+    expected = kernel(Sequences(points, lengths)).item()
+    assert kernel(Sequences(points * 10.0**exponent, lengths)).item() == pytest.approx(expected, rel=1e-9)
+
+
+NAN = torch.eye(6)
+NAN[4, 4] = torch.nan
+UNDEFINED = {
+    "1 of 2 sequences have one token, at least 2 needed": (KERNELS, torch.eye(6), (5, 1)),
+    "the vectors contain NaN or inf": (KERNELS, NAN, (3, 3)),
+    "1 of 2 sequences have vectors of zeros alone": (KERNELS, torch.eye(6) * (torch.arange(6) > 2)[:, None], (3, 3)),
+    "1 of 6 vectors are zero and have no direction": ([sequence_cosine], torch.eye(6) * (torch.arange(6) > 0), (4, 2)),
+    "vectors of one coordinate have an entropy of 0, at most and at least": (
+        [sequence_entropy],
+        torch.ones(6, 1),
+        (3, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", UNDEFINED)
+def test_undefined_is_nan_with_a_reason(reason):
+    kernels, points, lengths = UNDEFINED[reason]
+    for kernel in kernels:
+        found = kernel(Sequences(points, lengths))
+        assert found.isnan()
+        assert found.shape == ()
+        with pytest.raises(Undefined) as caught:
+            kernel.or_raise(Sequences(points, lengths))
+        assert caught.value.reason == reason
+
+
+def test_the_entropy_of_zeros_among_others_and_of_one_coordinate():
+    some_zero = torch.eye(6) * (torch.arange(6) > 0)
+    assert sequence_entropy(Sequences(some_zero, (6,)), normalised=False).item() == pytest.approx(np.log(5))
+    assert sequence_entropy(Sequences(torch.ones(6, 1), (3, 3)), normalised=False).item() == pytest.approx(0, abs=1e-15)

@@ -1,0 +1,265 @@
+"""Topic gaps against loops over all pairs, and what they must not see."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from repdyn.kernels.cloud import Cloud, Undefined
+from repdyn.kernels.topics import (
+    attention_topic_gap,
+    topic_gap,
+    topic_gap_dot,
+)
+
+KERNELS = {"cosine": (topic_gap, topic_gap.or_raise), "dot": (topic_gap_dot, topic_gap_dot.or_raise)}
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def labelled(n=60, dim=7, n_words=12, n_topics=3, seed=0, dtype=torch.float64):
+    """Vectors, words and topics; some words have several topics, some vectors none."""
+    x = torch.randn(n, dim, generator=generator(seed), dtype=torch.float64) + 0.3
+    ids = torch.randint(5, 5 + n_words, (n,), generator=generator(seed + 1))
+    topics = torch.randint(-1, n_topics, (n,), generator=generator(seed + 2))
+    return x.to(dtype), ids, topics
+
+
+def naive(x, ids, topics, product):
+    same, other = [], []
+    for i, j in itertools.combinations(range(len(x)), 2):
+        if topics[i] >= 0 and topics[j] >= 0 and ids[i] != ids[j]:
+            (same if topics[i] == topics[j] else other).append(product(x[i].double(), x[j].double()))
+    return math.fsum(same) / len(same) - math.fsum(other) / len(other)
+
+
+def cosine(a, b):
+    return (a @ b / (a.norm() * b.norm())).item()
+
+
+def dot(a, b):
+    return (a @ b).item()
+
+
+NAIVE = {"cosine": cosine, "dot": dot}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("seed", [0, 10, 20])
+def test_against_a_loop_over_pairs(kind, seed):
+    x, ids, topics = labelled(seed=seed)
+    assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(naive(x, ids, topics, NAIVE[kind]), rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_other_precisions_are_summed_in_float64(kind, dtype):
+    x, ids, topics = labelled(dtype=dtype)
+    assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(naive(x, ids, topics, NAIVE[kind]), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_a_few_coordinates_at_a_time_are_all_of_them(kind, monkeypatch):
+    x, ids, topics = labelled()
+    whole = KERNELS[kind][0](x, ids, topics).item()
+    monkeypatch.setattr("repdyn.kernels.topics._CHUNK", 1)
+    assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_scales(scale):
+    x, ids, topics = labelled(dtype=torch.float32)
+    expected = naive(x, ids, topics, cosine)
+    assert topic_gap((x * scale).float(), ids, topics).item() == pytest.approx(expected, rel=1e-5)
+    of_dots = topic_gap_dot((x * scale).float(), ids, topics).item()
+    assert of_dots == pytest.approx(naive((x * scale).float(), ids, topics, dot), rel=1e-12)
+
+
+def test_a_common_offset_costs_no_digits():
+    x, ids, topics = labelled()
+    assert topic_gap(x + 1e3, ids, topics).item() == pytest.approx(naive(x + 1e3, ids, topics, cosine), rel=1e-8)
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_invariances(kind):
+    x, ids, topics = labelled()
+    gap, kernel = KERNELS[kind][0](x, ids, topics).item(), KERNELS[kind][0]
+    order = torch.randperm(len(x), generator=generator(3))
+    rotation = torch.linalg.qr(torch.randn(7, 7, generator=generator(4), dtype=torch.float64)).Q
+    names = torch.randperm(100, generator=generator(5))
+    assert kernel(x[order], ids[order], topics[order]).item() == pytest.approx(gap, rel=1e-10)
+    assert kernel(x @ rotation, ids, topics).item() == pytest.approx(gap, rel=1e-10)
+    assert kernel(x, names[ids], torch.where(topics < 0, -3, 7 * topics)).item() == pytest.approx(gap, rel=1e-10)
+
+
+def test_lengths_are_in_the_inner_product_alone():
+    x, ids, topics = labelled()
+    longer = x * torch.rand(len(x), 1, generator=generator(9), dtype=torch.float64).add(0.1)
+    assert topic_gap(longer, ids, topics).item() == pytest.approx(topic_gap(x, ids, topics).item(), rel=1e-10)
+    assert topic_gap_dot(longer, ids, topics).item() != pytest.approx(topic_gap_dot(x, ids, topics).item(), rel=0.1)
+
+
+def test_the_same_word_is_no_pair_however_often_it_occurs():
+    basis = torch.eye(4, dtype=torch.float64)
+    ids = torch.arange(4).repeat_interleave(torch.tensor([1, 5, 2, 3]))
+    topics = torch.tensor([0, 0, 1, 1])[ids]
+    assert topic_gap(basis[ids], ids, topics).item() == pytest.approx(0, abs=1e-15)
+
+
+def test_vectors_without_a_topic_have_no_say():
+    x, ids, topics = labelled()
+    elsewhere = torch.where((topics < 0)[:, None], 1e6 * x, x)
+    assert topic_gap_dot(elsewhere, ids, topics).item() == pytest.approx(
+        topic_gap_dot(x, ids, topics).item(), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize(
+    ("ids", "topics", "reason"),
+    [
+        ([1, 2, 3], [-1, -1, -1], "none of the vectors has a topic"),
+        ([1, 2, 3], [0, 1, 2], "no two of the 3 vectors with a topic have different words of one topic"),
+        ([1, 1, 2], [0, 0, 1], "no two of the 3 vectors with a topic have different words of one topic"),
+        ([1, 2, 3], [0, 0, -1], "no two of the 2 vectors with a topic have different words of different topics"),
+    ],
+)
+def test_undefined_without_pairs(kind, ids, topics, reason):
+    public, kernel = KERNELS[kind]
+    x, ids, topics = torch.eye(3), torch.tensor(ids), torch.tensor(topics)
+    with pytest.raises(Undefined, match=f"^{reason}$"):
+        kernel(Cloud(x), ids, topics)
+    assert public(x, ids, topics).isnan()
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize(
+    ("value", "reason"), [(math.nan, "the points contain NaN"), (-math.inf, "the points contain inf")]
+)
+def test_undefined_for_points_that_are_not_finite(kind, value, reason):
+    x, ids, topics = labelled()
+    x[int((topics >= 0).nonzero()[3]), 2] = value
+    with pytest.raises(Undefined, match=f"^{reason}$"):
+        KERNELS[kind][1](Cloud(x), ids, topics)
+
+
+def test_a_zero_vector_has_no_cosine_but_inner_products():
+    x, ids, topics = torch.eye(4), torch.arange(4), torch.tensor([0, 0, 1, 1])
+    x[2] = 0
+    with pytest.raises(Undefined, match=r"^1 of 4 vectors are zero, and so have no cosine$"):
+        topic_gap.or_raise(Cloud(x), ids, topics)
+    assert topic_gap_dot(x, ids, topics).item() == 0
+
+
+def test_inner_products_out_of_range():
+    x, ids, topics = labelled()
+    with pytest.raises(Undefined, match=r"^inner products leave the range of float64; rescale the vectors$"):
+        topic_gap_dot.or_raise(Cloud(1e200 * x), ids, topics)
+    assert topic_gap(1e200 * x, ids, topics).item() == pytest.approx(topic_gap(x, ids, topics).item(), rel=1e-12)
+
+
+# attention
+
+
+def attention(n=14, heads=3, seed=0, *, causal=False, window=None):
+    """Weights from a softmax in which a position likes itself, and the words and topics there."""
+    scores = torch.randn(heads, n, n, generator=generator(seed), dtype=torch.float64) + 3 * torch.eye(n)
+    position = torch.arange(n)
+    unseen = (position > position[:, None]) if causal else torch.zeros(n, n, dtype=torch.bool)
+    if window:
+        unseen |= (position[:, None] - position).abs() > window
+    ids = torch.randint(6, (n,), generator=generator(seed + 1))
+    topics = torch.randint(-1, 3, (n,), generator=generator(seed + 2))
+    return scores.masked_fill(unseen, -math.inf).softmax(-1), ids, topics, ~unseen
+
+
+def naive_attention(weights, ids, topics, seen):
+    same, other = [], []
+    for i, j in itertools.permutations(range(len(ids)), 2):
+        if topics[i] >= 0 and topics[j] >= 0 and ids[i] != ids[j] and seen[i, j]:
+            (same if topics[i] == topics[j] else other).append(weights[i, j].item())
+    return math.fsum(same) / len(same) - math.fsum(other) / len(other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", [{}, {"causal": True}, {"window": 4}, {"causal": True, "window": 4}], ids=str)
+@pytest.mark.parametrize("seed", [0, 10])
+def test_attention_against_a_loop_over_pairs(mask, seed):
+    weights, ids, topics, seen = attention(seed=seed, **mask)
+    expected = [naive_attention(head, ids, topics, seen) for head in weights]
+    assert attention_topic_gap(weights, ids, topics).tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_attention_head_by_head(monkeypatch):
+    weights, ids, topics, _ = attention()
+    whole = attention_topic_gap(weights, ids, topics).tolist()
+    monkeypatch.setattr("repdyn.kernels.topics._CHUNK", 1)
+    assert attention_topic_gap(weights, ids, topics).tolist() == pytest.approx(whole, rel=1e-12)
+
+
+def test_attention_to_itself_and_to_its_own_word_is_no_topic():
+    ids = torch.tensor([0, 1, 2, 3] * 4)
+    topics = ids // 2
+    own_word = (ids[:, None] == ids).double()
+    weights = own_word / own_word.sum(-1, keepdim=True)
+    weights = 0.9 * weights + 0.1 / len(ids)
+    assert attention_topic_gap(weights[None], ids, topics).item() == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [False, True], ids=["all seen", "causal"])
+def test_attention_that_goes_by_position_alone_has_no_gap_where_words_are_exchangeable(causal):
+    n, n_documents = 32, 400
+    position = torch.arange(n)
+    scores = -0.5 * (position[:, None] - position).abs().double()
+    unseen = (position > position[:, None]) & causal
+    weights = scores.masked_fill(unseen, -math.inf).softmax(-1)[None]
+    topics = torch.randint(2, (n_documents, n), generator=generator())
+    gaps = torch.cat([attention_topic_gap(weights, torch.arange(n), labels) for labels in topics])
+    assert abs(gaps.mean()) < 4 * gaps.std() / math.sqrt(n_documents)
+    # where a topic is a stretch of the text, it has
+    assert attention_topic_gap(weights, torch.arange(n), position // 16).item() > 5 * gaps.std()
+
+
+def test_a_later_position_that_is_not_seen_is_no_pair_of_weight_zero():
+    n = 6
+    weights = torch.ones(1, n, n, dtype=torch.float64).tril()
+    topics = torch.tensor([0, 0, 0, 1, 1, 1])
+    assert attention_topic_gap(weights, torch.arange(n), topics).item() == 0
+
+
+def test_a_weight_of_zero_in_one_head_is_a_weight():
+    topics = torch.tensor([0, 0, 1, 1])
+    by_topic = (topics[:, None] == topics).double() / 2
+    weights = torch.stack([by_topic, torch.full((4, 4), 0.25).double()])
+    assert attention_topic_gap(weights, torch.arange(4), topics).tolist() == [0.5, 0]
+
+
+@pytest.mark.parametrize(
+    ("topics", "reason"),
+    [
+        ([-1, -1, -1], "none of the positions has a topic"),
+        ([0, 1, 2], "no two of the 3 positions with a topic have different words of one topic"),
+        ([0, 0, 0], "no two of the 3 positions with a topic have different words of different topics"),
+    ],
+)
+def test_attention_is_undefined_without_pairs(topics, reason):
+    weights, ids, topics = torch.full((2, 3, 3), 1 / 3), torch.arange(3), torch.tensor(topics)
+    with pytest.raises(Undefined, match=f"^{reason}$"):
+        attention_topic_gap.or_raise(weights, ids, topics)
+    gaps = attention_topic_gap(weights, ids, topics)
+    assert gaps.shape == (2,)
+    assert gaps.isnan().all()
+
+
+def test_attention_is_undefined_for_nan():
+    weights, ids, topics, _ = attention()
+    weights[1, 2, 3] = math.nan
+    with pytest.raises(Undefined, match=r"^the attention weights contain NaN or inf$"):
+        attention_topic_gap.or_raise(weights, ids, topics)

@@ -1,0 +1,273 @@
+"""Tokens against the vocabulary: a naive float64 reference on tables made to mislead, and what is undefined."""
+
+import importlib
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from repdyn.kernels import Undefined
+from repdyn.kernels.tokens import (
+    token_cosine,
+    token_cosines,
+    token_rank,
+    token_ranks,
+    token_top1_match,
+)
+from repdyn.kernels.vocabulary import Vocabulary
+from repdyn.kernels.vocabulary_search import nearest_rows
+
+DIM, N_ROWS, N_VECTORS = 48, 900, 60
+
+
+def gaussian(seed=0, n=N_ROWS, dim=DIM):
+    return torch.randn(n, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def repeated():
+    """Copies of rows, some of them longer or shorter: all tie with the one they were made of."""
+    table = gaussian()
+    table[300:600], table[600:] = table[:300], 3 * table[:300]
+    return table
+
+
+def nearly_tied():
+    """Pairs of rows whose cosines to anything differ by 1e-9 or so."""
+    table = gaussian().double()
+    table[450:] = table[:450] + 3e-9 * gaussian(1).double()[:450]
+    return table
+
+
+def with_zero_rows():
+    table = gaussian()
+    table[100::7] = 0
+    return table
+
+
+def mixed_magnitudes():
+    return gaussian() * 10.0 ** torch.linspace(-30, 30, N_ROWS)[:, None]
+
+
+def beyond_float32():
+    return gaussian().double() * 10.0 ** torch.linspace(-250, 250, N_ROWS).double()[:, None]
+
+
+TABLES = {
+    "gaussian": gaussian,
+    "repeated rows": repeated,
+    "nearly tied": nearly_tied,
+    "zero rows": with_zero_rows,
+    "far from the origin": lambda: gaussian() + 1000,
+    "one direction": lambda: gaussian() * 1e-3 + gaussian(1)[:1],
+    "mixed magnitudes": mixed_magnitudes,
+    "beyond float32": beyond_float32,
+    "float16": lambda: gaussian().half(),
+    "bfloat16": lambda: gaussian().bfloat16(),
+    "bfloat16 far from the origin": lambda: (gaussian() + 30).bfloat16(),
+    "400 dimensions": lambda: gaussian(dim=400),
+    "one row": lambda: gaussian()[:1],
+}
+
+
+def unit(rows):
+    largest = rows.double().abs().amax(1, keepdim=True)
+    return normalize(rows.double() / largest, dim=1).where(largest > 0, torch.nan)
+
+
+def tokens_of(table, noise=0.7):
+    """Vectors near some of the rows, and the numbers of these."""
+    ids = torch.arange(len(table))[table.double().abs().amax(1) > 0]
+    ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(2))[:N_VECTORS]]
+    rows = unit(table)[ids]
+    x = rows + noise * rows.std() * gaussian(3, len(ids), table.shape[1]).double()
+    return (x if table.dtype == torch.float64 else x.to(torch.float32)), ids
+
+
+def naive_cosines(x, table):
+    return unit(x) @ unit(table).T
+
+
+def naive_ranks(x, ids, table):
+    cosines = naive_cosines(x, table)
+    own = cosines[torch.arange(len(x)), ids]
+    # what float64 cannot tell apart is a tie
+    return (cosines > own[:, None] + 4 * (x.shape[1] + 8) * 2**-53).sum(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.1, 0.7, 10.0], ids="noise {}".format)
+@pytest.mark.parametrize("name", TABLES)
+def test_ranks_are_a_float64_references(name, noise):
+    table = TABLES[name]()
+    x, ids = tokens_of(table, noise)
+    assert torch.equal(token_ranks(x, ids, Vocabulary(table)), naive_ranks(x, ids, table))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLES)
+def test_values_are_a_float64_references(name):
+    table = TABLES[name]()
+    x, ids = tokens_of(table)
+    vocabulary, ranks = Vocabulary(table), naive_ranks(x, ids, table)
+    own = naive_cosines(x, table)[torch.arange(len(x)), ids]
+    assert token_cosine(x, ids, vocabulary).item() == pytest.approx(own.mean().item(), rel=1e-12)
+    assert token_rank(x, ids, vocabulary).item() == ranks.double().quantile(0.5).item()
+    assert token_top1_match(x, ids, vocabulary).item() == pytest.approx((ranks == 0).double().mean().item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_vectors_of_any_precision(dtype):
+    table = gaussian()
+    x, ids = tokens_of(table)
+    x = (1e-3 * x).to(dtype)
+    assert torch.equal(token_ranks(x, ids, Vocabulary(table)), naive_ranks(x, ids, table))
+
+
+def test_a_crowded_tile_is_multiplied_in_float64():
+    """All rows closer together than float32 can tell."""
+    table = gaussian(1)[:1].double() + 1e-8 * gaussian().double()
+    x, ids = tokens_of(gaussian(1)[:1].double().expand(N_ROWS, -1), 0.5)
+    ranks = token_ranks(x, ids, Vocabulary(table))
+    assert torch.equal(ranks, naive_ranks(x, ids, table))
+    assert 100 < ranks.double().mean() < 800
+
+
+def test_own_copies_tie_with_the_own_row():
+    table = repeated()
+    x = table[:5] + 0
+    assert token_ranks(x, torch.arange(5), Vocabulary(table)).tolist() == [0] * 5
+    assert token_ranks(x, torch.arange(600, 605), Vocabulary(table)).tolist() == [0] * 5
+
+
+@pytest.mark.slow
+def test_tiles_and_slices_leave_the_ranks_alone(monkeypatch):
+    table = gaussian()
+    x, ids = tokens_of(table)
+    whole = token_ranks(x, ids, Vocabulary(table))
+    cosines, rows = nearest_rows(x, Vocabulary(table), 5)
+    module = importlib.import_module("repdyn.kernels.vocabulary_search")
+    monkeypatch.setattr(module, "_ROWS", {"cpu": 7})
+    monkeypatch.setattr(module, "_VECTOR_CHUNK", 11)
+    assert torch.equal(token_ranks(x, ids, Vocabulary(table)), whole)
+    in_tiles = nearest_rows(x, Vocabulary(table), 5)
+    assert torch.equal(in_tiles[1], rows)
+    torch.testing.assert_close(in_tiles[0], cosines, rtol=1e-12, atol=0)
+
+
+def test_lengths_and_rotations_change_nothing():
+    table = gaussian()
+    x, ids = tokens_of(table)
+    rotation = torch.linalg.qr(gaussian(5, DIM).double()).Q.float()
+    lengths = torch.rand(len(x), 1, generator=torch.Generator().manual_seed(6)) + 0.1
+    before = token_cosine(x, ids, Vocabulary(table)).item()
+    for vectors, rows in ((x * lengths, table), (x, 8 * table), (x @ rotation, table @ rotation)):
+        assert token_cosine(vectors, ids, Vocabulary(rows)).item() == pytest.approx(before, rel=1e-6)
+        assert torch.equal(token_ranks(vectors, ids, Vocabulary(rows)), token_ranks(x, ids, Vocabulary(table)))
+
+
+def test_the_median_of_an_even_number_is_the_mean_of_two():
+    table = torch.eye(4)
+    x = torch.tensor([[4.0, 3, 2, 1]] * 4)
+    assert token_rank(x, torch.arange(4), Vocabulary(table)).item() == 1.5
+    assert token_rank(x[:3], torch.arange(3), Vocabulary(table)).item() == 1
+
+
+def test_ranks_are_computed_once_for_the_same_tokens(monkeypatch):
+    table = gaussian()
+    x, ids = tokens_of(table)
+    vocabulary, calls = Vocabulary(table), []
+    from repdyn.kernels import tokens as module
+
+    closer_rows = module.closer_rows
+    monkeypatch.setattr(module, "closer_rows", lambda *given: calls.append(1) or closer_rows(*given))
+    for kernel in (token_rank.or_raise, token_top1_match.or_raise):
+        kernel(x[:50], ids[:50], vocabulary)  # a slice of its own each time
+    assert calls == [1]
+    token_rank.or_raise(x[:49], ids[:49], vocabulary)
+    token_rank.or_raise(x[:50], ids[:50].flip(0), vocabulary)
+    assert calls == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_only_the_last_results_are_cached():
+    table = gaussian()
+    x, ids = tokens_of(table)
+    vocabulary = Vocabulary(table)
+    for n in range(1, 60):
+        for shift in (0, 1):
+            token_ranks(x[:n] + shift, ids[:n], vocabulary)
+    assert len(vocabulary._cache) == 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("added", [False, True], ids=["", "added"])
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "one row"])
+def test_nearest_rows_are_a_float64_references(name, added):
+    table = TABLES[name]()
+    x, _ = tokens_of(table)
+    vector = unit(gaussian(4, 1, table.shape[1])).squeeze(0) if added else None
+    shifted = table.double() + vector if added else table
+    cosines, rows = nearest_rows(x, Vocabulary(table, vector), 7)
+    expected = naive_cosines(x, shifted).nan_to_num(-2)
+    torch.testing.assert_close(cosines, expected.topk(7).values, rtol=1e-11, atol=1e-14)
+    torch.testing.assert_close(expected.gather(1, rows), cosines, rtol=1e-11, atol=1e-14)
+    assert (cosines.diff(dim=1) <= 0).all()
+    assert all(len(set(found)) == 7 for found in rows.tolist())
+
+
+def test_rows_that_float32_cannot_tell_apart_are_done_again():
+    table = gaussian(1)[:1].double() + 1e-8 * gaussian().double()
+    x = gaussian(3, 20).double()
+    cosines, rows = nearest_rows(x, Vocabulary(table), 5)
+    expected = naive_cosines(x, table).sort(dim=1, descending=True)
+    assert torch.equal(rows, expected.indices[:, :5])
+    torch.testing.assert_close(cosines, expected.values[:, :5], rtol=1e-12, atol=0)
+
+
+def test_equal_rows_are_named_in_their_order():
+    table = gaussian()[:3].repeat(4, 1)
+    assert nearest_rows(table[:1], Vocabulary(table), 4)[1].tolist() == [[0, 3, 6, 9]]
+
+
+def test_a_vector_added_to_every_row():
+    table, added = gaussian(), 2 * gaussian(4, 1)[0]
+    x, ids = tokens_of(table)
+    vocabulary, shifted = Vocabulary(table, added), table.double() + added.double()
+    assert torch.equal(token_ranks(x, ids, vocabulary), naive_ranks(x, ids, shifted))
+    expected = naive_cosines(x, shifted)[torch.arange(len(x)), ids]
+    torch.testing.assert_close(token_cosines(x, ids, vocabulary), expected, rtol=1e-12, atol=0)
+
+
+def zero_row():
+    table = gaussian()
+    table[3] = 0
+    return table
+
+
+def broken(number):
+    table = gaussian()
+    table[5, 5] = number
+    return table
+
+
+@pytest.mark.parametrize(
+    ("x", "table", "reason"),
+    [
+        (gaussian()[:4], zero_row(), "the input embedding of token 3 is zero"),
+        (zero_row()[:4], gaussian(), "1 of 4 vectors are zero"),
+        (gaussian()[:4, :40], gaussian(), "the input embeddings have 48 dimensions, the vectors 40"),
+        (broken(torch.nan)[4:8], gaussian(), "the vectors contain NaN"),
+        (broken(-torch.inf)[4:8], gaussian(), "the vectors contain inf"),
+        (gaussian()[:4], broken(torch.nan), "the input embeddings contain NaN"),
+        (gaussian()[:4], broken(torch.inf), "the input embeddings contain inf"),
+        (gaussian()[:0], gaussian(), "there are no vectors"),
+    ],
+    ids=["zero row", "zero vector", "dimensions", "NaN", "inf", "NaN in table", "inf in table", "none"],
+)
+def test_what_is_undefined_has_a_reason(x, table, reason):
+    ids, vocabulary = torch.arange(len(x)), Vocabulary(table)
+    for kernel in (token_cosine.or_raise, token_rank.or_raise, token_top1_match.or_raise):
+        with pytest.raises(Undefined, match=f"^{reason}$"):
+            kernel(x, ids, vocabulary)
+    for kernel in (token_cosine, token_rank, token_top1_match):
+        assert kernel(x, ids, vocabulary).isnan()

@@ -1,0 +1,139 @@
+"""A metric of another package, as docs/own_metric.md writes it: measured, swept, drawn, listed and reported."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small import HandWritten, random_tokens
+
+from repdyn import Metric, Probe, Tracker, measure, open_store, register_metric
+from repdyn.cli.sweep import main
+from repdyn.metrics import METRICS, metric_info, resolve
+from repdyn.models import build_model
+from repdyn.tables.families import has_own_figures
+from repdyn.tables.style import metric_title, metric_unit
+
+PAGE = (Path(__file__).parents[3] / "docs" / "own_metric.md").read_text()
+NAMES = ["anisotropy", "longest_share", "longest_share[power=2]"]
+
+
+def install(folder: Path, name: str, code: str, entry_points: str) -> None:
+    """Make a package as pip leaves it: a module and its metadata."""
+    (folder / f"{name}.py").write_text(code)
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[repdyn.metrics]\n{entry_points}\n")
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packages")
+    found = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert found
+    install(folder, "longest", found[1], "longest = longest:METRIC")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fresh_registry(packages, monkeypatch_module):
+    monkeypatch_module.syspath_prepend(packages)
+    monkeypatch_module.setattr(METRICS, "_metrics", dict(METRICS._metrics))
+    monkeypatch_module.setattr(METRICS, "_has_entry_points", False)
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """The registry, to which a test may add."""
+    monkeypatch.setattr(METRICS, "_metrics", dict(METRICS))
+    return METRICS
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory, quick_images):
+    folder = tmp_path_factory.mktemp("live")
+    torch.manual_seed(0)
+    model = HandWritten()
+    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+    with Tracker(model, probe, metrics=NAMES, schedule=1, store=folder / "mine", on_error="raise") as tracker:
+        tracker.step(loss=1.0)
+    return open_store(folder / "mine")
+
+
+@pytest.mark.slow
+def test_it_is_measured_live_with_settings(live):
+    frame = live.to_pandas()
+    values = frame.loc[frame["layer"].notna()].pivot_table("value", ["step", "layer"], "metric")
+    assert list(values) == NAMES
+    assert (values["longest_share"] < values["longest_share[power=2]"]).all()
+
+
+@pytest.mark.slow
+def test_it_is_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
+    build_model("gpt_neox", **sizes).save_pretrained(tmp_path / "run" / "hf_checkpoints" / "step8")
+    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+    open_store(tmp_path / "run" / "repdyn").save_probe(probe)
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path / "run"), "--metrics", *NAMES])
+    assert ended.value.code == 0
+    frame = open_store(tmp_path / "run" / "sweep").to_pandas()
+    assert sorted(frame.loc[frame["layer"].notna(), "metric"].unique()) == NAMES
+    assert frame.loc[frame["metric"] == "longest_share", "value"].between(0, 1).all()
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+@pytest.mark.process
+def test_commands_list_it_and_warn_of_broken_packages(packages, tmp_path):
+    install(tmp_path, "broken", "raise RuntimeError('no kernel today')", "one = broken:METRIC")
+    install(tmp_path, "greedy", "from repdyn.metrics import METRICS\nMINE = METRICS['two_nn'].__class__('two_nn', print)",
+            "two = greedy:MINE")  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (packages, tmp_path)))}
+    command = [sys.executable, "-m", "repdyn", "metrics"]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert re.search(r"longest_share +share of the sum of all lengths that", result.stdout)
+    assert (
+        "the metrics of broken are not available: its entry point one = broken:METRIC raised RuntimeError: no kernel"
+        in (result.stderr)
+    )
+    assert "the metrics of greedy are not available" in result.stderr
+    assert "expected a new name, got 'two_nn'" in result.stderr
+
+
+def test_nan_without_a_reason_gets_one(hand_written, small_probe):
+    silent = Metric("silent", lambda cloud: cloud.x.sum() * torch.nan)
+    frame = measure(hand_written, small_probe, [silent]).to_pandas()
+    assert frame["value"].isna().all()
+    assert set(frame["reason"]) == {"the kernel returned NaN without a reason"}
+
+
+def test_registered_at_run_time(registry):
+    register_metric(Metric("mine", torch.sum))
+    register_metric(Metric("mine", torch.sum))
+    assert [(metric.name, subset) for metric, subset in resolve(["mine"])] == [("mine", "all")]
+    assert "mine" in registry
+    with pytest.raises(ValueError, match="^expected a new name, got 'mine', which is another metric; choose another"):
+        register_metric(Metric("mine", torch.mean))
+    with pytest.raises(ValueError, match="^expected a new name, got 'two_nn', which is another metric \\(intrinsic"):
+        register_metric(Metric("two_nn", torch.mean))
+
+
+def test_a_stored_metric_of_a_package_that_is_not_installed_goes_by_its_name():
+    assert metric_title("theirs[k=3]") == "theirs, k 3"
+    assert metric_unit("theirs") == "theirs"
+    assert has_own_figures("theirs")
+    with pytest.raises(RuntimeError, match="install its package"):
+        metric_info("theirs").compute()

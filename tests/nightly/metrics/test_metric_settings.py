@@ -1,0 +1,129 @@
+"""Settings of metrics: checked at once, told in the name, and measured side by side."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from small import HandWritten, random_tokens
+
+from repdyn import Probe, measure
+from repdyn.measurement.identity import metric_set
+from repdyn.metrics import METRICS, Metric, resolve
+from repdyn.metrics.metric import imported
+from repdyn.probe.design import PAPER
+
+
+@pytest.fixture(scope="module")
+def probe() -> Probe:
+    return Probe.from_tokens(random_tokens(40, 16), max_vectors=192, batch_vectors=96)
+
+
+@pytest.fixture(scope="module")
+def paper(probe) -> Probe:
+    return replace(probe, design=PAPER)
+
+
+def names_of(metrics, probe=None) -> list[str]:
+    return [metric.name for metric, _ in resolve(metrics, probe)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METRICS)
+def test_the_table_lists_every_setting_of_a_kernel(name):
+    metric = METRICS[name]
+    parameters = inspect.signature(imported(metric.kernel)).parameters.values()
+    assert set(metric.settings) == {of.name for of in parameters if of.kind is of.KEYWORD_ONLY}
+    assert metric.default_settings is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.settings])
+def test_saying_what_the_name_means_anyway_says_nothing(name):
+    settings = METRICS[name].settings
+    same = METRICS[name].with_settings(**settings)
+    assert same.name == name
+    assert same.settings == settings
+
+
+def test_python_and_strings_spell_alike():
+    spelled = "two_nn[discard=0.8,duplicates=count]"
+    assert METRICS["two_nn"].with_settings(duplicates="count", discard=0.8).name == spelled
+    assert METRICS["two_nn"].with_settings(duplicates="count").with_settings(discard=0.8).name == spelled
+    assert METRICS["two_nn"].with_settings(discard=0.8).with_settings(discard=0.1).name == "two_nn"
+    assert names_of(["two_nn[duplicates=count, discard=0.80]"]) == [spelled]
+    # a Metric whose settings were put in otherwise is no other than one that was asked for with them
+    replaced = replace(METRICS["two_nn"], settings={**METRICS["two_nn"].settings, "discard": 0.8})
+    assert names_of([replaced, "two_nn[discard=0.8]"]) == ["two_nn[discard=0.8]"]
+
+
+def test_kernels_of_ones_own_are_not_tried():
+    def kernel(cloud, *, power: float = 2.0):
+        raise AssertionError("it is not to be run")
+
+    own = Metric("own", kernel, "", (0, 1), "", settings={"power": 2.0}).with_settings(power=3)
+    assert (own.name, own.settings) == ("own[power=3]", {"power": 3.0})
+    assert names_of([own]) == ["own[power=3]"]
+
+
+def test_a_design_says_what_a_plain_name_means(probe, paper):
+    ((plain, _),) = resolve(["two_nn"], paper)
+    assert (plain.name, plain.settings["discard"], plain.settings["duplicates"]) == ("two_nn", 0.8, "count")
+    assert names_of(["two_nn[discard=0.1]"], paper) == ["two_nn[discard=0.1]"]
+    assert names_of([METRICS["two_nn"].with_settings(discard=0.1)], paper) == ["two_nn[discard=0.1]"]
+    assert names_of(["two_nn[discard=0.1,duplicates=collapse]"], paper) == ["two_nn[discard=0.1,duplicates=collapse]"]
+    # in this design these are the same
+    assert names_of(["two_nn", "two_nn[discard=0.8]", "two_nn[discard=0.8,duplicates=count]"], paper) == ["two_nn"]
+    assert names_of(["two_nn", "two_nn[discard=0.8]"], probe) == ["two_nn", "two_nn[discard=0.8]"]
+    assert names_of("all", paper) == names_of("all", probe)
+    assert {metric.settings["discard"] for metric, _ in resolve("all", paper) if metric.name == "two_nn"} == {0.8}
+
+
+def test_the_settings_of_a_design_are_checked_like_any_other(probe):
+    mistyped = replace(probe, design=replace(PAPER, name="mine", metric_settings={"two_nn": {"discrad": 0.8}}))
+    with pytest.raises(ValueError, match="expected a setting of two_nn"):
+        resolve(["two_nn"], mistyped)
+
+
+def test_what_is_measured_has_one_name_for_each_setting(probe, paper):
+    sets = [["two_nn"], ["two_nn[discard=0.8]"], ["two_nn[discard=0.7]"], ["two_nn", "two_nn[discard=0.8]"]]
+    assert len({metric_set(metrics, None, probe) for metrics in sets}) == 4
+    assert metric_set(["two_nn[discard=0.8]"], None, probe) == metric_set(["two_nn[discard=0.80]"], None, probe)
+    assert metric_set(["two_nn"], None, paper) != metric_set(["two_nn"], None, probe)
+
+
+@pytest.mark.slow
+def test_two_settings_are_measured_side_by_side(probe):
+    torch.manual_seed(0)
+    model = HandWritten().eval()
+    names = ["two_nn", "two_nn[discard=0.8]", "levina_bickel[k=40]", "two_nn[discard=0.8,duplicates=count]@no_sink"]
+    frame = measure(model, probe, names, "blocks.*").to_pandas()
+    assert set(frame["metric"] + "@" + frame["subset"]) == {
+        "two_nn@all",
+        "two_nn[discard=0.8]@all",
+        "levina_bickel[k=40]@all",
+        "two_nn[discard=0.8,duplicates=count]@no_sink",
+    }
+    alone = measure(model, probe, ["two_nn[discard=0.8]"], "blocks.*").to_pandas()
+    there = frame.loc[frame["metric"] == "two_nn[discard=0.8]", "value"]
+    assert there.tolist() == alone["value"].tolist()
+    assert (there.to_numpy() != frame.loc[frame["metric"] == "two_nn", "value"].to_numpy()).all()
+    told = json.loads(frame.loc[frame["metric"] == "two_nn[discard=0.8]", "settings"].iloc[0])
+    assert told == {"discard": 0.8, "duplicates": "collapse", "estimator": "regression"}
+
+
+def test_where_duplicates_count_few_distinct_vectors_are_no_smaller_sample(probe):
+    few = Probe.from_tokens(random_tokens(40, 16, vocabulary=30), max_vectors=192, batch_vectors=96)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(30, 8), torch.nn.ModuleList([torch.nn.Linear(8, 8)])[0])
+    assert not METRICS["two_nn"].with_settings(duplicates="count").collapses_duplicates
+    assert METRICS["two_nn"].collapses_duplicates
+    frame = measure(model, few, ["two_nn", "two_nn[duplicates=count]"], ["1"]).to_pandas()
+    plain, counted = (frame.loc[frame["metric"] == name] for name in ("two_nn", "two_nn[duplicates=count]"))
+    assert plain["on_distinct"].all()
+    assert plain["reason"].str.startswith("fewer than half").all()
+    assert not counted["on_distinct"].any()
+    assert not counted["reason"].fillna("").str.startswith("fewer than half").any()

@@ -1,0 +1,184 @@
+"""Metrics of whole sequences through measure: against the states of each window run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from small import HandWritten, random_tokens
+from torch import Tensor, nn
+from transformers import AutoModel, BertConfig, GPT2Config, PreTrainedModel
+
+from repdyn import Probe, Tracker, measure
+from repdyn.store import open_store
+
+NAMES = ["sequence_entropy", "sequence_entropy[normalised=false]", "sequence_cosine", "largest_activation"]
+SMALL = {"vocab_size": 50, "max_position_embeddings": 320, "hidden_size": 16, "num_attention_heads": 2}
+CONFIGS = {
+    "gpt2": lambda: GPT2Config(**SMALL, num_hidden_layers=2),
+    "bert": lambda: BertConfig(**SMALL, num_hidden_layers=2, intermediate_size=32),
+}
+LENGTHS = torch.tensor([300, 1, 40, 2, 1, 257, 256, 1, 9, 31])
+
+
+def model_of(family: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = AutoModel.from_config(CONFIGS[family]()).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    return model
+
+
+def ragged(left: bool = False) -> Probe:
+    mask = torch.arange(300) < LENGTHS[:, None]
+    ids = random_tokens(len(LENGTHS), 300) * mask
+    if left:
+        ids, mask = (
+            torch.stack([row.roll(300 - int(n)) for row, n in zip(given, LENGTHS, strict=True)])
+            for given in (ids, mask)
+        )
+    return Probe.from_tokens(ids, mask, max_vectors=384, batch_vectors=192)
+
+
+def even() -> Probe:
+    return Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+
+
+def naive(states: np.ndarray) -> list[float]:
+    """The four values of one sequence, (length, dim)."""
+    shares = np.linalg.svd(states, compute_uv=False) ** 2
+    shares /= shares.sum()
+    entropy = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
+    units = states / np.linalg.norm(states, axis=1, keepdims=True)
+    pairs = ~np.eye(len(states), dtype=bool)
+    return [entropy / np.log(min(states.shape)), entropy, (units @ units.T)[pairs].mean(), np.abs(states).max()]
+
+
+@pytest.mark.parametrize("make", [even, ragged], ids=["equal lengths", "unequal lengths"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_values_are_those_of_the_windows_run_alone(family: str, make: Callable[[], Probe]):
+    model, probe = model_of(family), make()
+    frame = measure(model, probe, NAMES).to_pandas()
+    by_batch = []
+    for windows in probe.whole_windows:
+        of_windows = []
+        for tokens in windows:
+            window = probe.window_of_token[tokens[0]]
+            # an encoder's states depend on the tokens after the cut as well
+            whole = probe.tokens[torch.from_numpy(probe.window_of_token == window)]
+            states = blocks_of(model, whole[None])
+            of_windows.append([naive(of_layer[0, : len(tokens)].double().numpy()) for of_layer in states])
+        by_batch.append(np.mean(of_windows, axis=0))
+    for number, name in enumerate(NAMES):
+        rows = frame[frame["metric"] == name]
+        expected = np.array(by_batch)[:, :, number]
+        assert rows["value"].to_numpy() == pytest.approx(expected.mean(0), rel=1e-5)
+        assert rows["std_error"].to_numpy() == pytest.approx(expected.std(0, ddof=1) / np.sqrt(2), rel=1e-3, abs=1e-8)
+
+
+def blocks_of(model: PreTrainedModel, ids: Tensor) -> list[Tensor]:
+    """The input of the first block and the output of each."""
+    blocks = model.h if hasattr(model, "h") else model.encoder.layer
+    found: list[Tensor] = []
+    hooks = [blocks[0].register_forward_pre_hook(lambda _, args: found.append(args[0]))]
+    hooks += [
+        block.register_forward_hook(lambda _, __, out: found.append(out if isinstance(out, Tensor) else out[0]))
+        for block in blocks
+    ]
+    with torch.no_grad():
+        model(ids)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def test_the_columns_describe_the_whole_windows():
+    probe = ragged()
+    frame = measure(model_of("gpt2"), probe, [*NAMES, "mean_cosine@all"]).to_pandas()
+    rows = frame[frame["metric"] != "mean_cosine"]
+    sizes = [sum(map(len, windows)) for windows in probe.whole_windows]
+    assert set(rows["n_vectors"]) == {min(sizes)}
+    assert (rows["n_unique"] <= rows["n_vectors"]).all()
+    assert set(rows["n_windows"]) == {3}
+    assert set(rows["vectors_per_window"]) == {256}
+    assert set(rows["n_batches"]) == {2}
+    assert set(frame.loc[frame["metric"] == "mean_cosine", "n_vectors"]) == {192}
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_padding_may_be_on_either_side(family):
+    left, right = (measure(model_of(family), ragged(left=side), NAMES).to_pandas() for side in (True, False))
+    assert left["value"].tolist() == right["value"].tolist()
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("make", [even, ragged], ids=["equal lengths", "unequal lengths"])
+def test_other_metrics_do_not_notice(make, family):
+    others = ["anisotropy", "two_nn", "mean_cosine", "alignment", "cka_next"]
+    alone, beside = (measure(model_of(family), make(), names).to_pandas() for names in (others, [*NAMES, *others]))
+    beside = beside[beside["metric"].isin(alone["metric"])].reset_index(drop=True)
+    timed = ["seconds", "measured_at"]
+    # a window that is read to its end may be padded in another batch
+    pd.testing.assert_frame_equal(alone.drop(columns=timed), beside.drop(columns=timed), rtol=1e-6)
+
+
+def test_a_vector_of_massive_norm_makes_a_compression_valley():
+    class Massive(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x[:, :1] * 1000, x[:, 1:]], dim=1)
+
+    class Shrinking(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x[:, :1] / 1000, x[:, 1:]], dim=1)
+
+    class Valley(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = nn.Embedding(50, 32)
+            self.blocks = nn.ModuleList([nn.Identity(), Massive(), nn.Identity(), Shrinking()])
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.token(tokens)
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    torch.manual_seed(0)
+    frame = measure(Valley(), even(), NAMES, "blocks.*").to_pandas()
+    entropy = frame.loc[frame["metric"] == NAMES[0], "value"].to_numpy()
+    assert (entropy[[0, 1, 4]] > 0.8).all()
+    assert (entropy[[2, 3]] < 0.01).all()
+    cosine = frame.loc[frame["metric"] == NAMES[2], "value"].to_numpy()
+    assert cosine == pytest.approx([cosine[0]] * 5, abs=1e-6)
+
+
+def test_windows_of_one_token_have_no_value_and_the_reason():
+    lengths = torch.tensor([1] * 100 + [100])
+    probe = Probe(random_tokens(1, 200)[0], lengths, batch_vectors=40, n_batches=2)
+    frame = measure(model_of("gpt2"), probe, [*NAMES, "mean_cosine@all"]).to_pandas()
+    rows = frame[frame["metric"] != "mean_cosine"]
+    assert set(rows["reason"]) == {"batch 0: fewer windows of 2 tokens or more than batches"}
+    assert frame.loc[frame["metric"] == "mean_cosine", "value"].notna().all()
+
+
+def test_batches_have_windows_of_their_own_whatever_the_design():
+    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96, design="dense")
+    frame = measure(HandWritten().eval(), probe, [*NAMES, "mean_cosine@all"], "blocks.*").to_pandas()
+    assert frame.loc[frame["metric"] != "mean_cosine", "std_error"].notna().all()
+    assert frame.loc[frame["metric"] == "mean_cosine", "std_error"].isna().all()
+
+
+def test_live_is_offline(tmp_path, without_figures):
+    torch.manual_seed(0)
+    model = HandWritten()
+    with Tracker(model, even(), schedule=1, store=tmp_path, run="r", metrics=NAMES, report=False) as tracker:
+        tracker.step(loss=1.0)
+    live = open_store(tmp_path).to_pandas("r")
+    live = live[live["step"].eq(1) & live["layer"].notna()].set_index(["metric", "layer"])["value"]
+    offline = measure(model, even(), NAMES).to_pandas().set_index(["metric", "layer"])["value"]
+    assert len(live) == 16
+    assert live.to_dict() == offline.to_dict()

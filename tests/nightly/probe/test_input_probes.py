@@ -1,0 +1,125 @@
+"""Probes of inputs of any kind: batches, sampling plan, hash and files."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from repdyn import Probe
+from repdyn.probe.inputs import as_batch
+from repdyn.probe.labels import LabelledTokens
+
+
+def images(n_batches: int = 4, size: int = 8, seed: int = 0) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [{"pixel_values": torch.randn(size, 3, 4, 4, generator=generator)} for _ in range(n_batches)]
+
+
+def probe_of(batches, **settings) -> Probe:
+    return Probe.from_inputs(batches, **{"max_vectors": 64, "batch_vectors": 32, **settings})
+
+
+def test_few_inputs_give_more_vectors_each_and_batches_share_no_input() -> None:
+    probe = probe_of(images(1, 4), batch_vectors=16)
+    assert probe.lengths.tolist() == [16] * 4  # 16 vectors of a batch from its one input
+    probe = probe_of(images())
+    assert probe.lengths.tolist() == [8] * 32
+    assert probe.has_disjoint_batches()
+    of_batches = [set(probe.window_of(batch)) for batch in probe.sample("all")]
+    assert of_batches[0].isdisjoint(of_batches[1])
+    assert probe.subsets == ("all",)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param({"x": torch.ones(2, 3), "flag": True}, id="dictionary"),
+        pytest.param((torch.ones(2, 3), torch.ones(2)), id="tuple"),
+        pytest.param([torch.ones(2, 3)], id="list"),
+        pytest.param(torch.ones(2, 3), id="tensor"),
+        pytest.param(np.ones((2, 3)), id="array"),
+    ],
+)
+def test_batches_are_taken_as_a_forward_takes_them(batch) -> None:
+    taken = as_batch(batch)
+    first = taken["x"] if isinstance(taken, dict) else taken[0]
+    assert first.shape == (2, 3)
+
+
+def test_later_changes_of_the_inputs_do_not_reach_the_probe() -> None:
+    batches = images()
+    probe = probe_of(batches)
+    before = probe.hash
+    batches[0]["pixel_values"].zero_()
+    assert probe_of(probe.inputs.batches).hash == before != probe_of(batches).hash
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"positions": slice(1, None)}, id="positions"),
+        pytest.param({"positions": {"encoder": None, "decoder": slice(1, None)}}, id="positions of stacks"),
+        pytest.param({"seed": 1}, id="seed"),
+        pytest.param({"vectors_per_input": 9}, id="vectors per input"),
+        pytest.param({"max_vectors": 32}, id="number of vectors"),
+    ],
+)
+def test_the_hash_depends_on_all_that_values_depend_on(other: dict) -> None:
+    assert probe_of(images()).hash == probe_of(images()).hash
+    assert probe_of(images(), **other).hash != probe_of(images()).hash
+
+
+@pytest.mark.parametrize("positions", [None, slice(1, -1), "mask", {"a": slice(2, None), "b": "mask"}])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_saved_probe_is_read_as_it_was(tmp_path, positions, named: bool) -> None:
+    batches = [{**batch, "mask": torch.ones(8, 4, dtype=torch.bool), "flag": True} for batch in images()]
+    batches = batches if named else [tuple(batch.values()) for batch in batches]
+    causal = {"a": True, "b": None}
+    probe = probe_of(batches, positions=positions, causal=causal, name="images")
+    probe.save(tmp_path / "probe.safetensors")
+    found = Probe.load(tmp_path / "probe.safetensors")
+    assert found.hash == probe.hash
+    assert (found.name, found.design.name) == ("images", "inputs")
+    assert found.inputs is not None
+    assert (found.inputs.positions, found.inputs.causal) == (positions, causal)
+    assert type(found.inputs.batches[0]) is type(probe.inputs.batches[0])
+
+
+def frames(states, inputs):
+    return torch.ones(states.shape[:2], dtype=torch.bool)
+
+
+def test_a_function_is_hashed_by_its_name_and_not_written(tmp_path) -> None:
+    probe = probe_of(images(), positions=frames)
+    assert probe.hash != probe_of(images()).hash
+    with pytest.raises(ValueError, match="got the function frames; make the probe with Probe.from_inputs"):
+        probe.save(tmp_path / "probe.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("batches", "settings", "message"),
+    [
+        pytest.param(torch.ones(2, 3), {}, "expected several batches of inputs, got one Tensor; put it into a list", id="one tensor"),
+        pytest.param([{"a": torch.ones(2, 3), "b": torch.ones(3)}], {}, "whose first dimension is the number of inputs, got a: (2, 3), b: (3,)", id="sizes"),
+        pytest.param([{"a": object()}], {}, "got a: object; give the batches as the model's forward takes them", id="no tensors"),
+        pytest.param(images(1, 1), {}, "expected at least one input for each of 2 batches of vectors, got 1 inputs", id="one input"),
+        pytest.param(images(), {"vectors_per_input": 1}, "expected 64 vectors, got 32 inputs with 1 vectors of each; give at least 64 inputs", id="few vectors"),
+        pytest.param(images(), {"positions": 3}, "expected positions= to be a slice, such as slice(1, None)", id="positions"),
+        pytest.param(images(), {"positions": lambda states, inputs: states}, "a function defined with def", id="lambda"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_probe_is_refused(batches, settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        probe_of(batches, **settings)
+
+
+def test_inputs_have_neither_classes_nor_topics() -> None:
+    probe = probe_of(images())
+    assert isinstance(probe, LabelledTokens)
+    with pytest.raises(ValueError, match="expected classes and topics of a probe of tokens"):
+        probe.with_classes({"rare": torch.ones(len(probe.tokens), dtype=torch.bool)})
+    with pytest.raises(ValueError, match="expected classes and topics of a probe of tokens"):
+        probe.with_topics(torch.zeros(len(probe.tokens), dtype=torch.long))

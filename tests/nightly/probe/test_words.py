@@ -1,0 +1,161 @@
+"""Words: found in texts, counted, and assigned to the tokens of any tokenizer."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_cases import CURLY, SAMPLE, WORDS, any_tokenizer, sentence_piece, word_piece  # noqa: F401  (a fixture)
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.probe.windows import WindowPlan, tokenize_windows
+from repdyn.probe.word_classes import Lexicon, words_of_bytes, words_of_tokens
+
+
+def tokens_with_words(tokenizer: PreTrainedTokenizerBase, text: str) -> list[tuple[str, str | None]]:
+    """Return each token of a text and its word."""
+    lexicon = Lexicon()
+    ids, numbers = words_of_tokens(text, tokenizer, lexicon)
+    named = [None if number < 0 else lexicon.words[number] for number in numbers]
+    return list(zip(tokenizer.convert_ids_to_tokens(ids), named, strict=True))
+
+
+def words_in(text: str) -> list[str]:
+    lexicon = Lexicon()
+    return [lexicon.words[number] for number in lexicon.read(text).numbers]
+
+
+def test_words_are_runs_of_letters_with_apostrophes_inside():
+    assert words_in(SAMPLE) == WORDS
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("12 3.4 -- _", []),
+        ("abc1 1abc a1b abc_ _abc", []),
+        ("m² ½ x₁", []),
+        ("'tis rock 'n' roll'", ["tis", "rock", "n", "roll"]),
+        ("o'clock rock'n'roll it''s", ["o'clock", "rock'n'roll", "it", "s"]),
+        ("THE The the", ["the"] * 3),
+        ("Straße ÉLAN İstanbul 東京 привет", ["straße", "élan", "i̇stanbul", "東京", "привет"]),
+        ("well-known and/or e.g.", ["well", "known", "and", "or", "e", "g"]),
+        ("\ud800a\udfff", ["a"]),
+    ],
+    ids=repr,
+)
+def test_word_boundaries(text, expected):
+    assert words_in(text) == expected
+
+
+def test_positions_of_words():
+    spans = Lexicon().read(SAMPLE)
+    texts = [SAMPLE[start:end] for start, end in zip(spans.starts, spans.ends, strict=True)]
+    assert [word.lower().replace(CURLY, "'") for word in texts] == WORDS
+
+
+def test_words_are_counted_over_all_texts():
+    lexicon = Lexicon()
+    assert lexicon.counts.tolist() == []
+    for text in ("The dog and the cat.", "Dogs! THE dog", "12"):
+        lexicon.read(text)
+    assert dict(zip(lexicon.words, lexicon.counts.tolist(), strict=True)) == {
+        **{"the": 3, "dog": 2},
+        **{"and": 1, "cat": 1, "dogs": 1},
+    }
+
+
+def test_every_token_belongs_to_the_first_word_it_overlaps(tokenizer):
+    encoded = tokenizer(SAMPLE, add_special_tokens=False, return_offsets_mapping=True)
+    words_found = [
+        (match.start(), match.end())
+        for match in re.finditer(rf"[A-Za-zïéë]+(['{CURLY}][a-z]+)?", SAMPLE)
+        if match[0] not in {"th", "m", "x", "y"}
+    ]
+    assert len(words_found) == len(WORDS)
+    expected = [
+        next((WORDS[i] for i, (a, b) in enumerate(words_found) if max(a, start) < min(b, end)), None)
+        for start, end in encoded["offset_mapping"]
+    ]
+    words = [word for _, word in tokens_with_words(tokenizer, SAMPLE)]
+    assert words == expected
+    assert {word for word in words if word} == set(WORDS)
+
+
+def test_word_piece():
+    tokens = tokens_with_words(word_piece(), "Don't! The 20th café [SEP]")
+    don, t = ("don", "don't"), ("t", "don't")
+    assert tokens[:3] == [don, ("'", "don't"), t]
+    assert tokens[-5:] == [("the", "the"), ("20", None), ("##th", None), ("[UNK]", "café"), ("[SEP]", "sep")]
+
+
+def test_sentence_piece():
+    assert tokens_with_words(sentence_piece(), "The stop é 12")[:3] == [("▁T", "the"), ("he", "the"), ("▁st", "stop")]
+    assert tokens_with_words(sentence_piece(), "a é 1")[2:] == [
+        *(("▁", None), ("<0xC3>", "é"), ("<0xA9>", "é")),
+        *(("▁", None), ("1", None)),
+    ]
+
+
+def test_a_token_of_two_words_belongs_to_the_first():
+    backend = Tokenizer(models.WordLevel({"of the": 0, "a": 1}, unk_token="a"))
+    assert tokens_with_words(PreTrainedTokenizerFast(tokenizer_object=backend), "of the") == [("of the", "of")]
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(st.text(st.one_of(st.sampled_from(f"aé'{CURLY} 1_.東½"), st.characters(exclude_categories=["Cs"])), max_size=40))
+def test_words_of_bytes_match_those_of_the_byte_tokenizer(text):
+    ids, numbers = words_of_tokens(text, byte_tokenizer(), Lexicon())
+    assert np.array_equal(words_of_bytes(text.encode(), Lexicon()), numbers)
+    assert len(ids) == len(numbers)
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(st.binary(max_size=60))
+def test_invalid_utf_8_belongs_to_no_word(data):
+    numbers = words_of_bytes(data, Lexicon())
+    assert numbers.shape == (len(data),)
+    assert all(data[i] >= 0x80 or chr(data[i]).isalpha() or data[i] == ord("'") for i in np.flatnonzero(numbers >= 0))
+
+
+def test_bytes_of_truncated_characters():
+    data = "été".encode()[1:-1] + b" a"
+    assert words_of_bytes(data, Lexicon()).tolist() == [-1, 0, -1, -1, 1]
+
+
+@pytest.mark.slow
+def test_windows_do_not_depend_on_words(tokenizer):
+    texts = [SAMPLE, "", "12", "The end of the dog. " * 30, "stop"]
+    for plan in (*(WindowPlan(n_tokens, window_tokens=12) for n_tokens in (10**6, 200, 50)), WindowPlan(0, 9, 12, 20)):
+        tokens, lengths, found, n_bytes = tokenize_windows(texts, tokenizer, plan, with_words=True)
+        plain, same_lengths, none, same_bytes = tokenize_windows(texts, tokenizer, plan, with_words=False)
+        assert none is None
+        assert found is not None
+        assert n_bytes == same_bytes
+        assert torch.equal(tokens, plain)
+        assert torch.equal(lengths, same_lengths)
+        assert found.numbers.shape == (len(tokens),)
+        # words are counted over all texts; window_characters may split words
+        if plan.window_characters is None:
+            assert found.lexicon.counts.sum() == len(WORDS) + 5 * 30 + 1
+
+
+def test_each_token_of_a_window_has_its_own_word():
+    tokens, _, found, bytes_per_token = tokenize_windows(
+        [SAMPLE] * 3, byte_tokenizer(for_encoder=True), WindowPlan(80, window_tokens=10), with_words=True
+    )
+    assert found is not None
+    assert bytes_per_token == 1.0
+    letters = re.compile(r"[a-z']")
+    for token, number in zip(tokens.tolist(), found.numbers, strict=True):
+        if token > 255:
+            assert number == -1
+        elif number >= 0 and token < 128:
+            assert letters.fullmatch(chr(token).lower())
+            assert chr(token).lower() in found.lexicon.words[number]

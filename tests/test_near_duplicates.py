@@ -1,0 +1,64 @@
+"""Points closer than the precision of their coordinates count as one: a pair of them would decide an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from repdyn.kernels import Cloud, gride, levina_bickel, local_dimension, near_duplicate_share, ph_dimension, two_nn
+from repdyn.kernels.neighbours import resolved
+
+ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "two_nn": two_nn,
+    "maximum_likelihood": lambda x: two_nn(x, estimator="maximum_likelihood"),
+    "gride_2": lambda x: gride(x, k=2),
+    "gride_8": lambda x: gride(x, k=8),
+    "levina_bickel": levina_bickel,
+    "local_dimension": lambda x: local_dimension(x, k=32, points=64),
+    "ph_dimension": ph_dimension,
+}
+N, DIM = 1200, 24
+
+
+def clean(dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    curved = torch.randn(N, 8, generator=generator) @ torch.randn(8, DIM, generator=generator)
+    return (torch.tanh(curved / 3) + 1).to(dtype)
+
+
+def with_near_duplicates(x: Tensor, share: float, noise: float) -> Tensor:
+    """Append copies of the first points, each moved by a noise relative to the radius of the cloud."""
+    n = int(share * N)
+    direction = torch.randn(n, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    radius = (x.double() - x.double().mean(0)).norm(dim=1).median()
+    moved = x[:n].double() + noise * radius * direction / DIM**0.5
+    return torch.cat([x, moved.to(x.dtype)])
+
+
+@pytest.mark.parametrize(("dtype", "noise"), [(torch.float32, 1e-7), (torch.float32, 3e-6), (torch.float64, 3e-15)])
+@pytest.mark.parametrize("share", [0.02, 0.5])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimate_is_that_of_the_cloud_without_them(name: str, share: float, dtype: torch.dtype, noise: float):
+    """2 % of such pairs would take gride_2 from 9.7 to 2.7 and the likelihood of TwoNN from 10.1 to 2.7."""
+    x = clean(dtype)
+    found, expected = ESTIMATORS[name](with_near_duplicates(x, share, noise)), ESTIMATORS[name](x)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_cloud_without_them_is_used_as_it_is(name: str):
+    cloud = Cloud(clean(torch.float32))
+    assert resolved(cloud) is cloud
+
+
+def test_of_each_set_one_is_left_whatever_its_group():
+    x = clean(torch.float32)
+    tripled = torch.cat([x, with_near_duplicates(x, 0.1, 1e-6)[N:], with_near_duplicates(x, 0.1, 2e-6)[N:]])
+    for groups in (None, torch.arange(len(tripled)) % N, torch.arange(len(tripled)) // 8):
+        cloud = Cloud(tripled, groups=groups)
+        apart = resolved(cloud)
+        assert torch.equal(apart.x, x)
+        assert near_duplicate_share(cloud) == pytest.approx(3 * 0.1 / 1.2, abs=2e-3)

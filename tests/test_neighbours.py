@@ -1,0 +1,135 @@
+import numpy as np
+import pytest
+import torch
+from hostile import HOSTILE, naive_nearest
+
+from repdyn.kernels import Cloud, neighbours
+from repdyn.kernels.neighbours import nearest_distances
+
+
+def _too_close():
+    """Two clusters of a size that float32 products cannot see, far apart, which centring cannot remove."""
+    points = torch.randn(320, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e-11
+    points[:, 0] += torch.arange(320) % 3 > 0
+    return points
+
+
+def _sorted(distances):
+    return np.sort(np.asarray(distances), axis=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [1, 2, 16])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_every_distance_is_that_of_brute_force(name, k):
+    points = Cloud(HOSTILE[name]()).distinct
+    k = min(k, len(points) - 1)
+    np.testing.assert_allclose(_sorted(nearest_distances(points, k)), _sorted(naive_nearest(points, k)), rtol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_every_distance_is_that_of_brute_force_without_fast_bfloat16(name, monkeypatch):
+    monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda device: torch.float32)
+    points = Cloud(HOSTILE[name]()).distinct
+    np.testing.assert_allclose(_sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-10)
+
+
+def test_a_score_is_off_by_half_of_its_last_digit():
+    """bfloat16 holds these coordinates, but not the squared distance of the nearest."""
+    far = [[0, 0, 0, sign * size] for size in (8.0, 16.0, 24.0, 32.0, 40.0) for sign in (1, -1)]
+    points = torch.tensor([[0, 0, 0, 0], [2**-11 - 1, 2**-4, 2**-10, 0], [1, 2**-4, 0, 0], *far])
+    assert nearest_distances(points, 1)[0].item() == pytest.approx(points[1].double().norm().item(), rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_number_of_neighbours_leaves_each_alone(name):
+    points = Cloud(HOSTILE[name]()).distinct
+    if len(points) > 16:
+        assert torch.equal(nearest_distances(points, 16)[:, :2], nearest_distances(points, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tile", [1, 7, 64, 10_000])
+def test_the_tile_leaves_the_result_alone(tile):
+    points = _too_close()
+    torch.testing.assert_close(nearest_distances(points, tile=tile), nearest_distances(points), rtol=1e-12, atol=0)
+
+
+def test_no_more_rows_than_the_tile_are_held(monkeypatch):
+    held = []
+    smallest = neighbours._smallest
+    monkeypatch.setattr(neighbours, "_smallest", lambda scores, k: held.append(len(scores)) or smallest(scores, k))
+    nearest_distances(_too_close(), tile=50)
+    assert max(held) == 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", [1, 1e-6, 1e5])
+@pytest.mark.parametrize("stretch", [0.3, 1, 3])
+def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit, monkeypatch):
+    points = HOSTILE["bimodal_1000"]().double()
+    points[:, -1] *= stretch * 1e6
+    points *= unit
+    search = neighbours._Float64Search(points, 2, 2)
+    # sums of dim terms may be off by dim roundoffs of what they add up: (2 |x|)^2 at least
+    allowed = points.shape[1] * 2**-53 * 4 * neighbours._squares(search.frame.transform(points)).min()
+    exact = neighbours._scores
+    signs = torch.randn(len(points), generator=torch.Generator().manual_seed(0), dtype=torch.float64).sign()
+
+    def inaccurate(left, right):
+        assert len(right) == len(points)
+        return exact(left, right) + signs * allowed
+
+    monkeypatch.setattr(neighbours, "_scores", inaccurate)
+    found, proven = search.search(torch.arange(len(points)))
+    wrong = ~np.isclose(found.distances.numpy(), naive_nearest(points), rtol=1e-12, atol=0).all(1)
+    assert wrong.any()
+    assert not (wrong & proven.numpy()).any()
+
+
+@pytest.mark.parametrize("name", ["gaussian", "low_rank", "std_500", "sinks", "bfloat16", "offset_3000"])
+def test_clouds_as_models_have_them_need_no_float64_search(name, monkeypatch):
+    """Otherwise every row would be computed twice, unnoticed."""
+    monkeypatch.setattr(neighbours, "_N_EXTRA", ())
+    assert nearest_distances(HOSTILE[name]()).isfinite().all()
+
+
+@pytest.mark.parametrize("more", neighbours._N_EXTRA)
+def test_each_float64_search_alone_is_right(more, monkeypatch):
+    points = HOSTILE["bimodal_1000"]()
+    expected = nearest_distances(points)
+    nothing = neighbours.Neighbours(expected * 0, expected.long()), expected[:, 0] < 0
+    monkeypatch.setattr(neighbours, "_from_candidates", lambda points, k, groups: nothing)
+    monkeypatch.setattr(neighbours, "_N_EXTRA", (more,))
+    torch.testing.assert_close(nearest_distances(points), expected, rtol=1e-12, atol=0)
+
+
+def test_points_too_close_for_any_product_reach_the_last_search(monkeypatch):
+    points = _too_close()
+    monkeypatch.setattr(neighbours, "_N_EXTRA", (2, None))
+    np.testing.assert_allclose(_sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-12)
+    assert not neighbours._Float64Search(points, 2, 4).search(torch.arange(320))[1].any()
+
+
+@pytest.mark.parametrize(("n_columns", "k"), [(512, 5), (4096, 5), (4096, 33), (2560, 200)])
+def test_selection_is_topk(n_columns, k):
+    scores = torch.randn(40, n_columns, generator=torch.Generator().manual_seed(0)).mul(50).round()
+    values, columns = neighbours._smallest(scores, k)
+    assert torch.equal(values, scores.topk(k, largest=False).values)
+    assert torch.equal(scores.gather(1, columns), values)
+    assert all(len(set(row)) == k for row in columns.tolist())
+
+
+def test_a_point_is_never_its_own_neighbour():
+    points = torch.tensor([[0.0], [1.0], [1.0 + 2**-20]])
+    assert nearest_distances(points).tolist() == [[1.0, 1.0 + 2**-20], [2**-20, 1.0], [2**-20, 1.0 + 2**-20]]
+
+
+@pytest.mark.parametrize("power", [-1000, -520, -100, 100, 500, 900])
+def test_float64_points_of_any_unit(power):
+    points = HOSTILE["low_rank"]().double()
+    torch.testing.assert_close(
+        nearest_distances(points * 2.0**power) / 2.0**power, nearest_distances(points), rtol=1e-12, atol=0
+    )

@@ -1,0 +1,111 @@
+# ruff: noqa: F811  (fixtures that are imported)
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from text_fixtures import cache, enwik8_prefix, make_dump, real_cache, real_data  # noqa: F401  (fixtures)
+
+from repdyn.text import corpus as text
+from repdyn.text.corpus import Corpus, builtin_corpus, cache_directory, read_corpus
+from repdyn.text.source import load_corpus
+
+PROSE = b"The quick brown fox jumps over the lazy dog.\n" * 50
+
+
+def pack(data: bytes, path: Path) -> Path:
+    match path.suffix:
+        case ".gz":
+            path.write_bytes(gzip.compress(data))
+        case ".xz":
+            path.write_bytes(lzma.compress(data))
+        case ".zip":
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("content", data)
+        case _:
+            path.write_bytes(data)
+    return path
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("suffix", ["txt", "gz", "xz", "zip"])
+def test_compression_does_not_change_the_corpus(tmp_path: Path, suffix: str):
+    corpus = read_corpus(pack(PROSE, tmp_path / f"fox.{suffix}"))
+    assert corpus.data == PROSE
+    assert corpus.sha256 == sha256(PROSE)
+    assert corpus.name == f"fox.{suffix} (sha256 {sha256(PROSE)[:12]})"
+
+
+@pytest.mark.parametrize(
+    ("known_bytes", "name"),
+    [(100_000_000, "enwik8"), (4_154_399, "enwik8 prefix, 4.15 MB"), (100_000, "enwik8 prefix, 0.10 MB")],
+)
+def test_a_known_checksum_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_bytes: int, name: str):
+    monkeypatch.setitem(text.ENWIK8_PREFIXES, sha256(PROSE), known_bytes)
+    assert read_corpus(pack(PROSE, tmp_path / "misleading.txt")).name == name
+
+
+def test_a_dump_with_another_checksum_is_not_called_enwik8(tmp_path: Path, make_dump: Callable[..., bytes]):
+    dump = make_dump({"A": "text"})
+    assert read_corpus(pack(dump, tmp_path / "enwik8")).name == f"not enwik8 (sha256 {sha256(dump)[:12]})"
+
+
+def test_names_of_heads():
+    assert Corpus("enwik8", PROSE).head(100) == Corpus("enwik8 prefix, 0.00 MB", PROSE[:100])
+    assert Corpus("fox", PROSE).head(100) == Corpus("fox, its first 100 bytes", PROSE[:100])
+    whole = Corpus("fox", PROSE)
+    assert whole.head(len(PROSE)) is whole
+
+
+def test_the_builtin_text_is_english_and_reproducible():
+    corpus = builtin_corpus()
+    assert len(corpus.data) > 300_000
+    assert corpus.data.count(b" the ") > 2000
+    assert corpus == builtin_corpus()
+    assert corpus.name.startswith("language reference of Python 3.")
+
+
+def test_precedence_of_cache_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "variable"))
+    assert cache_directory(tmp_path / "argument") == tmp_path / "argument"
+    assert cache_directory() == tmp_path / "variable"
+    monkeypatch.delenv("REPDYN_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / ".cache" / "repdyn"
+
+
+def test_plain_text_is_never_cleaned(tmp_path: Path):
+    markup = b"[[not]] '''cleaned'''"
+    assert load_corpus(pack(markup, tmp_path / "a.txt"), clean=True).data == markup
+
+
+@pytest.mark.slow
+def test_a_dump_is_cleaned_by_default(tmp_path: Path, make_dump: Callable[..., bytes]):
+    path = pack(make_dump({"Fox": "A '''fox'''."}), tmp_path / "dump.xml")
+    assert load_corpus(path).data == b"Fox\n\nA fox.\n"
+    assert load_corpus(path).name.endswith(", cleaned")
+    assert load_corpus(path, clean=False).data == path.read_bytes()
+
+
+@pytest.mark.slow
+def test_max_bytes_cuts_before_cleaning(tmp_path: Path, make_dump: Callable[..., bytes]):
+    dump = make_dump({"Fox": "A '''fox'''.", "Dog": "A dog."})
+    path = pack(dump, tmp_path / "dump.xml")
+    assert load_corpus(path, max_bytes=dump.rfind(b"dog")).data == b"Fox\n\nA fox.\n"
+
+
+@pytest.mark.real_data
+def test_the_real_prefix_is_recognised(enwik8_prefix: Path):
+    corpus = read_corpus(enwik8_prefix)
+    assert corpus.name == "enwik8 prefix, 4.15 MB"
+    assert corpus.sha256 == "d502ac7ecb9dd47a062e7d19b8dcd3c753b07c142e48b13dcd521cb747116bdd"
+    assert len(corpus.data) == 4_154_399
+    assert sha256(corpus.data[:1_000_000]) in text.ENWIK8_PREFIXES
