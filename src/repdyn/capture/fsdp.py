@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from repdyn.capture.library_classes import is_dtensor, is_fsdp1, is_fsdp2
 
@@ -64,7 +65,7 @@ def count_parameters(model: nn.Module, root_module: nn.Module | None = None) -> 
     """Return the number of parameters of the whole model; None where FSDP1 keeps them in flat pieces."""
     if any(map(is_fsdp1, (model if root_module is None else root_module).modules())):
         return None
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter))
 
 
 @contextmanager

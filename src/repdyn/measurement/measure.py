@@ -288,4 +288,5 @@ def _describe(
         parameters=count_parameters(model, prepared.root_module),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         attention=getattr(getattr(model, "config", None), "_attn_implementation", None),
+        way=prepared.way,
     )

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch._C import _len_torch_function_stack
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils import _device
 from torch.utils._python_dispatch import _disable_current_modes
 
 _DEFAULTS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar("defaults", default=None)
@@ -25,13 +26,12 @@ def plain_state() -> Iterator[None]:
     autocast, modes that see or change operations (flop counters, default devices), and what numpy does at an overflow.
     A mode whose Python module also defines a class of tensors stays, since these tensors may need it.
     """
-    caller = _DEFAULTS.get() or (torch.get_default_device(), torch.get_default_dtype())
-    token = _DEFAULTS.set(caller)
-    dtype, is_strict = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
-    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     with ExitStack() as stack:
-        stack.callback(_DEFAULTS.reset, token)
-        stack.enter_context(_without_modes())
+        stack.enter_context(_without_modes())  # they would see the questions that follow
+        dtype, is_strict = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+        only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        caller = _DEFAULTS.get() or (_device.CURRENT_DEVICE or torch.device("cpu"), dtype)
+        stack.callback(_DEFAULTS.reset, _DEFAULTS.set(caller))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_without_autocast())

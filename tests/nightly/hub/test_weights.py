@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,8 +14,6 @@ from sweeping import downloads_in, settings
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
-    GPTNeoConfig,
-    GPTNeoForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaModel,
@@ -26,9 +22,8 @@ from transformers import (
 )
 
 from repdyn import Probe, measure, open_store
-from repdyn.checkpoints import memory
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import RemoteFile, choose_files
+from repdyn.checkpoints.hub import RemoteFile
 from repdyn.checkpoints.loading import Loading
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.plan import Task
@@ -47,79 +42,12 @@ def files(*names: str) -> dict[str, RemoteFile]:
     return {name: RemoteFile(10, None) for name in names}
 
 
-@pytest.mark.parametrize(
-    ("there", "chosen"),
-    [
-        (["model.safetensors", "pytorch_model.bin"], ["model.safetensors"]),
-        ([*SHARDS, "model.safetensors.index.json", *PICKLES], [*SHARDS, "model.safetensors.index.json"]),
-        (["model.safetensors", *SHARDS, "model.safetensors.index.json"], ["model.safetensors"]),
-        (PICKLES, PICKLES),
-        (["pytorch_model.bin", "model.fp16.safetensors", "adapter_model.safetensors"], ["pytorch_model.bin"]),
-        # an index whose shards are missing is no weights
-        (["model.safetensors.index.json", "pytorch_model.bin"], ["pytorch_model.bin"]),
-    ],
-    ids=["both", "shards", "whole and shards", "pickles", "variants", "bare index"],
-)
-def test_one_format_and_the_configuration(there, chosen):
-    found = choose_files(files("config.json", *BESIDE, *there))
-    assert set(found) == {"config.json", *chosen}
-
-
-def test_a_subfolder_and_code():
-    there = files("config.json", "model.safetensors", "a/config.json", "a/model.safetensors", "a/own.py", "own.py")
-    assert set(choose_files(there, "a")) == {"a/config.json", "a/model.safetensors"}
-    assert set(choose_files(there, "a", with_code=True)) == {"a/config.json", "a/model.safetensors", "a/own.py"}
-
-
-@pytest.mark.parametrize(
-    ("there", "message"),
-    [
-        (["model.safetensors"], "it has no config.json, so the model's architecture is not known"),
-        (
-            ["config.json", "model.gguf", "onnx/model.onnx"],
-            "it has no weights that can be read, model*.safetensors or pytorch_model*.bin; its files are config.json, model.gguf",
-        ),
-    ],
-)
-def test_nothing_to_read(there, message):
-    with pytest.raises(CheckpointError) as refusal:
-        choose_files(files(*there))
-    assert str(refusal.value) == message
-
-
-def test_every_weight_is_the_published_one(family):
-    model = load_model(family[8], Loading())
-    saved = load_file(family[8] / "model.safetensors")
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, saved[f"gpt_neox.{name}"]), name
-    assert not model.training
-
-
-def test_pickled_weights_give_the_same_model(family, tmp_path):
-    folder = family[8]
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    before = load_model(folder, Loading()).state_dict()
-    (folder / "model.safetensors").unlink()
-    after = load_model(folder, Loading()).state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("asked", "got"), [("auto", torch.bfloat16), ("float32", torch.float32)])
 def test_precision_is_the_published_one_unless_another_is_asked_for(family, asked, got):
     folder = family[8]
     AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
     assert load_model(folder, Loading(dtype=asked)).dtype == got
-
-
-def test_memory_is_counted_in_the_precision_that_is_asked_for(family, monkeypatch):
-    folder = family[8]
-    AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
-    available = int(1.5 * (folder / "model.safetensors").stat().st_size)
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
-    load_model(folder, Loading())
-    with pytest.raises(CheckpointError, match="out of memory: its weights take 0.0 GB in float32, and 0.0 GB are free"):
-        load_model(folder, Loading(dtype="float32"))
 
 
 def with_configuration(folder: Path, **changes: object) -> Path:
@@ -132,42 +60,6 @@ def with_configuration(folder: Path, **changes: object) -> Path:
 def no_model_is_allocated(monkeypatch) -> None:
     for auto_class in (AutoModel, AutoModelForCausalLM):
         monkeypatch.setattr(auto_class, "from_pretrained", lambda *_, **__: pytest.fail("weights were allocated"))
-
-
-@pytest.mark.parametrize("with_head", [False, True])
-@pytest.mark.parametrize(
-    "changes",
-    [{"vocab_size": 20_000_000}, {"hidden_size": 2048, "intermediate_size": 8192}, {"num_hidden_layers": 40}],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_a_configuration_of_a_larger_model_is_refused_before_that_is_allocated(
-    family, no_model_is_allocated, changes, with_head
-):
-    refused = (
-        r"describes GPTNeoX\w+ with [\d,]+ weights, and its files hold [\d,]+ bytes, too few for them; config.json"
-    )
-    with pytest.raises(CheckpointError, match=refused):
-        load_model(with_configuration(family[8], **changes), Loading(), with_head=with_head)
-
-
-def test_buffers_that_the_files_do_not_hold_are_counted_before_they_are_allocated(
-    tmp_path, monkeypatch, no_model_is_allocated
-):
-    """The causal masks of GPT-Neo take the square of its context, in each layer."""
-    attention = [[["global", "local"], 2]]
-    sizes = {"hidden_size": 16, "num_layers": 4, "num_heads": 2, "vocab_size": 64, "max_position_embeddings": 4096}
-    GPTNeoForCausalLM(GPTNeoConfig(attention_types=attention, **sizes)).save_pretrained(tmp_path)
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=60_000_000))
-    with pytest.raises(CheckpointError, match="out of memory: its weights take 0.1 GB in their own precision, and 0.1"):
-        load_model(tmp_path, Loading())
-
-
-@pytest.mark.parametrize(("quantised", "fits"), [(False, False), (True, True)])
-def test_quantised_files_hold_several_weights_in_a_byte(quantised, fits):
-    with torch.device("meta"):
-        model = torch.nn.Linear(1000, 1000, bias=False)
-    with nullcontext() if fits else pytest.raises(CheckpointError, match="describes Linear with 1,000,000 weights"):
-        memory.require_weights_for(model, 250_000, quantised=quantised)
 
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 64}

@@ -15,12 +15,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from security.malformed import attempt
 from small import random_tokens
 from stored_rows import KEY, row
+from sweeping import attempt
 
 from repdyn import Probe, open_store
-from repdyn.checkpoints.plan import Settings, partition_tasks
+from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.plan import partition_tasks
 from repdyn.probe.design import DENSE
 from repdyn.store.schema import SCHEMA, to_table
 from repdyn.utils.attempts import TimeoutRunner
@@ -154,11 +155,11 @@ def test_a_sweep_measures_again_what_does_not_read(tmp_path, whole, small_probe)
     from repdyn.checkpoints.targets import Target
 
     task, store = Task(Target("run", 8, "step8", path=tmp_path), small_probe), open_store(tmp_path)
-    path = tmp_path / Settings().key(task).filename
+    path = tmp_path / task.key(SweepOptions()).filename
     path.parent.mkdir()
     for content in (whole[:-9], b"", bytes(1000)):
         path.write_bytes(content)
-        assert partition_tasks([task], store, Settings()).waiting == [task]
+        assert partition_tasks([task], store, SweepOptions()).waiting == [task]
 
 
 def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, small_probe):
@@ -166,14 +167,14 @@ def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, 
     from repdyn.checkpoints.targets import Target
 
     task, store = Task(Target("run", 8, "step8", path=tmp_path), small_probe), open_store(tmp_path)
-    path = tmp_path / Settings().key(task).filename
+    path = tmp_path / task.key(SweepOptions()).filename
     path.parent.mkdir()
     os.mkfifo(path)
     read = TimeoutRunner(20)
-    assert read("reading", lambda: partition_tasks([task], store, Settings()).waiting) == [task]
+    assert read("reading", lambda: partition_tasks([task], store, SweepOptions()).waiting) == [task]
     with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read .* not a file"):
         read("reading", store.to_pandas)
-    written = store.write(Settings().key(task), [row()])
+    written = store.write(task.key(SweepOptions()), [row()])
     assert written.is_file()
 
 

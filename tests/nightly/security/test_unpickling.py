@@ -6,7 +6,6 @@ import base64
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,12 +13,10 @@ import pytest
 import torch
 from hub_server import HubServer
 from jobs import tiny_language_model
-from repdyn.checkpoints.memory import memory_of_file
 from small import random_tokens
 from sweeping import downloads_in, settings
 
 from repdyn import Probe, open_store
-from repdyn.checkpoints import memory
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.loading import Loading
@@ -31,7 +28,6 @@ from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.cli.train import TrainCLI
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.tokens import encode, load_tokenizer
-from repdyn.models import LanguageModel
 from repdyn.store import MeasurementKey
 
 CODE = "contains code that would run when it is read"
@@ -153,51 +149,6 @@ def test_a_lightning_checkpoint_does_not_say_what_is_called_with_its_hyperparame
 def test_a_lightning_checkpoint_that_is_not_what_it_says(tmp_path, changes, message):
     with pytest.raises(CheckpointError, match=message):
         load_lightning(lightning_file(tmp_path / "last.ckpt", **changes))
-
-
-def test_a_lightning_checkpoint_of_a_few_bytes_that_would_fill_the_memory(tmp_path):
-    """Its hyperparameters and shapes agree; its tensors repeat one value by their strides."""
-    with torch.device("meta"):
-        given = dict(tiny_language_model(hidden_size=1 << 14).hparams)
-        sizes = {name: value.shape for name, value in LanguageModel(**given).state_dict().items()}
-    repeated = {name: torch.zeros(1).expand(shape) for name, shape in sizes.items()}
-    path = lightning_file(tmp_path / "last.ckpt", hyper_parameters=given, state_dict=repeated)
-    assert path.stat().st_size < 100_000
-    with pytest.raises(
-        CheckpointError, match=r"last.ckpt holds .* bytes, and its tensors would take [\d,]{14,}: their"
-    ):
-        load_lightning(path)
-
-
-def test_a_lightning_checkpoint_whose_tensors_all_share_their_values(tmp_path):
-    """Each tensor lies within its storage, and the storage within the file; together they take 150 times as much."""
-    given = dict(tiny_language_model(hidden_size=64, n_layers=100).hparams)
-    with torch.device("meta"):
-        sizes = {name: value.shape for name, value in LanguageModel(**given).state_dict().items()}
-    one = torch.zeros(max(shape.numel() for shape in sizes.values()))
-    shared = {name: one[: shape.numel()].view(shape) for name, shape in sizes.items()}
-    path = lightning_file(tmp_path / "last.ckpt", hyper_parameters=given, state_dict=shared)
-    with pytest.raises(CheckpointError, match=r"and its tensors would take [\d,]{10,}: their values are repeated"):
-        load_lightning(path)
-    torch.save({name: one[: shape.numel()].view(shape) for name, shape in sizes.items()}, tmp_path / "weights.bin")
-    with pytest.raises(CheckpointError, match=r"and its tensors would take [\d,]{10,}: their values are repeated"):
-        memory_of_file(tmp_path / "weights.bin")
-
-
-def test_a_lightning_checkpoint_larger_than_the_memory(tmp_path, monkeypatch):
-    path = lightning_file(tmp_path / "last.ckpt")
-    assert load_lightning(path)
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
-    with pytest.raises(CheckpointError, match="out of memory: its weights take 0.0 GB in their own precision, and 0.0"):
-        load_lightning(path)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_tensors_that_share_their_values_are_loaded(tmp_path, shared):
-    """As tied embeddings do: the file holds each value, and each tensor takes memory."""
-    one = torch.zeros(100, 10)
-    torch.save({"a": one, "b": one if shared else one.clone()}, tmp_path / "weights.bin")
-    assert memory_of_file(tmp_path / "weights.bin") == 8000
 
 
 @pytest.mark.parametrize("step", [-1, 3.7, True, "x", None, 10**30, [8]], ids=repr)

@@ -39,7 +39,7 @@ def test_what_cannot_be_uploaded_is_kept_and_said(faulty, hub, commits, command,
     status, _, err = command("lab/model", "--store", URL, "--revisions", "step0,step8")
     assert status == 3
     assert "files are not uploaded" in err
-    assert "repdyn push" in lines(err)[-1]
+    assert "drain(600)" in lines(err)[-1]
     assert elsewhere().runs() == []
     faulty.faults.clear()
     # the same command uploads it, and measures only the rest

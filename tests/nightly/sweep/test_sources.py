@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,14 +13,15 @@ from small import random_tokens
 from repdyn import Probe, open_store
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.options import parser
+from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Source, find_sources
+from repdyn.cli.sweep import build_parser
 from repdyn.data.byte_tokenizer import byte_tokenizer
 
 
 def found(*arguments: object) -> tuple[list[Source], list[str]]:
-    options: Namespace = parser("analyze_checkpoints.py").parse_args([str(argument) for argument in arguments])
-    return find_sources(options, Hub())
+    given = build_parser("analyze_checkpoints.py").parse_args([str(argument) for argument in arguments])
+    return find_sources(SweepOptions.of(vars(given)).resolved(), Hub())
 
 
 def one(*arguments: object) -> Source:

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -20,8 +20,9 @@ from hub_server import HubServer
 from ray_helpers import NOWHERE, STEPS, find_tasks, ray, wait_until
 
 from repdyn import Probe, open_store
-from repdyn.checkpoints.options import parser
+from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
+from repdyn.cli.sweep import build_parser
 from repdyn.store import Store
 
 
@@ -114,9 +115,10 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> Callable[..., Namespace]:
-    def make(*more: str) -> Namespace:
+def options(tmp_path: Path) -> Callable[..., SweepOptions]:
+    def make(*more: str) -> SweepOptions:
         command = ["lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu"]
-        return parser("sweep").parse_args([*command, "--downloads", str(tmp_path / "downloads"), *more])
+        given = build_parser("sweep").parse_args([*command, "--downloads", str(tmp_path / "downloads"), *more])
+        return replace(SweepOptions.of(vars(given)), loss=False, dtype="auto")
 
     return make

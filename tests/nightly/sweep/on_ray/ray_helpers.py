@@ -101,25 +101,18 @@ def downloads_by_step(hub: HubServer, tasks: list[Task]) -> Counter[int]:
     return Counter(steps[path.split("/")[4]] for path in fetched)
 
 
-def workers_by_step(store: Store, tasks: list[Task]) -> dict[int, int]:
-    """Return the id of the worker process that measures each step, which holds the claim's file open."""
-    steps = {claim_file(store, task): task.target.step for task in tasks}
+def workers_by_step(tasks: list[Task]) -> dict[int, int]:
+    """Return the id of the worker process that downloads each step: it holds the lock of its folder open."""
+    steps = {task.target.commit: task.target.step for task in tasks}
     found = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             for file in process.open_files() if process.name().startswith("ray::") else ():
-                if file.path in steps:
-                    found[steps[file.path]] = process.pid
+                lock = Path(file.path)
+                if lock.name.startswith(".repdyn-downloads-"):
+                    trees = lock.with_name(lock.name[1:]).glob("*/.cache/huggingface/trees/*.json")
+                    found |= {steps[tree.stem]: process.pid for tree in trees if tree.stem in steps}
     return found
-
-
-def claim_file(store: Store, task: Task) -> str:
-    """Return the path of a task's claim, determined in another store so that no worker is blocked."""
-    other = open_store(store.path.with_name("other"))
-    claim = other.claim(task.key(SETTINGS))
-    assert claim is not None
-    claim.release()
-    return claim.lock_file.replace(str(other.path), str(store.path))
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -23,7 +24,6 @@ from ray_helpers import (
     wait_until,
     workers_by_step,
 )
-from sweeping import settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints import ray_engine
@@ -48,8 +48,8 @@ def test_two_workers_store_the_same_rows_and_failures_as_one_process(cluster, hu
     observed: list[dict[int, int]] = []
     for task in tasks:
         slow(hub, task, bytes_per_second=70_000)
-    with repeatedly(lambda: observed.append(workers_by_step(store, tasks))):
-        report = sweep_with_ray(tasks, store, SETTINGS, Hub(), options())
+    with repeatedly(lambda: observed.append(workers_by_step(tasks))):
+        report = sweep_with_ray(tasks, store, options(), Hub())
     workers = {pid for moment in observed for pid in moment.values()}
     assert len(workers) == 2
     assert os.getpid() not in workers
@@ -78,7 +78,7 @@ def test_the_checkpoint_of_a_lost_worker_is_retried_or_recorded_as_failed(
 
     def kill() -> None:
         fetched = downloads_by_step(hub, tasks)
-        for step, pid in workers_by_step(store, tasks).items():
+        for step, pid in workers_by_step(tasks).items():
             times = len([before for before, _ in killed if before == step])
             if step in {0, 8} and times < min(fetched[step], {0: 1, 8: 2}[step]):
                 assert list((tmp_path / "downloads").rglob("*.incomplete"))
@@ -105,12 +105,11 @@ def test_the_checkpoint_of_a_lost_worker_is_retried_or_recorded_as_failed(
 
 def test_identical_failures_end_the_sweep(cluster, hub, tasks, store, options, tmp_path):
     slow(hub, tasks[-1], bytes_per_second=1000)
-    invalid = settings(loading=SETTINGS.loading, layers="nowhere.*")
     with pytest.raises(
         SweepStoppedError, match="^the first 5 checkpoints failed for the same reason: .*nowhere.*--retry-failed"
     ):
-        sweep_with_ray(tasks, store, invalid, Hub(), options())
-    assert partition_tasks(tasks, store, invalid).waiting == tasks[-1:]
+        sweep_with_ray(tasks, store, replace(options(), layers="nowhere.*"), Hub())
+    assert partition_tasks(tasks, store, replace(options(), layers="nowhere.*")).waiting == tasks[-1:]
     assert remaining_files(tmp_path / "downloads") == []
 
 
@@ -119,7 +118,7 @@ def test_no_network_in_a_worker_ends_the_sweep(tasks, store, options, monkeypatc
     with pytest.raises(
         SweepStoppedError, match="^the hub cannot be used, because HF_HUB_OFFLINE is set; unset it$"
     ) as raised:
-        sweep_with_ray(tasks, store, SETTINGS, Hub(), options("--workers", "1"))
+        sweep_with_ray(tasks, store, options("--workers", "1"), Hub())
     assert type(raised.value) is SweepStoppedError
     assert "Traceback" not in "".join(capfd.readouterr())
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
@@ -131,7 +130,7 @@ def test_the_error_for_a_cluster_without_the_disk_resource_says_how_to_add_it(cl
         r"start each with ray start --resources='\{\"disk_gb\": 200\}', or omit --max-disk$"
     )
     with pytest.raises(ValueError, match=message):
-        sweep_with_ray(tasks, store, SETTINGS, Hub(), options("--max-disk", "1GB"))
+        sweep_with_ray(tasks, store, options("--max-disk", "1GB"), Hub())
 
 
 def test_the_disk_budget_is_shared_by_all_workers(hub, published, probe, store, options, tmp_path):
@@ -154,7 +153,7 @@ def test_the_disk_budget_is_shared_by_all_workers(hub, published, probe, store, 
     before = signal.signal(signal.SIGTERM, on_sigterm)
     try:
         with repeatedly(look):
-            report = sweep_with_ray(tasks, store, SETTINGS, Hub(), options("--max-disk", str(int(1.5 * size))))
+            report = sweep_with_ray(tasks, store, options("--max-disk", str(int(1.5 * size))), Hub())
             assert signal.getsignal(signal.SIGTERM) is on_sigterm
     finally:
         signal.signal(signal.SIGTERM, before)

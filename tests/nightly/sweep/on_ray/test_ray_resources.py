@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from ray_helpers import SETTINGS, ray
+from ray_helpers import ray
 
 from repdyn.checkpoints import ray_engine
 from repdyn.checkpoints.hub import Hub
@@ -24,20 +24,20 @@ def test_an_unreachable_cluster(tasks, store, options, monkeypatch):
         "--head, set RAY_AUTH_MODE=token if it requires Ray's token, or unset RAY_ADDRESS$"
     )
     with pytest.raises(ValueError, match=message):
-        sweep_with_ray(tasks, store, SETTINGS, Hub(), options())
+        sweep_with_ray(tasks, store, options(), Hub())
 
 
 def test_the_error_without_ray_says_what_to_install(options, store, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     message = r"^expected Ray for --engine ray, which is not installed; pip install 'repdyn\[ray\]'$"
     with pytest.raises(ValueError, match=message):
-        sweep_with_ray([], store, SETTINGS, Hub(), options())
+        sweep_with_ray([], store, options(), Hub())
 
 
 def test_no_tasks_start_no_cluster_and_usage_statistics_are_off(options, store, monkeypatch):
     monkeypatch.setattr(ray, "init", None)
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
-    assert sweep_with_ray([], store, SETTINGS, Hub(), options()) == SweepResult()
+    assert sweep_with_ray([], store, options(), Hub()) == SweepResult()
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert os.environ["RAY_task_oom_retries"] == "3"  # noqa: SIM112
 
@@ -45,7 +45,7 @@ def test_no_tasks_start_no_cluster_and_usage_statistics_are_off(options, store, 
 def test_a_gpu_cannot_be_selected_by_index(options, store):
     message = "^expected --device cuda or cpu with --engine ray, which assigns the GPUs, got 'cuda:1'; select GPUs with CUDA_VISIBLE_DEVICES$"
     with pytest.raises(ValueError, match=message):
-        sweep_with_ray([], store, SETTINGS, Hub(), options("--device", "cuda:1"))
+        sweep_with_ray([], store, options("--device", "cuda:1"), Hub())
 
 
 def cluster_of(*machines: dict[str, float]) -> SimpleNamespace:
@@ -91,14 +91,14 @@ def test_a_task_that_fits_no_machine_is_an_error(options):
 )
 def test_a_task_requests_its_share_of_the_disk_budget(options, machines, max_disk, budget, gigabytes, requested):
     parsed = options("--max-disk", max_disk)
-    limits = ray_engine._download_limits(machines, parsed)
-    assert limits.budget_bytes == budget * 1e9
-    resources = ray_engine._resources(int(gigabytes * 1e9), machines, limits, parsed)
+    budget_bytes = ray_engine._budget(machines, parsed)
+    assert budget_bytes == budget * 1e9
+    resources = ray_engine._resources(int(gigabytes * 1e9), machines, budget_bytes, parsed)
     assert resources == {"num_cpus": 4, "num_gpus": 0, "resources": {"disk_gb": pytest.approx(requested, abs=1e-9)}}
 
 
 def test_a_task_requests_a_share_of_the_smallest_machine_and_a_gpu(options):
     parsed = options("--device", "cuda", "--workers", "3")
     machines = [{"CPU": 64, "GPU": 8}, {"CPU": 16, "GPU": 1}]
-    limits = ray_engine._download_limits(machines, parsed)
-    assert ray_engine._resources(10, machines, limits, parsed) == {"num_cpus": 5, "num_gpus": 1, "resources": {}}
+    budget_bytes = ray_engine._budget(machines, parsed)
+    assert ray_engine._resources(10, machines, budget_bytes, parsed) == {"num_cpus": 5, "num_gpus": 1, "resources": {}}

@@ -41,7 +41,7 @@ def test_a_model_of_one_length_is_tried_at_that_length(length):
 
 
 def test_what_fails_at_every_length_is_told_as_it_is(small_probe):
-    with pytest.raises(RuntimeError, match=r"The size of tensor a \(12\) must match the size of tensor b \(9\)"):
+    with pytest.raises(ValueError, match=r"The size of tensor a \(12\) must match the size of tensor b \(9\)"):
         causality(prepare(FixedLength(9)), small_probe)
 
 

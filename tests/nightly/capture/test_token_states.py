@@ -13,7 +13,6 @@ from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import positions_from, positions_name
-from repdyn.kernels import Undefined
 from repdyn.measurement.identity import layer_choice, metric_set
 
 DIM = 16
@@ -231,8 +230,8 @@ def test_attention_weights_between_tokens(choice, probe):
         _, expected = model.blocks[0].attention(normed, normed, normed, attn_mask=mask, average_attn_weights=False)
     assert tokens.tolist() == list(range(27, 36))
     torch.testing.assert_close(weights, expected[0, :, 2:, 2:])
-    with pytest.raises(Undefined, match="nothing in 'blocks.0' puts out attention weights, from each token to each"):
-        attention_weights(prepare(model), probe).of(None, 1)
+    with pytest.raises(RuntimeError, match="token_positions"):
+        attention_weights(prepare(model), probe)
 
 
 def tiny_llama():

@@ -1,0 +1,163 @@
+"""Capture: each layer's states at the sampled tokens, and errors that say what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small import HandWritten, random_tokens
+from torch import nn
+
+from repdyn import Probe, measure
+from repdyn.capture.capture import capture, causality
+from repdyn.capture.prepared_model import prepare
+
+
+def stream_of(model, tokens):
+    """The states that enter the first block and leave each."""
+    x = model.token(tokens) + model.position(torch.arange(tokens.shape[1]))
+    found = [x]
+    for block in model.blocks:
+        found.append(x := block(x))
+    return found
+
+
+@pytest.mark.parametrize("tokens_per_forward", [12, 36, 10_000])
+def test_layers_are_the_stream_at_the_sampled_tokens(tokens_per_forward, hand_written, small_probe):
+    states = capture(prepare(hand_written), small_probe, ["all"], tokens_per_forward=tokens_per_forward)
+    assert hand_written.training
+    sampled = small_probe.sample("all").ravel()
+    with torch.no_grad():
+        expected = stream_of(hand_written.eval(), small_probe.tokens.view(24, 12))
+    for layer, whole in zip(states.layers, expected, strict=True):
+        torch.testing.assert_close(layer.states[states.rows[sampled]], whole.flatten(0, 1)[sampled])
+
+
+def test_padding_changes_nothing(hand_written):
+    """States of padded sequences are those of the sequences alone."""
+    lengths = torch.tensor([9, 4, 7, 9, 3, 8])
+    mask = torch.arange(9) < lengths[:, None]
+    ids = random_tokens(6, 9)
+
+    class Masked(HandWritten):
+        def forward(self, input_ids, attention_mask):
+            return super().forward(input_ids)
+
+    model = Masked()
+    model.load_state_dict(hand_written.state_dict())
+    states = capture(prepare(model), probe := Probe.from_tokens(ids, mask, max_vectors=30), ["all"])
+    sampled = probe.sample("all").ravel()
+    with torch.no_grad():
+        whole = stream_of(model.eval(), ids)[-1][mask]
+    torch.testing.assert_close(states.layers[-1].states[states.rows[sampled]], whole[sampled])
+    with pytest.raises(ValueError, match="attention_mask"):
+        capture(prepare(hand_written), probe, ["all"])
+
+
+class WeightsFirst(nn.Module):
+    """Returns something of the shape of states before the states that the next block takes."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return self.block.norm(x), self.block(x)
+
+
+def test_the_states_are_what_the_next_block_takes(hand_written, small_probe):
+    class Unpacking(HandWritten):
+        def forward(self, tokens):
+            x = self.token(tokens) + self.position(torch.arange(tokens.shape[1]))
+            for block in self.blocks:
+                x = block(x)[1]
+            return self.head(self.norm(x))
+
+    model = Unpacking()
+    model.load_state_dict(hand_written.state_dict())
+    model.blocks = nn.ModuleList(WeightsFirst(block) for block in model.blocks)
+    found, expected = (capture(prepare(each), small_probe, ["all"]).layers for each in (model, hand_written))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.states, other.states)
+
+
+def test_blocks_that_pass_no_states_on_are_an_error_with_what_to_write(hand_written, small_probe):
+    class Nothing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(16, 16)
+
+        def forward(self, x):
+            return None
+
+    class OfHeads(HandWritten):
+        def forward(self, tokens):
+            x = self.token(tokens)
+            return x + sum(block(x) for block in self.blocks)
+
+    with pytest.raises(RuntimeError, match="layers="):
+        measure(OfHeads(), small_probe)
+    hand_written.blocks[1] = Nothing()
+    with pytest.raises(RuntimeError, match="layers="):
+        measure(hand_written, small_probe)
+    with pytest.raises(ValueError, match=r'"blocks\.\*"'):
+        prepare(hand_written, "layers.*")
+    with pytest.raises(ValueError, match="layers="):
+        prepare(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4)))
+
+
+def test_ids_beyond_the_vocabulary_are_an_error_that_says_so(hand_written):
+    """An IndexError from inside says nothing, and on a GPU the process is lost."""
+    probe = Probe.from_tokens(random_tokens(8, 12, vocabulary=60), max_vectors=48)
+    with pytest.raises(ValueError, match="vocabulary"):
+        measure(hand_written, probe)
+
+
+def test_errors_of_the_model_say_how_to_call_it(hand_written, small_probe):
+    class Needy(HandWritten):
+        def forward(self, tokens, temperature):
+            return super().forward(tokens) / temperature
+
+    with pytest.raises(ValueError, match=r"forward=lambda model, batch: model\(batch.input_ids, temperature=") as error:
+        measure(Needy(), small_probe)
+    assert isinstance(error.value.__cause__, TypeError)
+    assert measure(Needy(), small_probe, forward=lambda model, batch: model(batch.input_ids, temperature=1.0)).rows
+    with pytest.raises(ValueError, match="input_ids"):
+        measure(hand_written, Probe.from_tokens(random_tokens(4, 80), max_vectors=48))
+
+
+class OfDict(HandWritten):
+    def forward(self, batch):
+        return super().forward(batch["input_ids"])
+
+
+class OfAnything(HandWritten):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args)
+
+
+@pytest.mark.parametrize("kind", [OfDict, OfAnything])
+def test_a_model_is_called_in_the_way_that_it_takes(kind, hand_written, small_probe):
+    model = kind()
+    model.load_state_dict(hand_written.state_dict())
+    values = [[row.value for row in measure(m, small_probe, ["anisotropy"]).rows] for m in (model, hand_written)]
+    assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_causality(causal, small_probe):
+    torch.manual_seed(0)
+    assert causality(prepare(HandWritten(causal=causal)), small_probe) == {None: causal}
+
+
+def test_positions_that_are_no_tokens_are_left_out(small_probe):
+    class WithMeta(HandWritten):
+        def forward(self, tokens):
+            x = self.token(tokens) + self.position(torch.arange(tokens.shape[1]))
+            x = torch.cat([self.position.weight[-2:].expand(len(x), -1, -1), x], dim=1)
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    with pytest.raises(RuntimeError, match=r"token_positions=slice\(2, None\)"):
+        measure(WithMeta(), small_probe)
+    assert measure(WithMeta(), small_probe, token_positions=slice(2, None)).rows

@@ -1,0 +1,349 @@
+"""Measuring runs a shadow of a model: nothing that a forward pass writes is found in the model afterwards."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+import weakref
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from small import HandWritten, random_tokens
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from repdyn import Probe, measure
+from repdyn.capture.prepared_model import prepare
+from repdyn.capture.shadow import NoShadow, shadow
+from repdyn.measurement.measure import measure_with
+from repdyn.measurement.options import MeasurementOptions
+
+LOSSES: list[float] = []
+CALLS = {"n": 0}
+DRAW = np.random.default_rng(3)
+
+
+@dataclass
+class Cache:
+    """A plain object, as caches are."""
+
+    tensors: list = field(default_factory=list)
+    length: int = 0
+
+
+class Slotted:
+    __slots__ = ("seen",)
+
+    def __init__(self):
+        self.seen = []
+
+
+class Part(nn.Module):
+    """Something between the embedding and the blocks whose forward writes in one of many ways."""
+
+    n_made = 0
+    WRITES: ClassVar = {
+        "list": lambda self, x: self.items.append(x.sum().item()),
+        "dict of lists": lambda self, x: self.by_length[x.shape[1]].append(1),
+        "deque": lambda self, x: self.recent.append(x.detach()),
+        "counter": lambda self, x: self.counter.update(["calls"]),
+        "private number": lambda self, x: setattr(self, "_n", self._n + 1),
+        "new attribute": lambda self, x: setattr(self, "latest", x.detach()),
+        "tensor attribute": lambda self, x: self.plain.add_(1),
+        "tensor replaced": lambda self, x: setattr(self, "plain", x.detach().mean((0, 1))),
+        "buffer": lambda self, x: self.load.add_(1),
+        "big buffer": lambda self, x: self.big.mul_(2),
+        "weight": lambda self, x: self.scale.data.mul_(2),
+        "weight in place": lambda self, x: self.scale.mul_(2),
+        "data of a weight": lambda self, x: setattr(self.scale, "data", self.scale.data * 2),
+        "object": lambda self, x: (self.cache.tensors.append(x), setattr(self.cache, "length", x.shape[1])),
+        "slots": lambda self, x: self.slotted.seen.append(1),
+        "submodule replaced": lambda self, x: setattr(self, "inner", nn.Identity()),
+        "flags": lambda self, x: self.train(),
+        "torch generator": lambda self, x: torch.rand(1, generator=self.of_torch),
+        "numpy generator": lambda self, x: self.of_numpy.random(),
+        "python generator": lambda self, x: self.of_python.random(),
+        "bound method": lambda self, x: self.bound(),
+        "closure": lambda self, x: self.closed(),
+        "partial": lambda self, x: self.partial(),
+        "weak reference": lambda self, x: self.me().items.append(1),
+        "global list": lambda self, x: LOSSES.append(1.0),
+        "global dict": lambda self, x: CALLS.update(n=CALLS["n"] + 1),
+        "global generator": lambda self, x: DRAW.random(),
+        "class variable": lambda self, x: setattr(Part, "n_made", Part.n_made + 1),
+        "global random state": lambda self, x: (torch.rand(1), random.random(), np.random.rand()),
+    }
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.items, self.by_length, self.recent = kind, [], defaultdict(list), deque(maxlen=3)
+        self.counter, self._n, self.plain, self.cache, self.slotted = Counter(), 0, torch.zeros(16), Cache(), Slotted()
+        self.scale, self.inner = nn.Parameter(torch.ones(16)), nn.Linear(2, 2)
+        self.register_buffer("load", torch.zeros(2))
+        self.register_buffer("big", torch.ones(600_000))
+        self.of_torch = torch.Generator().manual_seed(1)
+        self.of_numpy, self.of_python = np.random.default_rng(1), random.Random(1)
+        self.bound, self.partial, self.me = self.note, functools.partial(Part.note, self), weakref.ref(self)
+        here = self
+        self.closed = lambda: here.note()
+
+    def note(self):
+        self.items.append(1)
+
+    def forward(self, x):
+        self.WRITES[self.kind](self, x)
+        return x * self.scale
+
+
+def state_of(model):
+    outside = LOSSES, CALLS, DRAW, Part.n_made, torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()
+    return plain(model.position[1]), plain(outside), [module.training for module in model.modules()]
+
+
+def plain(value, seen=()):
+    """Values that can be compared, of whatever is in an object."""
+    if id(value) in seen or (callable(value) and not isinstance(value, nn.Module | weakref.ref)):
+        return "a function or a cycle"
+    inner = (*seen, id(value))
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.double().sum().item(), id(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, torch.Generator):
+        return value.get_state().tolist()
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, dict):
+        return {key: plain(part, inner) for key, part in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return [plain(part, inner) for part in value]
+    if isinstance(value, Slotted):
+        return plain(value.seen)
+    return plain(vars(value), inner) if hasattr(value, "__dict__") else repr(value)
+
+
+def writing(kind):
+    torch.manual_seed(0)
+    model = HandWritten()
+    model.position = nn.Sequential(model.position, Part(kind))
+    return model
+
+
+def values(model, probe):
+    return [row.value for row in measure(model, probe, ["anisotropy"]).rows]
+
+
+@pytest.fixture(scope="module")
+def probe():
+    return Probe.from_tokens(random_tokens(24, 12), max_vectors=96)
+
+
+@pytest.mark.parametrize("kind", Part.WRITES)
+def test_what_a_forward_pass_writes_is_not_found_in_the_model(kind, probe):
+    model = writing(kind)
+    before, weights = state_of(model), [p.data_ptr() for p in model.parameters()]
+    rows = measure(model, probe, ["anisotropy"]).rows
+    assert {row.way for row in rows} == {"shadow"}
+    assert state_of(model) == before
+    assert [p.data_ptr() for p in model.parameters()] == weights
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_shadow_gives_the_very_same_values_and_no_memory_of_weights():
+    torch.manual_seed(0)
+    model, tokens = HandWritten().eval(), random_tokens(2, 12)
+    other = shadow(model)
+    with torch.no_grad():
+        assert torch.equal(other(tokens), model(tokens))
+    assert [p.data_ptr() for p in other.parameters()] == [p.data_ptr() for p in model.parameters()]
+    assert not {id(module) for module in other.modules()} & {id(module) for module in model.modules()}
+
+
+def test_hooks_that_look_on_see_nothing_and_hooks_that_change_something_act(probe):
+    torch.manual_seed(0)
+    model, seen, shift = HandWritten(), Counter(), torch.linspace(-3, 3, 16)
+
+    class Statistics:
+        mean = 0.0
+
+        def __call__(self, module, args, output):
+            self.mean = 0.9 * self.mean + output.mean().item()
+
+    def count(module, args, output):
+        seen["calls"] += 1
+
+    def write(module, args, output):
+        output.add_(shift)
+
+    statistics = Statistics()
+    plain = values(model, probe)
+    model.blocks[0].register_forward_hook(count)
+    model.blocks[1].register_forward_hook(statistics)
+    handle = nn.modules.module.register_module_forward_hook(count)
+    try:
+        assert values(model, probe) == plain
+        assert nn.modules.module._global_forward_hooks[handle.id] is count
+        model.blocks[1].register_forward_hook(lambda module, args, output: output + shift)
+        added = values(model, probe)
+        assert added != plain
+        model.blocks[1]._forward_hooks.popitem()
+        model.blocks[1].register_forward_hook(write)
+        assert values(model, probe) == added
+    finally:
+        handle.remove()
+    assert not seen
+    assert statistics.mean == 0
+    model.blocks[0](torch.zeros(1, 2, 16))
+    assert seen["calls"] == 1
+
+
+@pytest.mark.parametrize("make", ["weight_norm", "spectral_norm", "pruned", "old_weight_norm", "old_spectral_norm"])
+@pytest.mark.filterwarnings("ignore")
+def test_hooks_that_make_weights_act(make, probe):
+    torch.manual_seed(0)
+    model = HandWritten()
+    layer = model.blocks[1].feed_forward[3]
+    {
+        "weight_norm": parametrizations.weight_norm,
+        "spectral_norm": parametrizations.spectral_norm,
+        "pruned": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+        "old_weight_norm": nn.utils.weight_norm,
+        "old_spectral_norm": nn.utils.spectral_norm,
+    }[make](layer)
+    with torch.no_grad():
+        next(layer.parameters()).mul_(3)
+    state = copy.deepcopy(model.state_dict())
+    assert values(model, probe)
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    with torch.no_grad():
+        found, expected = shadow(model).eval()(random_tokens(2, 12)), model.eval()(random_tokens(2, 12))
+    assert torch.equal(found, expected)
+
+
+def test_other_weights_stand_in_for_the_models_own(probe):
+    torch.manual_seed(0)
+    model, averaged = HandWritten(), HandWritten()
+    model.head.weight, averaged.head.weight = model.token.weight, averaged.token.weight
+    before = copy.deepcopy(model.state_dict())
+    parameters = {f"module.{name}": p for name, p in averaged.named_parameters()}
+    options = MeasurementOptions(metrics=["anisotropy"])
+    rows = measure_with(torch.compile(model), probe, options, parameters=parameters).rows
+    assert [row.value for row in rows] == values(averaged, probe)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    with pytest.raises(ValueError, match="named_parameters"):
+        prepare(model, parameters={"tokens.weight": averaged.token.weight})
+    with pytest.raises(ValueError, match="shape"):
+        prepare(model, parameters={"token.weight": averaged.token.weight[:3]})
+
+
+def test_parts_that_are_compiled_lazy_or_of_forwards_of_their_own(probe):
+    """A patched forward that still calls the original module would run blocks whose hooks nobody sees."""
+    torch.manual_seed(0)
+    model = HandWritten()
+    plain = values(model, probe)
+    model.blocks[0] = torch.compile(model.blocks[0])
+    inner = model.blocks[1].forward
+    model.blocks[1].forward = lambda x: inner(x)
+    model.blocks[2].forward = torch.compile(model.blocks[2].forward)
+    assert values(model, probe) == plain
+    model.head = nn.LazyLinear(50)
+    assert values(model, probe) == plain
+    assert model.head.has_uninitialized_params()
+    assert type(model.head) is nn.LazyLinear
+    assert model.head._initialize_hook.id in model.head._forward_pre_hooks
+
+
+def test_a_model_without_a_shadow_is_restored(probe):
+    torch.manual_seed(0)
+    model = HandWritten().eval()
+    model.norm = torch.jit.script(model.norm)
+    model.register_buffer("n", torch.zeros(1))
+    model.register_forward_pre_hook(lambda module, args: module.n.add_(1) and None)
+    with pytest.raises(NoShadow):
+        shadow(model)
+    rows = measure(model, probe, ["anisotropy"]).rows
+    assert {row.way for row in rows} == {"restored"}
+    assert model.n == 0
+    with pytest.raises(ValueError, match="copy"):
+        prepare(model, parameters={"token.weight": model.token.weight})
+
+
+def test_weights_that_code_out_of_sight_overwrites_are_an_error(probe):
+    class Hidden(HandWritten):
+        n_calls = 0
+
+        def forward(self, tokens):
+            if tokens.shape[0] > 4:  # not in the first pass, which is watched
+                self.head.weight.add_(1)
+            return super().forward(tokens)
+
+    with pytest.raises(RuntimeError, match=r"head\.weight"):
+        measure(Hidden(), probe, ["anisotropy"])
+
+
+class Counting(TorchFunctionMode):
+    n = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.n += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *("inference", "no_grad", "autocast", "anomaly", "deterministic", "float64", "meta", "mode", "flops", "numpy"),
+        "precision",
+    ],
+)
+def test_the_callers_settings_neither_matter_nor_change(state, probe, monkeypatch):
+    torch.manual_seed(0)
+    model = HandWritten()
+    plain = values(model, probe)
+    mode, flops = Counting(), FlopCounterMode(display=False)
+    contexts = {
+        "inference": torch.inference_mode,
+        "no_grad": torch.no_grad,
+        "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+        "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+        "meta": lambda: torch.device("meta"),
+        "mode": lambda: mode,
+        "flops": lambda: flops,
+        "numpy": lambda: np.errstate(all="raise"),
+    }
+    settings = {
+        "deterministic": (torch.use_deterministic_algorithms, True, False),
+        "float64": (torch.set_default_dtype, torch.float64, torch.float32),
+        "precision": (torch.set_float32_matmul_precision, "medium", "highest"),
+    }
+    set_, there, back = settings.get(state, (lambda _: None, None, None))
+    set_(there)
+    try:
+        with contexts.get(state, torch.enable_grad)():
+            before = settings_now()
+            n_before = mode.n
+            found = values(model, probe)
+            assert mode.n == n_before
+            assert settings_now() == before
+    finally:
+        set_(back)
+    assert found == plain
+    assert flops.get_total_flops() == 0
+    model(random_tokens(2, 12)).sum().backward()
+
+
+def settings_now():
+    return (
+        *(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")),
+        *(torch.is_anomaly_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype()),
+        *(torch.get_default_device(), torch.get_float32_matmul_precision(), str(np.geterr())),
+    )
