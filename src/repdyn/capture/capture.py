@@ -21,13 +21,12 @@ from torch import Tensor
 from repdyn.capture import model_checks
 from repdyn.capture.branches import find_branches
 from repdyn.capture.embeddings import EmbeddingSearch
-from repdyn.capture.exchange import exchange_layers, rows_of_batches
 from repdyn.capture.forward import frozen_outputs
 from repdyn.capture.fsdp import class_name
 from repdyn.capture.model_checks import Trial
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.recorder import Recorder
-from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States
+from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States, exchange_layers, rows_of_batches
 from repdyn.capture.token_states import split_where_square
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.utils.distributed import ALONE, Ranks
