@@ -1,7 +1,7 @@
 """Measure the cost of a measurement relative to a training step, and of its kernels relative to a matrix product.
 
     python benchmarks/measurement_cost.py
-    python benchmarks/measurement_cost.py --config configs/encoder_enwik8.yaml --repeats 9
+    python benchmarks/measurement_cost.py --config configs/decoder_enwik8.yaml --repeats 9
     python benchmarks/measurement_cost.py --device cuda        and the largest memory of a measurement there
 
 Prints ratios taken within one process, each the median over interleaved repeats with its range; absolute times are
@@ -26,7 +26,7 @@ from repdyn.data.datamodule import TextDataModule
 from repdyn.measurement.memory import working_bytes
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import LanguageModel, objective_of
-from repdyn.probe.design import INDEPENDENT
+from repdyn.probe.design import BATCH_VECTORS, INDEPENDENT
 from repdyn.utils.precision import has_fast_bfloat16
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "decoder_enwik8.yaml", help="whose sizes")
+    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "quickstart.yaml", help="whose sizes")
     parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats (default: %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
     options = parser.parse_args()
@@ -46,7 +46,7 @@ def main() -> None:
 
 def _probe(settings: dict, vocab_size: int) -> Probe:
     """Return a probe of random tokens with as many windows as the design needs; the built-in text has fewer."""
-    design, batch = INDEPENDENT, settings["batch_vectors"]
+    design, batch = INDEPENDENT, settings.get("batch_vectors", BATCH_VECTORS)
     n_batches = settings["max_vectors"] // batch
     length = min(design.window_tokens or settings["sequence_length"], settings["sequence_length"])
     shape = design.required_windows(n_batches, batch, length), length

@@ -103,7 +103,7 @@ class TextDataModule(LightningDataModule):
         self.num_workers = num_workers
         self.seed = seed
         self.max_vectors = max_vectors
-        self.batch_vectors = batch_vectors
+        self.batch_vectors = min(batch_vectors, max_vectors)
         self.max_bytes = max_bytes
         self.mask_probability = mask_probability
         self.classes = class_names(classes)
