@@ -26,6 +26,7 @@ from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import TokenStates
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
+from repdyn.utils.caller_state import plain_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -67,6 +68,7 @@ class AttentionWeights:
         return [(found.sequence(number).to(found.device), tokens) for number, tokens in enumerate(self.tokens)]
 
 
+@plain_state()
 def attention_weights(
     model: PreparedModel, probe: Probe, *, n_tokens: int = TOKENS, states_bytes: int = STATES_BYTES
 ) -> AttentionWeights:

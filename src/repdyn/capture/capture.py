@@ -29,6 +29,7 @@ from repdyn.capture.recorder import Recorder
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States, exchange_layers, rows_of_batches
 from repdyn.capture.token_states import split_where_square
 from repdyn.probe import Probe, ProbeBatch
+from repdyn.utils.caller_state import plain_state
 from repdyn.utils.distributed import ALONE, Ranks
 
 
@@ -36,6 +37,7 @@ def no_progress(share: float) -> None:
     """Ignore progress."""
 
 
+@plain_state()
 def capture(
     model: PreparedModel,
     probe: Probe,
@@ -110,6 +112,7 @@ def _batches(
     return [part for batch in whole for part in split_where_square(batch, model.token_positions)]
 
 
+@plain_state()
 def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_BYTES) -> dict[str | None, bool | None]:
     """Return for each stack whether no position sees a later one.
 

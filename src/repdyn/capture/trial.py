@@ -16,6 +16,7 @@ from repdyn.capture.states import STATES_BYTES
 from repdyn.capture.token_states import split_where_square
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.content import padded_batches
+from repdyn.utils.caller_state import plain_state
 
 _TIMED_SHARE = 8
 """A trial times at most one in so many of a probe's windows."""
@@ -31,6 +32,7 @@ class Expected:
     """(dim,) one vector of each layer."""
 
 
+@plain_state()
 def try_model(model: PreparedModel, probe: Probe) -> None:
     """Run a model on up to three windows of a probe that ask most of it; it is left as it was.
 
@@ -42,6 +44,7 @@ def try_model(model: PreparedModel, probe: Probe) -> None:
     record(model.on(probe), [batch], np.arange(len(batch.tokens)), STATES_BYTES)
 
 
+@plain_state()
 def expect(model: PreparedModel, probe: Probe, tokens_per_forward: int) -> Expected:
     """Run a model on one batch such as a measurement runs, and return what a whole probe takes."""
     model = model.on(probe)

@@ -103,7 +103,7 @@ def sweep(
     """
     if isinstance(options.get("suite"), str):
         options["suite"] = [options["suite"]]
-    prepared = prepare(SweepOptions(source=source, store=store, **options), say=lambda line: None)
+    prepared = prepare(SweepOptions(source=source, store=store, **options).on_device(), say=lambda line: None)
     place = open_store(prepared.options.place())
     outcome = measure_prepared(prepared, place, say=lambda line: None, quiet=quiet)
     place.drain(120.0)
@@ -154,7 +154,7 @@ def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool 
     from repdyn.checkpoints.run import check_comparable, describe_other_designs, store_foreign
     from repdyn.utils.quiet import without_reports
 
-    options, hub = prepared.options.on_device(), prepared.hub
+    options, hub = prepared.options, prepared.hub
     # its remarks on a model that works, such as kernels that are not installed, look like errors
     with without_reports():
         every_task, without_probe = tasks_of(prepared.sources)

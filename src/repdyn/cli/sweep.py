@@ -147,7 +147,7 @@ def _run(
 
     say = partial(print_line, console)
     warn = partial(print_line, console, style="yellow")
-    prepared = prepare(options, models, say=warn)
+    prepared = prepare(options if plans is not None else options.on_device(), models, say=warn)
     for note in announce(prepared.n_distinct()) if announce is not None else ():
         warn(note)
     store = open_store(options.place())
