@@ -264,8 +264,10 @@ def test_parts_that_are_compiled_lazy_or_of_forwards_of_their_own(probe):
 
 def test_a_model_without_a_shadow_is_restored(probe):
     torch.manual_seed(0)
-    model = HandWritten().eval()
+    model = HandWritten()
+    model.blocks[0].eval()
     model.norm = torch.jit.script(model.norm)
+    flags = [module.training for module in model.modules()]
     model.register_buffer("n", torch.zeros(1))
     model.register_forward_pre_hook(lambda module, args: module.n.add_(1) and None)
     with pytest.raises(NoShadow):
@@ -273,6 +275,7 @@ def test_a_model_without_a_shadow_is_restored(probe):
     rows = measure(model, probe, ["anisotropy"]).rows
     assert {row.way for row in rows} == {"restored"}
     assert model.n == 0
+    assert [module.training for module in model.modules()] == flags
     with pytest.raises(ValueError, match="copy"):
         prepare(model, parameters={"token.weight": model.token.weight})
 

@@ -165,7 +165,7 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
     Raises:
         RuntimeError: a weight or a buffer was overwritten by code invisible to PyTorch, and cannot be restored.
     """
-    modules = [(module, _plain_attributes(module), _members(module)) for module in model.modules()]
+    modules = [(m, m.training, _plain_attributes(m), _members(m)) for m in model.modules()]
     tensors = {n: t for n, t in [*model.named_parameters(), *model.named_buffers()] if not t.is_inference()}
     versions = {name: tensor._version for name, tensor in tensors.items()}
     by_address: dict[int, list[Tensor]] = {}
@@ -179,8 +179,10 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
             yield watch
     finally:
         watch.restore()
-        for module, attributes, members in modules:
+        for module, is_training, attributes, members in modules:
             _restore(module, attributes, members)
+            if module.training != is_training:  # of TorchScript it is no plain attribute
+                module.training = is_training
     lost = [n for n, t in tensors.items() if t._version != versions[n] and address(t) not in watch.saved]
     if lost:
         raise RuntimeError(_OVERWRITTEN.format(lost[0]))
