@@ -135,10 +135,15 @@ def test_a_profile_jumps_relative_to_its_history():
 
 
 def test_scalars_and_heads_and_failures():
-    rows = [make_scalar(0, 2.0), make_scalar(10, 3.0), *make_failures(20, run="decoder-quickstart", revision=None)]
+    rows = [
+        make_scalar(0, 2.0),
+        make_scalar(10, 2.1),
+        make_scalar(20, 4.0),
+        *make_failures(30, run="decoder-quickstart", revision=None),
+    ]
     rows += series([8, 1], head=0)
     (alert,) = find_alerts(to_frame(rows))
-    assert alert.message == "train/loss rose to 1.25 times what it was or more: 2 at step 0, now 3"
+    assert alert.message == "train/loss rose to 1.25 times what it was or more: 2.1 at step 10, now 4"
     assert (alert.layer, alert.subset) == (None, None)
 
 

@@ -172,9 +172,13 @@ def test_batches_of_the_first_subset_are_not_copied(hand_written, small_probe):
 
 def test_each_token_runs_once_beside_the_few_sequences_that_tell_causality(hand_written, small_probe):
     n_sequences = []
-    hand_written.register_forward_pre_hook(lambda _, args: n_sequences.append(len(args[0])))
-    measure(hand_written, small_probe, tokens_per_forward=96)
-    assert n_sequences == [4, 4, 1, 1, 8, 8, 8]
+
+    def forward(model, batch):
+        n_sequences.append(len(batch.input_ids))
+        return model(batch.input_ids)
+
+    measure(hand_written, small_probe, forward=forward, tokens_per_forward=96)
+    assert n_sequences == [1, 4, 4, 1, 1, 8, 8, 8]  # the first one tells what the model writes to
 
 
 def test_no_sink_takes_a_sink_out():

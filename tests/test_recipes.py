@@ -24,7 +24,6 @@ from synthetic_runs import (
 )
 
 from repdyn import Probe, open_store
-from repdyn.cli import sweep
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.probe.design import MAX_VECTORS
@@ -442,7 +441,7 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     # or it would end this process rather than wait for a download that it has given up
-    monkeypatch.setattr(sweep, "has_abandoned_threads", lambda: False)
+    monkeypatch.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
 
     def command(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as stop:

@@ -12,7 +12,6 @@ import torch
 from hub_server import HubServer
 
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.cli import sweep
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.models import build_model
@@ -83,7 +82,7 @@ def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
     publish(hub, recipe, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(sweep, "has_abandoned_threads", lambda: False)
+    monkeypatch.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
     text = tmp_path / "text.txt"
     text.write_bytes(builtin_corpus().data[:100_000])
     sampling = ("--text", str(text), "--sequence-length", "16", "--max-vectors", "512")

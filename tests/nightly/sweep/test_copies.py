@@ -14,7 +14,6 @@ from hub_server import HubServer
 from transformers import AutoModel, AutoModelForCausalLM
 
 from repdyn import insights, open_store, query
-from repdyn.cli import sweep as cli
 from repdyn.cli.sweep import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.store import Store
@@ -30,7 +29,9 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     """Return a function that runs the command in an empty folder and returns its exit status, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(cli, "has_abandoned_threads", lambda: False)  # or it would end this process
+    monkeypatch.setattr(
+        "repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False
+    )  # or it would end this process
     monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda store, names: None)
     monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
 

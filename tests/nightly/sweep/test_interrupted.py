@@ -20,7 +20,6 @@ from small import random_tokens
 
 from repdyn import Probe, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
-from repdyn.cli import sweep as cli
 from repdyn.cli.sweep import main
 from repdyn.store import Store
 
@@ -75,7 +74,7 @@ class PublishedCheckpoint:
         """The same in this process, undisturbed and without figures."""
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("signal.signal", lambda *_: None)
-            patched.setattr(cli, "has_abandoned_threads", lambda: False)
+            patched.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
             patched.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
             patched.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
             with pytest.raises(SystemExit, match="^0$"):
