@@ -75,7 +75,7 @@ class TopicDataModule(LightningDataModule):
         self.num_workers = num_workers
         self.seed = seed
         self.max_vectors = max_vectors
-        self.batch_vectors = batch_vectors
+        self.batch_vectors = min(batch_vectors, max_vectors)
         self.mask_probability = mask_probability
         self._validate_arguments()
         if beta is None:
