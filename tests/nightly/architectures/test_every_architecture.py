@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from lanes import extended_except
 from shrunk import VOCABULARY, NotBuilt, build
 from torch import nn
 from transformers import MixtralConfig, MixtralModel, PreTrainedModel
@@ -26,27 +25,10 @@ from repdyn.capture.capture import capture, causality
 from repdyn.capture.forward import call_with_tokens
 from repdyn.capture.prepared_model import prepare
 
-pytestmark = pytest.mark.slow
-
 LISTS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
 ARCHITECTURES = sorted(
     {pair for name in LISTS for pair in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").items()}
 )
-# Tested by default: families in wide use, and one that is refused.
-COMMON = {
-    ("bert", "BertForMaskedLM"),
-    ("bloom", "BloomForCausalLM"),
-    ("gpt2", "GPT2LMHeadModel"),
-    ("gpt_neox", "GPTNeoXForCausalLM"),
-    ("llama", "LlamaForCausalLM"),
-    ("mamba", "MambaForCausalLM"),
-    ("mixtral", "MixtralForCausalLM"),
-    ("modernbert", "ModernBertForMaskedLM"),
-    ("olmo2", "Olmo2ForCausalLM"),
-    ("qwen3", "Qwen3ForCausalLM"),
-    ("t5", "T5ForConditionalGeneration"),
-    ("flaubert", "FlaubertWithLMHeadModel"),
-}
 NOT_TEXT = {
     "gemma4_assistant": "continues another model's states",
     "musicgen": "reads codes of sounds",
@@ -90,7 +72,7 @@ def probe() -> Probe:
     return Probe.from_tokens(ids, max_vectors=64, batch_vectors=32)
 
 
-@pytest.mark.parametrize("architecture", extended_except(COMMON, ARCHITECTURES), ids="-".join)
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids="-".join)
 def test_every_architecture(architecture, probe):
     model_type, class_name = architecture
     if model_type in NOT_TEXT:
@@ -144,7 +126,6 @@ def padded(probe):
     return Probe.from_tokens(probe.tokens.view(-1, LENGTH), mask, max_vectors=48, pad_id=1)
 
 
-@pytest.mark.extended
 def test_counts(record_property, capsys):
     reasons = {}
     for model_type, class_name in ARCHITECTURES:

@@ -105,7 +105,6 @@ def assert_same(found, stack, reported, probe):
             torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("build", [bert, albert, llama, gpt2, bloom])
 def test_they_are_what_the_library_reports(build, probe):
     model = built(build)
@@ -172,38 +171,6 @@ def test_multihead_attention_is_asked_for_what_its_block_does_not_want(causal):
         torch.testing.assert_close(found.of(None, layer)[0][0], expected[0])
 
 
-def test_the_block_gets_from_its_attention_what_it_asked_for():
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention = nn.MultiheadAttention(16, num_heads=2, batch_first=True)
-
-        def forward(self, x):
-            answers.append([self.attention(x, x, x)[1], self.attention(x, x, x, need_weights=False)[1]])
-            return x + self.attention(x, x, x, None, True)[0]
-
-    answers = []
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(50, 16), Block())
-    probe = Probe.from_tokens(random_tokens(1, 12), max_vectors=6, batch_vectors=6)
-    found = attention_weights(prepare(model, layers="1"), probe).of(None, 1)[0][0]
-    assert answers[0][0].shape == (1, 12, 12)
-    assert answers[0][1] is None
-    torch.testing.assert_close(answers[0][0][0], found.mean(0))
-
-
-def test_pytorchs_own_encoder():
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(16, nhead=2, dim_feedforward=32, batch_first=True)
-    model = nn.Sequential(nn.Embedding(50, 16), nn.TransformerEncoder(layer, N_LAYERS))
-    probe = Probe.from_tokens(random_tokens(2, 12), max_vectors=6, batch_vectors=6)
-    found = attention_weights(prepare(model), probe)
-    for index in range(1, N_LAYERS + 1):
-        weights = found.of(None, index)[1][0]
-        assert weights.shape == (2, 12, 12)
-        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 12))
-
-
 class Fused(nn.Module):
     def __init__(self):
         super().__init__()
@@ -257,14 +224,6 @@ def test_blocks_without_attention(build, with_weights, probe):
                 found.of(None, layer)
 
 
-def test_layers_that_are_none(probe):
-    found = attention_weights(prepare(built(gpt2)), probe)
-    with pytest.raises(Undefined, match="^it is no block's output$"):
-        found.of(None, 0)
-    with pytest.raises(Undefined, match="^no block ran as this layer$"):
-        found.of(None, 4)
-
-
 def test_layers_are_numbered_as_the_states_are(probe):
     model = built(gpt2)
     chosen = ["transformer.h.0", "transformer.h.2", "transformer.ln_f"]
@@ -298,11 +257,6 @@ def test_what_does_not_fit_into_memory_waits_in_a_file(probe):
             assert torch.equal(ours, theirs)
 
 
-def test_half_precision(probe):
-    found = attention_weights(prepare(built(llama).bfloat16()), probe)
-    assert {weights.dtype for weights, _ in found.of(None, 1)} == {torch.bfloat16}
-
-
 # left as it was
 
 
@@ -324,7 +278,6 @@ def assert_unchanged(before, after):
     assert before["random"][1:] == after["random"][1:]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("build", [bert, albert, llama, gpt2, bloom, t5])
 def test_the_model_is_left_as_it_was(build, probe):
     model = built(build).train()
@@ -347,7 +300,6 @@ def fails(*_):
     raise RuntimeError("out of luck")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_training_goes_on_bit_for_bit(compiled, probe):
     def trained(looked_at):

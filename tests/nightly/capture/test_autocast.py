@@ -77,7 +77,3 @@ class SwitchedOff(HandWritten):
 )
 def test_autocast_that_the_model_enters_is_recorded(small_probe, make, precision):
     assert {row.dtype for row in measure(make(), small_probe).rows} == {precision}
-
-
-def test_autocast_of_the_precision_of_the_states_needs_no_mention(small_probe):
-    assert {row.dtype for row in measure(InsideTheModel().bfloat16(), small_probe).rows} == {"bfloat16"}

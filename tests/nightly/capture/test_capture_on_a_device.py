@@ -14,8 +14,6 @@ from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
 
-pytestmark = pytest.mark.slow
-
 SMALL = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 T5 = {"vocab_size": 50, "d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "d_kv": 16}
 MODELS = {

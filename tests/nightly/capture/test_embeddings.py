@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from small import HandWritten, random_tokens
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.fsdp import fully_shard
 from transformers import (
     BartConfig,
     BartModel,
@@ -106,7 +106,6 @@ def xlnet():
     return model, model.word_embedding
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [hand_written, positions_first, by_name, scaled, bert, gpt2, bart, xlnet])
 def test_the_table_that_is_given_the_tokens(make, small_probe):
     model, embedding = make()
@@ -115,21 +114,6 @@ def test_the_table_that_is_given_the_tokens(make, small_probe):
     assert table.data_ptr() == embedding.weight.data_ptr()
     assert not table.requires_grad
     assert all(not m._forward_pre_hooks and not m._forward_hooks for m in model.modules())
-
-
-def test_padded_tokens_are_recognised():
-    lengths = torch.tensor([3, 9, 4, 7, 2, 9])
-    mask = (torch.arange(9)[None, :] < lengths[:, None]).long()
-    probe = Probe.from_tokens(random_tokens(6, 9), mask, max_vectors=20)
-    model, embedding = bert()
-    for tokens_per_forward in (9, 1000):
-        found = table_of(model, probe, tokens_per_forward=tokens_per_forward)
-        assert found.data_ptr() == embedding.weight.data_ptr()
-
-
-def test_it_is_not_asked_for_by_default(small_probe):
-    said = capture(prepare(HandWritten()), small_probe, ["all"]).embeddings
-    assert said == "the input embeddings were not captured"
 
 
 class Functional(HandWritten):
@@ -216,12 +200,3 @@ def test_shards_of_fsdp2_are_brought_together(one_process, small_probe):
     table = table_of(model, small_probe)
     assert type(table) is torch.Tensor
     assert torch.equal(table, expected)
-
-
-def test_whole_weights_of_fsdp1_are_a_table(one_process, small_probe):
-    model = HandWritten()
-    expected = model.token.weight.detach().clone()
-    settings = {"sharding_strategy": ShardingStrategy.NO_SHARD, "device_id": torch.device("cpu")}
-    sharded = FullyShardedDataParallel(model, use_orig_params=True, **settings)
-    table = table_of(sharded, small_probe)
-    assert table == NOT_IN_MEMORY if isinstance(table, str) else torch.equal(table, expected)

@@ -62,7 +62,6 @@ def test_the_head_gives_the_model_s_own_logits(family):
     assert torch.allclose(found, logits, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "settings", "factor", "cap"),
     [
@@ -83,16 +82,6 @@ def test_a_cap_that_small_logits_do_not_show_is_that_of_the_configuration():
     head, found, logits = head_and_logits(model)
     assert torch.allclose(found, logits, atol=1e-5)
     assert head.scale.cap == 1e6
-
-
-def test_the_model_is_left_as_it_was():
-    model = of_family("bert").train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    head = find_output_head(prepare(model), IDS)
-    head(torch.randn(3, 16))
-    assert all(module.training for module in model.modules())
-    assert not any(module._forward_hooks for module in model.modules())
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 class Mixing(BertForMaskedLM):
@@ -146,7 +135,6 @@ def test_states_are_no_logits(dim):
     assert find_output_head(prepare(body), IDS) == output_head.NO_LOGITS
 
 
-@pytest.mark.slow
 def test_on_a_device():
     model = of_family("gpt_neox")
     states = torch.randn(5, 16)

@@ -6,11 +6,10 @@ import copy
 
 import pytest
 import torch
-from small import Block, HandWritten, random_tokens
+from small import Block, HandWritten
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, RwkvConfig, RwkvModel
 
-from repdyn import Probe
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 
@@ -93,7 +92,6 @@ class ByName(Streams):
         return x
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layers", [None, "blocks.*"], ids=["found", "named"])
 @pytest.mark.parametrize(
     ("model_class", "block_class"),
@@ -102,27 +100,6 @@ class ByName(Streams):
 )
 def test_states_are_what_runs_from_block_to_block(model_class, block_class, layers, small_probe):
     assert_layers_are_the_stream(with_blocks(model_class, block_class), small_probe, layers)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_windows_are_read_only_where_something_is_sampled(causal):
-    model = with_blocks(PairPassedOn, BranchFirst)
-    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=6)
-    sampled = probe.sample("all").ravel()
-    shapes = []
-
-    def forward(model, batch):
-        shapes.append(tuple(batch.input_ids.shape))
-        model(batch.input_ids)
-
-    states = capture(prepare(model, forward=forward), probe, ["all"], causal=causal, tokens_per_forward=12)
-    read = shapes[-len(sampled) :]  # trial runs come before
-    assert [layer.states.shape for layer in states.layers] == [(6, DIM)] * 4
-    assert sorted(length for _, length in read) == sorted(sampled % 12 + 1 if causal else [12] * 6)
-    whole = capture(prepare(model), probe, ["all"], tokens_per_forward=1200)
-    for layer, same in zip(states.layers, whole.layers, strict=True):
-        rows = [states.rows_of(sampled), whole.rows_of(sampled)]
-        torch.testing.assert_close(layer.states[rows[0]], same.states[rows[1]])
 
 
 class BranchesInPairs(HandWritten):
@@ -176,10 +153,6 @@ def test_blocks_that_pass_no_stream_on_are_refused(make, before, after, small_pr
         "or run the model once with forward=; the model has ",
     ):
         capture(prepare(make()), small_probe, ["all"])
-
-
-def test_blocks_that_are_named_need_not_pass_a_stream_on(small_probe):
-    assert len(capture(prepare(BranchesInPairs(), "blocks.*.*"), small_probe, ["all"]).layers) == 7
 
 
 def test_states_may_be_scaled_between_blocks(small_probe):

@@ -80,13 +80,6 @@ def test_the_pattern_of_the_message_gives_the_stream(small_probe):
         torch.testing.assert_close(layer.states[states.rows[sampled]], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_lists_of_leaves_are_no_layers():
-    model = nn.Module()
-    model.stages = nn.ModuleList(nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]) for _ in range(2))
-    with pytest.raises(ValueError, match=r'layers= one of: "stages\.\*\.1" \(2 of Linear\), "stages\.\*\.0"'):
-        find_blocks(model)
-
-
 def test_stages_of_whole_blocks_are_flattened():
     model = nn.Module()
     model.stages = nn.ModuleList(nn.ModuleList(Block(16, True) for _ in range(2)) for _ in range(3))
@@ -124,15 +117,6 @@ class InPairs(nn.Module):
         return x
 
 
-def test_parts_of_blocks_of_one_class_are_no_layers(small_probe):
-    with pytest.raises(ValueError, match="expected blocks of one kind, but the lists in 'layers' of InPairs") as caught:
-        measure(InPairs(flat=False), small_probe)
-    assert "(Around of LayerNorm and Attention, Around of LayerNorm and Sequential)" in str(caught.value)
-    assert '"layers.*.1" (3 of Around), "layers.*.0" (3 of Around)' in str(caught.value)
-    found = measure(InPairs(flat=False), small_probe, layers="layers.*.1").rows
-    assert {row.layer: row.module for row in found if row.layer} == {n + 1: f"layers.{n}.1" for n in range(3)}
-
-
 def test_parts_of_blocks_in_turn_are_no_layers(small_probe):
     with pytest.raises(ValueError, match="expected a list of whole blocks, but modules that have no part in") as caught:
         measure(InPairs(flat=True), small_probe)
@@ -159,11 +143,3 @@ def test_whole_blocks_whose_attention_takes_turns_are_layers():
     linear = lambda: nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))  # noqa: E731
     model.layers = nn.ModuleList(Whole(kind()) for _ in range(3) for kind in (lambda: Attention(16), linear))
     assert len(find_blocks(model)) == 6
-
-
-def test_blocks_of_a_stage_may_differ_in_what_has_no_weights():
-    model = nn.Module()
-    model.stages = nn.ModuleList(
-        nn.ModuleList(Whole(Attention(16), dropout=number > 0) for number in range(2)) for _ in range(2)
-    )
-    assert len(find_blocks(model)) == 4

@@ -12,7 +12,6 @@ from repdyn import Probe, measure
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
-from repdyn.capture.token_states import positions_from, positions_name
 from repdyn.measurement.identity import layer_choice, metric_set
 
 DIM = 16
@@ -40,13 +39,6 @@ class WithMeta(HandWritten):
             x = block(x)
             self.stream.append(x)
         return self.head(self.norm(x))[:, self.n_meta :]
-
-
-class Registers(WithMeta):
-    """Puts them after the tokens."""
-
-    def embed(self, tokens):
-        return super().embed(tokens).roll(-self.n_meta, dims=1)
 
 
 class LengthFirst(WithMeta):
@@ -92,7 +84,6 @@ def by_hand(model, probe, n_meta):
     return [states[:, n_meta:].reshape(-1, DIM)[probe.sample("all").ravel()] for states in layers]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("choice", [slice(2, None), last_tokens], ids=["slice", "function"])
 @pytest.mark.parametrize("model_class", [WithMeta, LengthFirst])
 def test_states_of_the_tokens_in_every_layer(model_class, choice, probe):
@@ -105,7 +96,6 @@ def test_states_of_the_tokens_in_every_layer(model_class, choice, probe):
             torch.testing.assert_close(layer.states, states, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model_class", [WithMeta, LengthFirst])
 def test_a_batch_of_as_many_sequences_as_positions(model_class):
     """11 sequences of 9 tokens and 2 more vectors: a square that is split by a slice, and refused of a function."""
@@ -119,64 +109,9 @@ def test_a_batch_of_as_many_sequences_as_positions(model_class):
         capture(prepare(model, token_positions=last_tokens), probe, ["all"], tokens_per_forward=99)
 
 
-def test_vectors_after_the_tokens(probe):
-    model = seeded(Registers)
-    with torch.no_grad():
-        model(probe.tokens.view(10, 9))
-    found = capture(prepare(model, token_positions=slice(None, -2)), probe, ["all"]).layers[-1].states
-    expected = model.stream[-1][:, :9].reshape(-1, DIM)[probe.sample("all").ravel()]
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_causality_is_that_of_the_tokens(causal, probe):
     assert causality(prepare(seeded(WithMeta, causal=causal), token_positions=slice(2, None)), probe) == {None: causal}
-
-
-def test_such_a_model_is_refused_with_what_to_give(probe):
-    message = (
-        r"expected states of shape \(\d, 9, 'dim'\) at 'blocks.0', got \(\d, 11, 16\) of torch.float32, 11 positions "
-        r"for 9 tokens; where the model puts 2 learned vectors before the tokens, give token_positions=slice\(2, None\)"
-        "; else name blocks that pass one vector for each token with layers="
-    )
-    with pytest.raises(RuntimeError, match=message):
-        measure(seeded(WithMeta), probe)
-    with pytest.raises(RuntimeError, match=r"token_positions=slice\(2, None\)"):
-        measure(seeded(LengthFirst), probe)
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        (
-            slice(1, None),
-            r"of which token_positions=slice\(1, None\) keeps 10; .* give token_positions=slice\(2, None\)",
-        ),
-        (
-            slice(3, None),
-            r"of which token_positions=slice\(3, None\) keeps 8; .* give token_positions=slice\(2, None\)",
-        ),
-        (one_too_few, r"of which token_positions=one_too_few returns \(\d, 8, 16\); return one for each token"),
-    ],
-    ids=["too many", "too few", "function"],
-)
-def test_a_wrong_choice_is_refused_with_what_came(choice, message, probe):
-    with pytest.raises(
-        RuntimeError, match=rf"got \(\d, 11, 16\) of torch.float32, 11 positions for 9 tokens, {message}"
-    ):
-        measure(seeded(WithMeta), probe, token_positions=choice)
-
-
-def test_a_needless_choice_is_refused(probe):
-    message = r"for token_positions=slice\(2, None\), got one position for each token in every block; leave"
-    with pytest.raises(RuntimeError, match=message):
-        measure(seeded(HandWritten), probe, token_positions=slice(2, None))
-
-
-@pytest.mark.parametrize("choice", [lambda states, batch: states, 2, slice("2", None), slice(None, None, -1), "2:"])
-def test_what_is_no_choice_is_refused(choice, probe):
-    with pytest.raises(ValueError, match=r"expected token_positions= to be a slice, such as slice\(2, None\)"):
-        measure(seeded(WithMeta), probe, token_positions=choice)
 
 
 def test_rows_tell_choices_apart(probe):
@@ -193,17 +128,6 @@ def test_rows_tell_choices_apart(probe):
     )
 
 
-@pytest.mark.parametrize("written", ["2:", ":-4", "1:-1", "-8:", "::2"])
-def test_a_slice_is_read_as_it_is_recorded(written):
-    assert positions_name(positions_from(written)) == written
-
-
-@pytest.mark.parametrize("written", ["", "2", "a:", "1:2:3:4", "::0", "::-1"])
-def test_what_is_no_slice(written):
-    with pytest.raises(ValueError, match="expected positions as a slice"):
-        positions_from(written)
-
-
 def test_states_after_attention_are_those_of_the_tokens(probe):
     model = seeded(WithMeta)
     found = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], captures={"after_attention"}).layers
@@ -218,7 +142,6 @@ def test_states_after_attention_are_those_of_the_tokens(probe):
     torch.testing.assert_close(found[2].after_attention, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("choice", [slice(2, None), last_tokens], ids=["slice", "function"])
 def test_attention_weights_between_tokens(choice, probe):
     model = seeded(WithMeta)
@@ -240,7 +163,6 @@ def tiny_llama():
     return LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
 def test_prompt_tuning_is_measured_at_its_tokens(kind):
     peft = pytest.importorskip("peft")

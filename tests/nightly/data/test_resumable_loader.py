@@ -33,7 +33,6 @@ def read(loader: ResumableLoader, number: int) -> list[Tensor]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("objective", "num_workers"), [("causal", 0), ("masked", 0), ("masked", 2)])
 @pytest.mark.parametrize("n_read", [0, 1, N_BATCHES - 1, N_BATCHES, N_BATCHES + 1, 2 * N_BATCHES])
 def test_a_loader_continues_where_another_was(objective, num_workers, n_read):
@@ -43,30 +42,6 @@ def test_a_loader_continues_where_another_was(objective, num_workers, n_read):
     second.load_state_dict(first.state_dict())
     after = read(second, 3 * N_BATCHES - n_read)
     assert all(torch.equal(a, b) for a, b in zip(before + after, undisturbed, strict=True))
-
-
-def test_the_place_is_kept_before_the_first_batch_is_read():
-    first, second = loader(), loader()
-    read(first, 5)
-    second.load_state_dict(first.state_dict())
-    assert second.state_dict()["n_read"] == 5
-    assert read(second, 1)[0].equal(read(first_of_its_kind(5), 1)[0])
-
-
-def first_of_its_kind(n_read: int) -> ResumableLoader:
-    """Return a loader whose next batch is the one after ``n_read``."""
-    one = loader()
-    place = loader()
-    read(place, n_read)
-    one.load_state_dict(place.state_dict())
-    return one
-
-
-def test_the_state_may_be_loaded_with_weights_only(tmp_path):
-    first = loader()
-    read(first, 3)
-    torch.save(first.state_dict(), tmp_path / "state.pt")
-    assert torch.load(tmp_path / "state.pt", weights_only=True)["n_read"] == 3
 
 
 # Imports once and forks, since importing takes longer than the training. A training is killed where it stands.
@@ -123,9 +98,7 @@ for step in (8, 20, 28, 44, 60, 72, None):
 """
 
 
-@pytest.mark.extended
 @pytest.mark.once
-@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("objective", ["causal", "masked"])
 def test_a_training_killed_six_times_measures_what_an_undisturbed_one_does(tmp_path, objective):

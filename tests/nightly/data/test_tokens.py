@@ -28,27 +28,6 @@ def test_pieces_lose_and_add_nothing(monkeypatch: pytest.MonkeyPatch):
     assert ids.dtype == np.uint16
 
 
-def test_pieces_end_at_line_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tokens, "_CHUNK_CHARACTERS", 10)
-    assert encode(b"fox dog\nfox cat\ndog", word_tokenizer("fox", "dog", "cat")).tolist() == [1, 2, 1, 3, 2]
-
-
-def test_a_line_longer_than_a_piece_is_cut(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tokens, "_CHUNK_CHARACTERS", 4)
-    assert encode(b"fox dog cat\n", byte_tokenizer()).tolist() == list(b"fox dog cat\n")
-
-
-def test_a_large_vocabulary_gets_wider_ids():
-    large = word_tokenizer(*(f"word{number}" for number in range(70_000)))
-    ids = encode(b"word69999 word0", large)
-    assert ids.tolist() == [70_000, 1]
-    assert ids.dtype == np.int32
-
-
-def test_bytes_that_are_no_text_become_replacement_characters():
-    assert encode("é".encode()[:1], byte_tokenizer()).tolist() == list("\N{REPLACEMENT CHARACTER}".encode())
-
-
 def test_the_second_time_nothing_is_tokenized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tokenizer = word_tokenizer("fox", "dog")
     first = encode(b"fox dog", tokenizer, tmp_path)

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.data.windows import IGNORED, CollateMasked, Windows, collate_causal
+from repdyn.data.windows import IGNORED, CollateMasked, Windows
 
 CLS, SEP, MASK = 257, 258, 259
 RANDOM_BYTES = np.random.default_rng(0).integers(0, 256, size=200 * 126).astype(np.uint8)
@@ -19,26 +19,6 @@ def windows() -> Windows:
 
 def collate(fixed: bool, seed: int = 0) -> CollateMasked:
     return CollateMasked(byte_tokenizer(for_encoder=True), probability=0.15, seed=seed, fixed=fixed)
-
-
-def test_windows_follow_one_another_and_the_rest_is_left():
-    windows = Windows(np.arange(11, dtype=np.uint16), 4)
-    assert [windows[index][1].tolist() for index in range(len(windows))] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert windows[0][1].dtype == torch.int64
-
-
-def test_special_tokens_count_towards_the_length():
-    windows = Windows(np.arange(5, dtype=np.uint8), 4, before=(CLS,), after=(SEP,))
-    assert [windows[index][1].tolist() for index in range(len(windows))] == [[CLS, 0, 1, SEP], [CLS, 2, 3, SEP]]
-
-
-def test_a_causal_batch_is_its_own_label(windows: Windows):
-    batch = collate_causal([windows[0], windows[1]])
-    assert list(batch) == ["input_ids", "attention_mask", "labels"]
-    assert torch.equal(batch["labels"], batch["input_ids"])
-    assert torch.equal(batch["attention_mask"], torch.ones(2, 128, dtype=torch.int64))
-    batch["input_ids"].zero_()
-    assert batch["labels"].any()
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["training", "validation"])
@@ -78,7 +58,6 @@ def test_training_masks_change_from_batch_to_batch_and_repeat_from_run_to_run(wi
     assert all(torch.equal(batch, second([windows[0]])["labels"]) for batch in batches)
 
 
-@pytest.mark.slow
 def test_workers_draw_new_masks_each_epoch_and_repeat_from_run_to_run(windows: Windows):
     def two_epochs() -> list[torch.Tensor]:
         loader = DataLoader(

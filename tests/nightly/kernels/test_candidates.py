@@ -7,8 +7,6 @@ from hostile import HOSTILE
 
 from repdyn.kernels import Cloud, candidates, full_precision
 
-pytestmark = pytest.mark.slow
-
 DTYPES = [torch.bfloat16, torch.float32]
 
 

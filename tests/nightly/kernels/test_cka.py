@@ -38,12 +38,6 @@ def naive(x, y, debiased):
     return hsic(k, l) / np.sqrt(hsic(k, k) * hsic(l, l))
 
 
-def naive_of_features(x, y):
-    """Biased, from the matrices of features alone: the other printed form of the same quantity."""
-    x, y = (points.double().numpy() - points.double().numpy().mean(0) for points in (x, y))
-    return np.linalg.norm(x.T @ y) ** 2 / np.linalg.norm(x.T @ x) / np.linalg.norm(y.T @ y)
-
-
 # what is multiplied: features where they are few, similarities elsewhere; or one of them alone
 WAYS = {"features": torch.inf, "similarities": 0.0}
 
@@ -56,7 +50,6 @@ def way(request, monkeypatch):
 FOUR_POINTS = sorted(set(HOSTILE) - {"n_3"})
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
@@ -69,7 +62,6 @@ def test_against_matrices_in_float64(name, debiased, device):
     assert found.item() == pytest.approx(naive(x, y, debiased), abs=2e-8)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
 @pytest.mark.parametrize("size", [30, 3e3, 3e5])
@@ -81,7 +73,6 @@ def test_huge_points_among_few(n, size, debiased):
     assert linear_cka(x, y, debiased=debiased).item() == pytest.approx(naive(x, y, debiased), abs=1e-8)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
 @pytest.mark.parametrize(
@@ -91,21 +82,6 @@ def test_float64_points_keep_their_digits(name, debiased):
     x = HOSTILE[name]().double()
     y = after_a_block(x)
     assert linear_cka(x, y, debiased=debiased).item() == pytest.approx(naive(x, y, debiased), rel=1e-12)
-
-
-def test_the_form_of_features_is_the_same_quantity():
-    x, y = normal(300, 20), normal(300, 33, seed=1) + normal(300, 20) @ normal(20, 33, seed=2)
-    assert linear_cka(x, y, debiased=False).item() == pytest.approx(naive_of_features(x, y), rel=1e-13)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dim", [10, 500, 3000])
-def test_unrelated_clouds(dim):
-    """n = 500: what the biased form makes of them depends on the dimension alone."""
-    x, y = normal(500, dim), normal(500, dim, seed=1)
-    # the standard deviation is about sqrt(2) / n for round clouds
-    assert abs(linear_cka(x, y).item()) < 4 * 2**0.5 / 500
-    assert linear_cka(x, y, debiased=False).item() == pytest.approx(dim / (500 + dim), abs=0.02)
 
 
 def test_debiased_does_not_depend_on_the_number_of_points():
@@ -119,7 +95,6 @@ def test_debiased_does_not_depend_on_the_number_of_points():
     assert linear_cka(a[:200], b[:200], debiased=False).item() > 0.6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
 @pytest.mark.parametrize("change", INVARIANCES)
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "d_gt_n", "n_5"])
@@ -135,12 +110,6 @@ def test_invariances(name, change, debiased):
     assert linear_cka(x, INVARIANCES[change](x), debiased=debiased).item() == pytest.approx(1, abs=1e-12)
 
 
-def test_order_of_the_tokens_of_one_alone_matters():
-    x = HOSTILE["gaussian"]()
-    assert abs(linear_cka(x, x.flip(0)).item()) < 0.05
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("distance", [1e3, 1e5])
 def test_a_point_far_from_all_others_leaves_no_rounding(distance):
@@ -173,11 +142,6 @@ def test_scales_whose_squares_are_no_numbers(dtype, scale):
     assert linear_cka(x * scale, y).item() == pytest.approx(expected, abs=1e-6 if dtype == torch.float32 else 1e-12)
 
 
-def test_precisions_may_differ():
-    x, y = normal(90, 20), after_a_block(normal(90, 20))
-    assert linear_cka(x, y.float()).item() == pytest.approx(linear_cka(x, y).item(), abs=1e-7)
-
-
 UNDEFINED_OR_ALIKE = {
     **UNDEFINED,
     "perpendicular": (torch.eye(5), "no two points are more alike than any other two"),
@@ -188,7 +152,6 @@ UNDEFINED_OR_ALIKE = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("points", "reason"), UNDEFINED_OR_ALIKE.values(), ids=UNDEFINED_OR_ALIKE)
 def test_undefined_has_a_reason(points, reason):
@@ -201,8 +164,3 @@ def test_undefined_has_a_reason(points, reason):
 
 def test_perpendicular_points_have_a_biased_similarity():
     assert linear_cka(torch.eye(5), torch.eye(5), debiased=False).item() == pytest.approx(1, abs=1e-12)
-
-
-def test_three_points_are_too_few():
-    with pytest.raises(Undefined, match="^3 points, at least 4 needed$"):
-        linear_cka.or_raise(Cloud(torch.eye(3)), Cloud(torch.eye(3)))

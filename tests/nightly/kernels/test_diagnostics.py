@@ -34,7 +34,6 @@ def naive_radius(points):
     return limit
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "grouping"), [case for case in GROUPED if case[0] != "integer_grid"])
 def test_same_group_share_is_that_of_brute_force(name, grouping):
     points = Cloud(HOSTILE[name]()).distinct
@@ -42,7 +41,6 @@ def test_same_group_share_is_that_of_brute_force(name, grouping):
     assert same_group_share(Cloud(points, groups=groups)) == naive_same_group_share(points, groups)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("measured", [1, 4, 500])
 @pytest.mark.parametrize("grouping", GROUPINGS)
 def test_pairs_that_are_measured_and_searched_agree(grouping, measured, monkeypatch):
@@ -81,7 +79,6 @@ def with_near_copies(n_near, size, sinks=0.0):
     return torch.cat([points, sinks * radius * (1 + torch.rand(10, 80, generator=torch.Generator().manual_seed(5)))])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sinks", [1.0, 300.0, 1e6])
 @pytest.mark.parametrize(("size", "n_found"), [(0.9, 260), (1.2, 200)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -99,31 +96,7 @@ def test_a_mean_square_would_be_fooled():
     assert near_duplicate_share(Cloud(points)) == 200 / len(points)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_radius_is_that_of_the_rule(name):
     points = Cloud(HOSTILE[name]()).distinct
     assert neighbours.radius(Cloud(points)) == pytest.approx(naive_radius(points), rel=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("share", [same_group_share, near_duplicate_share])
-def test_invariances(share):
-    points = with_near_copies(30, 0.8 * NEAR_DUPLICATE, 300)
-    groups = GROUPINGS["doubling"](len(points))
-    # copies keep a group of their own, whichever comes first
-    groups[400:500] = groups[:100]
-    expected = share(Cloud(points, groups=groups))
-    assert 0 < expected < 1
-    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(3))
-    turn = torch.linalg.qr(torch.randn(80, 80, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q
-    assert share(Cloud(points[order], groups=groups[order])) == expected
-    assert share(Cloud(points, groups=-groups)) == expected
-    distinct, of = points.unique(dim=0, return_inverse=True)
-    for changed in ((distinct @ turn)[of], points * 8, points * 1e-30, (distinct + 5)[of]):
-        assert share(Cloud(changed, groups=groups)) == expected
-
-
-def test_near_duplicate_share_is_nan_where_no_metric_is_defined():
-    assert math.isnan(near_duplicate_share(Cloud(torch.ones(9, 2))))
-    assert math.isnan(near_duplicate_share(Cloud(torch.full((9, 2), math.inf))))

@@ -4,7 +4,7 @@ import torch
 from hostile import HOSTILE, naive_nearest
 from scipy.optimize import brentq, minimize_scalar
 
-from repdyn.kernels import Cloud, Undefined, gride, neighbours, two_nn
+from repdyn.kernels import Cloud, Undefined, gride, two_nn
 
 SCALES = (2, 4, 8, 16, 32)
 
@@ -28,7 +28,6 @@ def naive_gride(points, k):
     return brentq(slope, best / 2, best * 2, xtol=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("k", SCALES)
 @pytest.mark.parametrize(
     "name", ["gaussian", "low_rank", "std_500_offset_3000", "bfloat16", "d_1", "sinks", "heavy_tail"]
@@ -47,16 +46,6 @@ def test_the_smallest_scale_is_two_nn_by_maximum_likelihood(name):
     assert gride(cloud, k=2).item() == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("k", SCALES)
-@pytest.mark.parametrize("dim", [1, 3])
-def test_a_known_dimension_is_recovered(dim, k):
-    generator = torch.Generator().manual_seed(0)
-    cube = torch.rand(2000, dim, generator=generator) @ torch.randn(dim, 20, generator=generator)
-    # farther neighbours see the border, which lowers the estimate
-    assert gride(cube, k=k).item() == pytest.approx(dim, rel=3 / 2000**0.5 + 0.02 * dim)
-
-
 # DADApy 0.3.4, Data(points).return_id_scaling_gride(range_max=64)
 DADAPY = [6.058859423, 5.990588017, 6.102453309, 5.866602971, 5.733217339]
 
@@ -65,29 +54,6 @@ def test_dadapy_agrees():
     """But for a factor that tends to 1 as 1 - 1 / n does: it counts one point less."""
     points = torch.randn(2000, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert [gride(points, k=k).item() for k in SCALES] == pytest.approx(DADAPY, rel=6e-4)
-
-
-def test_neighbours_are_searched_once_for_all_scales(monkeypatch):
-    cloud, searches = Cloud(HOSTILE["low_rank"](), n_neighbours=32), []
-    search = neighbours.nearest_neighbours
-    monkeypatch.setattr(
-        neighbours, "nearest_neighbours", lambda points, k, groups: searches.append(k) or search(points, k)
-    )
-    values = [gride.or_raise(cloud, k=k).item() for k in SCALES]
-    dimension = two_nn.or_raise(cloud).item()
-    assert searches == [32]
-    monkeypatch.undo()
-    assert dimension == two_nn(HOSTILE["low_rank"]()).item()
-    assert values == [gride(HOSTILE["low_rank"](), k=k).item() for k in SCALES]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gaussian", "low_rank", "offset_3000"])
-def test_invariances(name):
-    points = HOSTILE[name]().double()
-    rotation = torch.linalg.qr(torch.randn(80, 80, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q
-    for changed in (points * 7, points + 5, points @ rotation, points.flip(0), torch.cat([points, points[:50]])):
-        assert gride(changed, k=8).item() == pytest.approx(gride(points, k=8).item(), rel=1e-8)
 
 
 def test_undefined_is_nan_with_a_reason():

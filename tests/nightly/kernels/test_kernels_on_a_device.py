@@ -19,8 +19,6 @@ from torch import Tensor
 from repdyn import kernels
 from repdyn.kernels import Cloud, Sequences, Vocabulary
 
-pytestmark = pytest.mark.slow
-
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # clouds that lead kernels into branches of their own: copies, ties beyond the rounding, outliers, dim > n, NaN
 BRANCHES = ["duplicates_20_percent", "bimodal_1000", "sinks", "d_gt_n", "nan"]

@@ -1,5 +1,3 @@
-import importlib
-
 import numpy as np
 import pytest
 import torch
@@ -9,9 +7,6 @@ from skdim.id import MLE
 
 from repdyn.kernels import Cloud, Undefined, gride, neighbours, two_nn
 from repdyn.kernels.levina_bickel import levina_bickel
-
-# the package exports the function under the module's name
-module = importlib.import_module("repdyn.kernels.levina_bickel")
 
 
 def naive_levina_bickel(points, k):
@@ -23,7 +18,6 @@ def naive_levina_bickel(points, k):
     return 1 / np.mean(inverses)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 5, 20])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_brute_force_in_float64(name, k):
@@ -31,7 +25,6 @@ def test_brute_force_in_float64(name, k):
     assert levina_bickel(HOSTILE[name](), k=k).item() == pytest.approx(expected, rel=1e-9, nan_ok=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("k", [5, 20])
 @pytest.mark.parametrize("cloud", sorted(set(CLOUDS) - {"three_points"}))
 def test_installed_scikit_dimension_agrees(cloud, k):
@@ -48,17 +41,6 @@ def test_two_neighbours_are_two_nn_by_maximum_likelihood(name):
     assert levina_bickel(cloud, k=2).item() == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("k", [5, 20])
-@pytest.mark.parametrize("dim", [1, 3])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_known_dimension_is_recovered(dim, k, seed):
-    generator = torch.Generator().manual_seed(seed)
-    cube = torch.rand(2000, dim, generator=generator) @ torch.randn(dim, 20, generator=generator)
-    # farther neighbours see the border, which lowers the estimate
-    assert levina_bickel(cube, k=k).item() == pytest.approx(dim, rel=3 / 2000**0.5 + 0.02 * dim)
-
-
 def test_neighbours_are_searched_once_for_all(monkeypatch):
     cloud, searches = Cloud(HOSTILE["low_rank"](), n_neighbours=20), []
     search = neighbours.nearest_neighbours
@@ -70,17 +52,6 @@ def test_neighbours_are_searched_once_for_all(monkeypatch):
     gride.or_raise(cloud, k=16)
     assert searches == [20]
     assert values == [levina_bickel(HOSTILE["low_rank"](), k=k).item() for k in (5, 20)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gaussian", "low_rank", "offset_3000"])
-def test_invariances(name):
-    points = HOSTILE[name]().double()
-    rotation = torch.linalg.qr(torch.randn(80, 80, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q
-    repeated = torch.cat([points, points[:50]])
-    padded = torch.nn.functional.pad(points, (3, 40))
-    for changed in (points * 7, points + 5, points @ rotation, points.flip(0), repeated, padded):
-        assert levina_bickel(changed).item() == pytest.approx(levina_bickel(points).item(), rel=1e-8)
 
 
 UNDEFINED = {

@@ -5,8 +5,7 @@ import pytest
 import torch
 from grouped import GROUPINGS, n_outside
 from hostile import HOSTILE
-from pairs import INVARIANCES, NO_NUMBERS, NUMBERS, SCALES, after_a_block, normal, pair
-from sklearn.neighbors import NearestNeighbors
+from pairs import INVARIANCES, NUMBERS, SCALES, after_a_block, normal, pair
 
 from repdyn.kernels import Cloud, Undefined, mutual_knn, neighbours
 
@@ -48,7 +47,6 @@ CLOUDS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 10, 33])
 @pytest.mark.parametrize("name", CLOUDS)
 def test_sets_of_neighbours_in_float64(name, k):
@@ -58,7 +56,6 @@ def test_sets_of_neighbours_in_float64(name, k):
     assert compared(a, b, k=k, calibrated=False) == pytest.approx(overlap, abs=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("grouping", GROUPINGS)
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "sinks"])
 def test_neighbours_outside_of_the_group(name, grouping):
@@ -70,29 +67,12 @@ def test_neighbours_outside_of_the_group(name, grouping):
     assert compared(a, b, groups, k=k, calibrated=False) == pytest.approx(overlap, abs=1e-12)
 
 
-def test_scikit_learn_finds_the_same_neighbours():
-    a, b = pair("low_rank")
-    found = [NearestNeighbors(n_neighbors=10).fit(x.double()).kneighbors(return_distance=False) for x in (a, b)]
-    overlap = np.mean([len(set(own) & set(other)) / 10 for own, other in zip(*found, strict=True)])
-    assert compared(a, b, calibrated=False) == pytest.approx(overlap, abs=1e-12)
-
-
 def permuted(neighbours, permutation):
     """The neighbours after the points were given other numbers."""
     renamed = [set()] * len(neighbours)
     for i, own in enumerate(neighbours):
         renamed[permutation[i]] = {permutation[j] for j in own}
     return renamed
-
-
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_chance_is_the_mean_over_all_permutations(k):
-    a, b = naive_neighbours(normal(6, 3), k), naive_neighbours(normal(6, 2, seed=1), k)
-    overlaps = [naive_overlap(a, permuted(b, order), k) for order in itertools.permutations(range(6))]
-    overlap = compared(normal(6, 3), normal(6, 2, seed=1), k=k, calibrated=False)
-    chance = np.mean(overlaps)
-    calibrated = compared(normal(6, 3), normal(6, 2, seed=1), k=k)
-    assert calibrated == pytest.approx((overlap - chance) / (1 - chance), abs=1e-12)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -108,30 +88,6 @@ def test_chance_is_the_mean_over_all_permutations_that_keep_groups_together(k):
     overlap = compared(normal(6, 3), normal(6, 2, seed=1), groups, k=k, calibrated=False)
     calibrated = compared(normal(6, 3), normal(6, 2, seed=1), groups, k=k)
     assert calibrated == pytest.approx((overlap - chance) / (1 - chance), abs=1e-12)
-
-
-@pytest.mark.parametrize("grouping", [None, "eights", "doubling"])
-@pytest.mark.parametrize("k", [5, 50])
-def test_unrelated_clouds_have_none_above_chance(k, grouping):
-    a, b = normal(400, 30), normal(400, 10, seed=1)
-    groups = GROUPINGS[grouping](400) if grouping else None
-    assert compared(a, b, groups, k=k) == pytest.approx(0, abs=0.015)
-    assert compared(a, b, groups, k=k, calibrated=False) > 0.5 * k / 400
-
-
-def test_the_same_neighbours_are_one_and_noise_lowers_it():
-    a = normal(300, 5)
-    values = [compared(a, a + size * normal(300, 5, seed=1)) for size in (0, 0.01, 0.1, 1, 10)]
-    assert values[0] == 1
-    assert values == sorted(values, reverse=True)
-    assert values[-1] < 0.05
-
-
-def test_opposite_neighbours_are_below_chance():
-    """A cycle of five: the two neighbours of each point in one cloud are the two others in the other."""
-    angles = 2 * torch.pi * torch.arange(5, dtype=torch.float64) / 5
-    circle = torch.stack([angles.cos(), angles.sin()], 1)
-    assert compared(circle, circle[[0, 2, 4, 1, 3]], k=2) == pytest.approx(-1, abs=1e-12)
 
 
 @pytest.mark.parametrize("change", INVARIANCES)
@@ -171,18 +127,6 @@ def test_neighbours_that_are_known_are_not_searched_again(monkeypatch):
 def test_scales_whose_squares_are_no_numbers(dtype, scale):
     a, b = normal(90, 20).to(dtype), after_a_block(normal(90, 20)).to(dtype)
     assert compared(a * scale, b) == pytest.approx(compared(a, b), abs=2 / 900)
-
-
-UNDEFINED = {**NO_NUMBERS, "constant": (torch.ones(5, 2), "1 distinct of 5 points, at least 3 needed")}
-
-
-@pytest.mark.parametrize(("points", "reason"), UNDEFINED.values(), ids=UNDEFINED)
-def test_undefined_has_a_reason(points, reason):
-    with pytest.raises(Undefined, match=f"^{reason}$"):
-        mutual_knn.or_raise(Cloud(points), Cloud(NUMBERS), k=2)
-    with pytest.raises(Undefined, match=f"^compared with: {reason}$"):
-        mutual_knn.or_raise(Cloud(NUMBERS), Cloud(points), k=2)
-    assert mutual_knn(points, NUMBERS, k=2).isnan()
 
 
 @pytest.mark.parametrize(("k", "possible"), [(2, 2), (3, 2), (2, 1)])

@@ -5,7 +5,6 @@ import pytest
 import torch
 from grouped import shuffled
 from hostile import HOSTILE
-from pairs import rotation
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from repdyn.kernels import Cloud, Undefined, ph_dimension
@@ -43,7 +42,6 @@ CLOUDS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
 @pytest.mark.parametrize("name", CLOUDS)
 def test_scipy_s_trees_in_float64(name, alpha):
@@ -86,26 +84,6 @@ def test_ripser_s_components_live_as_long(division):
     module = sys.modules["repdyn.kernels.ph_dimension"]
     found = module._mean_sum(module._distances(Cloud(points), 512), division, 1.0)
     assert found.item() / unit_scale(points) == pytest.approx(RIPSER[division], rel=1e-6)
-
-
-@pytest.mark.parametrize("dim", [1, 2, 5, 10])
-def test_a_known_dimension_is_recovered(dim):
-    generator = torch.Generator().manual_seed(0)
-    cube = torch.rand(512, dim, generator=generator) @ torch.randn(dim, 20, generator=generator)
-    # the border lowers the estimate, the more so the more dimensions there are
-    assert ph_dimension(cube).item() == pytest.approx(dim * (1 - 0.015 * dim), rel=0.06)
-
-
-@pytest.mark.parametrize("name", ["gaussian", "low_rank", "offset_3000"])
-def test_invariances(name):
-    points = HOSTILE[name]().double()
-    expected = ph_dimension(points).item()
-    padded = torch.nn.functional.pad(points, (3, 40))
-    moved = points @ rotation(points.shape[1])
-    for changed in (points * 7, points + 5, moved, torch.cat([points, points[:50]]), padded):
-        assert ph_dimension(changed).item() == pytest.approx(expected, rel=1e-8)
-    groups = torch.arange(400) // 8
-    assert ph_dimension(points, 7 - 3 * groups).item() == ph_dimension(points, groups).item()
 
 
 UNDEFINED = {

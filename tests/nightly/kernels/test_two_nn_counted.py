@@ -42,7 +42,6 @@ def naive(points, reduction_factor=5, groups=None):
     return float((x * y).sum() / (x * x).sum())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "version", "cloud", "dimension"), REFERENCE, ids=["-".join(line[:3]) for line in REFERENCE]
 )
@@ -58,7 +57,6 @@ def test_committed_outputs_of_the_package(package, version, cloud, dimension):
 WITHOUT = {"n_3", "underflowing", "tight_cluster", "float64_offset", "integer_grid", "duplicates_95_percent"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "grouping"), [pair for pair in [*((name, None) for name in HOSTILE), *GROUPED] if pair[0] not in WITHOUT]
 )
@@ -70,7 +68,6 @@ def test_against_the_procedure_written_out(name, grouping):
     assert published(points, groups=groups) == pytest.approx(naive(points, groups=groups), rel=1e-8)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("grouping", [None, *GROUPINGS])
 @pytest.mark.parametrize("cloud", ["copies_30_percent", "triples", "near_copies_1e-10"])
 def test_copies_within_groups_and_across(cloud, grouping):
@@ -88,15 +85,6 @@ def test_copies_of_a_points_own_group_are_no_neighbours():
     assert published(some, groups=groups) == pytest.approx(naive(some, groups=groups), rel=1e-9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("factor", [2, 3, 4, 10])
-def test_other_shares(factor):
-    points = torch.from_numpy(REPEATING["copies_30_percent"]())
-    found = two_nn(points, discard=1 - 1 / factor, duplicates="count").item()
-    assert found == pytest.approx(naive(points, factor), rel=1e-9)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("n", range(5, 60, 5))
 def test_a_fifth_is_a_fifth(n):
     """In binary ``int(n * (1 - 0.8))`` is one less."""
@@ -104,22 +92,6 @@ def test_a_fifth_is_a_fifth(n):
     assert published(points) == pytest.approx(naive(points), rel=1e-9)
     collapsed = two_nn(points, discard=0.8)
     assert collapsed.isnan() if n < 10 else collapsed.item() == pytest.approx(naive(points), rel=1e-4)
-
-
-def test_copies_pull_the_conventions_apart():
-    points = torch.from_numpy(REPEATING["copies_30_percent"]())
-    collapsed = two_nn(points, discard=0.8)
-    assert collapsed.item() == pytest.approx(two_nn(points[:700], discard=0.8).item(), rel=1e-12)
-    assert published(points) > 3 * collapsed.item()
-
-
-@pytest.mark.parametrize("cloud", ["copies_30_percent", "near_copies_1e-6"])
-def test_invariances(cloud):
-    points = torch.from_numpy(REPEATING[cloud]())
-    expected = published(points)
-    # powers of two and the order leave equal points equal
-    for changed in (points * 8, -points, points.flip(0), torch.nn.functional.pad(points, (3, 4))):
-        assert published(changed) == pytest.approx(expected, rel=1e-9)
 
 
 def test_one_search_serves_both_conventions(monkeypatch):

@@ -20,29 +20,12 @@ def peak(model: HandWritten, probe: Probe, metrics: list[str]) -> int:
     return live.peak
 
 
-def test_live_bytes_are_those_of_storages() -> None:
-    before = torch.zeros(1000)
-    with LiveBytes() as live:
-        first = before + 1  # 4,000 bytes
-        view = first[1:]
-        del first
-        wide = view.double()  # 7,992
-        before.t()
-        assert live.now == 11_992
-        del wide
-        view.add_(1)
-    assert (live.now, live.peak) == (4000, 11_992)
-
-
-@pytest.mark.extended
 @pytest.mark.parametrize(
     "metrics",
     [
         list(DEFAULT_METRICS),
-        pytest.param(
-            ["linearity", "cka_next", "mutual_knn", "token_rank", "token_rank_attention"], marks=pytest.mark.slow
-        ),
-        pytest.param(["all"], marks=pytest.mark.slow),
+        ["linearity", "cka_next", "mutual_knn", "token_rank", "token_rank_attention"],
+        ["all"],
     ],
     ids=["default", "comparisons", "all"],
 )
@@ -64,7 +47,6 @@ def test_states_beyond_their_limit_are_in_files() -> None:
     )
 
 
-@pytest.mark.extended
 def test_a_measurement_never_holds_the_states_of_all_tokens_that_are_read() -> None:
     torch.manual_seed(0)
     model = HandWritten(n_layers=16, dim=32)

@@ -11,13 +11,11 @@ import torch
 from pretend_cuda import PretendCuda
 from small import HandWritten, random_tokens
 from torch import nn
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import cross_entropy
 
 from repdyn import Probe, measure
 from repdyn.capture.output_head import NO_LOGITS
-from repdyn.kernels import Undefined
-from repdyn.kernels.prediction import Predictions, calibration_error, predict_targets
-from repdyn.measurement.identity import metric_set
+from repdyn.kernels.prediction import Predictions, calibration_error
 from repdyn.measurement.probe_loss import MASKED_SHARE, NO_MASK, masked_tokens, next_tokens
 from repdyn.models import build_model
 from repdyn.store.scalars import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
@@ -114,21 +112,6 @@ def test_an_encoder_predicts_masked_tokens():
     assert PROBE_BITS_PER_BYTE not in found
 
 
-def test_an_encoder_s_pass_over_masked_tokens_reports_its_progress():
-    stages: dict[str, list[float]] = {}
-    measure(
-        a_model("bert"),
-        a_probe(),
-        ("anisotropy",),
-        probe_loss=True,
-        tokens_per_forward=48,
-        progress=lambda stage, share: stages.setdefault(stage, []).append(share),
-    )
-    assert list(stages) == ["masked forward", "forward", "kernels"]
-    assert len(stages["masked forward"]) > 1
-    assert stages["masked forward"][-1] == 1
-
-
 def test_a_model_of_one_s_own():
     torch.manual_seed(0)
     model, probe = HandWritten().eval(), a_probe(bytes_per_token=None)
@@ -160,24 +143,6 @@ def test_no_token_is_predicted_across_windows():
         assert torch.equal(tokens, probe.tokens[at + 1])
 
 
-def test_it_belongs_to_the_identity_of_a_measurement():
-    assert metric_set(["two_nn"], probe_loss=True) != metric_set(["two_nn"])
-
-
-def test_predictions():
-    torch.manual_seed(0)
-    head, states, targets = nn.Linear(8, 30), torch.randn(50, 8), torch.randint(30, (50,))
-    with torch.no_grad():
-        found = predict_targets(states, targets, head)
-        expected = log_softmax(head(states).double(), dim=1)
-    assert torch.allclose(found.loss, -expected[torch.arange(50), targets])
-    assert torch.equal(found.is_correct, expected.argmax(1) == targets)
-    with pytest.raises(Undefined, match="no tokens"):
-        predict_targets(states[:0], targets[:0], head)
-    with pytest.raises(Undefined, match="30 logits, the probe a token 30"):
-        predict_targets(states, torch.full((50,), 30), head)
-
-
 def test_calibration_error():
     generator = np.random.default_rng(0)
     confidence = generator.random(400)
@@ -188,7 +153,6 @@ def test_calibration_error():
     assert calibration_error(certain).item() == 0.0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt_neox", "bert"])
 def test_on_a_device(family):
     expected = values(measure(a_model(family), a_probe(), probe_loss=True).scalars)

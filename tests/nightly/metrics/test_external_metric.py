@@ -10,9 +10,9 @@ import pytest
 import torch
 from small import HandWritten, random_tokens
 
-from repdyn import Metric, Probe, Tracker, measure, open_store, register_metric
+from repdyn import Probe, Tracker, open_store
 from repdyn.cli.sweep import main
-from repdyn.metrics import METRICS, metric_info, resolve
+from repdyn.metrics import METRICS, metric_info
 from repdyn.models import build_model
 from repdyn.tables.families import has_own_figures
 from repdyn.tables.style import metric_title, metric_unit
@@ -52,13 +52,6 @@ def _fresh_registry(packages, monkeypatch_module):
     monkeypatch_module.setattr(METRICS, "_has_entry_points", False)
 
 
-@pytest.fixture
-def registry(monkeypatch):
-    """The registry, to which a test may add."""
-    monkeypatch.setattr(METRICS, "_metrics", dict(METRICS))
-    return METRICS
-
-
 @pytest.fixture(scope="module")
 def live(tmp_path_factory, quick_images):
     folder = tmp_path_factory.mktemp("live")
@@ -70,7 +63,6 @@ def live(tmp_path_factory, quick_images):
     return open_store(folder / "mine")
 
 
-@pytest.mark.slow
 def test_it_is_measured_live_with_settings(live):
     frame = live.to_pandas()
     values = frame.loc[frame["layer"].notna()].pivot_table("value", ["step", "layer"], "metric")
@@ -78,7 +70,6 @@ def test_it_is_measured_live_with_settings(live):
     assert (values["longest_share"] < values["longest_share[power=2]"]).all()
 
 
-@pytest.mark.slow
 def test_it_is_swept(tmp_path, monkeypatch):
     monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
     monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
@@ -94,8 +85,6 @@ def test_it_is_swept(tmp_path, monkeypatch):
     assert frame.loc[frame["metric"] == "longest_share", "value"].between(0, 1).all()
 
 
-@pytest.mark.extended
-@pytest.mark.slow
 @pytest.mark.process
 def test_commands_list_it_and_warn_of_broken_packages(packages, tmp_path):
     install(tmp_path, "broken", "raise RuntimeError('no kernel today')", "one = broken:METRIC")
@@ -111,24 +100,6 @@ def test_commands_list_it_and_warn_of_broken_packages(packages, tmp_path):
     )
     assert "the metrics of greedy are not available" in result.stderr
     assert "expected a new name, got 'two_nn'" in result.stderr
-
-
-def test_nan_without_a_reason_gets_one(hand_written, small_probe):
-    silent = Metric("silent", lambda cloud: cloud.x.sum() * torch.nan)
-    frame = measure(hand_written, small_probe, [silent]).to_pandas()
-    assert frame["value"].isna().all()
-    assert set(frame["reason"]) == {"the kernel returned NaN without a reason"}
-
-
-def test_registered_at_run_time(registry):
-    register_metric(Metric("mine", torch.sum))
-    register_metric(Metric("mine", torch.sum))
-    assert [(metric.name, subset) for metric, subset in resolve(["mine"])] == [("mine", "all")]
-    assert "mine" in registry
-    with pytest.raises(ValueError, match="^expected a new name, got 'mine', which is another metric; choose another"):
-        register_metric(Metric("mine", torch.mean))
-    with pytest.raises(ValueError, match="^expected a new name, got 'two_nn', which is another metric \\(intrinsic"):
-        register_metric(Metric("two_nn", torch.mean))
 
 
 def test_a_stored_metric_of_a_package_that_is_not_installed_goes_by_its_name():

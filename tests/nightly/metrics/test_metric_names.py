@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repdyn.metrics.names import base_name, file_stem, parsed, settings_in_words, spelled
+from repdyn.metrics.names import base_name, file_stem, parsed, spelled
 
 WORDS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 NUMBERS = st.one_of(st.integers(-(10**12), 10**12), st.floats(allow_nan=False, allow_infinity=False))
@@ -16,7 +15,6 @@ SETTINGS = st.dictionaries(
 BASES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True)
 
 
-@pytest.mark.slow
 @given(BASES, SETTINGS)
 def test_a_written_name_is_read_as_what_it_was_written_from(base, settings):
     name = spelled(base, settings)
@@ -26,15 +24,8 @@ def test_a_written_name_is_read_as_what_it_was_written_from(base, settings):
     assert base_name(name) == base
 
 
-@pytest.mark.slow
 @given(BASES, SETTINGS, SETTINGS)
 def test_different_settings_have_different_names_and_files(base, some, others):
     if spelled(base, some) != spelled(base, others):
         assert file_stem(spelled(base, some)) != file_stem(spelled(base, others))
     assert not set(file_stem(spelled(base, some))) & set('[]/\\:*?"<>|, ')
-
-
-def test_names_of_ones_own_are_left_alone():
-    for name in ("my [own] metric", "loss[a]", "train/loss"):
-        assert base_name(name) == file_stem(name) == name
-        assert settings_in_words(name) == ""

@@ -12,7 +12,7 @@ from small import HandWritten, random_tokens
 
 from repdyn import Probe, measure
 from repdyn.measurement.identity import metric_set
-from repdyn.metrics import METRICS, Metric, resolve
+from repdyn.metrics import METRICS, resolve
 from repdyn.metrics.metric import imported
 from repdyn.probe.design import PAPER
 
@@ -31,22 +31,12 @@ def names_of(metrics, probe=None) -> list[str]:
     return [metric.name for metric, _ in resolve(metrics, probe)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", METRICS)
 def test_the_table_lists_every_setting_of_a_kernel(name):
     metric = METRICS[name]
     parameters = inspect.signature(imported(metric.kernel)).parameters.values()
     assert set(metric.settings) == {of.name for of in parameters if of.kind is of.KEYWORD_ONLY}
     assert metric.default_settings is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.settings])
-def test_saying_what_the_name_means_anyway_says_nothing(name):
-    settings = METRICS[name].settings
-    same = METRICS[name].with_settings(**settings)
-    assert same.name == name
-    assert same.settings == settings
 
 
 def test_python_and_strings_spell_alike():
@@ -58,15 +48,6 @@ def test_python_and_strings_spell_alike():
     # a Metric whose settings were put in otherwise is no other than one that was asked for with them
     replaced = replace(METRICS["two_nn"], settings={**METRICS["two_nn"].settings, "discard": 0.8})
     assert names_of([replaced, "two_nn[discard=0.8]"]) == ["two_nn[discard=0.8]"]
-
-
-def test_kernels_of_ones_own_are_not_tried():
-    def kernel(cloud, *, power: float = 2.0):
-        raise AssertionError("it is not to be run")
-
-    own = Metric("own", kernel, "", (0, 1), "", settings={"power": 2.0}).with_settings(power=3)
-    assert (own.name, own.settings) == ("own[power=3]", {"power": 3.0})
-    assert names_of([own]) == ["own[power=3]"]
 
 
 def test_a_design_says_what_a_plain_name_means(probe, paper):
@@ -82,12 +63,6 @@ def test_a_design_says_what_a_plain_name_means(probe, paper):
     assert {metric.settings["discard"] for metric, _ in resolve("all", paper) if metric.name == "two_nn"} == {0.8}
 
 
-def test_the_settings_of_a_design_are_checked_like_any_other(probe):
-    mistyped = replace(probe, design=replace(PAPER, name="mine", metric_settings={"two_nn": {"discrad": 0.8}}))
-    with pytest.raises(ValueError, match="expected a setting of two_nn"):
-        resolve(["two_nn"], mistyped)
-
-
 def test_what_is_measured_has_one_name_for_each_setting(probe, paper):
     sets = [["two_nn"], ["two_nn[discard=0.8]"], ["two_nn[discard=0.7]"], ["two_nn", "two_nn[discard=0.8]"]]
     assert len({metric_set(metrics, None, probe) for metrics in sets}) == 4
@@ -95,7 +70,6 @@ def test_what_is_measured_has_one_name_for_each_setting(probe, paper):
     assert metric_set(["two_nn"], None, paper) != metric_set(["two_nn"], None, probe)
 
 
-@pytest.mark.slow
 def test_two_settings_are_measured_side_by_side(probe):
     torch.manual_seed(0)
     model = HandWritten().eval()

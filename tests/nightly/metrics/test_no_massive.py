@@ -68,7 +68,6 @@ def frame(model, probe) -> pd.DataFrame:
     return measure(model, probe, names, "blocks.*").to_pandas()
 
 
-@pytest.mark.slow
 def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, frame):
     states = capture(prepare(model, "blocks.*"), probe, ["all"])
     layers = [of.states[states.rows_of(probe.sample("all").ravel())].double() for of in states.layers]
@@ -106,28 +105,6 @@ def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, f
     assert n_left == [192 - n_huge] * 2 + [192 - n_huge - n_late] * 2
 
 
-def test_all_tokens_are_as_they_were(model, probe, frame):
-    alone = measure(model, probe, PLAIN, "blocks.*").to_pandas()
-    there = frame.loc[frame["subset"] == "all", ["metric", "layer", "value", "n_vectors"]].reset_index(drop=True)
-    pd.testing.assert_frame_equal(
-        alone.loc[alone["subset"] == "all", ["metric", "layer", "value", "n_vectors"]].reset_index(drop=True), there
-    )
-
-
-def test_massive_vectors_make_the_anisotropy(frame):
-    at_end = frame.loc[(frame["metric"] == "anisotropy") & (frame["layer"] == 3)].set_index("subset")["value"]
-    assert at_end["all"] > 0.5
-    assert at_end["no_massive"] < 0.25
-
-
-def test_without_massive_vectors_it_is_all(probe):
-    torch.manual_seed(0)
-    blocks = nn.Sequential(nn.Embedding(50, 16), nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 16)])[0])
-    names = ["anisotropy@all", "anisotropy@no_massive"]
-    values = measure(blocks, probe, names, ["1"]).to_pandas().pivot_table("value", "layer", "subset")
-    assert values["all"].tolist() == values["no_massive"].tolist()
-
-
 def test_the_median_is_that_of_all_batches():
     small, large = torch.ones(6, 4), torch.full((2, 4), 1.01 * MASSIVE_NORM)
     assert [of.tolist() for of in are_massive([small, large])] == [[False] * 6, [True] * 2]
@@ -160,7 +137,6 @@ def test_a_batch_of_massive_vectors_alone_has_no_value():
     assert frame.loc[frame["subset"] == "all", "value"].notna().all()
 
 
-@pytest.mark.slow
 def test_any_metric_of_vectors_can_be_asked_for_on_it(model, probe):
     names = [
         f"{name}@no_massive"

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from small import HandWritten, random_tokens
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModel, BertConfig, GPT2Config, PreTrainedModel
 
 from repdyn import Probe, Tracker, measure
@@ -96,19 +96,6 @@ def blocks_of(model: PreTrainedModel, ids: Tensor) -> list[Tensor]:
     return found
 
 
-def test_the_columns_describe_the_whole_windows():
-    probe = ragged()
-    frame = measure(model_of("gpt2"), probe, [*NAMES, "mean_cosine@all"]).to_pandas()
-    rows = frame[frame["metric"] != "mean_cosine"]
-    sizes = [sum(map(len, windows)) for windows in probe.whole_windows]
-    assert set(rows["n_vectors"]) == {min(sizes)}
-    assert (rows["n_unique"] <= rows["n_vectors"]).all()
-    assert set(rows["n_windows"]) == {3}
-    assert set(rows["vectors_per_window"]) == {256}
-    assert set(rows["n_batches"]) == {2}
-    assert set(frame.loc[frame["metric"] == "mean_cosine", "n_vectors"]) == {192}
-
-
 @pytest.mark.parametrize("family", CONFIGS)
 def test_padding_may_be_on_either_side(family):
     left, right = (measure(model_of(family), ragged(left=side), NAMES).to_pandas() for side in (True, False))
@@ -126,36 +113,6 @@ def test_other_metrics_do_not_notice(make, family):
     pd.testing.assert_frame_equal(alone.drop(columns=timed), beside.drop(columns=timed), rtol=1e-6)
 
 
-def test_a_vector_of_massive_norm_makes_a_compression_valley():
-    class Massive(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.cat([x[:, :1] * 1000, x[:, 1:]], dim=1)
-
-    class Shrinking(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.cat([x[:, :1] / 1000, x[:, 1:]], dim=1)
-
-    class Valley(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.token = nn.Embedding(50, 32)
-            self.blocks = nn.ModuleList([nn.Identity(), Massive(), nn.Identity(), Shrinking()])
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            x = self.token(tokens)
-            for block in self.blocks:
-                x = block(x)
-            return x
-
-    torch.manual_seed(0)
-    frame = measure(Valley(), even(), NAMES, "blocks.*").to_pandas()
-    entropy = frame.loc[frame["metric"] == NAMES[0], "value"].to_numpy()
-    assert (entropy[[0, 1, 4]] > 0.8).all()
-    assert (entropy[[2, 3]] < 0.01).all()
-    cosine = frame.loc[frame["metric"] == NAMES[2], "value"].to_numpy()
-    assert cosine == pytest.approx([cosine[0]] * 5, abs=1e-6)
-
-
 def test_windows_of_one_token_have_no_value_and_the_reason():
     lengths = torch.tensor([1] * 100 + [100])
     probe = Probe(random_tokens(1, 200)[0], lengths, batch_vectors=40, n_batches=2)
@@ -163,13 +120,6 @@ def test_windows_of_one_token_have_no_value_and_the_reason():
     rows = frame[frame["metric"] != "mean_cosine"]
     assert set(rows["reason"]) == {"batch 0: fewer windows of 2 tokens or more than batches"}
     assert frame.loc[frame["metric"] == "mean_cosine", "value"].notna().all()
-
-
-def test_batches_have_windows_of_their_own_whatever_the_design():
-    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96, design="dense")
-    frame = measure(HandWritten().eval(), probe, [*NAMES, "mean_cosine@all"], "blocks.*").to_pandas()
-    assert frame.loc[frame["metric"] != "mean_cosine", "std_error"].notna().all()
-    assert frame.loc[frame["metric"] == "mean_cosine", "std_error"].isna().all()
 
 
 def test_live_is_offline(tmp_path, without_figures):

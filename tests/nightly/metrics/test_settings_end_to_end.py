@@ -13,7 +13,6 @@ from small import random_tokens
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn import Probe, open_store
-from repdyn.alerts import Rule
 from repdyn.cli.sweep import main
 from repdyn.models import build_model
 from repdyn.store import Store
@@ -22,9 +21,6 @@ from repdyn.tables.frames import measurements, metrics_of
 METRICS = ["two_nn", "two_nn[discard=0.8]", "two_nn[duplicates=count, discard=0.8]@no_sink", "anisotropy@no_massive"]
 NAMES = ["anisotropy", "two_nn", "two_nn[discard=0.8,duplicates=count]", "two_nn[discard=0.8]"]
 SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
-
-
-pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +58,6 @@ def test_loggers_have_them_under_names_of_their_own(folder):
     for section in ("two_nn", "two_nn[discard=0.8]", "two_nn[discard=0.8,duplicates=count]_no_sink"):
         assert f"{section}/layer_03" in line
         assert [event.step for event in board.Scalars(f"{section}/mean")] == [0, 4, 8]
-
-
-def test_a_rule_on_the_plain_name_is_not_on_another_setting():
-    plain = Rule(name="r", when="falls", bound=0.5, metrics=("two_nn", "gride_[24]"))
-    assert plain.applies_to("two_nn", "all")
-    assert not plain.applies_to("two_nn[discard=0.8]", "all")
-    assert plain.applies_to("gride_4", "all")
-    spelled = Rule(name="r", when="falls", bound=0.5, metrics=("two_nn[discard=0.8]", "levina_bickel[k=*]"))
-    assert spelled.applies_to("two_nn[discard=0.8]", "all")
-    assert not spelled.applies_to("two_nn", "all")
-    assert spelled.applies_to("levina_bickel[k=40]", "all")
-    assert not spelled.applies_to("levina_bickel", "all")
 
 
 @pytest.fixture

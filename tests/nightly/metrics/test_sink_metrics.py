@@ -13,7 +13,6 @@ from repdyn import Probe, measure
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.kernels import top_norm_variance_share
-from repdyn.metrics import resolve
 
 LENGTH = 16
 
@@ -87,26 +86,6 @@ def test_the_rate_of_gpt2_is_that_of_its_eager_attention(probe):
         to_first = of_layer.double()[:, :, 1:, 0].mean(-1)
         assert heads.loc[layer].to_numpy() == pytest.approx((to_first > 0.3).double().mean(0).numpy(), abs=1e-12)
     assert 0 < heads.to_numpy().mean() < 1
-
-
-def test_it_needs_no_topics_and_whole_sequences(probe):
-    assert [(metric.name, subset) for metric, subset in resolve(["sink_rate"], probe)] == [("sink_rate", "all")]
-    assert "sink_rate" in {metric.name for metric, _ in resolve("all", probe)}
-    for subset in ("no_sink", "no_massive"):
-        with pytest.raises(
-            ValueError, match=f"expected sink_rate on all tokens, got '{subset}'; it is measured on whole"
-        ):
-            resolve([f"sink_rate@{subset}"], probe)
-    with pytest.raises(ValueError, match=r"sink_rate: expected a threshold in \(0, 1\), got 1.5"):
-        resolve(["sink_rate[threshold=1.5]"], probe)
-
-
-def test_a_model_without_attention_says_so(probe):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 16))
-    frame = measure(model, probe, ["sink_rate", "norm"], ["1"]).to_pandas()
-    assert frame.loc[frame["metric"] == "sink_rate", "reason"].str.contains("puts out attention weights").all()
-    assert frame.loc[frame["metric"] == "norm", "value"].notna().all()
 
 
 def test_the_longest_vectors_carry_the_first_direction(probe):

@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from small import HandWritten, random_tokens
+from small import random_tokens
 
 from repdyn import Probe, kernels, measure
-from repdyn.capture.output_head import NO_NORM, find_final_norm
 from repdyn.capture.prepared_model import prepare
 from repdyn.models import build_model
 from repdyn.probe.views import VIEWS
@@ -128,27 +127,6 @@ def test_the_final_norm(family):
         last = frame.loc[frame["layer"] == frame["layer"].max()].iloc[0]
         assert last["subset"] == f"{view}.normed"
         assert last["value"] == pytest.approx(np.mean(expected), rel=1e-4)
-
-
-def test_the_final_norm_of_a_model_of_one_s_own():
-    torch.manual_seed(0)
-    model = HandWritten().eval()
-    norm = find_final_norm(prepare(model), random_tokens(2, 7))
-    assert [*norm.modules] == [model.norm]
-    states = torch.randn(5, 16)
-    with torch.no_grad():
-        assert torch.equal(norm(states), model.norm(states))
-
-
-def test_a_model_without_a_final_norm():
-    frame = measure(a_model("bert"), a_probe()[0], ["anisotropy@all.normed"]).to_pandas()
-    assert set(frame["reason"]) == {f"batch 0: {NO_NORM}"}
-
-
-def test_what_no_token_has_is_undefined():
-    frame = measure(a_model("gpt_neox"), a_probe()[0], ["token_cosine@window_mean", "lens_kl@all.normed"]).to_pandas()
-    assert frame["value"].isna().all()
-    assert frame["reason"].str.contains("are not those of single tokens").all()
 
 
 def test_memory_and_other_values_do_not_change():

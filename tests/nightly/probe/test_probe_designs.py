@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from distinct_tokens import first_tokens, make_probe
 from small import random_tokens
 
@@ -33,22 +32,6 @@ def test_one_vector_of_each_window_if_there_are_enough_windows():
         assert window_counts(probe, batch).tolist() == [1] * 300
     offsets = probe.sample("all").ravel() % 8
     assert np.bincount(offsets, minlength=8).min() > 50  # 75 expected: all positions are equally likely
-
-
-def test_windows_of_unequal_length():
-    mask = torch.arange(40) < torch.randint(2, 41, (120, 1), generator=torch.Generator().manual_seed(0))
-    probe = Probe.from_tokens(torch.ones(120, 40, dtype=torch.long), mask, max_vectors=1200, batch_vectors=400)
-    sample = probe.sample("all")
-    assert probe.has_disjoint_batches()
-    windows = [set(probe.window_of_token[batch].tolist()) for batch in sample]
-    assert not windows[0] & windows[1] | windows[1] & windows[2] | windows[0] & windows[2]
-
-
-@pytest.mark.parametrize("make", [lambda: random_tokens(1, 900), lambda: random_tokens(2, 450)], ids=["one", "two"])
-def test_batches_share_windows_if_there_are_too_few(make):
-    probe = Probe.from_tokens(make(), max_vectors=800, batch_vectors=200)
-    assert not probe.has_disjoint_batches()
-    assert len(np.unique(probe.sample("all"))) == 800
 
 
 def test_a_class_in_too_few_windows_does_not_change_other_subsets():
@@ -97,21 +80,3 @@ def test_designs_are_saved_and_loaded(tmp_path):
         assert loaded.hash == probe.hash
         assert loaded.design.rule == probe.design.rule
         assert np.array_equal(loaded.sample("all"), probe.sample("all"))
-
-
-@pytest.mark.parametrize(
-    ("settings", "n_batches", "batch_vectors"),
-    [
-        ({"max_vectors": 20480}, 5, 4096),
-        ({"max_vectors": 16384}, 4, 4096),
-        ({"max_vectors": 1027}, 1, 1027),
-        ({"max_vectors": 7}, 1, 7),
-        ({"max_vectors": 1024, "batch_vectors": 1024}, 1, 1024),
-        ({"max_vectors": 1024, "batch_vectors": 512}, 2, 512),
-    ],
-)
-def test_batches_of_4096_unless_another_size_is_requested(settings, n_batches, batch_vectors):
-    of_tokens = Probe.from_tokens(torch.arange(400 * 80).view(400, 80), **settings)
-    of_inputs = Probe.from_inputs(list(torch.rand(4096, 3).split(64)), positions=None, causal=False, **settings)
-    for probe in (of_tokens, of_inputs):
-        assert (probe.n_batches, probe.batch_vectors) == (n_batches, batch_vectors)

@@ -18,18 +18,3 @@ def test_a_file_that_is_mapped_read_only(tmp_path, dtype):
         warnings.simplefilter("error")
         probe = Probe.from_tokens(mapped, max_vectors=64, batch_vectors=16)
     assert probe.hash == Probe.from_tokens(torch.arange(96).view(8, 12), max_vectors=64, batch_vectors=16).hash
-
-
-def test_a_tokenizer_of_another_library():
-    class Encoding:  # as that of tiktoken
-        def encode(self, text):
-            return [ord(letter) for letter in text]
-
-    with pytest.raises(
-        ValueError, match="expected a tokenizer of transformers, got Encoding; .*Probe.from_tokens"
-    ) as caught:
-        Probe.from_texts(["a text"], Encoding())  # pyright: ignore[reportArgumentType]
-    assert "[tokenizer.encode(text) for text in texts]" in str(caught.value)
-    assert (
-        len(Probe.from_tokens([Encoding().encode(text) for text in ("a text", "another")], max_vectors=6).lengths) == 2
-    )

@@ -43,9 +43,3 @@ def test_long_windows_are_cut_and_those_of_one_token_left_out():
     probe = Probe.from_tokens(torch.ones(mask.shape, dtype=torch.long), mask, max_vectors=200, batch_vectors=100)
     assert windows_of(probe) == [[0, 3, 6], [2, 5, 8]]
     assert [len(tokens) for batch in probe.whole_windows for tokens in batch] == [256, 2, 256, 40, 256, 9]
-
-
-def test_without_a_window_for_each_batch_there_are_none():
-    lengths = torch.tensor([1] * 100 + [100])
-    probe = Probe(torch.ones(200, dtype=torch.int64), lengths, batch_vectors=40, n_batches=2)
-    assert probe.whole_windows == []

@@ -13,7 +13,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from repdyn import Probe
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.probe.class_names import CLASSES
-from repdyn.probe.function_words import FUNCTION_WORDS, is_function_word
 from repdyn.probe.word_classes import Lexicon, frequency_cuts, words_of_tokens
 
 
@@ -34,39 +33,6 @@ def test_frequency_cuts(counts, shares, expected):
     assert frequency_cuts(counts, **shares) == expected
 
 
-def test_equally_frequent_words_are_in_the_same_classes():
-    lexicon = Lexicon()
-    lexicon.read("a a a a a b b b b b c c d d e f g")
-    classes = lexicon.classes(["rare", "frequent"])
-    assert list(classes) == ["rare", "frequent"]
-    assert classes["frequent"].tolist() == [True, True, False, False, False, False, False]
-    assert classes["rare"].tolist() == [False, False, False, False, True, True, True]
-
-
-def test_the_shares_of_a_zipfian_text():
-    counts = (10**6 / np.arange(1, 20_001)).astype(int)
-    least_frequent, most_rare = frequency_cuts(counts)
-    assert counts[counts >= least_frequent].sum() / counts.sum() == pytest.approx(0.5, abs=0.01)
-    assert counts[counts <= most_rare].sum() / counts.sum() == pytest.approx(0.1, abs=0.01)
-
-
-def test_function_words_of_a_short_text():
-    lexicon = Lexicon()
-    lexicon.read("the dog of he")
-    assert lexicon.classes(["function", "content"])["content"].tolist() == [False, True, False, False]
-
-
-def test_function_words():
-    assert 200 <= len(FUNCTION_WORDS) <= 300
-    assert all(re.fullmatch(r"[a-z]+('[a-z]+)?", word) for word in FUNCTION_WORDS)
-    function = (
-        "the of and she's they'd i'm we've you'll who're cannot won't themselves toward not to there where that's"
-    )
-    other = "dog's o'clock very two quickly also run it'x 'the amount thing nots s"
-    assert [word for word in function.split() if not is_function_word(word)] == []
-    assert [word for word in other.split() if is_function_word(word)] == []
-
-
 TEXT = "The dog of the king sees the birds, and the king of the birds sees 12 dogs. " * 40 + "Sparrows don't sing. " * 6
 
 
@@ -76,7 +42,6 @@ def make_probe(tokenizer: PreTrainedTokenizerBase, **settings) -> Probe:
     )
 
 
-@pytest.mark.slow
 def test_a_probe_with_word_classes(tokenizer):
     probe = make_probe(tokenizer)
     assert probe.subsets == ("all", "no_sink", "content", "frequent", "function", "rare")
@@ -105,19 +70,6 @@ def test_all_letters_of_a_word_are_in_its_classes():
             inside = torch.arange(place, place + len(word))
             assert bool((probe.classes[name][inside] | probe.is_sink[inside]).all())
     assert not bool(probe.classes["content"][[m.start() for m in re.finditer(r"[ .,12]", text)]].any())
-
-
-def test_a_class_with_too_few_tokens_is_an_error():
-    with pytest.raises(ValueError, match=r"the class 'function' is too small: .* but 0 of the \d+ are in it"):
-        Probe.from_texts(["dogs bark loudly " * 40], byte_tokenizer(), max_vectors=300, classes=["function"])
-
-
-def test_texts_from_a_generator():
-    generated = Probe.from_texts(
-        (part for part in [TEXT, TEXT]), byte_tokenizer(), sequence_length=64, max_vectors=300, classes=CLASSES
-    )
-    listed = Probe.from_texts([TEXT, TEXT], byte_tokenizer(), sequence_length=64, max_vectors=300, classes=CLASSES)
-    assert generated.hash == listed.hash
 
 
 def tokenizer_folder(name: str) -> Path:

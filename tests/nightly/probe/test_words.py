@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_cases import CURLY, SAMPLE, WORDS, any_tokenizer, sentence_piece, word_piece  # noqa: F401  (a fixture)
-from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.probe.windows import WindowPlan, tokenize_windows
@@ -27,10 +26,6 @@ def tokens_with_words(tokenizer: PreTrainedTokenizerBase, text: str) -> list[tup
 def words_in(text: str) -> list[str]:
     lexicon = Lexicon()
     return [lexicon.words[number] for number in lexicon.read(text).numbers]
-
-
-def test_words_are_runs_of_letters_with_apostrophes_inside():
-    assert words_in(SAMPLE) == WORDS
 
 
 @pytest.mark.parametrize(
@@ -51,23 +46,6 @@ def test_words_are_runs_of_letters_with_apostrophes_inside():
 )
 def test_word_boundaries(text, expected):
     assert words_in(text) == expected
-
-
-def test_positions_of_words():
-    spans = Lexicon().read(SAMPLE)
-    texts = [SAMPLE[start:end] for start, end in zip(spans.starts, spans.ends, strict=True)]
-    assert [word.lower().replace(CURLY, "'") for word in texts] == WORDS
-
-
-def test_words_are_counted_over_all_texts():
-    lexicon = Lexicon()
-    assert lexicon.counts.tolist() == []
-    for text in ("The dog and the cat.", "Dogs! THE dog", "12"):
-        lexicon.read(text)
-    assert dict(zip(lexicon.words, lexicon.counts.tolist(), strict=True)) == {
-        **{"the": 3, "dog": 2},
-        **{"and": 1, "cat": 1, "dogs": 1},
-    }
 
 
 def test_every_token_belongs_to_the_first_word_it_overlaps(tokenizer):
@@ -102,12 +80,6 @@ def test_sentence_piece():
     ]
 
 
-def test_a_token_of_two_words_belongs_to_the_first():
-    backend = Tokenizer(models.WordLevel({"of the": 0, "a": 1}, unk_token="a"))
-    assert tokens_with_words(PreTrainedTokenizerFast(tokenizer_object=backend), "of the") == [("of the", "of")]
-
-
-@pytest.mark.slow
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(st.text(st.one_of(st.sampled_from(f"aé'{CURLY} 1_.東½"), st.characters(exclude_categories=["Cs"])), max_size=40))
 def test_words_of_bytes_match_those_of_the_byte_tokenizer(text):
@@ -116,20 +88,6 @@ def test_words_of_bytes_match_those_of_the_byte_tokenizer(text):
     assert len(ids) == len(numbers)
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
-@given(st.binary(max_size=60))
-def test_invalid_utf_8_belongs_to_no_word(data):
-    numbers = words_of_bytes(data, Lexicon())
-    assert numbers.shape == (len(data),)
-    assert all(data[i] >= 0x80 or chr(data[i]).isalpha() or data[i] == ord("'") for i in np.flatnonzero(numbers >= 0))
-
-
-def test_bytes_of_truncated_characters():
-    data = "été".encode()[1:-1] + b" a"
-    assert words_of_bytes(data, Lexicon()).tolist() == [-1, 0, -1, -1, 1]
-
-
-@pytest.mark.slow
 def test_windows_do_not_depend_on_words(tokenizer):
     texts = [SAMPLE, "", "12", "The end of the dog. " * 30, "stop"]
     for plan in (*(WindowPlan(n_tokens, window_tokens=12) for n_tokens in (10**6, 200, 50)), WindowPlan(0, 9, 12, 20)):

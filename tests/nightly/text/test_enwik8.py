@@ -15,7 +15,6 @@ import pytest
 from repdyn.text import corpus as text
 from repdyn.text import enwik8
 from repdyn.text.enwik8 import enwik8_corpus
-from repdyn.text.source import load_corpus
 
 CONTENT = b"<mediawiki>stands in for enwik8</mediawiki>" * 1000
 
@@ -87,12 +86,6 @@ def test_downloaded_once_and_then_read_from_the_cache(address: str, cache: Path)
     assert [path.name for path in cache.iterdir()] == ["enwik8.zip"]
 
 
-def test_the_default_address_and_the_name_enwik8(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    assert enwik8.ENWIK8_URL == "http://mattmahoney.net/dc/enwik8.zip"
-    (tmp_path / "enwik8.zip").write_bytes(zipped(CONTENT))
-    assert load_corpus("enwik8", clean=False, cache_dir=tmp_path).data == CONTENT
-
-
 @pytest.mark.parametrize(
     ("file", "error", "message"),
     [
@@ -136,13 +129,6 @@ def test_an_interrupted_download_leaves_no_file(address: str, cache: Path, monke
     assert list(cache.iterdir()) == []
 
 
-def test_partial_files_of_a_killed_download_are_ignored(address: str, cache: Path):
-    cache.mkdir()
-    (cache / "incomplete-abc.zip").write_bytes(zipped(CONTENT)[:100])
-    assert enwik8_corpus(url=f"{address}/good.zip").data == CONTENT
-
-
-@pytest.mark.slow
 def test_another_file_in_the_cache_is_refused(cache: Path):
     cache.mkdir()
     (cache / "enwik8.zip").write_bytes(zipped(b"something else"))
