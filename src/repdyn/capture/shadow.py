@@ -154,7 +154,7 @@ class Shadow:
     def _parameter(self, original: Tensor, tensor: Tensor) -> Tensor:
         """Return a parameter over the memory of ``tensor``; of a class of its own, the tensor itself."""
         if isinstance(original, UninitializedParameter):
-            return UninitializedParameter(original.requires_grad, device=original.device, dtype=original.dtype)
+            return UninitializedParameter(original.requires_grad, device=original.device, dtype=original.dtype)  # type: ignore[call-arg]
         if tensor is original and (type(original) is not nn.Parameter or type(original.data) is not Tensor):
             return self._share(original)
         new = nn.Parameter(self._share(tensor.detach()), requires_grad=original.requires_grad)
@@ -163,7 +163,7 @@ class Shadow:
 
     def _tensor(self, x: Tensor) -> Tensor:
         if type(x) is UninitializedBuffer:
-            return UninitializedBuffer(x.requires_grad, x.device, x.dtype)
+            return UninitializedBuffer(x.requires_grad, x.device, x.dtype)  # type: ignore[arg-type]
         if type(x) is not Tensor or x.device.type == "meta":
             return x.detach()
         if x.layout != torch.strided or x.numel() * x.itemsize <= _SHARED_BYTES:

@@ -56,7 +56,8 @@ def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffer
     digest = hashlib.sha256()
     for name, own in [*model.named_parameters(), *(model.named_buffers() if with_buffers else ())]:
         digest.update(name.encode())
-        digest.update(_sample((weights or {}).get(name, own).detach()).numpy().tobytes())
+        weight = weights[name] if weights and name in weights else own
+        digest.update(_sample(weight.detach()).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -54,12 +54,6 @@ def run(tmp_path, monkeypatch, capsys) -> Run:
     return run
 
 
-def test_a_sound_history(publish, run):
-    for step in (0, 8, 16):
-        publish(f"step{step}", f"weights {step:2}")
-    assert run("lab/model") == (0, "lab/model: 3 checkpoints, no fault\n", "")
-
-
 def test_a_faulty_history(hub, publish, run, tmp_path):
     for revision, weights in {"step0": "end", "step8": "end", "step16": "own", "step32": "end"}.items():
         publish(revision, weights)
@@ -147,29 +141,3 @@ def test_embeddings_that_cannot_be_fetched(hub, run, tmp_path):
     _, out, _ = run("lab/model", "--embeddings")
     assert "mbeddings not read: step" in out
     assert "(404)" in out
-
-
-def test_a_repository_that_is_not_there(publish, run):
-    publish("step0", "a")
-    status, out, err = run("lab/model", "lab/none")
-    assert status == 1
-    assert out.startswith("lab/model: ")
-    assert err.startswith("not audited: lab/none: the hub knows no repository lab/none (404)")
-
-
-def test_mistaken_commands(publish, run):
-    publish("main", "a")
-    with pytest.raises(ValueError, match="expected revisions of lab/model that match"):
-        run("lab/model")
-    with pytest.raises(ValueError, match="expected a suite"):
-        run("none-such")
-    assert run()[0] == 2
-
-
-def test_without_network(hub, run):
-    hub.shutdown()
-    hub.server_close()
-    status, out, err = run("lab/model")
-    assert (status, out) == (3, "")
-    assert err.startswith("stopped: no connection to ")
-    assert "stored" not in err

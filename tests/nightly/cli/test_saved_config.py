@@ -9,8 +9,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn.cli.saved_config import SaveConfig
 
-pytestmark = pytest.mark.slow
-
 
 class Broken(TensorBoardLogger):
     @property

@@ -7,8 +7,6 @@ import pytest
 from repdyn.cli import train_help
 from repdyn.cli.train import TrainCLI
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def shown(monkeypatch, capsys):
@@ -47,16 +45,3 @@ def test_the_shipped_pages_are_those_of_the_parser(shown, arguments):
 @pytest.mark.parametrize("arguments", [[], ["fit"], ["fit", "--help", "all"], ["fit", "--run.name", "a", "--help"]])
 def test_other_arguments_go_to_the_parser(arguments):
     assert train_help.shipped_help(arguments) is None
-
-
-@pytest.mark.process
-def test_all_of_them_on_request(shown):
-    text = shown("fit", "--help", "all")
-    assert "--trainer.reload_dataloaders_every_n_epochs" in text
-    assert len(text.splitlines()) > 500
-    assert "expected --help or --help all, got --help tracker" in shown("fit", "--help", "tracker", status=2)
-
-
-@pytest.mark.process
-def test_the_help_before_fit(shown):
-    assert "train.py fit --config configs/decoder_enwik8.yaml" in shown("--help")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-from synthetic_runs import fill, make_finished, make_published
+from synthetic_runs import fill, make_published
 
 from repdyn.recipes import evaluate, read_recipe
 from repdyn.recipes.figure import draw_recipe
@@ -25,18 +24,6 @@ published:
   - {claim: rank, source: figure 3, models: [lab/a], metric: two_nn@no_sink, criterion: {kind: peak}}
   - {claim: tasks, source: table 1, not_run: no tasks}
 """
-
-
-@pytest.fixture
-def recipe(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text(RECIPE.replace("metrics: [anisotropy, two_nn]", "metrics: [anisotropy, two_nn, two_nn@no_sink]"))
-    return read_recipe(path)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return fill(tmp_path / "store", make_published("lab/a"), make_finished("lab/bert"))
 
 
 def verdicts(outcomes):

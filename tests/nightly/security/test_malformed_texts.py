@@ -8,30 +8,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sweeping import attempt
 
-from repdyn.data.byte_tokenizer import byte_tokenizer, bytes_to_ids
+from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.tokens import encode, load_tokenizer
 from repdyn.text import corpus as text
-from repdyn.text.clean import articles, clean_corpus, clean_wikitext
-from repdyn.text.corpus import Corpus, cache_directory, read_corpus
-from repdyn.text.source import load_corpus
+from repdyn.text.clean import articles, clean_corpus
+from repdyn.text.corpus import Corpus, read_corpus
 
-FUZZ = settings(
-    deadline=None, max_examples=80, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 PROSE = b"A line of text, and another one.\n" * 40
-HOSTILE = [
-    "\0" * 40,
-    "\u202eright to left\u202c",
-    "😀" * 50,
-    "\ufeffmark",
-    "a\u0301" * 60,
-    "\r\n\x0b\x0c\x1c\x85\u2028",
-]
 
 
 def packed(folder: Path, kind: str, data: bytes = PROSE) -> Path:
@@ -46,28 +32,13 @@ def packed(folder: Path, kind: str, data: bytes = PROSE) -> Path:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gz", "xz", "zip"])
-@pytest.mark.parametrize("share", [0, 0.01, 0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("share", [0, 0.5, 0.99])
 def test_an_archive_that_is_cut_short(tmp_path, kind, share):
     path = packed(tmp_path, kind)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(ValueError, match=f"{path} cannot be decompressed|the empty file {path}"):
         read_corpus(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gz", "xz", "zip"])
-@FUZZ
-@given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=2))
-def test_an_archive_with_flipped_bits_is_refused_or_the_same(tmp_path, kind, flips):
-    path = packed(tmp_path, kind)
-    damaged = bytearray(path.read_bytes())
-    for where, mask in flips:
-        damaged[int(where * len(damaged))] ^= mask
-    path.write_bytes(damaged)
-    corpus, refusal = attempt(lambda: read_corpus(path))
-    assert corpus.data == PROSE if refusal is None else str(path) in refusal
 
 
 @pytest.mark.parametrize("kind", ["gz", "xz", "zip"])
@@ -101,55 +72,11 @@ def test_an_archive_of_several_files_or_behind_a_password(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["text.zip"]
 
 
-@pytest.mark.parametrize("name", ["nowhere", "a\0b", "~nobody-of-this-name/x", "."])
-def test_a_path_to_no_file(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match="^expected "):
-        load_corpus(name)
-
-
-def test_a_cache_of_nobody(monkeypatch):
-    monkeypatch.setenv("REPDYN_CACHE", "~nobody-of-this-name/cache")
-    with pytest.raises(FileNotFoundError, match="expected ~ or ~NAME of a user with a home directory, got '~nobody"):
-        cache_directory()
-
-
-@pytest.mark.slow
-@FUZZ
-@given(st.one_of(st.binary(min_size=1, max_size=300), st.sampled_from([text.encode() for text in HOSTILE])))
-def test_bytes_of_any_kind_are_a_text(tmp_path, data):
-    path = tmp_path / "text"
-    path.write_bytes(data)
-    assert read_corpus(path).data == data
-    assert bytes_to_ids(data).tolist() == list(data)
-    corpus, refusal = attempt(lambda: load_corpus(path, cache_dir=tmp_path))
-    assert refusal is not None or corpus.data == data
-    ids = encode(data, byte_tokenizer())
-    assert bytes(ids.tolist()).decode() == data.decode(errors="replace")
-
-
-@pytest.mark.parametrize("hostile", HOSTILE, ids=ascii)
-def test_text_that_is_hostile_to_terminals_and_parsers_survives(tmp_path, hostile):
-    assert byte_tokenizer().decode(byte_tokenizer()(hostile).input_ids) == hostile
-    clean_wikitext(hostile)
-
-
-@FUZZ
-@given(st.text(st.sampled_from("[]{}|'<>/&;= \nab&#x!-"), max_size=80))
-def test_markup_of_any_kind_is_cleaned_once_and_for_all(markup):
-    once = clean_wikitext(markup)
-    assert len(once) <= len(markup)
-    assert clean_wikitext(once) == once
-
-
 DUMPS = {
-    "not closed": b"<mediawiki><page>",
-    "no page": b"<mediawiki></mediawiki>",
     "malformed": b"<mediawiki><page></title></page>",
     "no UTF-8": b"<mediawiki><page><title>\xff</title></page>",
     "NUL": b"<mediawiki><page><title>\0</title></page>",
     "an unknown entity": b"<mediawiki><page><title>&evil;</title></page>",
-    "a character that is none": b"<mediawiki><page><title>&#0;</title></page>",
     "nested": b"<mediawiki>" + b"<a>" * 5000 + b"</page>",
     "only a redirect": b"<mediawiki><page><title>a</title><revision><text>#REDIRECT [[b]]</text></revision></page>",
 }  # fmt: skip
@@ -177,21 +104,15 @@ def test_entities_of_a_dump_are_not_written_out(tmp_path):
 TOKENIZERS = {
     "empty": {},
     "no JSON": {"tokenizer.json": b"{"},
-    "a list": {"tokenizer.json": b"[]"},
-    "numbers": {"tokenizer.json": b"5"},
     "no UTF-8": {"tokenizer.json": b"\xff\xfe\x00"},
-    "no model": {"tokenizer.json": b'{"version": "1.0"}'},
     "another model": {"tokenizer.json": b'{"version": "1.0", "model": {"type": "Evil", "vocab": {}}}'},
-    "ids of texts": {"tokenizer.json": b'{"version":"1.0","model":{"type":"BPE","vocab":{"a":"b"},"merges":[]}}'},
     "merges of nothing": {"tokenizer.json": b'{"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":["x y"]}}'},
     "a class of nowhere": {"tokenizer_config.json": b'{"tokenizer_class": "os.system"}'},
-    "a class that is a number": {"tokenizer_config.json": b'{"tokenizer_class": 5}', "tokenizer.json": b"{}"},
     "a model that is no model": {"tokenizer.model": b"\x00\x01", "tokenizer_config.json": b'{"tokenizer_class": "LlamaTokenizer"}'},
     "nested": {"tokenizer_config.json": b"[" * 100_000},
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("files", TOKENIZERS.values(), ids=TOKENIZERS)
 def test_a_tokenizer_that_is_malformed(tmp_path, files):
     folder = tmp_path / "tokenizer"
@@ -206,7 +127,6 @@ def test_a_tokenizer_that_is_malformed(tmp_path, files):
         TextDataModule(tokenizer=str(folder))
 
 
-@pytest.mark.slow
 def test_cleaned_text_and_ids_that_were_damaged_in_the_cache(tmp_path):
     page = "<page><title>T</title><revision><text>Some prose here.</text></revision></page>"
     corpus = Corpus("dump", f"<mediawiki>{page}</mediawiki>".encode())

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
 import time
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from repdyn.utils import redaction
 from repdyn.utils.redaction import redacted
 
 TOKEN = "hf_" + "aB3" * 11 + "x"
@@ -18,7 +14,6 @@ COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 ENVIRONMENT = {"WANDB_API_KEY": WANDB, "HF_TOKEN": "opaque-of-a-proxy", "SHORT_TOKEN": "no", "PATH": "/usr/bin:/bin"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -72,21 +67,6 @@ def test_the_environment_is_that_of_the_process(monkeypatch):
     assert redacted("it said correct horse") == "it said REDACTED"
 
 
-SECRETS = st.sampled_from(
-    [f"https://me:{WANDB}@hub/a", TOKEN, WANDB, f"Authorization: Bearer {WANDB}", f"token={WANDB}"]
-)
-
-
-@settings(deadline=None, max_examples=150, derandomize=True)
-@given(st.text(max_size=40), SECRETS, st.text(max_size=40))
-def test_a_secret_in_any_text(before, secret, after):
-    out = redacted(f"{before} {secret} {after}", ENVIRONMENT)
-    assert WANDB not in out
-    assert TOKEN not in out
-    assert redacted(out, ENVIRONMENT) == out
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["://" * 30_000, "a" * 100_000, "A_" * 50_000, "token=" * 20_000, "x-amz-" * 20_000, "=" * 100_000]
 )
@@ -94,7 +74,3 @@ def test_the_time_grows_with_the_length_alone(text):
     start = time.process_time()
     redacted(text, ENVIRONMENT)
     assert time.process_time() - start < 2
-
-
-def test_examples():
-    assert doctest.testmod(redaction).failed == 0

@@ -59,13 +59,6 @@ def test_no_row_has_a_secret_in_its_reason(make, tmp_path):
     assert_free_of_secrets(tmp_path)
 
 
-def test_a_reason_is_text_whatever_an_error_quotes(tmp_path):
-    store = open_store(tmp_path)
-    store.write(MeasurementKey("run", 8, "p", "m"), [row(reason="bad \udcff byte")])
-    assert store.to_pandas()["reason"].tolist() == ["bad \\udcff byte"]
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("secrets", "hub")
 def test_a_sweep_that_fails_tells_nobody_its_tokens(hub: HubServer, family, tmp_path, monkeypatch, capsys):
     (family[0] / "model.safetensors").write_bytes(b"\0" * 40)
@@ -106,7 +99,6 @@ def test_a_mistaken_command_is_answered_without_its_secrets(command, monkeypatch
     assert not any(secret in out + err for secret in SECRETS)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("secrets")
 def test_a_hub_behind_a_password(capsys, monkeypatch):
     monkeypatch.setattr("signal.signal", lambda *_: None)

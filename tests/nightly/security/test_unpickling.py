@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from sweeping import downloads_in, settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.loading import Loading
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.plan import Task
@@ -62,53 +60,6 @@ def sweep_of(tmp_path: Path) -> Callable[[Path], SweepResult]:
     return run
 
 
-def test_the_pickle_runs_where_nothing_is_refused(tmp_path):
-    marker = tmp_path / "ran"
-    torch.save(_Touch(marker), tmp_path / "file")
-    torch.load(tmp_path / "file", weights_only=False)
-    assert marker.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "before torch 1.6"])
-def test_weights_in_a_local_folder(family, marker, sweep_of, tmp_path, legacy):
-    (family[8] / "model.safetensors").unlink()
-    torch.save(
-        {"embed_in.weight": _Touch(marker)},
-        family[8] / "pytorch_model.bin",
-        _use_new_zipfile_serialization=not legacy,
-    )
-    report = sweep_of(tmp_path / "family")
-    assert [(task.target.step, reason) for task, reason in report.failed] == [
-        (
-            8,
-            "the checkpoint does not load: a file is damaged, or contains code that would run when it is read",
-        )
-    ]
-    assert len(report.measured) == 2
-
-
-def test_shards_of_weights(family, marker):
-    (family[8] / "model.safetensors").unlink()
-    torch.save({"embed_in.weight": _Touch(marker)}, family[8] / "pytorch_model-00001-of-00001.bin")
-    (family[8] / "pytorch_model.bin.index.json").write_text(
-        '{"metadata": {}, "weight_map": {"embed_in.weight": "pytorch_model-00001-of-00001.bin"}}'
-    )
-    with pytest.raises(CheckpointError, match=CODE):
-        load_model(family[8], Loading())
-
-
-def test_weights_on_the_hub(hub: HubServer, family, marker, tmp_path):
-    (family[8] / "model.safetensors").unlink()
-    torch.save({"embed_in.weight": _Touch(marker)}, family[8] / "pytorch_model.bin")
-    commit = hub.publish("lab/model", "step8", family[8])
-    files = Hub().files("lab/model", commit)
-    assert "pytorch_model.bin" in files
-    Hub().download("lab/model", commit, files, tmp_path / "here", lambda n: None)  # type: ignore[arg-type]
-    with pytest.raises(CheckpointError, match=CODE):
-        load_model(tmp_path / "here", Loading())
-
-
 def lightning_file(path: Path, **changes: object) -> Path:
     module = tiny_language_model()
     content = {"state_dict": module.state_dict(), "hyper_parameters": dict(module.hparams), "global_step": 8}
@@ -149,13 +100,6 @@ def test_a_lightning_checkpoint_does_not_say_what_is_called_with_its_hyperparame
 def test_a_lightning_checkpoint_that_is_not_what_it_says(tmp_path, changes, message):
     with pytest.raises(CheckpointError, match=message):
         load_lightning(lightning_file(tmp_path / "last.ckpt", **changes))
-
-
-@pytest.mark.parametrize("step", [-1, 3.7, True, "x", None, 10**30, [8]], ids=repr)
-def test_a_lightning_checkpoint_of_no_step(tmp_path, step):
-    lightning_file(tmp_path / "last.ckpt", global_step=step)
-    with pytest.raises(ValueError, match="expected Lightning checkpoints, got a damaged one without a step in"):
-        find_checkpoints(tmp_path, "run")
 
 
 def test_a_training_that_is_resumed(marker, tmp_path, monkeypatch, capsys):
@@ -240,10 +184,3 @@ def test_compiled_code_of_another_repository_is_not_fetched(hub: HubServer, fami
     with pytest.raises(CheckpointError, match="it requires code of another repository, 'lab/kernels'; read that, then"):
         load_model(family[8], Loading())
     assert hub.requests == []
-
-
-def test_an_adapter_does_not_bring_another_model(family, tmp_path):
-    shutil.copytree(family[0], tmp_path / "another")
-    (family[8] / "adapter_config.json").write_text(f'{{"base_model_name_or_path": "{tmp_path / "another"}"}}')
-    with pytest.raises(CheckpointError, match=r"it is an adapter \(adapter_config.json\) of another model"):
-        load_model(family[8], Loading())

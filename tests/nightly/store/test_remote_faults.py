@@ -70,11 +70,6 @@ def test_downloads_from_s3_that_are_cut(bucket, s3_server, elsewhere):
     assert elsewhere(store.location).to_pandas().equals(store.to_pandas())
 
 
-def test_a_bucket_that_is_missing(bucket):
-    with pytest.raises(RefusedError, match="existing bucket"):
-        open_store("s3://no-such-bucket/x")
-
-
 def test_credentials_that_expire_are_renewed_while_the_process_runs(bucket, s3_server, monkeypatch, tmp_path):
     credentials = tmp_path / "credentials"
     credentials.write_text("[default]\naws_access_key_id=first\naws_secret_access_key=x\n")

@@ -4,8 +4,7 @@ import os
 
 import pytest
 import torch
-from safetensors import safe_open
-from saved_states import IDENTITY, CompletedCache, only_file, saved_files, states, undefined_reason
+from saved_states import IDENTITY, CompletedCache, saved_files, states, undefined_reason
 
 from repdyn import Profile, measure
 from repdyn.metrics import Metric
@@ -31,14 +30,6 @@ def test_states_of_a_gpu_are_loaded_onto_it(state_cache):
     found = state_cache.load_previous(16, None, 1, states().cuda())[1]
     assert found.is_cuda
     assert torch.equal(found.cpu(), states())
-
-
-def test_a_view_is_saved_without_its_base(state_cache, tmp_path):
-    """A strided view of a tensor that requires gradients."""
-    whole = states(shape=(100, 10)).requires_grad_()
-    state_cache.save(8, None, 1, whole[20:32, ::2])
-    assert torch.equal(state_cache.load_previous(16, None, 1, states())[1], whole[20:32, ::2])
-    assert only_file(tmp_path).stat().st_size < 12 * 5 * 4 + 1000
 
 
 def test_the_newest_earlier_step_is_loaded(state_cache):
@@ -77,39 +68,6 @@ def test_runs_probes_and_layer_selections_share_a_folder(tmp_path, other):
     another.save(8, None, 1, states(1))
     another.delete_before(100)
     assert torch.equal(one.load_previous(16, None, 1, states())[1], states())
-
-
-def test_metadata_of_a_file(state_cache, tmp_path):
-    state_cache.save(8, "encoder", 3, states(dtype=torch.bfloat16))
-    path = only_file(tmp_path)
-    assert path.name == "layer003.safetensors"
-    assert path.parent.name == "encoder"
-    assert path.parent.parent.name == "step000000008"
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        assert file.get_slice("states").get_dtype() == "BF16"
-    assert len(metadata.pop("content")) == 64
-    assert metadata == {**IDENTITY, "step": "8", "stack": "encoder", "layer": "3"}
-
-
-def test_states_of_another_shape(state_cache):
-    state_cache.save(8, None, 1, states())
-    wide = states(shape=(12, 6))
-    assert (
-        undefined_reason(state_cache, like=wide)
-        == "the states of step 8 are of shape (12, 5), those of step 16 of (12, 6)"
-    )
-    assert undefined_reason(state_cache, like=wide[:11, :5]).endswith("of shape (12, 5), those of step 16 of (11, 5)")
-
-
-def test_unrelated_folders_are_ignored(state_cache, tmp_path):
-    state_cache.save(8, None, 1, states())
-    folder = only_file(tmp_path).parents[1]
-    for name in ("notes", "step8", "step-00000001", "step000000004.bak"):
-        (folder / name).mkdir()
-    assert state_cache.load_previous(16, None, 1, states())[0] == 8
-    state_cache.delete_before(100)
-    assert sorted(path.name for path in folder.iterdir()) == ["notes", "step-00000001", "step000000004.bak", "step8"]
 
 
 def test_delete_before_and_after(state_cache, tmp_path):

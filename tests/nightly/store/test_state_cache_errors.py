@@ -1,20 +1,15 @@
 """The state cache with damaged files, full or failing disks and killed processes."""
 
-import errno
 import logging
-import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from saved_states import IDENTITY, CompletedCache, only_file, saved_files, states, undefined_reason
-
-from repdyn.store.state_cache import StateCache
 
 
 def change_metadata(path, **changes):
@@ -92,16 +87,6 @@ def test_damage_is_not_hidden_behind_an_older_step(state_cache, tmp_path):
     assert undefined_reason(state_cache) == "the states of step 8 are stored without this layer"
 
 
-def test_a_folder_in_place_of_a_file(state_cache, tmp_path, caplog):
-    state_cache.save(8, None, 1, states())
-    path = only_file(tmp_path)
-    path.unlink()
-    path.mkdir()
-    assert undefined_reason(state_cache).startswith("the states of step 8 cannot be read: ")
-    state_cache.save(8, None, 1, states())
-    assert "The states of layer 1 at step 8 could not be saved: " in caplog.text
-
-
 def test_a_full_disk_prevents_only_the_comparison(state_cache, tmp_path, full_disk, caplog):
     state_cache.save(4, None, 1, states(4))
     with caplog.at_level(logging.WARNING):
@@ -125,16 +110,6 @@ def test_a_full_disk_prevents_only_the_comparison(state_cache, tmp_path, full_di
     assert "could not be saved" not in undefined_reason(state_cache, step=16)
 
 
-def test_another_process_finds_the_layer_missing(state_cache, tmp_path, full_disk):
-    full_disk(True)
-    state_cache.save(8, None, 1, states(8))
-    full_disk(False)
-    assert (
-        undefined_reason(CompletedCache(tmp_path / "earlier", **IDENTITY))
-        == "the states of step 8 are stored without this layer"
-    )
-
-
 def test_a_failed_save_deletes_former_states_of_the_step(state_cache, tmp_path, full_disk):
     """A step that is measured again after a rollback has other weights."""
     state_cache.save(8, None, 1, states(1))
@@ -144,30 +119,6 @@ def test_a_failed_save_deletes_former_states_of_the_step(state_cache, tmp_path, 
     assert saved_files(tmp_path) == []
     state_cache.save(8, None, 1, states(2))
     assert torch.equal(state_cache.load_previous(16, None, 1, states())[1], states(2))
-
-
-def test_a_disk_with_input_output_errors(state_cache, monkeypatch):
-    state_cache.save(8, None, 1, states())
-
-    def fail(path):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(Path, "iterdir", fail)
-    assert undefined_reason(state_cache) == "the states of earlier steps cannot be read: [Errno 5] Input/output error"
-    state_cache.delete_before(16)
-    state_cache.delete_after(4)
-    monkeypatch.undo()
-    assert state_cache.load_previous(16, None, 1, states())[0] == 8
-
-
-def test_a_file_in_place_of_the_folder(tmp_path, caplog):
-    (tmp_path / "earlier").write_text("")
-    state_cache = CompletedCache(tmp_path / "earlier", **IDENTITY)
-    state_cache.save(8, None, 1, states())
-    assert "could not be saved" in caplog.text
-    assert undefined_reason(state_cache).startswith("the states of step 8 could not be saved: ")
-    state_cache.delete_before(16)
-    assert undefined_reason(state_cache) == "no states of a step before 16 are stored"
 
 
 def test_partial_files_of_a_killed_process_are_deleted(state_cache, tmp_path):
@@ -190,7 +141,6 @@ for number in range(10**6):
 
 
 @pytest.mark.once
-@pytest.mark.slow
 @pytest.mark.process
 def test_killed_while_saving(tmp_path):
     state_cache = CompletedCache(tmp_path, **IDENTITY)
@@ -205,12 +155,3 @@ def test_killed_while_saving(tmp_path):
     state_cache.complete(8)
     found = state_cache.load_previous(16, None, 1, torch.zeros(400, 300))[1]
     assert (found == found[0, 0]).all()
-
-
-def test_save_errors_are_cleared_when_the_step_is_measured_again(tmp_path, full_disk):
-    state_cache = StateCache(tmp_path, **IDENTITY)
-    full_disk(True)
-    state_cache.save(8, None, 1, states())
-    full_disk(False)
-    state_cache.begin(8)
-    assert undefined_reason(state_cache) == "no states of a step before 16 are stored"

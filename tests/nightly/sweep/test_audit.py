@@ -76,11 +76,6 @@ def test_the_weights_of_main_where_the_last_step_has_others():
     ]
 
 
-def test_the_last_step_counts_even_if_it_is_not_selected():
-    of_history = history(at(0, "final"), at(1, "own"), last=at(143, "final"))
-    assert one(audit(of_history)).same_as == "step143"
-
-
 def test_one_step_that_main_was_taken_from():
     best = history(at(0, "a"), at(1, "best"), at(2, "c"), main=at(2, "best", "main"))
     assert find_copies(best) == []
@@ -118,12 +113,6 @@ def test_one_file_of_the_final_weights_among_others():
     assert finding.sentence == f"the final weights, those of step143, in 1 of 3 weight files, {name}: step50, step58"
 
 
-def test_one_file_of_another_step():
-    steps = (at(0, sharded("a", "b")), at(1, sharded("a", "c")), at(2, sharded("d", "e")))
-    finding = one(audit(history(*steps)))
-    assert (finding.severity, finding.kind, finding.steps, finding.same_as) == ("fault", "shared file", (0, 1), None)
-
-
 def test_a_file_that_is_the_same_everywhere_is_no_fault():
     steps = [at(step, sharded("frozen", f"own {step}")) for step in range(3)]
     finding = one(audit(history(*steps)))
@@ -149,20 +138,6 @@ def test_missing_weights_and_steps():
     assert {finding.severity for finding in found} == {"fault"}
 
 
-def test_a_missing_step_of_a_description_that_is_not_verified_is_a_remark():
-    finding = one(audit(history(at(0, "z"), at(1, "y"), missing_steps=(2,), unverified="the steps")))
-    assert (finding.severity, finding.kind, finding.steps) == ("remark", "missing step", (2,))
-    assert finding.sentence == "described, but not on the hub: 2; not verified: the steps"
-
-
-def test_other_sizes_and_dates_are_remarks():
-    steps = (at(0, "a", day=3), at(1, "b", day=5), at(2, "c", day=4), at(4, "d", n_bytes=2 * 10**9, day=6))
-    sizes, dates = audit(history(*steps))
-    assert {sizes.severity, dates.severity} == {"remark"}
-    assert sizes.sentence == "2 GB of weights, the others 1 GB: step4"
-    assert dates.sentence == "1 uploaded before an earlier step: step2"
-
-
 def test_the_first_two_steps_may_be_the_same():
     """A live run whose learning rate starts at zero has the same weights at steps 0 and 1."""
     steps = (at(0, "a"), at(1, "a"), at(2, "c"))
@@ -171,16 +146,6 @@ def test_the_first_two_steps_may_be_the_same():
     assert (finding.severity, finding.kind, finding.reports) == ("remark", "no update", ("https://a",))
     assert one(audit(history(at(0, "a"), at(1, "a"), at(2, "a"), at(4, "b")))).kind == "identical"
     assert one(audit(history(at(0, "a"), at(1, "a")))).kind == "final weights"
-
-
-def test_reports_of_users():
-    known = (KnownFault((1, 2), "copies", "the same", "https://a"), KnownFault((4,), "missing", "none", "https://b"))
-    steps = (at(1, "a"), at(2, "a"), at(4, "c"))
-    fault, remark = audit(history(*steps, known_faults=known))
-    assert (fault.kind, fault.reports) == ("identical", ("https://a",))
-    assert (remark.severity, remark.kind, remark.reports) == ("remark", "reported", ("https://b",))
-    assert remark.sentence == "users reported none for step4, which these files do not show"
-    assert audit(history(steps[0], known_faults=known[1:])) == []  # step 4 is not audited
 
 
 def test_a_report_belongs_to_findings_of_its_kind():
@@ -199,8 +164,3 @@ def test_a_report_belongs_to_findings_of_its_kind():
     assert found[1].sentence == (
         "users reported the final weights in one file for step4, which these files show only at the other steps reported"
     )
-
-
-def test_the_checkpoint_that_others_copy_is_seen_too():
-    known = (KnownFault((1, 4), "copies", "the same weights", "https://a"),)
-    assert one(audit(history(at(1, "c"), at(2, "b"), at(4, "c"), known_faults=known))).steps == (1,)

@@ -5,105 +5,18 @@ from __future__ import annotations
 import re
 import signal
 import time
-from errno import ENOSPC
-from pathlib import Path
 
 import huggingface_hub
 import pytest
 import torch
-from sweeping import MEASURED, lines, reasons, weights_fetched
+from sweeping import MEASURED, lines, weights_fetched
 from transformers import MambaConfig, MambaForCausalLM
 
 from repdyn import open_store
 from repdyn.checkpoints.run import measure_checkpoint
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.store import Store
-
-pytestmark = pytest.mark.slow
-
 
 # exit statuses
-
-
-def test_failed_checkpoints_are_retried_only_on_request(hub, commits, command, shown, tmp_path):
-    hub.fault(f"{commits[8]}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
-    status, out, err = command("lab/model")
-    assert (status, out, shown) == (1, "report: sweeps/report.html\n", [["lab/model"]])
-    first, second, third, last = lines(err)
-    assert first == f"[1/3] lab/model step0: {MEASURED}"
-    assert second.startswith("[2/3] lab/model step8: failed: a file of lab/model@")
-    assert third == f"[3/3] lab/model step16: {MEASURED}"
-    assert last.startswith("not measured: lab/model step8: a file of lab/model@")
-    store = open_store("sweeps")
-    assert store.steps("lab/model") == [0, 16]
-    assert list(reasons(store)) == [8]
-
-    hub.faults.clear()
-    n_fetched = weights_fetched(hub)
-    status, out, err = command("lab/model")
-    assert status == 1
-    assert lines(err) == [
-        "2 of 3 checkpoints are in sweeps already",
-        "not measured: lab/model step8: failed before; --retry-failed retries it",
-    ]
-    assert weights_fetched(hub) == n_fetched
-
-    status, out, err = command("lab/model", "--retry-failed")
-    assert (status, lines(err)) == (
-        0,
-        ["2 of 3 checkpoints are in sweeps already", f"[1/1] lab/model step8: {MEASURED}"],
-    )
-    assert store.steps("lab/model") == [0, 8, 16]
-    assert reasons(store) == {}
-    assert command("lab/model")[::2] == (0, "3 of 3 checkpoints are in sweeps already\n")
-    assert list((tmp_path / "downloads" / "repdyn-downloads").glob("[!.]*")) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["lab/model", "--metrics", "anisotropy", "twonn"],
-            "expected the name of a metric, got 'twonn'; did you mean 'two_nn'?",
-        ),
-        (
-            ["lab/model", "--metrics", "two_nn@sink"],
-            "expected a subset among all, no_sink, no_massive, last_token, window_mean, differences, got 'sink' for two_nn",
-        ),
-        (
-            ["lab/model", "--device", "cuda:77"],
-            "expected an available device, such as cpu, cuda or cuda:1, got 'cuda:77'",
-        ),
-        (["--suite", "pythia-70"], "did you mean pythia-70m"),
-        ([], "expected a folder, a hub repository or --suite NAME, got neither"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_invalid_options_are_found_before_the_hub_is_used(hub, commits, command, arguments, message):
-    status, out, err = command(*arguments)
-    assert (status, out, hub.requests) == (2, "", [])
-    assert err.startswith("error: ")
-    assert message in err
-    assert not Path("sweeps").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["lab/nowhere"], "got 'lab/nowhere': the hub knows no repository lab/nowhere (404)"),
-        (["lab/mo del"], "Repo id must use alphanumeric chars"),
-        (["lab/model", "--revisions", "step9"], "names or steps that do not exist: 'step9' (closest: 'step8')"),
-        (["lab/model", "--sequence-length", "13"], "the context of lab/model, 12 tokens, got 13"),
-        (["lab/model", "--text", "none.txt"], "expected a text file (plain, .gz, .xz or .zip), found none at"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_invalid_options_are_found_before_weights_are_downloaded(hub, commits, command, arguments, message):
-    status, out, err = command(*arguments)
-    assert (status, out, weights_fetched(hub)) == (2, "", {})
-    assert message in err.splitlines()[-1]
-    assert err.splitlines()[-1].startswith("error: ")
-    assert not Path("sweeps").exists()
 
 
 def test_no_network(hub, commits, command):
@@ -143,20 +56,9 @@ def test_the_network_fails_during_a_sweep(hub, commits, command, monkeypatch):
     assert list(store.path.rglob("*failed*")) == []
 
 
-def test_no_space_for_the_rows(commits, command, monkeypatch):
-    def full(self, *arguments):
-        raise OSError(ENOSPC, "No space left on device", "step.parquet")
-
-    monkeypatch.setattr(Store, "write", full)
-    status, _, err = command("lab/model")
-    assert status == 3
-    assert "No space left on device" in err.splitlines()[-1]
-
-
 # as a process
 
 
-@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.process
 def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp_path):
@@ -198,7 +100,6 @@ def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp
     assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads"]
 
 
-@pytest.mark.extended
 @pytest.mark.process
 def test_a_healthy_sweep_prints_its_own_lines_alone(start, tmp_path):
     """transformers says of Mamba, once in a process, that kernels are missing; its weights have progress bars."""

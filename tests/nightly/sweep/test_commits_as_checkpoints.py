@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repdyn import open_store
-from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.plan import selection_notes
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, select_targets
-from repdyn.cli.audit import main as audit
 from repdyn.cli.sweep import main as sweep
 
 BRANCH = "tiny-1"
@@ -63,12 +60,6 @@ def test_each_step_is_the_commit_with_its_title(commits):
     assert (found.last, found.main) == (found.targets[-1], None)
 
 
-def test_some_of_the_commits(commits):
-    assert [step for step, *_ in steps(select_targets(model(), Hub(), "step0,16"))] == [0, 16]
-    with pytest.raises(ValueError, match="do not exist: 'step9'"):
-        select_targets(model(), Hub(), "step9")
-
-
 def test_all_pages_are_read(hub, commits):
     hub.commits_per_page = 2
     assert steps(select_targets(model(), Hub())) == [(step, f"step{step}", name) for step, name in commits.items()]
@@ -83,29 +74,6 @@ def test_of_two_commits_of_a_step_the_newest_counts(hub, family, commits):
     assert f"lab/tiny: ignored, because a newer commit has the same step: {commits[8][:12]}" in selection_notes(found)
 
 
-def test_no_commit_matches(commits):
-    with pytest.raises(
-        ValueError,
-        match=r"expected commits on branch tiny-1 of lab/tiny that match 'Step .*', got Saving HF Model -- Step 0, "
-        r".*; check the pattern",
-    ):
-        select_targets(model(commits=r"Step (?P<step>\d+)"), Hub())
-    with pytest.raises(ValueError, match="expected commits on branch main of .*, got Create README.md; check"):
-        select_targets(model(branch="main"), Hub())
-
-
-def test_a_branch_that_is_not_there(commits):
-    with pytest.raises(CheckpointError, match=re.escape("the hub has no such revision of lab/tiny@tiny-2 (404)")):
-        select_targets(model(branch="tiny-2"), Hub())
-
-
-def test_a_title_reaches_no_terminal_as_it_is(hub, family, commits):
-    hub.publish("lab/tiny", BRANCH, family[8], title="\x1b[31mred\x07")
-    assert "[31mred" in select_targets(model(), Hub()).unmatched
-
-
-@pytest.mark.extended
-@pytest.mark.slow
 def test_a_sweep_measures_each_commit_once(commits, suite, tmp_path, capsys):
     arguments = ["--suite", str(suite), "--text", "builtin", "--max-vectors", "64", "--store", str(tmp_path / "store")]
     with pytest.raises(SystemExit) as ended:
@@ -129,13 +97,3 @@ def test_a_sweep_measures_each_commit_once(commits, suite, tmp_path, capsys):
     assert dict(zip(rows["revision"], rows["checkpoint"], strict=True)) == {
         f"step{step}": f"lab/tiny@{commit}" for step, commit in commits.items()
     }
-
-
-@pytest.mark.slow
-def test_an_audit_compares_the_commits(hub, family, commits, suite, capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
-    hub.publish("lab/tiny", BRANCH, family[0], title=SAVED.format(24))
-    with pytest.raises(SystemExit) as ended:
-        audit([str(suite)])
-    assert ended.value.code == 1
-    assert "The final weights, those of step24, under 1 other name: step0" in " ".join(capsys.readouterr().out.split())

@@ -16,8 +16,6 @@ from hub_server import HubServer
 from repdyn import open_store
 from repdyn.checkpoints import run as loop
 
-pytestmark = pytest.mark.slow
-
 # as in a container that runs under a number without an entry in its passwd
 NOBODY = """
 import json, os, pwd, sys
@@ -35,7 +33,6 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-@pytest.mark.extended
 @pytest.mark.process
 def test_a_user_without_a_home(hub: HubServer, commits, tmp_path):
     names = ("HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "REPDYN_CACHE", "XDG_CACHE_HOME")
@@ -62,22 +59,6 @@ def test_a_user_without_a_home(hub: HubServer, commits, tmp_path):
     assert open_store(tmp_path / "sweeps").steps("lab/model") == [8]
 
 
-def test_a_disk_that_is_full_when_the_probe_is_saved(hub, commits, command, tmp_path, monkeypatch):
-    write = Path.write_bytes
-
-    def full(path: Path, data: bytes) -> int:
-        if path.suffix == ".safetensors":
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return write(path, data)
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    status, _, errors = command("lab/model", "--revisions", "8", "--store", "store")
-    assert status == 3
-    assert "stopped: the disk is full ([Errno 28] No space left on device" in errors
-    assert "then repeat the command" in errors
-    assert list((tmp_path / "store").rglob("*.parquet")) == []
-
-
 def test_a_store_that_is_deleted_while_checkpoints_are_measured(hub, commits, command, tmp_path, monkeypatch):
     """What it held is measured again, and said; nothing is reported as measured that is not there."""
     measure, n_measured = loop.measure_checkpoint, []
@@ -97,3 +78,19 @@ def test_a_store_that_is_deleted_while_checkpoints_are_measured(hub, commits, co
     store = open_store(tmp_path / "store")
     assert store.steps("lab/model") == [0, 8, 16]
     assert len(list((tmp_path / "store" / "probes").iterdir())) == 1
+
+
+def test_a_disk_that_is_full_when_the_probe_is_saved(hub, commits, command, tmp_path, monkeypatch):
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.suffix == ".safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    status, _, errors = command("lab/model", "--revisions", "8", "--store", "store")
+    assert status == 3
+    assert "stopped: the disk is full ([Errno 28] No space left on device" in errors
+    assert "then repeat the command" in errors
+    assert list((tmp_path / "store").rglob("*.parquet")) == []

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import errno
 import shutil
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 import torch
 from hub_server import HubServer
-from lanes import extended_except
 from sweeping import downloads_in, settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.downloads import Downloads
-from repdyn.checkpoints.errors import CancelledError, SweepStoppedError
+from repdyn.checkpoints.errors import SweepStoppedError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.plan import Task, partition_tasks
 from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import select_targets
 from repdyn.store import Store
-
-pytestmark = pytest.mark.slow
 
 SETTINGS = settings()
 FILE = "resolve/{commit}/model.safetensors"
@@ -86,7 +81,7 @@ ON_THE_WAY = {
 }
 
 
-@pytest.mark.parametrize("what", extended_except({"corrupt", "500"}, ON_THE_WAY))
+@pytest.mark.parametrize("what", ON_THE_WAY)
 def test_a_download_that_always_fails(hub, published, store, downloads, what):
     kind, options, reason = ON_THE_WAY[what]
     tasks = published()
@@ -99,27 +94,9 @@ def test_a_download_that_always_fails(hub, published, store, downloads, what):
     assert not store.to_pandas()["reason"].notna().any()
 
 
-@pytest.mark.parametrize(
-    "what", extended_except({"corrupt", "500"}, [what for what in ON_THE_WAY if what != "404 file"])
-)
-def test_a_download_that_fails_once_succeeds(hub, published, store, downloads, what):
-    kind, options, _ = ON_THE_WAY[what]
-    tasks = published()
-    hub.fault(FILE.format(commit=tasks[1].target.commit), kind, times=1, **options)
-    assert measure_tasks(tasks, store, SETTINGS, downloads).measured == tasks
-
-
 @pytest.fixture(autouse=True)
 def _a_silent_hub_is_given_up_on_soon(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
-
-
-def test_a_download_that_takes_too_long(hub, published, store, tmp_path):
-    tasks = published()
-    hub.fault(FILE.format(commit=tasks[1].target.commit), "slow", bytes_per_second=10_000)
-    slow = downloads_in(tmp_path / "downloads", timeout_seconds=0.4)
-    reason = "the download took longer than --timeout 0.4 seconds"
-    assert_only_the_middle_one_failed(measure_tasks(tasks, store, SETTINGS, slow), tasks, store, reason)
 
 
 @pytest.mark.parametrize(
@@ -194,28 +171,3 @@ def test_a_repaired_checkpoint_leaves_no_failure_behind(hub, family, published, 
         repaired[1]
     ]
     assert not store.to_pandas()["reason"].notna().any()
-
-
-def test_failures_with_other_layers_do_not_prevent_a_measurement(published, store, downloads):
-    tasks = published()
-    mistaken = settings(layers="blocks.*")
-    report = measure_tasks(tasks, store, mistaken, downloads)
-    assert "'blocks.*' matches none; lists of blocks in it: \"layers.*\" (2 of GPTNeoXLayer)" in report.failed[0][1]
-    assert len(partition_tasks(tasks, store, mistaken).failed_before) == 3
-    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
-    measure_tasks(tasks, store, SETTINGS, downloads)
-    assert not store.to_pandas()["reason"].notna().any()
-
-
-def test_a_cancelled_download_ends_with_the_next_chunk(hub, published, tmp_path):
-    tasks = published()
-    hub.fault("safetensors", "slow", bytes_per_second=20_000)
-    downloads = downloads_in(tmp_path / "downloads")
-    with downloads.opened(), ThreadPoolExecutor(1) as pool:
-        future = pool.submit(downloads.fetch, tasks[0].target, lambda n, of: None)
-        time.sleep(0.3)
-        start = time.monotonic()
-        downloads.cancel()
-        with pytest.raises(CancelledError):
-            future.result()
-        assert time.monotonic() - start < 2

@@ -50,12 +50,6 @@ def test_a_damaged_file_is_replaced_and_told(tmp_path, first, caplog):
     assert "cannot be read and are replaced by those of step 9" in caplog.text
 
 
-def test_a_disk_that_cannot_be_written_is_told(tmp_path, first, caplog):
-    (tmp_path / "file").write_text("")
-    assert cosine_to_first(first, tmp_path / "file", 9, is_first=True) is None
-    assert "The input embeddings of step 9 could not be kept for comparison" in caplog.text
-
-
 def test_models_with_and_without_embeddings():
     model = GPT2Model(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=8))
     found = input_embeddings(model)

@@ -17,7 +17,7 @@ from repdyn.checkpoints.audit import (
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.plan import ForeignWeights
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Selection, Target, select_targets
+from repdyn.checkpoints.targets import select_targets
 
 PYTHIA = PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", expected=(0, 143000))
 Publish = Callable[..., str]
@@ -62,20 +62,6 @@ def test_most_branches_serve_the_main_branch(hub, publish):
     assert all(path.startswith("/api/models/lab/model/") for _, path in hub.requests)
 
 
-def test_the_first_file_of_the_end(publish):
-    def shards(*content: str) -> dict[str, str]:
-        return {f"pytorch_model-0000{i}-of-00003.bin": text for i, text in enumerate(content, start=1)}
-
-    publish("step0", shards("a", "b", "c"))
-    publish("step50000", shards("end", "d", "e"))
-    publish("step58000", shards("end", "f", "g"))
-    for revision in ("step143000", "main"):
-        publish(revision, shards("end", "h", "i"))
-    (finding,) = findings()
-    assert described([finding]) == [("shared file", ("step50000", "step58000"), "step143000")]
-    assert finding.files == ("pytorch_model-00001-of-00003.bin",)
-
-
 def test_which_checkpoints_are_mixtures(publish):
     """Those with files of the end that a later one lacks; a file that all have from some step on is not trained."""
     publish("step0", {"model-00001-of-00002.safetensors": "a0", "model-00002-of-00002.safetensors": "b0"})
@@ -90,35 +76,6 @@ def test_which_checkpoints_are_mixtures(publish):
     }
 
 
-def test_no_update_at_the_start_and_missing_weights(publish):
-    for step in (0, 1, 2):
-        publish(f"step{step}", "initial")
-    publish("step1000", {"README.md": "no weights"})
-    publish("step2000", "own")
-    same, missing, promised = findings()
-    assert described([same]) == [("identical", ("step0", "step1", "step2"), "step0")]
-    assert (missing.kind, missing.revisions) == ("missing weights", ("step1000",))
-    assert "it has no weights that can be read" in missing.sentence
-    assert (promised.kind, promised.steps) == ("missing step", (143000,))
-
-
-def test_three_steps_of_a_stage(publish):
-    shards = {f"model-0000{i}-of-00006.safetensors": f"shard {i}" for i in range(1, 7)}
-    for step, tokens in ((101000, 424), (175000, 735), (300000, 1259)):
-        publish(f"stage1-step{step}-tokens{tokens}B", shards)
-    publish("stage1-step301000-tokens1263B", {name: "own " + text for name, text in shards.items()})
-    publish("main", {name: "averaged " + text for name, text in shards.items()})
-    (model,) = models_to_audit("lab/model", Hub().endpoint)
-    assert [finding.steps for finding in findings(model)] == [(101000, 175000, 300000)]
-
-
-def test_branches_uploaded_out_of_order(publish):
-    for step, date in ((0, "2024-01-05"), (1, "2024-01-02"), (2, "2024-01-06")):
-        publish(f"step{step}", f"weights {step}", date)
-    assert described(findings(with_dates=True))[1:] == [("date", ("step1",), None)]
-    assert [finding.kind for finding in findings()] == ["missing step"]
-
-
 def test_folders_of_one_commit_are_listed_once(hub, publish):
     publish(
         "main", {f"checkpoint-{step}/{name}": "x" for step in (1, 2) for name in ("config.json", "model.safetensors")}
@@ -129,23 +86,6 @@ def test_folders_of_one_commit_are_listed_once(hub, publish):
     (history,) = list_histories([selection], Hub())
     assert len(hub.requests) == n_requests + 1 == n_requests + count_listings([selection])
     assert described(audit(history)) == [("final weights", ("checkpoint-1",), "checkpoint-2")]
-
-
-def test_a_commit_that_the_hub_does_not_list(hub, publish):
-    publish("step0", "a")
-    commit = publish("step1", "b")
-    hub.fault(f"tree/{commit}", "status", code=404, headers={"X-Error-Code": "RevisionNotFound"})
-    finding = next(finding for finding in findings() if finding.kind == "missing weights")
-    assert finding.revisions == ("step1",)
-    assert commit not in finding.sentence
-
-
-def test_nothing_is_listed_without_something_to_compare(hub, publish, tmp_path):
-    alone = Selection("model", (Target("model", 0, "main", repository="lab/model", commit=publish("main", "a")),))
-    local = Selection("here", tuple(Target("here", step, f"step{step}", path=tmp_path) for step in (0, 1)))
-    n_requests = len(hub.requests)
-    assert [history.checkpoints for history in list_histories([alone, local], Hub())] == [(), ()]
-    assert len(hub.requests) == n_requests
 
 
 def test_names_of_models(tmp_path):

@@ -25,7 +25,7 @@ from repdyn.store import Store
 
 N_CHECKPOINTS = 25
 GEOMETRY = ["run", "step", "layer", "metric", "subset", "value", "std", "n_unique", "checkpoint", "dtype", "probe"]
-SCRIPT = Path(__file__).parents[2] / "analyze_checkpoints.py"
+SCRIPT = Path(__file__).parents[3] / "analyze_checkpoints.py"
 
 
 class PublishedCheckpoint:
@@ -108,9 +108,7 @@ def watch(process: subprocess.Popen, published: PublishedCheckpoint, until: Call
     return peak
 
 
-@pytest.mark.extended
 @pytest.mark.once
-@pytest.mark.slow
 @pytest.mark.process
 def test_killed_twice_at_random_and_finished(published, tmp_path):
     moments = random.Random()  # not seeded: every run of the suite tries other moments

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -26,7 +25,7 @@ from repdyn.checkpoints.plan import Task, partition_tasks
 from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.weights import load_lightning
 from repdyn.cli.sweep import main
-from repdyn.models import LanguageModel, build_model
+from repdyn.models import build_model
 from repdyn.store import Store
 from repdyn.store.schema import Checkpoint
 
@@ -97,17 +96,6 @@ def values(frame: pd.DataFrame) -> pd.DataFrame:
 # found
 
 
-def test_folders_by_step(run):
-    assert names(run) == names(run / "hf_checkpoints") == [("step0", 0), ("step8", 8), ("step16", 16)]
-    assert names(run / "hf_checkpoints" / "step8") == [("step8", 8)]
-    assert ignored_models(run, find_checkpoints(run, "run")) == []
-
-
-def test_any_folder_of_save_pretrained(run, tmp_path):
-    shutil.copytree(run / "hf_checkpoints" / "step8", tmp_path / "my-model")
-    assert names(tmp_path / "my-model") == [("my-model", 0)]
-
-
 def test_a_trainers_output_with_its_final_model(run, tmp_path):
     folder = tmp_path / "output"
     shutil.copytree(run / "hf_checkpoints" / "step16", folder)
@@ -124,8 +112,6 @@ def test_a_partially_saved_checkpoint_is_ignored(run):
     assert ignored_models(run, find_checkpoints(run, "run")) == []
 
 
-@pytest.mark.extended
-@pytest.mark.slow
 @pytest.mark.parametrize("step", [12, 24])
 def test_a_step_without_a_configuration_is_a_failure(run, command, undrawn, step):
     """Also where it is the newest, by which the tokenizer's context would be found."""
@@ -143,48 +129,6 @@ def test_a_step_without_a_configuration_is_a_failure(run, command, undrawn, step
     assert command(run, "--metrics", "two_nn")[0] == 0
 
 
-def without_configuration(source: Path, folder: Path) -> Path:
-    shutil.copytree(source, folder)
-    (folder / "config.json").unlink()
-    return folder
-
-
-def test_incomplete_steps_beside_a_final_model_or_a_lightning_file(run, lightning, tmp_path):
-    complete = run / "hf_checkpoints" / "step8"
-    shutil.copytree(complete, tmp_path / "output")
-    without_configuration(complete, tmp_path / "output" / "checkpoint-500")
-    assert names(tmp_path / "output") == [("output", 0), ("checkpoint-500", 500)]
-    without_configuration(complete, lightning / "step0")
-    assert names(lightning) == [("step0", 0), ("epoch=0-step=2.ckpt", 2), ("epoch=0-step=4.ckpt", 4)]
-
-
-@pytest.mark.slow
-def test_broken_links_and_files_named_as_a_step_are_failures(run, command, undrawn):
-    folder = run / "hf_checkpoints"
-    (folder / "step24").symlink_to(run / "nowhere")
-    (folder / "checkpoint-32").write_text("no folder")
-    status, _, err = command(run, "--metrics", "two_nn")
-    assert status == 1
-    assert [line.split()[3] for line in err.splitlines() if "not measured" in line] == ["step24:", "checkpoint-32:"]
-    assert open_store(run / "sweep").steps("run/hf_checkpoints") == [0, 8, 16]
-
-
-def test_folders_that_only_mention_a_step_end_nothing(run):
-    for name in ("step24-logs", "eval_step24_results", "2024", "step24.txt"):
-        (run / "hf_checkpoints" / name).mkdir()
-    assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
-
-
-def test_several_incomplete_checkpoints_of_a_step_are_one_failure(run):
-    folder = run / "hf_checkpoints"
-    for name in ("step24", "checkpoint-24", "run-step24", "checkpoint-8"):
-        without_configuration(folder / "step8", folder / name)
-    assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16), ("checkpoint-24", 24)]
-    others = [f"{name} (incomplete, and another has its step)" for name in ("checkpoint-8", "run-step24", "step24")]
-    assert ignored_models(run, find_checkpoints(run, "run")) == others
-
-
-@pytest.mark.slow
 def test_the_head_is_loaded_for_metrics_that_read_through_it(run, measured, probe, tmp_path):
     metrics = ("lens_kl", "lens_agreement")
     store = open_store(tmp_path / "store")
@@ -196,50 +140,9 @@ def test_the_head_is_loaded_for_metrics_that_read_through_it(run, measured, prob
     assert bool(swept["value"].notna().all())
 
 
-def test_a_link_to_a_checkpoint_is_ignored(run):
-    (run / "hf_checkpoints" / "latest").symlink_to("step16")
-    assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
-
-
-def test_errors_of_find_checkpoints(run, tmp_path):
-    with pytest.raises(
-        ValueError,
-        match=r"expected checkpoints \(folders such as step512 with a config.json, or Lightning's .ckpt files\) in .*, got none; give the folder that contains them",
-    ):
-        find_checkpoints(tmp_path, "run")
-    (run / "hf_checkpoints" / "step0").rename(run / "hf_checkpoints" / "copy-of-step8")
-    with pytest.raises(
-        ValueError, match=r"expected one checkpoint for each step, got .*8 and .*8; sweep them separately"
-    ):
-        find_checkpoints(run / "hf_checkpoints", "run")
-
-
-def test_rows_have_the_absolute_path_of_the_weights(run, monkeypatch):
-    monkeypatch.chdir(run.parent)
-    origins = [target.origin for target in find_checkpoints("run", "run")]
-    assert origins == [str(run / "hf_checkpoints" / f"step{step}") for step in (0, 8, 16)]
-
-
 # measured
 
 
-@pytest.mark.extended
-@pytest.mark.slow
-def test_a_second_sweep_repeats_nothing(run, tmp_path, measured):
-    store = open_store(tmp_path / "swept")
-    shutil.move(run / "hf_checkpoints" / "step16", tmp_path)
-    measured(run, store)
-    before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*.parquet")}
-    shutil.move(tmp_path / "step16", run / "hf_checkpoints")
-    assert [task.target.step for task in measured(run, store).measured] == [16]
-    assert store.steps("swept") == [0, 8, 16]
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    # another question is asked anew
-    assert len(measured(run, store, settings(["two_nn@no_sink"], loading=Loading(dtype="auto"))).measured) == 3
-    assert len(list(store.path.rglob("step*.parquet"))) == 6
-
-
-@pytest.mark.slow
 def test_a_checkpoint_saved_again_is_measured_again(run, tmp_path, measured):
     store = open_store(tmp_path / "swept")
     measured(run, store)
@@ -254,54 +157,6 @@ def test_a_checkpoint_saved_again_is_measured_again(run, tmp_path, measured):
     assert set(changed) == {8}
 
 
-@pytest.mark.slow
-def test_folders_of_the_same_name_are_distinguished(run, tmp_path, measured):
-    store = open_store(tmp_path / "swept")
-    measured(run / "hf_checkpoints" / "step8", store)
-    other = tmp_path / "elsewhere" / "step8"
-    build_model("gpt_neox", **SIZES).save_pretrained(other)
-    assert len(measured(other, store).measured) == 1
-
-
-@pytest.mark.slow
-def test_half_precision_checkpoints_are_measured_in_half_precision(tmp_path, measured):
-    build_model("gpt_neox", **SIZES).bfloat16().save_pretrained(tmp_path / "half" / "step4")
-    store = open_store(tmp_path / "swept")
-    measured(tmp_path / "half", store)
-    frame = store.to_pandas()
-    assert set(frame.loc[frame["layer"].notna(), "dtype"]) == {"bfloat16"}
-
-
-@pytest.mark.slow
-def test_a_checkpoint_without_weights_is_recorded_and_the_others_are_measured(run, tmp_path, measured):
-    broken = run / "hf_checkpoints" / "step4"
-    broken.mkdir()
-    (broken / "config.json").write_text(json.dumps({"model_type": "gpt_neox"}))
-    store = open_store(tmp_path / "swept")
-    report = measured(run, store)
-    assert [task.target.step for task in report.measured] == [0, 8, 16]
-    assert "it has no weights that can be read" in report.failed[0][1]
-    assert store.steps("swept") == [0, 8, 16]
-    frame = store.to_pandas()
-    assert set(frame.loc[frame["reason"].notna() & frame["layer"].isna(), "step"]) == {4}
-
-
-@pytest.mark.slow
-def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, command, undrawn, without_figures):
-    """The command measures bit for bit what the tracker measured."""
-    live, saved = tracker(probe, 3), SavePretrainedCheckpoint(3, tmp_path / "run" / "hf_checkpoints")
-    trainer(tmp_path, live, saved).fit(tiny_language_model(), batches())
-    assert live.store is not None
-    shutil.copytree(live.store.path, tmp_path / "run" / "repdyn")
-    status, _, _ = command(tmp_path / "run")
-    assert status == 0
-    swept = open_store(tmp_path / "run" / "sweep").to_pandas()
-    assert sorted(swept["step"].unique()) == [0, 3, 6, 8]
-    pd.testing.assert_frame_equal(values(swept), values(live.store.to_pandas()), check_exact=True)
-
-
-@pytest.mark.extended
-@pytest.mark.slow
 def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(
     tmp_path, probe, command, undrawn, without_figures
 ):
@@ -332,30 +187,6 @@ def lightning(tmp_path) -> Path:
     return tmp_path / "checkpoints"
 
 
-@pytest.mark.slow
-def test_lightning_checkpoints_have_the_values_of_the_module(lightning, tmp_path, measured, probe):
-    assert sorted(path.name for path in lightning.iterdir()) == [
-        "epoch=0-step=2.ckpt",
-        "epoch=0-step=4.ckpt",
-        "last.ckpt",
-    ]
-    assert names(lightning) == [("epoch=0-step=2.ckpt", 2), ("epoch=0-step=4.ckpt", 4)]
-    store = open_store(tmp_path / "swept")
-    measured(lightning, store)
-    module = LanguageModel.load_from_checkpoint(lightning / "epoch=0-step=2.ckpt")
-    direct = measure(module, probe, checkpoint=Checkpoint(step=2)).to_pandas()
-    frame = store.to_pandas()
-    swept = values(frame.loc[frame["step"] == 2])
-    pd.testing.assert_frame_equal(swept, values(direct), check_exact=True, check_dtype=False)
-
-
-def test_last_is_used_if_it_is_newer_than_the_others(lightning):
-    (lightning / "epoch=0-step=4.ckpt").unlink()
-    assert names(lightning) == [("epoch=0-step=2.ckpt", 2), ("last.ckpt", 4)]
-    assert names(lightning / "last.ckpt") == [("last.ckpt", 4)]
-    assert ignored_models(lightning, find_checkpoints(lightning, "run")) == []
-
-
 def test_the_step_of_a_lightning_checkpoint_is_in_the_file_not_in_its_name(lightning):
     (lightning / "epoch=0-step=2.ckpt").rename(lightning / "step=999.ckpt")
     assert ("step=999.ckpt", 2) in names(lightning)
@@ -368,31 +199,6 @@ def test_saved_folders_come_before_lightning_files(lightning, run):
     assert ignored_models(lightning, found) == ["epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt", "last.ckpt"]
 
 
-@pytest.mark.slow
-def test_a_damaged_lightning_checkpoint_is_recorded_at_the_step_of_its_name(lightning, tmp_path, measured):
-    broken = lightning / "epoch=0-step=2.ckpt"
-    broken.write_bytes(broken.read_bytes()[:1000])
-    report = measured(lightning, open_store(tmp_path / "swept"))
-    assert [task.target.step for task in report.measured] == [4]
-    ((task, reason),) = report.failed
-    assert (task.target.step, task.target.revision) == (2, "epoch=0-step=2.ckpt")
-    assert "does not load as a checkpoint of repdyn.models.LanguageModel" in reason
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("content", [b"", b"no checkpoint", None], ids=["empty", "text", "other content"])
-def test_a_damaged_lightning_checkpoint_without_a_step_is_an_error(lightning, content):
-    if content is None:
-        torch.save({"weights": torch.zeros(3)}, lightning / "last.ckpt")
-    else:
-        (lightning / "last.ckpt").write_bytes(content)
-    with pytest.raises(
-        ValueError,
-        match=r"expected Lightning checkpoints, got a damaged one without a step in its name: .*last.ckpt does not load.*; move it away",
-    ):
-        find_checkpoints(lightning, "run")
-
-
 def test_a_checkpoint_of_another_module_is_an_error(tmp_path):
     keep = ModelCheckpoint(tmp_path, every_n_train_steps=1, save_top_k=-1)
     trainer(tmp_path, keep, max_steps=1).fit(Job(), batches())
@@ -402,64 +208,9 @@ def test_a_checkpoint_of_another_module_is_an_error(tmp_path):
         load_lightning(found.path)
 
 
-def test_a_lightning_checkpoint_runs_no_code(lightning):
-    class Runs:
-        def __reduce__(self):
-            return Path.touch, (lightning / "a-pickle-ran",)
-
-    content = torch.load(lightning / "last.ckpt", weights_only=True)
-    torch.save(content | {"extra": Runs()}, lightning / "epoch=0-step=2.ckpt")
-    (found, _) = find_checkpoints(lightning, "run")
-    assert found.path is not None
-    with pytest.raises(CheckpointError, match="does not load"):
-        load_lightning(found.path)
-    assert not (lightning / "a-pickle-ran").exists()
-
-
 # the command
 
 
-@pytest.mark.slow
-def test_command(run, command, quick_images):
-    status, out, err = command(run, "--metrics", "two_nn")
-    assert status == 0
-    store = open_store(run / "sweep")
-    assert store.runs() == ["run/hf_checkpoints"]
-    assert store.steps("run/hf_checkpoints") == [0, 8, 16]
-    assert list(store.path.glob("figures/**/heatmap_two_nn_all.png"))
-    assert "3 steps, 0 to 16" in out
-    assert [line.partition(": ")[0] for line in err.splitlines()] == [
-        f"[{number}/3] run/hf_checkpoints step{step}" for number, step in ((1, 0), (2, 8), (3, 16))
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["./nowhere"], "expected an existing folder or a hub repository, got './nowhere'"),
-        (["runs/quickstart/TIME"], "expected an existing folder or a hub repository, got 'runs/quickstart/TIME'"),
-        (["RUN/repdyn"], "expected checkpoints (folders such as step512"),
-        (["RUN", "--metrics", "twonn"], "expected the name of a metric, got 'twonn'; did you mean 'two_nn'?"),
-        (["RUN/hf_checkpoints"], "give a probe with --probe FILE, or a folder or hub repository with --tokenizer"),
-        (["RUN", "--probe", "none.safetensors"], "none.safetensors"),
-        (["RUN", "--probe", "RUN/hf_checkpoints/step0/model.safetensors"], "expected a probe written by Probe.save"),
-        (["RUN", "--probe", "RUN/hf_checkpoints/step0/config.json"], "expected a probe written by Probe.save"),
-        (["RUN", "--revisions", "step9"], "names or steps that do not exist: 'step9' (closest: 'step8')"),
-        (["RUN", "--device", "cuda:77"], "expected an available device, such as cpu, cuda or cuda:1, got 'cuda:77'"),
-        ([""], "expected a folder, a hub repository or --suite NAME, got neither"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_errors_of_the_command_have_no_traceback(run, command, arguments, message):
-    status, out, err = command(*(argument.replace("RUN", str(run)) for argument in arguments))
-    assert (status, out) == (2, "")
-    assert err.startswith("error: ")
-    assert message in err
-    assert not (run / "sweep").exists()
-
-
-@pytest.mark.slow
 def test_unknown_layers_fail_with_the_names_of_existing_ones(run, command, undrawn):
     status, _, err = command(run, "--layers", "h.*")
     assert status == 1
@@ -467,7 +218,6 @@ def test_unknown_layers_fail_with_the_names_of_existing_ones(run, command, undra
     assert command(run, "--retry-failed")[0] == 0
 
 
-@pytest.mark.slow
 def test_one_of_several_probes_must_be_selected(run, command, probe, undrawn):
     other = Probe.from_tokens(random_tokens(24, 12, seed=1), max_vectors=192, batch_vectors=96)
     file = open_store(run / "repdyn").save_probe(other)
@@ -479,8 +229,11 @@ def test_one_of_several_probes_must_be_selected(run, command, probe, undrawn):
     assert set(open_store(run / "sweep").to_pandas()["probe"]) == {other.hash}
 
 
-def test_models_without_a_step_are_reported(run, command):
-    (run / "hf_checkpoints" / "step8").rename(run / "hf_checkpoints" / "best")
-    status, _, err = command(run, "--dry-run")
-    assert status == 0
-    assert "ignored, because they do not match the pattern or have no step in their names: best" in err
+def test_broken_links_and_files_named_as_a_step_are_failures(run, command, undrawn):
+    folder = run / "hf_checkpoints"
+    (folder / "step24").symlink_to(run / "nowhere")
+    (folder / "checkpoint-32").write_text("no folder")
+    status, _, err = command(run, "--metrics", "two_nn")
+    assert status == 1
+    assert [line.split()[3] for line in err.splitlines() if "not measured" in line] == ["step24:", "checkpoint-32:"]
+    assert open_store(run / "sweep").steps("run/hf_checkpoints") == [0, 8, 16]

@@ -8,7 +8,6 @@ from sweeping import lines
 from repdyn import open_store
 from repdyn.cli import sweep as cli
 
-pytestmark = pytest.mark.slow
 URL = "faulty://host/sweeps"
 
 
@@ -22,7 +21,6 @@ def values(store):
     return frame[frame["layer"].notna()].drop(columns=["seconds", "measured_at"]).reset_index(drop=True)
 
 
-@pytest.mark.extended
 def test_a_remote_store_gets_the_values_of_a_local_one(faulty, hub, commits, command, shown, elsewhere, tmp_path):
     assert command("lab/model", "--store", URL)[0] == 0
     assert command("lab/model", "--store", tmp_path / "local")[0] == 0
@@ -31,7 +29,6 @@ def test_a_remote_store_gets_the_values_of_a_local_one(faulty, hub, commits, com
     assert (status, err) == (0, f"3 of 3 checkpoints are in {URL} already\n")
 
 
-@pytest.mark.extended
 def test_what_cannot_be_uploaded_is_kept_and_said(faulty, hub, commits, command, shown, elsewhere, monkeypatch):
     monkeypatch.setattr(cli, "UPLOAD_SECONDS", 0.5)
     monkeypatch.setattr("repdyn.store.remote.UPLOAD_SECONDS", 0.5)
@@ -49,14 +46,6 @@ def test_what_cannot_be_uploaded_is_kept_and_said(faulty, hub, commits, command,
     assert elsewhere().steps("lab/model") == [0, 8, 16]
 
 
-def test_no_connection_is_exit_status_3(faulty, hub, commits, command):
-    faulty.faults["find"] = ConnectionRefusedError("refused")
-    status, _, err = command("lab/model", "--store", URL)
-    assert status == 3
-    assert f"listing at {URL} failed 3 times: refused; check the connection, then repeat the command" in err
-
-
-@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.process
 @pytest.mark.timeout(600)

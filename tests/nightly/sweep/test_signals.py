@@ -8,11 +8,10 @@ import time
 
 import pytest
 from hub_server import HubServer
-from lanes import extended_except
 
 from repdyn import open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.process]
+pytestmark = pytest.mark.process
 
 STAGES = {
     "refs": ("/refs", signal.SIGINT),
@@ -23,7 +22,7 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("stage", extended_except({"tree"}, STAGES))
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_signal_while_the_hub_drips(hub: HubServer, commits, start, stage):
     pattern, number = STAGES[stage]
     hub.fault(pattern, "slow", bytes_per_second=5)

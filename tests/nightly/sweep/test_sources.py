@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import huggingface_hub
 import pytest
-import torch
 from small import random_tokens
 
 from repdyn import Probe, open_store
-from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Source, find_sources
@@ -64,7 +61,6 @@ def suite(tmp_path) -> Callable[..., Path]:
 # suites
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("named", ["pythia-14m", "pythia-14[m]", "pythia-14m pythia-14m"])
 def test_a_model_of_a_shipped_suite(published, named):
     published("EleutherAI/pythia-14m")
@@ -75,7 +71,6 @@ def test_a_model_of_a_shipped_suite(published, named):
     assert len(source.selection.missing_steps) == 154 - 3
 
 
-@pytest.mark.slow
 def test_a_suite_with_one_model_on_the_hub(published):
     published("EleutherAI/pythia-70m")
     (source,), problems = found("--suite", "pythia")
@@ -84,13 +79,6 @@ def test_a_suite_with_one_model_on_the_hub(published):
     assert problems[0].startswith("pythia-14m: the hub knows no repository EleutherAI/pythia-14m (404)")
 
 
-@pytest.mark.slow
-def test_a_suite_file_and_another_run_name(published, suite):
-    published("lab/model")
-    assert one("--suite", suite("lab/model"), "--name", "../../mine").selection.run == "../../mine"
-
-
-@pytest.mark.slow
 def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, suite):
     published("lab/one")
     published("lab/two")
@@ -105,41 +93,9 @@ def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, 
         found("--suite", file, "--revisions", "step9")
 
 
-@pytest.mark.slow
-def test_two_models_of_the_same_run_are_an_error(published, suite):
-    published("lab/model")
-    with pytest.raises(
-        ValueError,
-        match="expected a different run for each model, got 'lab/model' for model of mine and for model of other; sweep them separately into two stores",
-    ):
-        found("--suite", suite("lab/model"), suite("lab/model", file="other.yaml", extra=", tokens_per_step: 2"))
-    with pytest.raises(ValueError, match="expected one model with --name, got 2; omit --name"):
-        found("--suite", suite("lab/model", "lab/two"), "--name", "x")
-
-
-@pytest.mark.slow
-def test_a_mistyped_suite(hub):
-    with pytest.raises(ValueError, match="expected a suite .*, got 'pythia-70'; did you mean pythia-70m"):
-        found("--suite", "pythia-70")
-    with pytest.raises(FileNotFoundError, match="nowhere.yaml"):
-        found("--suite", "nowhere.yaml")
-    assert hub.requests == []
-
-
 # one repository
 
 
-@pytest.mark.slow
-def test_a_repository_with_steps_in_its_revisions(published):
-    published("lab/model")
-    source = one("lab/model")
-    assert (source.selection.run, names(source)) == ("lab/model", ["step0", "step8", "step16"])
-    assert source.selection.unmatched == ("main",)
-    assert {target.stage for target in source.selection.targets} == {None}
-    assert names(one("lab/model", "--revisions", "8")) == ["step8"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lab/model", "gpt2"])
 @pytest.mark.parametrize("revisions", ["all", "log", "main", "0"])
 def test_a_finished_model(hub, family, name, revisions):
@@ -150,40 +106,6 @@ def test_a_finished_model(hub, family, name, revisions):
     assert target.run == name
 
 
-@pytest.mark.slow
-def test_a_finished_model_has_no_steps(hub, family):
-    hub.publish("lab/model", "main", family[16])
-    with pytest.raises(ValueError, match="names or steps that do not exist: 'step16'"):
-        found("lab/model", "--revisions", "step16")
-
-
-@pytest.mark.slow
-def test_a_pattern(hub, family):
-    for step, folder in family.items():
-        hub.publish("lab/model", f"it-{step}-of-16", folder)
-    assert names(one("lab/model", "--pattern", r"it-(?P<step>\d+)-of-16")) == [
-        "it-0-of-16",
-        "it-8-of-16",
-        "it-16-of-16",
-    ]
-    with pytest.raises(ValueError, match="expected revisions of lab/model that match 'x.*', got it-0-of"):
-        found("lab/model", "--pattern", r"x(?P<step>\d+)")
-    with pytest.raises(ValueError, match="expected the named group step"):
-        found("lab/model", "--pattern", r"it-(\d+)")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["lab/nowhere", "nowhere", "runs"])
-def test_a_missing_repository_is_an_error(hub, name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where there is no folder of that name
-    with pytest.raises(
-        ValueError,
-        match=rf"expected an existing folder or a hub repository, got '{name}': the hub knows no repository {name} \(404\); if it is private, log in",
-    ):
-        found(name)
-
-
-@pytest.mark.slow
 def test_a_failed_listing_is_an_error(published, hub):
     """Otherwise a training run would be measured as a finished model."""
     published("lab/model")
@@ -191,24 +113,6 @@ def test_a_failed_listing_is_an_error(published, hub):
     listed, (problem,) = found("lab/model")
     assert listed == []
     assert "the hub answered 500" in problem
-
-
-@pytest.mark.slow
-def test_a_repository_without_a_main_branch_and_without_steps(hub, family):
-    hub.publish("lab/model", "v1.0", family[16], tag=True)
-    source = one("lab/model")
-    assert source.selection.targets[0].missing_reason == "the hub has no such revision of lab/model@main (404)"
-    with pytest.raises(CheckpointError, match="none of its checkpoints exists: the hub has no such revision"):
-        _ = source.probe
-
-
-@pytest.mark.slow
-def test_without_a_connection(hub):
-    hub.__exit__()
-    huggingface_hub.close_session()
-    for named in (["lab/model"], ["--suite", "pythia-14m"]):
-        with pytest.raises(SweepStoppedError, match="no connection to"):
-            found(*named)
 
 
 # local folders
@@ -231,7 +135,6 @@ def test_a_folder_comes_before_a_repository_of_that_name(hub, family, monkeypatc
     assert hub.requests == []
 
 
-@pytest.mark.slow
 def test_the_probe_of_a_run_and_options_that_replace_it(family, tmp_path):
     (tmp_path / "run").mkdir()
     family[0].parent.rename(tmp_path / "run" / "hf_checkpoints")
@@ -250,26 +153,6 @@ def test_the_probe_of_a_run_and_options_that_replace_it(family, tmp_path):
 # probes that are named
 
 
-@pytest.mark.slow
-def test_a_probe_from_a_file(published, tmp_path):
-    published("lab/model")
-    tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
-    probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
-    probe.save(tmp_path / "probe.safetensors")
-    assert one("lab/model", "--probe", tmp_path / "probe.safetensors").probe.hash == probe.hash
-
-
-def test_invalid_probes(family, tmp_path):
-    folder = family[0].parent
-    with pytest.raises(FileNotFoundError, match="none.safetensors"):
-        _ = one(folder, "--probe", tmp_path / "none.safetensors").probe
-    (tmp_path / "text").write_text("no probe")
-    for file in (tmp_path / "text", family[0] / "model.safetensors"):
-        with pytest.raises(ValueError, match="expected a probe written by Probe.save, got"):
-            _ = one(folder, "--probe", file).probe
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "repository"])
 def test_a_given_tokenizer(hub, family, tmp_path, kind):
     for folder in family.values():
@@ -286,43 +169,3 @@ def test_a_given_tokenizer(hub, family, tmp_path, kind):
 
 
 # contradictions
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "expected a folder, a hub repository or --suite NAME, got neither; see --help, or --list-suites"),
-        ([""], "got neither"),
-        (["lab/model", "--suite", "pythia"], "got both a source and a suite"),
-        (["./x"], "expected an existing folder or a hub repository, got './x'"),
-        (["/none/at/all"], "expected an existing folder or a hub repository, got '/none/at/all'"),
-        (["~/runs"], "expected an existing folder or a hub repository, got '~/runs'"),
-        (["a/b/c"], "expected an existing folder or a hub repository, got 'a/b/c'"),
-        (["../../x"], "expected an existing folder or a hub repository, got '../../x'"),
-        (["https://huggingface.co/gpt2"], "expected an existing folder or a hub repository, got 'https"),
-        (
-            ["--suite", "pythia", "--pattern", "x"],
-            "expected --pattern with a hub repository only",
-        ),
-        ([".", "--pattern", "x"], "expected --pattern with a hub repository only"),
-        (["lab/model", "--tokenizer", "./none"], "expected an existing folder or a hub repository, got './none'"),
-        (["x", "--probe", "f", "--text", "builtin"], "expected either --probe or the options for making a probe"),
-        (["x", "--probe", "f", "--max-vectors", "9"], "expected either --probe or the options for making a probe"),
-        (["x", "--probe", "f", "--tokenizer", "t"], "expected either --probe or the options for making a probe"),
-        (["x", "--probe", "f", "--sequence-length", "9"], "expected either --probe or the options for making a probe"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_contradictory_options(hub, arguments, message):
-    with pytest.raises(ValueError, match="expected") as refusal:
-        found(*arguments)
-    assert message in str(refusal.value)
-    assert hub.requests == []
-
-
-def test_a_folder_without_checkpoints(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for folder in (tmp_path / "empty", Path("/")):
-        with pytest.raises(ValueError, match="expected checkpoints .* got none"):
-            found(folder)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pytest
 
-from repdyn import open_store
-from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel
-from repdyn.checkpoints.targets import Selection, Target, select_targets
+from repdyn.checkpoints.targets import Selection, select_targets
 
 STEP = r"step(?P<step>\d+)"
 
@@ -93,14 +89,6 @@ def test_revisions_with_stage_and_tokens(publish):
     assert (found.step, found.tokens_seen, found.stage) == (1000, 5_000_000_000, "stage1")
 
 
-def test_a_revision_with_a_slash_in_its_name(publish):
-    commit = publish("lab/pythia", "runs/a/step7")
-    (found,) = select_targets(model(revisions=rf".*/{STEP}"), Hub()).targets
-    assert (found.revision, found.commit) == ("runs/a/step7", commit)
-    (found,) = select_targets(listed(at("lab/pythia", 7, "runs/a/step7")), Hub()).targets
-    assert (found.revision, found.commit, found.missing_reason) == ("runs/a/step7", commit, None)
-
-
 def test_unmatched_revisions_and_missing_steps(pythia, publish):
     publish("lab/pythia", "v1.0", tag=True)
     expected = (0, 1, 2, 4, 512, 1000, 2000, 3000)
@@ -108,57 +96,6 @@ def test_unmatched_revisions_and_missing_steps(pythia, publish):
     assert sorted(found.unmatched) == ["main", "v1.0"]
     assert found.missing_steps == (2, 4, 3000)
     assert names(found) == ["step0"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("revisions", "chosen"),
-    [
-        ("all", ["step0", "step1", "step512", "step1000", "step2000"]),
-        ("log", ["step0", "step1", "step512", "step1000", "step2000"]),
-        ("every:3", ["step0", "step1000", "step2000"]),
-        ("step0,step1000", ["step0", "step1000"]),
-        ("512, 0", ["step0", "step512"]),
-        ("step1,1", ["step1"]),
-    ],
-)
-def test_some_of_the_revisions(pythia, revisions, chosen):
-    assert names(select_targets(model(revisions=STEP), Hub(), revisions)) == chosen
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("revisions", "message"),
-    [
-        ("step0,step511", "got names or steps that do not exist: 'step511' \\(closest: 'step512'\\)"),
-        ("main", "got names or steps that do not exist: 'main'"),
-        ("every:0", 'expected "all", "log", "every:10", or names or steps .* got \'every:0\''),
-        ("", "got ''"),
-        ("step0,", "got 'step0,'"),
-        ("All", "do not exist: 'All'"),
-    ],
-)
-def test_mistyped_revisions(pythia, revisions, message):
-    with pytest.raises(ValueError, match=message):
-        select_targets(model(revisions=STEP), Hub(), revisions)
-
-
-def test_two_revisions_of_one_step(pythia, publish):
-    publish("lab/pythia", "step512-fixed")
-    with pytest.raises(
-        ValueError,
-        match="expected one checkpoint for each step, got 'step512' and 'step512-fixed' for step 512; name one stage",
-    ):
-        select_targets(model(), Hub())
-    assert names(select_targets(model(revisions=STEP), Hub())) == list(STEPS)
-
-
-def test_nothing_matches(pythia):
-    with pytest.raises(
-        ValueError,
-        match=r"expected revisions of lab/pythia that match 'global_step.*', got main, step0, step1, .*; check the pattern",
-    ):
-        select_targets(model(revisions=r"global_step(?P<step>\d+)"), Hub())
 
 
 def test_one_repository_for_each_checkpoint_one_of_them_missing(publish):
@@ -176,14 +113,6 @@ def test_one_repository_for_each_checkpoint_one_of_them_missing(publish):
     ]
 
 
-def test_a_listed_revision_that_is_missing(publish):
-    publish("lab/three", "main")
-    found = select_targets(listed(at("lab/three", 0), at("lab/three", 5, "at-5k")), Hub())
-    assert names(found) == ["main", "at-5k"]
-    assert found.targets[1].missing_reason == "the hub has no such revision of lab/three@at-5k (404)"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("checkpoints", "expected"),
     [
@@ -209,42 +138,3 @@ def test_folders_of_the_main_branch(publish):
     ]
     assert found.targets[0].origin == f"lab/uploaded@{commit}/checkpoint-5"
     assert found.unmatched == ("runs/checkpoint-9",)
-
-
-def test_a_missing_repository(hub):
-    with pytest.raises(CheckpointError, match="the hub knows no repository lab/pythia \\(404\\); if it is private"):
-        select_targets(model(revisions=STEP), Hub())
-    with pytest.raises(ValueError, match="expected a repository or a list of checkpoints for pythia, got neither"):
-        select_targets(model(repository=None), Hub())
-
-
-def test_without_a_connection_nothing_is_missing(hub):
-    hub.__exit__()
-    huggingface_hub.close_session()
-    for described in (model(revisions=STEP), listed(at("lab/x", 0))):
-        with pytest.raises(SweepStoppedError, match="no connection to http://127.0.0.1"):
-            select_targets(described, Hub())
-
-
-def test_the_checkpoint_of_rows():
-    target = Target("run", 8, "step8", 80, "stage1", repository="lab/m", commit="c" * 40, subfolder="a/b")
-    row = target.checkpoint
-    assert (row.run, row.step, row.tokens_seen, row.stage, row.revision) == ("run", 8, 80, "stage1", "step8")
-    assert row.checkpoint == f"lab/m@{'c' * 40}/a/b"
-    assert Target("run", 8, "step8", path=Path("/x/step8")).checkpoint.checkpoint == "/x/step8"
-
-
-def test_another_commit_is_another_checkpoint():
-    one, other = (Target("run", 8, "step8", repository="lab/m", commit=digit * 40) for digit in "ab")
-    assert one.key("p", "m") != other.key("p", "m")
-    assert one.key("p", "m").filename != other.key("p", "m").filename
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("run", ["../../x", "..", "/etc/x", "a/../../x", ".hidden", "~", "a\\..\\x", "lab/model"])
-@pytest.mark.parametrize("revision", ["../../../step8", "refs/heads/step8", "/step8"])
-def test_names_stay_inside_the_store(run, revision, tmp_path):
-    store = open_store(tmp_path / "store")
-    target = Target(run, 8, revision, repository="lab/m", commit="a" * 40)
-    file = (store.path / target.key("p", "m").filename).resolve()
-    assert file.parent.parent == store.path.resolve()

@@ -37,7 +37,7 @@ from repdyn.cli.sweep import main
 from repdyn.models import build_model
 from repdyn.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.extended]
+pytestmark = pytest.mark.process
 
 pytest.importorskip("ray")
 
@@ -122,15 +122,6 @@ def test_no_network_in_a_worker_ends_the_sweep(tasks, store, options, monkeypatc
     assert type(raised.value) is SweepStoppedError
     assert "Traceback" not in "".join(capfd.readouterr())
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
-
-
-def test_the_error_for_a_cluster_without_the_disk_resource_says_how_to_add_it(cluster, tasks, store, options):
-    message = (
-        r"^expected a Ray cluster with a machine that has disk_gb, CPU, got CPU, memory, object_store_memory; "
-        r"start each with ray start --resources='\{\"disk_gb\": 200\}', or omit --max-disk$"
-    )
-    with pytest.raises(ValueError, match=message):
-        sweep_with_ray(tasks, store, options("--max-disk", "1GB"), Hub())
 
 
 def test_the_disk_budget_is_shared_by_all_workers(hub, published, probe, store, options, tmp_path):

@@ -31,7 +31,7 @@ from repdyn.checkpoints.ray_engine import sweep_with_ray
 from repdyn.cli import sweep as cli
 from repdyn.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.extended]
+pytestmark = pytest.mark.process
 
 pytest.importorskip("ray")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -17,35 +16,12 @@ from repdyn.checkpoints.run import SweepResult
 pytest.importorskip("ray")
 
 
-def test_an_unreachable_cluster(tasks, store, options, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    message = (
-        r"^expected a Ray cluster at RAY_ADDRESS, '127.0.0.1:9', got no connection \(.*refused\); start it with ray start "
-        "--head, set RAY_AUTH_MODE=token if it requires Ray's token, or unset RAY_ADDRESS$"
-    )
-    with pytest.raises(ValueError, match=message):
-        sweep_with_ray(tasks, store, options(), Hub())
-
-
-def test_the_error_without_ray_says_what_to_install(options, store, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    message = r"^expected Ray for --engine ray, which is not installed; pip install 'repdyn\[ray\]'$"
-    with pytest.raises(ValueError, match=message):
-        sweep_with_ray([], store, options(), Hub())
-
-
 def test_no_tasks_start_no_cluster_and_usage_statistics_are_off(options, store, monkeypatch):
     monkeypatch.setattr(ray, "init", None)
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
     assert sweep_with_ray([], store, options(), Hub()) == SweepResult()
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert os.environ["RAY_task_oom_retries"] == "3"  # noqa: SIM112
-
-
-def test_a_gpu_cannot_be_selected_by_index(options, store):
-    message = "^expected --device cuda or cpu with --engine ray, which assigns the GPUs, got 'cuda:1'; select GPUs with CUDA_VISIBLE_DEVICES$"
-    with pytest.raises(ValueError, match=message):
-        sweep_with_ray([], store, options("--device", "cuda:1"), Hub())
 
 
 def cluster_of(*machines: dict[str, float]) -> SimpleNamespace:
