@@ -25,7 +25,6 @@ def test_repeated_points_count_as_often_as_they_occur():
     assert anisotropy(weighted).item() != pytest.approx(anisotropy(points).item(), rel=1e-2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n_equal", [1, 2, 5])
 @pytest.mark.parametrize("delta", [0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
 @pytest.mark.parametrize("seed", range(5))
@@ -46,7 +45,6 @@ def inexact(monkeypatch):
     monkeypatch.setattr(module, "_exact_share", lambda cloud: torch.tensor(torch.nan))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     sorted(set(HOSTILE) - {"n_3", "n_5", "d_1", "integer_grid", "duplicates_95_percent", "int8", "relu_bfloat16"}),
@@ -55,7 +53,6 @@ def test_iteration_alone_is_right(name, inexact):
     assert anisotropy(HOSTILE[name]()).item() == pytest.approx(naive_anisotropy(HOSTILE[name]()), rel=1e-7)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0, 1, 30, 3000])
 @pytest.mark.parametrize("exponent", [-40, -10, 0, 10, 25])
 def test_a_mean_and_a_unit_of_any_size(exponent, offset, inexact):
@@ -105,7 +102,6 @@ def test_a_direction_that_is_not_principal_is_rejected(monkeypatch):
     assert anisotropy(points).item() == pytest.approx(naive_anisotropy(points), rel=1e-7)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_read_off_the_whole_spectrum_where_more_of_it_is_asked_for(name, monkeypatch):
     monkeypatch.setattr(module, "_iterated_share", None)

@@ -23,7 +23,6 @@ def multiplied(request, monkeypatch):
     monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda device: request.param)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("multiplied")
 @pytest.mark.parametrize(("name", "grouping"), GROUPED)
 def test_every_distance_is_that_of_brute_force(name, grouping):
@@ -39,7 +38,6 @@ def test_every_distance_is_that_of_brute_force(name, grouping):
     torch.testing.assert_close(found, measured, rtol=1e-10, atol=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "kind"),
     [
@@ -57,7 +55,6 @@ def test_any_precision(dtype, kind):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("grouping", GROUPINGS)
 @pytest.mark.parametrize("n", [1000, 4100])
 def test_tiles_of_all_shapes(n, grouping):
@@ -69,7 +66,6 @@ def test_tiles_of_all_shapes(n, grouping):
     torch.testing.assert_close(nearest_distances(points, groups=groups), expected, rtol=1e-10, atol=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("more", module._N_EXTRA)
 @pytest.mark.parametrize("grouping", GROUPINGS)
 def test_each_float64_search_alone_is_right(more, grouping, monkeypatch):
@@ -85,7 +81,6 @@ def test_each_float64_search_alone_is_right(more, grouping, monkeypatch):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "std_500", "sinks", "bfloat16", "offset_3000"])
 @pytest.mark.parametrize("grouping", ["eights", "half_in_one"])
 def test_clouds_as_models_have_them_need_no_float64_search(name, grouping, monkeypatch):
@@ -94,7 +89,6 @@ def test_clouds_as_models_have_them_need_no_float64_search(name, grouping, monke
     assert nearest_distances(points, groups=GROUPINGS[grouping](len(points))).isfinite().all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_groups_of_one_are_none(name):
     points = HOSTILE[name]()
@@ -113,7 +107,6 @@ def naive(points, groups, kernel):
     return 1 / np.log(radii[:, -1:] / radii[:, :-1]).mean()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [two_nn, levina_bickel])
 @pytest.mark.parametrize("grouping", GROUPINGS)
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "sinks", "bfloat16", "offset_3000", "heavy_tail"])
@@ -129,7 +122,6 @@ def test_gride_at_its_smallest_scale_is_two_nn_by_maximum_likelihood():
     assert gride(points, groups=groups, k=2).item() == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.slow
 @each_kernel
 @pytest.mark.parametrize("name", ["gaussian", "bimodal_1000", "heavy_tail"])
 def test_invariances(name, kernel):
@@ -158,7 +150,6 @@ def test_of_duplicates_in_several_groups_the_first_keeps_its_own():
     assert cloud_neighbours(cloud, 1).indices.flatten().tolist() == [2, 2, 1, 1, 3]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["duplicates_20_percent", "duplicates_95_percent"])
 def test_duplicates_across_groups_against_the_oracle(name):
     points = HOSTILE[name]()

@@ -17,7 +17,6 @@ def device(request):
     return request.param
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_anisotropy_is_that_of_a_float64_svd(name, device):
     points = HOSTILE[name]()
@@ -25,7 +24,6 @@ def test_anisotropy_is_that_of_a_float64_svd(name, device):
     assert anisotropy(points.to(device)).item() == pytest.approx(naive_anisotropy(points), rel=1e-7)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_two_nn_is_that_of_brute_force_in_float64(name, device):
     points = HOSTILE[name]()
@@ -54,7 +52,6 @@ SURROUNDINGS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [anisotropy, two_nn])
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
 @pytest.mark.parametrize(
@@ -70,7 +67,6 @@ def test_surroundings_do_not_matter(kernel, surroundings, name):
     assert not result.requires_grad
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("medium_precision")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_users_medium_precision_does_not_matter(name):
@@ -111,7 +107,6 @@ INVARIANCES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [anisotropy, two_nn])
 @pytest.mark.parametrize("change", INVARIANCES)
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "duplicates_20_percent", "heavy_tail", "d_gt_n", "n_5"])

@@ -326,3 +326,15 @@ def test_pickled_weights_give_the_same_model_and_run_no_code(family, tmp_path):
     with pytest.raises(CheckpointError, match="does not load"):
         load_model(family[8], Loading())
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "_orig_mod.module."])
+def test_names_of_a_compiled_or_wrapped_model_are_those_of_the_model(family, prefix):
+    """Otherwise every weight counts as absent, and a saved training cannot be measured."""
+    expected = load_model(family[8], Loading()).state_dict()
+    tensors = load_file(family[8] / "model.safetensors")
+    (family[8] / "model.safetensors").unlink()
+    torch.save({prefix + name: weight for name, weight in tensors.items()}, family[8] / "pytorch_model.bin")
+    found = load_model(family[8], Loading()).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)

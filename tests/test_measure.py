@@ -121,7 +121,6 @@ def test_settings_reach_the_kernel_and_the_row(hand_written, small_probe):
     assert by_settings.iloc[0] != by_settings.iloc[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("states_bytes", [0, 2 * LAYER_BYTES], ids=["all in files", "first in memory"])
 def test_values_do_not_depend_on_where_the_states_wait(hand_written, small_probe, states_bytes):
     expected = measure(hand_written, small_probe).to_pandas()
@@ -130,7 +129,6 @@ def test_values_do_not_depend_on_where_the_states_wait(hand_written, small_probe
     pd.testing.assert_frame_equal(spilled.drop(columns=times), expected.drop(columns=times), check_exact=True)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("states_bytes", "files"), [(0, [4, 3, 2, 1]), (2 * LAYER_BYTES, [2, 2, 2, 1])])
 def test_a_layer_is_let_go_when_it_is_measured(hand_written, small_probe, tmp_path, monkeypatch, states_bytes, files):

@@ -50,9 +50,6 @@ def model_of(family: str, auto_class: Any = AutoModel) -> PreTrainedModel:
     return auto_class.from_config(CONFIGS[family]()).eval()
 
 
-pytestmark = pytest.mark.slow
-
-
 @pytest.fixture(scope="module")
 def probe() -> Probe:
     tokens = random_tokens(20, 16)
@@ -80,7 +77,6 @@ def frames(probe) -> dict[str, pd.DataFrame]:
     return found
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_table_keeps_its_promises(name, family, frames):
@@ -109,7 +105,6 @@ def test_the_table_keeps_its_promises(name, family, frames):
     assert metric.family != "own"
 
 
-@pytest.mark.extended
 def test_the_attention_of_a_layer_is_the_mean_of_its_heads(frames):
     rows = frames["gpt_neox"].query("metric == 'attention_topic_gap'")
     for _, of_layer in rows.groupby("layer"):

@@ -18,7 +18,6 @@ def _sorted(distances):
     return np.sort(np.asarray(distances), axis=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 2, 16])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_every_distance_is_that_of_brute_force(name, k):
@@ -27,7 +26,6 @@ def test_every_distance_is_that_of_brute_force(name, k):
     np.testing.assert_allclose(_sorted(nearest_distances(points, k)), _sorted(naive_nearest(points, k)), rtol=1e-10)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_every_distance_is_that_of_brute_force_without_fast_bfloat16(name, monkeypatch):
     monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda device: torch.float32)
@@ -42,7 +40,6 @@ def test_a_score_is_off_by_half_of_its_last_digit():
     assert nearest_distances(points, 1)[0].item() == pytest.approx(points[1].double().norm().item(), rel=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_number_of_neighbours_leaves_each_alone(name):
     points = Cloud(HOSTILE[name]()).distinct
@@ -50,7 +47,6 @@ def test_the_number_of_neighbours_leaves_each_alone(name):
         assert torch.equal(nearest_distances(points, 16)[:, :2], nearest_distances(points, 2))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tile", [1, 7, 64, 10_000])
 def test_the_tile_leaves_the_result_alone(tile):
     points = _too_close()
@@ -65,7 +61,6 @@ def test_no_more_rows_than_the_tile_are_held(monkeypatch):
     assert max(held) == 50
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("unit", [1, 1e-6, 1e5])
 @pytest.mark.parametrize("stretch", [0.3, 1, 3])
 def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit, monkeypatch):

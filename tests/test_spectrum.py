@@ -20,14 +20,12 @@ def naive_singular_values(points):
     return np.linalg.svd(x - x.mean(0), compute_uv=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_participation_ratio_against_a_float64_svd(name):
     values = naive_singular_values(HOSTILE[name]()) ** 2
     assert participation_ratio(HOSTILE[name]()).item() == pytest.approx(values.sum() ** 2 / (values**2).sum(), rel=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_effective_rank_against_a_float64_svd(name):
     values = naive_singular_values(HOSTILE[name]())
@@ -36,7 +34,6 @@ def test_effective_rank_against_a_float64_svd(name):
     assert effective_rank(HOSTILE[name]()).item() == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_rank_me_against_a_float64_svd(name):
     values = naive_singular_values(HOSTILE[name]()) ** 2

@@ -23,7 +23,6 @@ def write(tmp_path):
     return write
 
 
-@pytest.mark.slow
 def test_find_models_reads_a_file(write):
     path = write("name: mine", "repository: me/model", "revisions: 'step(?P<step>\\d+)'")
     assert find_models([str(path)]) == [
@@ -103,7 +102,6 @@ PATTERN = "revisions: 'step(?P<step>\\d+)'"
 ITEM = "  - {repository: me/m, step: 0}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

@@ -87,7 +87,6 @@ def test_plain_text_is_never_cleaned(tmp_path: Path):
     assert load_corpus(pack(markup, tmp_path / "a.txt"), clean=True).data == markup
 
 
-@pytest.mark.slow
 def test_a_dump_is_cleaned_by_default(tmp_path: Path, make_dump: Callable[..., bytes]):
     path = pack(make_dump({"Fox": "A '''fox'''."}), tmp_path / "dump.xml")
     assert load_corpus(path).data == b"Fox\n\nA fox.\n"
@@ -95,7 +94,6 @@ def test_a_dump_is_cleaned_by_default(tmp_path: Path, make_dump: Callable[..., b
     assert load_corpus(path, clean=False).data == path.read_bytes()
 
 
-@pytest.mark.slow
 def test_max_bytes_cuts_before_cleaning(tmp_path: Path, make_dump: Callable[..., bytes]):
     dump = make_dump({"Fox": "A '''fox'''.", "Dog": "A dog."})
     path = pack(dump, tmp_path / "dump.xml")

@@ -16,7 +16,6 @@ REFERENCE = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "version", "cloud", "estimator", "dimension"), REFERENCE, ids=["-".join(line[:4]) for line in REFERENCE]
 )
@@ -26,7 +25,6 @@ def test_committed_outputs_of_independent_implementations(package, version, clou
     assert ours.item() == pytest.approx(float(dimension), rel=3e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("discard", [0.01, 0.1, 0.33, 0.8])
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "std_500", "heavy_tail", "d_gt_n", "n_5"])
 def test_installed_scikit_dimension_agrees(name, discard):
@@ -40,7 +38,6 @@ def test_installed_scikit_dimension_agrees(name, discard):
     assert two_nn(points, discard=discard).item() == pytest.approx(theirs, rel=1e-7)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("discard", [0.05, 0.5, 0.8])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_discard_against_the_oracle(name, discard):
@@ -53,7 +50,6 @@ def test_discard_against_the_oracle(name, discard):
     assert two_nn(points, discard=discard).item() == pytest.approx(naive_two_nn(points, discard), rel=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_maximum_likelihood_against_the_oracle(name):
     r1, r2 = naive_two_nearest(HOSTILE[name]()).T
@@ -67,7 +63,6 @@ def test_maximum_likelihood_uses_every_ratio_whatever_discard():
     assert len(values) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["regression", "maximum_likelihood"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_known_dimension_is_recovered(estimator, seed):

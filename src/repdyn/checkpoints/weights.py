@@ -51,6 +51,9 @@ MAX_LAYERS = 10_000
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Precisions that a model can be converted to."""
 
+_WRAPPERS = r"^(?:_orig_mod\.|module\.)+"
+"""What torch.compile and DistributedDataParallel put before the names of weights."""
+
 log = logging.getLogger(__name__)
 
 
@@ -83,6 +86,9 @@ def load_model(
         _require_few_layers(config)
         auto_class = _auto_class(config) if with_head else AutoModel
         model, report = _from_pretrained(auto_class, folder, config, loading, offload_folder)
+        if any(re.match(_WRAPPERS, name) for name in report["unexpected_keys"]):
+            mapping = {_WRAPPERS: ""}
+            model, report = _from_pretrained(auto_class, folder, config, loading, offload_folder, mapping)
         if auto_class is not AutoModel and _absent(report["missing_keys"]):
             return load_model(folder, loading, offload_folder)
         if loading.device_map is None:
@@ -94,9 +100,15 @@ def load_model(
 
 
 def _from_pretrained(
-    auto_class: Any, folder: Path, config: PreTrainedConfig, loading: Loading, offload_folder: Path | None
+    auto_class: Any,
+    folder: Path,
+    config: PreTrainedConfig,
+    loading: Loading,
+    offload_folder: Path | None,
+    key_mapping: Mapping[str, str] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     settings: dict[str, Any] = {
+        "key_mapping": key_mapping,
         "config": config,
         # "auto" is the precision in which a live run measures
         "dtype": DTYPES.get(loading.dtype, "auto"),

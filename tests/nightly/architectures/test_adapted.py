@@ -16,7 +16,6 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 
 
-@pytest.mark.slow
 def test_lora(llama, probe):
     peft = pytest.importorskip("peft")
     plain = last_states(llama, probe)
@@ -36,7 +35,6 @@ def test_lora(llama, probe):
     torch.testing.assert_close(last_states(merged, probe), with_adapter, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.slow
 def test_lora_without_a_task_on_an_encoder_decoder(probe):
     peft = pytest.importorskip("peft")
     model = build("t5", "T5ForConditionalGeneration")
@@ -46,7 +44,6 @@ def test_lora_without_a_task_on_an_encoder_decoder(probe):
     assert rows[0].module == "base_model.model.encoder.block.0"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
 def test_prompt_that_stands_before_the_tokens_is_refused(llama, probe, kind):
     peft = pytest.importorskip("peft")
@@ -82,7 +79,6 @@ def test_prefix_tuning_is_measured_with_its_prefix(llama, probe):
         torch.testing.assert_close(layer.states, reported.flatten(0, 1)[chosen], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.slow
 def test_dynamically_quantised(llama, probe):
     exact = last_states(llama, probe)
     quantised = torch.ao.quantization.quantize_dynamic(llama, {nn.Linear}, dtype=torch.qint8)

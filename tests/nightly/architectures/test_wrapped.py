@@ -33,8 +33,6 @@ def one_process(tmp_path_factory):
     dist.destroy_process_group()
 
 
-@pytest.mark.extended
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_compiled(llama, probe, backend):
     llama.model.layers = llama.model.layers[:1]  # each takes seconds to compile
@@ -50,7 +48,6 @@ def test_compiled(llama, probe, backend):
         assert values(llama, probe) == expected
 
 
-@pytest.mark.slow
 def test_compiled_blocks(llama, probe):
     expected = values(llama, probe)
     for i, block in enumerate(llama.model.layers):
@@ -60,8 +57,6 @@ def test_compiled_blocks(llama, probe):
     assert [block.name for block in find_blocks(llama, "model.layers.*")] == [f"model.layers.{i}" for i in range(4)]
 
 
-@pytest.mark.extended
-@pytest.mark.slow
 def test_compiled_between_two_measurements(llama, probe):
     expected = values(llama, probe)
     compiled = torch.compile(llama, backend="eager")
@@ -71,7 +66,6 @@ def test_compiled_between_two_measurements(llama, probe):
     assert values(compiled, probe) == expected
 
 
-@pytest.mark.slow
 def test_parallel_wrappers(llama, probe, one_process):
     expected = values(llama, probe)
     for wrapped in (
@@ -104,7 +98,6 @@ def test_the_engine_of_deepspeed(llama, probe, monkeypatch):
     assert values(DeepSpeedEngine(llama), probe) == values(llama, probe)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "implementation", [CheckpointImpl.NO_REENTRANT, CheckpointImpl.REENTRANT], ids=["new", "reentrant"]
 )
@@ -119,7 +112,6 @@ def test_checkpoint_wrapper(probe, implementation):
     assert values(model, probe, "blocks.*") == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "every block"])
 def test_fsdp_of_one_process(llama, probe, one_process, whole):
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
@@ -139,7 +131,6 @@ def test_fsdp_of_one_process(llama, probe, one_process, whole):
     assert [row[4] for row in values(sharded, probe, "model.layers.*")] == pytest.approx([row[4] for row in expected])
 
 
-@pytest.mark.slow
 def test_fsdp2_of_one_process(llama, probe, one_process):
     from torch.distributed.fsdp import fully_shard
 
@@ -152,7 +143,6 @@ def test_fsdp2_of_one_process(llama, probe, one_process):
     assert [row[4] for row in values(llama, probe)] == pytest.approx([row[4] for row in expected])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_forward_of_the_instance_is_kept_under_fsdp(llama, probe, one_process, version):
     """accelerate puts its autocast there before it shards a model."""
@@ -231,7 +221,6 @@ def own_class_of(model_class):
     return make
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("change", [own_class_of(Scaling), own_class_of(Prefixed), by_a_hook, by_the_instance])
 def test_a_forward_of_the_users_own_is_run(llama, probe, change):
     plain = capture(prepare(llama), probe, ["all"]).layers[0].states
@@ -291,7 +280,6 @@ def test_a_graph_that_is_waiting_for_its_backward_pass(llama, probe):
     assert all(p.grad is not None for p in llama.parameters())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 def test_other_precisions(llama, probe, dtype):
     rows = measure(llama.to(dtype), probe, ["anisotropy"]).rows

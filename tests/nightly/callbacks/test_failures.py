@@ -51,7 +51,6 @@ def test_raise_stops_it(tmp_path, probe, broken_measure):
         trainer(tmp_path, tracker(probe, 4)).fit(Job(), batches())
 
 
-@pytest.mark.slow
 def test_a_logger_that_fails_costs_no_measurement(tmp_path, probe, caplog):
     class Failing(CSVLogger):
         def log_metrics(self, metrics, step=None):
@@ -67,7 +66,6 @@ def test_a_logger_that_fails_costs_no_measurement(tmp_path, probe, caplog):
     assert any("disk full" in record.message for record in caplog.records)
 
 
-@pytest.mark.slow
 def test_nan_weights_are_rows_with_a_reason(tmp_path, probe):
     attached = tracker(probe, 4, on_error="warn")
     trainer(tmp_path, attached).fit(Job(learning_rate=math.inf), batches())
@@ -77,7 +75,6 @@ def test_nan_weights_are_rows_with_a_reason(tmp_path, probe):
     assert set(late["reason"]) == {"batch 0: the points contain NaN"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "settings", "message"),
     [
@@ -167,7 +164,6 @@ def test_two_metrics_of_one_name_are_refused(probe):
         tracker(probe, metrics=own)
 
 
-@pytest.mark.slow
 def test_one_failing_logger_keeps_the_others_served(tmp_path, probe):
     class Failing(CSVLogger):
         def log_metrics(self, metrics, step=None):
@@ -186,7 +182,6 @@ def test_one_failing_logger_keeps_the_others_served(tmp_path, probe):
     assert "two_nn/mean" in pd.read_csv(tmp_path / "b" / "0" / "metrics.csv").columns
 
 
-@pytest.mark.slow
 def test_an_alert_that_asks_for_it_stops_the_training(tmp_path, probe, caplog):
     rule = Rule(name="high", when="above", bound=0.0, metrics=("train/loss",), stop=True)
     attached, job = tracker(probe, 4, alerts=[rule]), Job()
@@ -196,7 +191,6 @@ def test_an_alert_that_asks_for_it_stops_the_training(tmp_path, probe, caplog):
     assert "the training is to stop at step 4, as requested by: high" in caplog.text
 
 
-@pytest.mark.slow
 def test_an_alert_that_does_not_ask_for_it_stops_nothing(tmp_path, probe, caplog):
     rule = Rule(name="any", when="above", bound=0.0, metrics=("anisotropy",))
     attached, job = tracker(probe, 4, alerts=[rule]), Job()

@@ -18,7 +18,7 @@ from repdyn.callbacks import RepresentationDynamics
 from repdyn.callbacks.from_environment import hugging_face_callbacks, lightning_callbacks, settings_of_environment
 from repdyn.probe import Probe
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

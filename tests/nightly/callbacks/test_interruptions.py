@@ -16,8 +16,6 @@ from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
 from repdyn.metrics import Metric
 from repdyn.tracking.notices import Interrupted, watching_signals
 
-pytestmark = pytest.mark.slow
-
 
 class Preempted(Exception):
     """What a training raises in its handler to leave its loop."""

@@ -8,8 +8,6 @@ from small import HandWritten
 
 from repdyn.tracking.moment import add_tokens
 
-pytestmark = pytest.mark.slow
-
 
 def test_tokens_of_a_batch_that_does_not_show_them(tmp_path, probe):
     class Tuples(Job):

@@ -16,8 +16,6 @@ from small import HandWritten
 from repdyn import Tracker, open_store
 from repdyn.tracking.views import Views
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def events(monkeypatch) -> list[str]:

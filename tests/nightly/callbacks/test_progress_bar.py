@@ -23,7 +23,6 @@ def test_mean_dimension_is_over_the_layers_that_have_one():
     assert mean_dimension([]) == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "n_steps"),
     [({"max_steps": 8}, 8), ({"max_steps": 20}, 20), ({"max_steps": 4, "accumulate_grad_batches": 4}, 4)],
@@ -53,7 +52,6 @@ def test_one_bar_in_optimizer_steps_with_loss_and_dimension(tmp_path, probe, cap
     assert shown[-1] == pytest.approx(last, rel=0.01)
 
 
-@pytest.mark.slow
 def test_the_bar_of_a_resumed_training_begins_at_its_step(tmp_path, capsys):
     first = trainer(tmp_path, enable_progress_bar=False, max_steps=3)
     first.fit(Job(), batches())
@@ -68,7 +66,6 @@ def test_the_bar_of_a_resumed_training_begins_at_its_step(tmp_path, capsys):
     assert (bar.train_progress_bar.n, bar.train_progress_bar.initial) == (5, 3)
 
 
-@pytest.mark.slow
 def test_measuring_is_over_after_an_error(tmp_path, probe):
     bar = RunProgressBar()
     trainer(tmp_path, bar, enable_progress_bar=True, max_steps=1).fit(Job(), batches())
@@ -78,7 +75,6 @@ def test_measuring_is_over_after_an_error(tmp_path, probe):
     assert bar.train_progress_bar.desc == "training"
 
 
-@pytest.mark.slow
 def test_the_loss_is_read_rarely_and_at_the_end(tmp_path, monkeypatch):
     read, clock = [], [0.0]
 

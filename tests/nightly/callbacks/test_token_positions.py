@@ -37,7 +37,6 @@ def stored(store, step):
     return frame.set_index(["layer", "subset"])["value"].to_dict(), set(frame["layers"])
 
 
-@pytest.mark.slow
 def test_lightning(tmp_path, probe):
     job = Job()
     job.network = WithMeta()
@@ -49,7 +48,6 @@ def test_lightning(tmp_path, probe):
     assert other.state_key != attached.state_key
 
 
-@pytest.mark.slow
 def test_lightning_with_a_tuned_prompt(tmp_path, probe):
     peft = pytest.importorskip("peft")
     job = tiny_language_model("llama")
@@ -62,7 +60,6 @@ def test_lightning_with_a_tuned_prompt(tmp_path, probe):
     assert stored(attached.store, 2)[0] == expected
 
 
-@pytest.mark.slow
 def test_hugging_face_trainer(tmp_path, probe):
     peft = pytest.importorskip("peft")
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)

@@ -18,7 +18,7 @@ from jobs import Job
 
 from repdyn import measure, open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.extended]
+pytestmark = [pytest.mark.process]
 
 
 def launched(*command: str) -> None:

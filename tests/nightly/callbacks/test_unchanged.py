@@ -11,8 +11,6 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from repdyn.callbacks import SavePretrainedCheckpoint
 
-pytestmark = pytest.mark.slow
-
 
 class Flags(pl.Callback):
     """The training flag of every module at every batch."""

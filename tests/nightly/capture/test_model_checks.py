@@ -63,7 +63,6 @@ def masked(mask):
     return model
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("length", [16, 32, 48, 64, 128])
 @pytest.mark.parametrize("size", [4, 8, 16])
 def test_attention_in_blocks_is_not_causal(size, length):

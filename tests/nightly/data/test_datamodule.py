@@ -194,7 +194,6 @@ def test_token_ids_of_another_tokenizer_in_the_cache_are_refused(prose: Path, tm
         TextDataModule(str(prose), **settings).probe()
 
 
-@pytest.mark.slow
 def test_a_dump_is_cleaned_for_training(tmp_path: Path, make_dump: Callable[..., bytes]):
     path = tmp_path / "dump.xml"
     path.write_bytes(make_dump({"Fox": "The '''quick''' [[fox]]. " * 200}))
@@ -204,8 +203,6 @@ def test_a_dump_is_cleaned_for_training(tmp_path: Path, make_dump: Callable[...,
     assert "cleaned" in cleaned.description
 
 
-@pytest.mark.extended
-@pytest.mark.slow
 @pytest.mark.real_data
 def test_the_real_prefix_trains_and_probes(enwik8_prefix: Path, real_cache: Path):
     data = TextDataModule(str(enwik8_prefix), cache_dir=str(real_cache))

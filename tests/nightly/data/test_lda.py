@@ -41,7 +41,6 @@ def test_topics_that_share_words_write_theirs_as_often_as_their_shares_say():
         assert np.abs(found - shares).max() < 5 * np.sqrt(0.25 / len(words))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.02, 0.1, 1.0, 10.0])
 def test_shares_of_topics_have_the_spread_of_their_dirichlet_distribution(alpha):
     n_topics, length = 5, 400

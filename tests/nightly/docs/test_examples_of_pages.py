@@ -32,7 +32,6 @@ def test_every_example_is_known():
     assert set(EXAMPLES) == set(STORES)
 
 
-@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("name", STORES)
 def test_example_runs_as_printed(tmp_path, monkeypatch, request, name):

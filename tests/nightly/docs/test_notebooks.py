@@ -25,7 +25,6 @@ def test_committed_with_output_and_small(path):
     assert not any("Warning" in output.get("text", "") for cell in cells for output in cell.outputs)
 
 
-@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs(path, tmp_path, monkeypatch):

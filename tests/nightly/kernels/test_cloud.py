@@ -50,7 +50,6 @@ UNDEFINED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize(("points", "reason"), UNDEFINED.values(), ids=UNDEFINED.keys())
 def test_undefined_clouds_say_why(points, reason, dtype):
@@ -201,7 +200,6 @@ def _imported(tree):
             yield node.module
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_kernels_import_torch_and_the_standard_library_alone(path):
     allowed = {"torch", *sys.stdlib_module_names}

@@ -11,8 +11,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from repdyn.figures.run import heatmap
 from repdyn.publish.results import show_run, show_store
 
-pytestmark = pytest.mark.slow
-
 NAMES = ("profile_anisotropy", "profile_two_nn", "mean_over_layers", "heatmap_anisotropy_all")
 
 
@@ -81,7 +79,6 @@ def test_several_runs_have_a_folder_each(published, filled, tmp_path, unpainted)
     assert folders(show_run(store, "lab/a"), store) == ["figures/lab%2Fa"]
 
 
-@pytest.mark.extended
 def test_probes_of_one_run_do_not_overwrite_each_other(published, filled, tmp_path):
     store = filled(tmp_path, published("lab/a", probe="one"), published("lab/a", probe="two", n_blocks=2))
     first = {path: path.read_bytes() for path in show_run(store, "lab/a", probe="one")}
@@ -116,7 +113,6 @@ def test_a_few_runs_have_a_summary_each_and_a_comparison(published, finished, fi
     assert "comparison: 6 files in" in text
 
 
-@pytest.mark.extended
 def test_many_runs_have_a_line_each(published, filled, tmp_path, unpainted):
     store = filled(tmp_path, *(published(f"lab/{name}", steps=(0, 8), n_blocks=2) for name in "abcd"))
     text, written = shown(store)
@@ -150,7 +146,6 @@ def test_a_store_of_failures_alone(failures, filled, tmp_path):
     assert not written
 
 
-@pytest.mark.extended
 def test_several_probes_are_shown_one_by_one_and_not_compared(published, filled, tmp_path, unpainted):
     store = filled(
         tmp_path,
@@ -174,7 +169,6 @@ def test_runs_that_do_not_compare_have_a_table_and_no_pictures(published, filled
     assert folders(written, store) == ["figures/lab%2Fa", "figures/lab%2Fb"]
 
 
-@pytest.mark.extended
 def test_each_stack_of_a_model_is_shown_for_itself_and_beside_the_other(two_stacks, filled, tmp_path, capsys):
     store = filled(tmp_path / "store", two_stacks("quick/1", steps=(0, 8)))
     logger = board(tmp_path)
@@ -195,7 +189,6 @@ def test_each_stack_of_a_model_is_shown_for_itself_and_beside_the_other(two_stac
     assert text.replace("tracking took 8.1 s\n", "").startswith(again.rstrip())
 
 
-@pytest.mark.extended
 def test_stacks_lie_in_the_folder_of_their_run_and_probe(two_stacks, published, filled, tmp_path, unpainted):
     store = filled(
         tmp_path,
@@ -212,7 +205,6 @@ def test_stacks_lie_in_the_folder_of_their_run_and_probe(two_stacks, published, 
     assert "not compared: several probes of lab/t5; choose one with --probe HASH:\n" in text
 
 
-@pytest.mark.extended
 def test_stacks_count_as_runs_where_they_are_many(two_stacks, filled, tmp_path, unpainted):
     store = filled(tmp_path, *(two_stacks(f"lab/{name}", steps=(0, 8)) for name in "ab"))
     text, written = shown(store)
@@ -223,7 +215,6 @@ def test_stacks_count_as_runs_where_they_are_many(two_stacks, filled, tmp_path, 
     assert len(folders(written, store)) == 5
 
 
-@pytest.mark.extended
 def test_a_stack_may_have_any_name(two_stacks, filled, tmp_path, unpainted):
     rows = [replace(row, stack=row.stack and f"../{row.stack}.blocks") for row in two_stacks("lab/t5", steps=(0, 8))]
     store = filled(tmp_path, rows)
@@ -246,7 +237,6 @@ def broken_heatmap(monkeypatch):
     monkeypatch.setattr("repdyn.figures.run.heatmap", draw)
 
 
-@pytest.mark.extended
 def test_a_figure_that_fails_keeps_nothing_else_from_a_run(two_stacks, filled, tmp_path, broken_heatmap, capsys):
     store, logger = filled(tmp_path / "store", two_stacks("quick/1", steps=(0, 8))), board(tmp_path)
     with pytest.raises(RuntimeError, match="^no heatmap today$"):
@@ -262,7 +252,6 @@ def test_a_figure_that_fails_keeps_nothing_else_from_a_run(two_stacks, filled, t
     assert "comparison: 6 files in" in text
 
 
-@pytest.mark.extended
 def test_a_figure_that_fails_keeps_nothing_else_from_a_store(published, filled, tmp_path, broken_heatmap):
     store = filled(tmp_path, published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 8)))
     stream = io.StringIO()
@@ -273,7 +262,6 @@ def test_a_figure_that_fails_keeps_nothing_else_from_a_store(published, filled, 
     assert "comparison: 6 files in" in text
 
 
-@pytest.mark.extended
 def test_a_logger_that_fails_keeps_nothing_else_from_a_run(published, filled, tmp_path, capsys):
     store, logger = filled(tmp_path / "store", published("lab/a", steps=(0, 8), checkpoint=None)), board(tmp_path)
     with pytest.raises(ConnectionError, match="^the board is gone$"):

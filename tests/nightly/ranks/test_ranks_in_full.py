@@ -15,7 +15,7 @@ import pytest
 from repdyn import measure, open_store
 from repdyn.metrics import METRICS
 
-pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.extended]
+pytestmark = [pytest.mark.process]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from repdyn import open_store
 
 pytestmark = [
     pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed"),
-    pytest.mark.slow,
     pytest.mark.process,
     pytest.mark.timeout(1200),  # its first start in an environment compiles for minutes
 ]

@@ -58,20 +58,17 @@ CASES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("markup", "prose"), CASES.values(), ids=CASES)
 def test_markup_becomes_prose(markup: str, prose: str):
     assert clean_wikitext(markup) == prose
 
 
-@pytest.mark.slow
 @given(st.lists(st.sampled_from([part for case in CASES.values() for part in case] + ["\n", " ", "[", "{{", "''"])))
 def test_cleaning_is_idempotent(parts: list[str]):
     once = clean_wikitext("".join(parts))
     assert clean_wikitext(once) == once
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "opening", ["{{", "[[", "{{{", "''", "{|", "<ref>", "[[a|", "&lt;", "&amp;", "\n*#:;", "[http://a "]
 )
@@ -102,20 +99,17 @@ def test_a_truncated_page_is_ignored(make_dump: Callable[..., bytes], cut: bytes
     assert titles == (["A", "B"] if cut == b"</mediawiki>" else ["A"])
 
 
-@pytest.mark.slow
 def test_cleaned_articles_with_titles(make_dump: Callable[..., bytes]):
     dump = make_dump({"Fox": "The '''fox'''.", "Stub": "{{stub}}", "Dog": "The [[dog]]."})
     cleaned = clean_corpus(Corpus("animals", dump), num_proc=1)
     assert cleaned == Corpus("animals, cleaned", b"Fox\n\nThe fox.\n\nStub\n\nDog\n\nThe dog.\n")
 
 
-@pytest.mark.slow
 def test_the_result_does_not_depend_on_the_number_of_processes(make_dump: Callable[..., bytes], tmp_path: Path):
     corpus = Corpus("many", make_dump({f"Page {number}": f"'''{number}'''" for number in range(7)}))
     assert clean_corpus(corpus, tmp_path / "one", num_proc=1) == clean_corpus(corpus, tmp_path / "two", num_proc=2)
 
 
-@pytest.mark.slow
 def test_the_result_is_cached(make_dump: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch):
     corpus = Corpus("animals", make_dump({"Fox": "The '''fox'''."}))
     first = clean_corpus(corpus, num_proc=1)
@@ -126,8 +120,6 @@ def test_the_result_is_cached(make_dump: Callable[..., bytes], monkeypatch: pyte
         clean_corpus(other, num_proc=1)
 
 
-@pytest.mark.extended
-@pytest.mark.slow
 @pytest.mark.real_data
 def test_the_real_prefix_is_reduced_to_prose(enwik8_prefix: Path, real_cache: Path):
     cleaned = clean_corpus(read_corpus(enwik8_prefix), real_cache)

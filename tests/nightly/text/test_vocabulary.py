@@ -18,7 +18,6 @@ def test_a_truncated_character_is_ignored():
     assert vocabulary(Corpus("x", "aé".encode()[:-1])) == Vocabulary("x", n_bytes=2, byte_values=2, characters=1)
 
 
-@pytest.mark.slow
 def test_the_command_prints_raw_and_cleaned_counts(
     tmp_path: Path, make_dump: Callable[..., bytes], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -33,8 +32,6 @@ def test_the_command_prints_raw_and_cleaned_counts(
     assert f"{path.stat().st_size:,}" in rows[0]
 
 
-@pytest.mark.extended
-@pytest.mark.slow
 @pytest.mark.real_data
 def test_the_vocabulary_of_the_real_prefix(enwik8_prefix: Path, real_cache: Path):
     raw = read_corpus(enwik8_prefix)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from small import HandWritten
 from torch import nn
@@ -35,7 +34,6 @@ def test_equal_weights_have_one_fingerprint(hand_written):
     assert fingerprint(other) == fingerprint(hand_written)
 
 
-@pytest.mark.slow
 def test_weights_that_do_not_show_their_values_stop_nothing(hand_written, small_probe, tmp_path, without_figures):
     before = fingerprint(hand_written)
     hidden = hand_written.head.weight.detach().clone().as_subclass(Opaque)

@@ -10,10 +10,9 @@ from torch.nn.functional import cross_entropy
 from repdyn import Tracker, open_store
 
 N_STEPS, EVERY = 400, 4
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.timeout(900)]
 
 
-@pytest.mark.extended
 def test_a_healthy_run_prints_no_alert(tmp_path, small_probe, without_figures, caplog):
     torch.manual_seed(0)
     model, tokens = HandWritten(), random_tokens(64, 12)

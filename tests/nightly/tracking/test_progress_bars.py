@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 ROWS, COLUMNS = 200, 250
 _CONTROL = re.compile(r"\x1b\[(?P<numbers>[\d;?]*)(?P<command>[A-Za-z])|(?P<character>.)", re.DOTALL)
 _PROBE = """
@@ -106,8 +106,6 @@ def test_the_screen():
     assert screen("one\r\ntwo\x1b[1A\r\x1b[2Kthree\x1b[0m") == ["three", "two"]
 
 
-@pytest.mark.extended
-@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("loop", LOOPS)
 def test_lines_above_a_bar(loop, tmp_path):
@@ -122,8 +120,6 @@ def test_lines_above_a_bar(loop, tmp_path):
     assert BAR.search(after)
 
 
-@pytest.mark.extended
-@pytest.mark.slow
 @pytest.mark.process
 def test_lines_in_a_file(tmp_path):
     """Where standard error is no terminal, a bar is lines of their own, and none of ours is lost among them."""

@@ -13,7 +13,6 @@ from repdyn.store import remote
 from repdyn.store.remote import RefusedError
 from repdyn.tracking import delivery, views
 
-pytestmark = pytest.mark.slow
 URL = "faulty://host/runs/mine"
 
 

@@ -9,8 +9,6 @@ from small import HandWritten, random_tokens
 
 from repdyn import Probe, Tracker, open_store
 
-pytestmark = pytest.mark.slow
-
 SHARE = "lies in their own window of text, which the sampling design 'dense' lets count"
 
 

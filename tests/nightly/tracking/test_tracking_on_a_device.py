@@ -15,8 +15,6 @@ from torch.nn.functional import cross_entropy
 
 from repdyn import Probe, Tracker
 
-pytestmark = pytest.mark.slow
-
 SCHEDULE, N_STEPS = 3, 3
 NOT_COMPARED = ["seconds", "measured_at", "device"]
 

@@ -18,7 +18,6 @@ from repdyn import Probe, Tracker, open_store
 from repdyn.store import remote
 from repdyn.tracking import views
 
-pytestmark = pytest.mark.slow
 FAULTS = [
     ("status", {"status": 400, "code": "ExpiredToken"}),
     ("refused", {}),
@@ -34,7 +33,6 @@ def values(store):
     return frame[~frame["metric"].str.startswith("seconds/")].drop(columns=NOT_COMPARED).reset_index(drop=True)
 
 
-@pytest.mark.extended
 def test_a_network_that_fails_in_its_midst(
     bucket, s3_server: S3Server, small_probe, without_figures, elsewhere, monkeypatch, tmp_path, caplog
 ):
@@ -82,7 +80,7 @@ import torch
 from repdyn import Probe, Tracker
 import repdyn.report
 from repdyn.publish import results
-from test_tracker import Loop
+from jobs import Loop
 
 repdyn.report.write_report = results.show_run = lambda *_, **__: None
 saved, url, probe = Path(sys.argv[1]), sys.argv[2], Probe.load(sys.argv[3])
@@ -105,7 +103,6 @@ print("done", tracker.store.drain(60))
 """
 
 
-@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.process
 @pytest.mark.timeout(600)
