@@ -135,18 +135,6 @@ def broken_on_one_rank(folder: Path) -> list[float]:
     return job.losses
 
 
-def refused(folder: Path) -> list[str]:
-    """A second run on top of the first: refused on every rank, before training."""
-    try:
-        trained("DDP", folder / "again", tracker(PROBE, 2, run="saved", store=folder / "store"))
-        said = "nothing"
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-    everybody = ["", ""]
-    dist.all_gather_object(everybody, said)
-    return everybody
-
-
 def cases(folder: Path) -> dict[str, Callable[[], Any]]:
     return {
         **{name: lambda name=name: tracked(name, folder) for name in STRATEGIES},
@@ -154,7 +142,6 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "resumed": lambda: resumed(folder),
         "stopped early": lambda: stopped_early(folder),
         "broken on one rank": lambda: broken_on_one_rank(folder),
-        "refused": lambda: refused(folder),
     }
 
 

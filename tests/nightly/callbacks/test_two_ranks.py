@@ -74,9 +74,8 @@ def test_a_run_that_goes_on_repeats_nothing(folder):
     outcome(folder, "resumed")
     store = open_store(folder / "store")
     assert store.steps("saved") == [0, 2, 4, 6]
-    written = {path.name[:13]: path.stat().st_mtime for path in (store.path / "saved").glob("*.parquet")}
-    first_run_ended = (folder / "saved.json").stat().st_mtime
-    assert [name for name, time in sorted(written.items()) if time > first_run_ended] == ["step000000006"]
+    by_run = store.to_pandas("saved").astype({"run_id": str}).groupby("run_id")["step"]
+    assert sorted(sorted(steps.unique()) for _, steps in by_run) == [[0, 2, 4], [6]]  # who measured which
 
 
 def test_early_stopping_measures_the_end(folder):
@@ -87,15 +86,7 @@ def test_early_stopping_measures_the_end(folder):
 def test_a_rank_that_cannot_measure_stops_nobody(folder):
     assert len(outcome(folder, "broken on one rank")) == cases.STEPS
     frame = open_store(folder / "store").to_pandas("broken")
-    assert set(frame["reason"].dropna()) == {
-        "RuntimeError: expected every rank to measure, but rank 1: ZeroDivisionError: no such luck"
-    }
-
-
-def test_what_the_first_rank_refuses_is_refused_by_all(folder):
-    first, second = outcome(folder, "refused")
-    assert first.startswith("ValueError: expected a new run, but the store")
-    assert "rank 0: ValueError: expected a new run, but the store" in second
+    assert frame["reason"].dropna().empty  # the first rank measures alone
 
 
 # Lightning starts the second process itself, here by multiprocessing's spawn; the example of docs/distributed.md has it
