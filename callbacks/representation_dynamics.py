@@ -46,7 +46,7 @@ from repdyn.utils.addresses import is_url
 
 @dataclass
 class _Fit:
-    """What belongs to one training: a callback may serve several in turn."""
+    """Holds the state of one training; a callback may serve several in turn."""
 
     tracked: TrackedRun
     tokens_seen: int | Tensor | None

@@ -113,7 +113,7 @@ def _unsupported(model: PreparedModel) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class _Pass:
-    """What one forward pass shows."""
+    """Holds the results of one forward pass."""
 
     model: PreparedModel
     """The model that ran."""

@@ -58,7 +58,7 @@ class NoShadow(ValueError):
 
 @dataclasses.dataclass
 class Learned:
-    """What a first pass shows of a model: see :meth:`Shadow.learning`."""
+    """Records which hooks and tensors a first pass showed to matter; see :meth:`Shadow.learning`."""
 
     onlookers: set[int] = dataclasses.field(default_factory=set)
     """The numbers of hooks that change nothing, which the next shadows leave out."""

@@ -105,7 +105,7 @@ class SweepOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether the source is a folder or file of this machine, or a way to load models."""
+        """Return whether the source is a local folder or file, or loads its models itself."""
         if isinstance(self.source, str | Path):
             return Path(self.source).exists()
         return self.source is not None
@@ -116,12 +116,12 @@ class SweepOptions:
 
     @property
     def in_order(self) -> bool:
-        """Whether one process measures all checkpoints in order, as metrics that compare checkpoints require."""
+        """Return whether one process measures all checkpoints in order, as metrics that compare checkpoints require."""
         return self.engine == "serial" and self.shard is None
 
     @property
     def has_probe_text(self) -> bool:
-        """Whether an option of how a probe is made was given."""
+        """Return whether an option was given that determines how the probe is made."""
         given = (self.text, self.tokenizer, self.sequence_length, self.max_vectors, self.design)
         return bool(class_names(self.classes)) or any(option is not None for option in given)
 

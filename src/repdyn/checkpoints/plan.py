@@ -377,7 +377,7 @@ class ModelPlan:
 
     @property
     def minutes(self) -> float | None:
-        """How long the waiting checkpoints take at the pace of those measured so far, beside their download."""
+        """Return how long the remaining checkpoints take at the pace of those measured, without their download."""
         return None if self.seconds is None else self.seconds * len(self.waiting) / 60
 
     def as_dict(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a sweep is about to do."""
+    """Holds what a sweep needs before its first checkpoint."""
 
     options: SweepOptions
     """Resolved."""

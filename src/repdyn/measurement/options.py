@@ -37,7 +37,7 @@ class MeasurementArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementOptions:
-    """What is measured of each layer, and how the model is run for it.
+    """Specifies what is measured of each layer, and how the model is run.
 
     The fields beside ``metrics`` and ``layers`` are those of :class:`MeasurementArguments`.
 

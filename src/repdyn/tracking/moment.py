@@ -26,7 +26,7 @@ _TITLES = {LOSS: "loss", VALIDATION_LOSS: "validation loss", LEARNING_RATE: "lea
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """What is known of a training after a step."""
+    """Describes a training after a step."""
 
     step: int
     """Optimizer steps taken, as the loggers of the training count them."""

@@ -27,7 +27,7 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR
 
 @dataclass
 class Notices:
-    """What is reported of one run.
+    """Reports what happens in one run: errors, warnings and what was not measured.
 
     Args:
         on_error: "raise" raises errors, "warn" logs each kind once.

@@ -42,7 +42,7 @@ class TrackingArguments(MeasurementArguments, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingOptions(MeasurementOptions):
-    """What is measured, and what becomes of it; fields as in :class:`TrackingArguments`.
+    """Specifies what is measured and where the results go; fields as in :class:`TrackingArguments`.
 
     Raises:
         ValueError: as :class:`MeasurementOptions`; a word or share that does not exist, ``log_layers`` that match no
