@@ -148,8 +148,6 @@ def _sums(points: Tensor, debiased: bool) -> Tensor:
     return sums - _squares(points) if debiased else sums
 
 
-
-
 @nan_if_undefined
 def procrustes_distance(a: Tensor | Cloud, b: Tensor | Cloud) -> Tensor:
     """Compute the squared distance between two clouds after the rotation that brings them closest to each other.
