@@ -29,7 +29,7 @@ from synthetic_runs import (
 )
 
 from repdyn.cli.report import main
-from repdyn.figures.axes import value_axis
+from repdyn.figures.charts import value_axis
 from repdyn.report import write_report
 from repdyn.report.figures import heatmap, means, profile
 from repdyn.report.plotly_panels import LOSS as LOSS_COLOUR

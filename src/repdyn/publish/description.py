@@ -102,7 +102,7 @@ def log_heatmaps(
     takers = [logger for logger in loggers if target_of(logger).takes_images]
     if not takers:
         return
-    from repdyn.figures.heatmaps import heatmap  # with Matplotlib, which a run without views does without
+    from repdyn.figures.run import heatmap  # with Matplotlib, which a run without views does without
 
     frame, rules = store.to_pandas(run, categorical=True), stored_rules(store.alerts_path(run))
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
