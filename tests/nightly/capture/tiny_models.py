@@ -5,9 +5,6 @@ from small import random_tokens
 
 from repdyn.models import build_model
 
-DECODERS = ["gpt_neox", "gpt2", "bloom", "llama"]
-ENCODERS = ["bert", "roberta", "modernbert"]
-FINALLY_NORMED = [*DECODERS, "modernbert"]
 RAGGED_IDS = random_tokens(10, 9)
 RAGGED_MASK = (torch.arange(9)[None, :] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]).long()
 

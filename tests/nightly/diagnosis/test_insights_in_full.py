@@ -14,7 +14,6 @@ from synthetic_runs import make_row, make_scalar, to_frame
 from repdyn import insights, open_store
 from repdyn.alerts import find_alerts
 from repdyn.diagnosis import RunInsights, describe_run
-from repdyn.diagnosis.curves import _hinge, _knots, _squares
 
 RUNS = Path(__file__).parents[3] / "docs" / "runs"
 
@@ -96,21 +95,3 @@ def test_the_diverging_run_is_told_from_its_loss_and_its_collapse():
     assert found.headline.startswith("failed: The training loss diverged")
     peak = next(each for each in found.statements if each.metric == "two_nn" and each.kind == "peak")
     assert peak.evidence["last"] == pytest.approx(0.999, abs=0.001)
-
-
-def test_the_knots_that_are_tried_contain_that_of_least_squares():
-    random = np.random.default_rng(0)
-    for number in range(40):
-        steps = np.unique(random.integers(0, 10 ** random.integers(2, 6), random.integers(12, 200)))
-        places = np.log10(1.0 + steps - steps[0])
-        values = (
-            random.normal(size=len(places)).cumsum() if number % 2 else np.maximum(0.0, places - places[5]) + places
-        )
-        values += 1e-3 * random.normal(size=len(places)) + 10.0 ** (number % 8)
-        left = {
-            knot: _squares(np.column_stack([np.ones_like(places), places, _hinge(places, knot)]), values)[0]
-            for knot in range(2, len(places) - 2)
-        }
-        tried = _knots(places, values).tolist()
-        assert min(left, key=lambda knot: left[knot]) in tried
-        assert len(tried) < len(left)

@@ -132,15 +132,6 @@ def test_wide_coordinates_do_not_widen_the_margin(dtype):
     assert len(found.first) < 12 * len(points)
 
 
-def test_known_distances_shorten_the_list(dtype):
-    points = HOSTILE["gaussian"]()
-    found = listed(points)
-    reach = torch.cdist(points.double(), points.double()).topk(3, largest=False).values[:, 2]
-    kept = found.within(reach)
-    assert 2 * len(points) <= kept.sum() <= len(found.first)
-    assert not found.within(reach * 0).any()
-
-
 def test_points_that_rounding_swallows_are_left_open(dtype):
     """Coordinates below the smallest numbers of the product: its scores are all zero."""
     points = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e-60

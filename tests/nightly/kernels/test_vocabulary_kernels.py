@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from repdyn.kernels import Undefined
 from repdyn.kernels.vocabulary import (
     Vocabulary,
     nearest_rows,
@@ -113,14 +112,6 @@ def test_values_are_a_float64_references(name):
     assert token_top1_match(x, ids, vocabulary).item() == pytest.approx((ranks == 0).double().mean().item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_vectors_of_any_precision(dtype):
-    table = gaussian()
-    x, ids = tokens_of(table)
-    x = (1e-3 * x).to(dtype)
-    assert torch.equal(token_ranks(x, ids, Vocabulary(table)), naive_ranks(x, ids, table))
-
-
 def test_a_crowded_tile_is_multiplied_in_float64():
     """All rows closer together than float32 can tell."""
     table = gaussian(1)[:1].double() + 1e-8 * gaussian().double()
@@ -160,16 +151,6 @@ def test_ranks_are_computed_once_for_the_same_tokens(monkeypatch):
     assert calls == [1, 1, 1]
 
 
-def test_only_the_last_results_are_cached():
-    table = gaussian()
-    x, ids = tokens_of(table)
-    vocabulary = Vocabulary(table)
-    for n in range(1, 60):
-        for shift in (0, 1):
-            token_ranks(x[:n] + shift, ids[:n], vocabulary)
-    assert len(vocabulary._cache) == 64
-
-
 @pytest.mark.parametrize("added", [False, True], ids=["", "added"])
 @pytest.mark.parametrize("name", [name for name in TABLES if name != "one row"])
 def test_nearest_rows_are_a_float64_references(name, added):
@@ -194,11 +175,6 @@ def test_rows_that_float32_cannot_tell_apart_are_done_again():
     torch.testing.assert_close(cosines, expected.values[:, :5], rtol=1e-12, atol=0)
 
 
-def test_equal_rows_are_named_in_their_order():
-    table = gaussian()[:3].repeat(4, 1)
-    assert nearest_rows(table[:1], Vocabulary(table), 4)[1].tolist() == [[0, 3, 6, 9]]
-
-
 def test_a_vector_added_to_every_row():
     table, added = gaussian(), 2 * gaussian(4, 1)[0]
     x, ids = tokens_of(table)
@@ -206,38 +182,3 @@ def test_a_vector_added_to_every_row():
     assert torch.equal(token_ranks(x, ids, vocabulary), naive_ranks(x, ids, shifted))
     expected = naive_cosines(x, shifted)[torch.arange(len(x)), ids]
     torch.testing.assert_close(token_cosines(x, ids, vocabulary), expected, rtol=1e-12, atol=0)
-
-
-def zero_row():
-    table = gaussian()
-    table[3] = 0
-    return table
-
-
-def broken(number):
-    table = gaussian()
-    table[5, 5] = number
-    return table
-
-
-@pytest.mark.parametrize(
-    ("x", "table", "reason"),
-    [
-        (gaussian()[:4], zero_row(), "the input embedding of token 3 is zero"),
-        (zero_row()[:4], gaussian(), "1 of 4 vectors are zero"),
-        (gaussian()[:4, :40], gaussian(), "the input embeddings have 48 dimensions, the vectors 40"),
-        (broken(torch.nan)[4:8], gaussian(), "the vectors contain NaN"),
-        (broken(-torch.inf)[4:8], gaussian(), "the vectors contain inf"),
-        (gaussian()[:4], broken(torch.nan), "the input embeddings contain NaN"),
-        (gaussian()[:4], broken(torch.inf), "the input embeddings contain inf"),
-        (gaussian()[:0], gaussian(), "there are no vectors"),
-    ],
-    ids=["zero row", "zero vector", "dimensions", "NaN", "inf", "NaN in table", "inf in table", "none"],
-)
-def test_what_is_undefined_has_a_reason(x, table, reason):
-    ids, vocabulary = torch.arange(len(x)), Vocabulary(table)
-    for kernel in (token_cosine.or_raise, token_rank.or_raise, token_top1_match.or_raise):
-        with pytest.raises(Undefined, match=f"^{reason}$"):
-            kernel(x, ids, vocabulary)
-    for kernel in (token_cosine, token_rank, token_top1_match):
-        assert kernel(x, ids, vocabulary).isnan()

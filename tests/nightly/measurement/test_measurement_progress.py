@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 import torch
 
@@ -13,21 +11,6 @@ from repdyn.metrics import Metric
 
 class Stop(Exception):
     """What a progress function raises to break a measurement off."""
-
-
-def test_progress_goes_on_within_a_layer(hand_written, small_probe):
-    shares: list[float] = []
-    measure(
-        hand_written,
-        small_probe,
-        ("anisotropy", "two_nn"),
-        progress=lambda what, share: shares.append(share) if what == "kernels" else None,
-    )
-    assert shares[0] == 0
-    assert shares[-1] == 1
-    assert all(earlier <= later for earlier, later in pairwise(shares))
-    # 4 layers of 3 values (anisotropy on two subsets) of 2 batches each
-    assert len(set(shares)) == 4 * 3 * 2 + 1
 
 
 @pytest.mark.parametrize("on_error", ["raise", "record"])

@@ -46,16 +46,6 @@ def test_the_estimate_bounds_what_a_measurement_takes(metrics) -> None:
     assert taken <= estimate <= 3 * taken + TILES_BYTES
 
 
-def test_states_beyond_their_limit_are_in_files() -> None:
-    probe = Probe.from_tokens(random_tokens(256, 40, vocabulary=5000), **SIZE)
-    vectors = [torch.zeros(128, dtype=torch.float16)] * 1000
-    whole = working_bytes(vectors, probe, DEFAULT_METRICS, states_bytes=1 << 40)
-    assert (
-        whole - working_bytes(vectors, probe, DEFAULT_METRICS, states_bytes=0)
-        == len({int(token) for subset in ("all", "no_sink") for token in probe.tokens_of(subset)}) * 1000 * 256
-    )
-
-
 def test_a_measurement_never_holds_the_states_of_all_tokens_that_are_read() -> None:
     torch.manual_seed(0)
     model = HandWritten(n_layers=16, dim=32)

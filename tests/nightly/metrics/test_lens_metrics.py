@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Model
 
 from repdyn import Probe, measure
 from repdyn.models import build_model
@@ -47,24 +46,3 @@ def test_against_the_model_s_own_norm_and_unembedding(model, probe):
             same = [(final[t].argmax(1) == here[t].argmax(1)).double().mean() for t in probe.sample("all")]
             assert values(found, "lens_kl")[layer] == pytest.approx(float(sum(kl)) / 2, rel=1e-9)
             assert values(found, "lens_agreement")[layer] == pytest.approx(float(sum(same)) / 2, rel=1e-12)
-
-
-def test_a_model_without_output_head_has_no_value_and_the_reason(model, probe):
-    found = measure(GPT2Model(model.config).eval(), probe, METRICS)
-    assert {row.reason for row in found.rows} == {
-        "batch 0: the model returns no logits: it has no output head, or was loaded without it"
-    }
-
-
-def test_other_metrics_do_not_look_for_a_head(model, probe, monkeypatch):
-    monkeypatch.setattr("repdyn.measurement.measure.find_output_head", lambda *_: pytest.fail("looked for"))
-    measure(model, probe, ("anisotropy", "token_cosine"))
-
-
-def test_a_logit_that_is_not_finite_is_the_reason(model, probe):
-    broken: Any = build_model("gpt2", **SIZES)
-    broken.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        broken.transformer.h[1].mlp.c_proj.bias[0] = torch.inf
-    found = measure(broken, probe, METRICS, on_error="record")
-    assert all(row.reason for row in found.rows)

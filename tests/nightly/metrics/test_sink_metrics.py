@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small import HandWritten, random_tokens
+from small import random_tokens
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2Model
 
 from repdyn import Probe, measure
-from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
-from repdyn.kernels import top_norm_variance_share
 
 LENGTH = 16
 
@@ -86,23 +83,3 @@ def test_the_rate_of_gpt2_is_that_of_its_eager_attention(probe):
         to_first = of_layer.double()[:, :, 1:, 0].mean(-1)
         assert heads.loc[layer].to_numpy() == pytest.approx((to_first > 0.3).double().mean(0).numpy(), abs=1e-12)
     assert 0 < heads.to_numpy().mean() < 1
-
-
-def test_the_longest_vectors_carry_the_first_direction(probe):
-    torch.manual_seed(0)
-    model = HandWritten().eval()
-    with torch.no_grad():
-        model.token.weight[7] *= 60
-    names = ["top_norm_variance_share", "top_norm_variance_share[share=0.05]", "top_norm_variance_share@no_massive"]
-    frame = measure(model, probe, names, "blocks.*").to_pandas()
-    states = capture(prepare(model, "blocks.*"), probe, ["all"])
-    batches = [states.layers[0].states[states.rows_of(tokens)] for tokens in probe.sample("all")]
-    rows = frame[frame["layer"] == 0]
-    columns = (rows[column].tolist() for column in ("metric", "subset", "value"))
-    at_0 = {(metric, subset): value for metric, subset, value in zip(*columns, strict=True)}
-    for name, share in {names[0]: 0.01, names[1]: 0.05}.items():
-        expected = np.mean([float(top_norm_variance_share(x, share=share)) for x in batches])
-        assert at_0[name, "all"] == pytest.approx(expected, rel=1e-9)
-    assert set(frame.loc[frame["metric"] == names[0], "subset"]) == {"all", "no_sink", "no_massive"}
-    assert at_0[names[1], "all"] > 0.9
-    assert at_0[names[0], "no_massive"] < 0.3

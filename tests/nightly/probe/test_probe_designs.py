@@ -1,7 +1,10 @@
 """Sampling designs: windows of a batch, windows cut from text, files."""
 
+import warnings
+
 import numpy as np
 import pytest
+import torch
 from distinct_tokens import first_tokens, make_probe
 from small import random_tokens
 
@@ -73,10 +76,21 @@ def test_the_published_protocol(tokenizer):
 
 def test_designs_are_saved_and_loaded(tmp_path):
     own = Design("mine", exclude_own_window=False, metric_settings={"two_nn": {"discard": 0.5}})
-    for design in ("independent", "dense", "paper", own):
+    for design in ("independent", "dense", "paper", "shuffled", own):
         probe = Probe.from_tokens(random_tokens(40, 30), max_vectors=900, batch_vectors=300, design=design)
         probe.save(tmp_path / "probe.safetensors")
         loaded = Probe.load(tmp_path / "probe.safetensors")
         assert loaded.hash == probe.hash
         assert loaded.design.rule == probe.design.rule
+        assert loaded.tokens.equal(probe.tokens)
         assert np.array_equal(loaded.sample("all"), probe.sample("all"))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int64])
+def test_a_file_that_is_mapped_read_only(tmp_path, dtype):
+    np.arange(96, dtype=dtype).tofile(tmp_path / "train.bin")
+    mapped = np.memmap(tmp_path / "train.bin", dtype=dtype, mode="r", shape=(8, 12))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        probe = Probe.from_tokens(mapped, max_vectors=64, batch_vectors=16)
+    assert probe.hash == Probe.from_tokens(torch.arange(96).view(8, 12), max_vectors=64, batch_vectors=16).hash
