@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from repdyn.cli.main import main
-from repdyn.studies.topics.measurements import (
+from repdyn.studies.topic_measurements import (
     TABLE,
 )
 

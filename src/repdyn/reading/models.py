@@ -1,4 +1,4 @@
-"""Load the models that a study names on the command line, one after another.
+"""Load models and their tokenizers: one, or those that a command line names, one after another.
 
 Downloads are not trusted: weights are read without running pickles, and code of a repository runs only under
 ``--trust-remote-code``. Downloads stay in the cache folder, so that a second study finds them there.
@@ -19,6 +19,7 @@ from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub, choose_files
 from repdyn.checkpoints.loading import (
@@ -31,7 +32,6 @@ from repdyn.checkpoints.loading import (
 )
 from repdyn.checkpoints.local import checkpoints_folder
 from repdyn.checkpoints.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
-from repdyn.checkpoints.weights import load_model
 from repdyn.text.corpus import cache_directory
 
 _MAX_LISTED = 12
@@ -109,6 +109,45 @@ def add_model_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] 
     add_timeout_option(group)
 
 
+def load_model(
+    source: str,
+    revision: str | None = None,
+    *,
+    tokenizer: str | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    trust_remote_code: bool = False,
+    with_head: bool = False,
+    timeout: float = 3600,
+) -> LoadedModel:
+    """Load a model and its tokenizer, from a folder or the hub.
+
+    Weights are read without running pickles. Downloads stay in the cache folder.
+
+    Args:
+        source: folder of ``save_pretrained``, folder of a run, or hub repository, also as "REPOSITORY@REVISION".
+        revision: branch, tag or commit of the repository (default: main); name of the run's checkpoint.
+        tokenizer: folder or repository of the tokenizer; None for the model's own.
+        device: such as "cpu" or "cuda:1"; "auto" is the GPU if there is one.
+        dtype: of the weights; "auto" keeps the one in which they were saved.
+        trust_remote_code: run Python code that comes with the model.
+        with_head: load the language-modelling head too, if there is one.
+        timeout: limit of one download or listing, in seconds.
+
+    Raises:
+        ValueError: no such folder, repository or device.
+        CheckpointError: the model or tokenizer cannot be downloaded or does not load.
+
+    Example:
+        >>> loaded = repdyn.load_model("EleutherAI/pythia-70m", "step1000")  # doctest: +SKIP
+        >>> ids = loaded.tokenizer("Time flies.")["input_ids"]  # doctest: +SKIP
+        >>> [layer.states.norm(dim=1) for layer in repdyn.layer_states(loaded, [ids])]  # doctest: +SKIP
+    """
+    [(name, found)] = _sources([source], [] if revision is None else [revision]).items()
+    loading = _loading(device, dtype, trust_remote_code)
+    return _load(name, found, tokenizer, loading, timeout=timeout, with_head=with_head)
+
+
 def load_models(
     options: argparse.Namespace, *, release: bool = True, with_heads: bool = False
 ) -> Iterator[LoadedModel]:
@@ -121,27 +160,41 @@ def load_models(
         with_heads: load the language-modelling head of each model that has one.
 
     Raises:
-        ValueError: a model that does not exist, the same model twice, or an invalid option. All names are checked
-            before the first model is loaded.
-        CheckpointError: a model or tokenizer cannot be downloaded or does not load.
+        ValueError, CheckpointError: as :func:`load_model`, or the same model twice. All names are checked before the
+            first model is loaded.
     """
     sources = _sources(options.models, options.revisions)
-    device = resolved_device(options.device)
-    check_device(device)
-    loading = Loading(device, options.dtype, None, options.trust_remote_code)
+    loading = _loading(options.device, options.dtype, options.trust_remote_code)
     for name, source in sources.items():
-        hub = Hub(timeout_seconds=options.timeout)
-        with_code = loading.trust_remote_code
-        model_folder, tokenizer_folder = _folders(name, source, options.tokenizer, hub, with_code=with_code)
-        try:
-            whole = cast(PreTrainedModel, load_model(model_folder, loading, with_head=with_heads))
-        except CheckpointError as error:
-            raise CheckpointError(f"expected a model that loads, got {name}: {error}") from error
-        model = cast(PreTrainedModel, whole.base_model)
-        tokenizer = _tokenizer(name, tokenizer_folder, loading.trust_remote_code)
-        yield LoadedModel(name, model, tokenizer, whole if whole is not model else None)
+        loaded = _load(name, source, options.tokenizer, loading, timeout=options.timeout, with_head=with_heads)
+        yield loaded
         if release:
-            cast(nn.Module, whole).to(torch.device("meta"))
+            cast(nn.Module, loaded.with_head or loaded.model).to(torch.device("meta"))
+
+
+def _loading(device: str, dtype: str, trust_remote_code: bool) -> Loading:
+    device = resolved_device(device)
+    check_device(device)
+    return Loading(device, dtype, None, trust_remote_code)
+
+
+def _load(
+    name: str, source: _Source, tokenizer: str | None, loading: Loading, *, timeout: float, with_head: bool
+) -> LoadedModel:
+    hub = Hub(timeout_seconds=timeout)
+    model_folder, folder = _folders(name, source, tokenizer, hub, with_code=loading.trust_remote_code)
+    try:
+        whole = cast(PreTrainedModel, weights.load_model(model_folder, loading, with_head=with_head))
+    except CheckpointError as error:
+        raise CheckpointError(f"expected a model that loads, got {name}: {error}") from error
+    model = cast(PreTrainedModel, whole.base_model)
+    if not has_tokenizer(path.name for path in folder.iterdir()):
+        raise CheckpointError(
+            f"expected a tokenizer next to the weights of {name}, found none; name a folder or hub repository that has "
+            "it with --tokenizer"
+        )
+    found = load_tokenizer(folder, name, trust_remote_code=loading.trust_remote_code)
+    return LoadedModel(name, model, found, whole if whole is not model else None)
 
 
 def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Source]:
@@ -172,11 +225,16 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
     return [_Source(repository, name) for name in ([own_revision] if own_revision else revisions or ["main"])]
 
 
+def checkpoints_of_run(run: Path) -> dict[str, Path]:
+    """Return the folders of a run's checkpoints by name, in the order of their steps."""
+    found = [path.parent for path in checkpoints_folder(run).glob("[!.]*/config.json")]
+    return {path.name: path for path in sorted(found, key=lambda path: (len(path.name), path.name))}
+
+
 def _checkpoints_of_run(run: str, names: Sequence[str]) -> list[Path]:
     """Return the folders of some of a run's checkpoints."""
-    checkpoints = checkpoints_folder(Path(run))
-    found = {path.parent.name: path.parent for path in checkpoints.glob("[!.]*/config.json")}
-    known = sorted(found, key=lambda name: (len(name), name))
+    found = checkpoints_of_run(Path(run))
+    known = list(found)
     listed = ", ".join(known[:_MAX_LISTED]) + (", ..." if len(known) > _MAX_LISTED else "")
     if not found:
         raise ValueError(f"expected a folder of save_pretrained, or one that holds some, got {run}")
@@ -201,40 +259,31 @@ def _distinct_tails(folders: Sequence[Path]) -> dict[Path, str]:
 def _folders(name: str, source: _Source, tokenizer: str | None, hub: Hub, *, with_code: bool) -> tuple[Path, Path]:
     """Return the folders of the model and its tokenizer, downloaded if necessary."""
     try:
-        model = source.folder or _fetch(hub, str(source.place), source.revision, weights=True, with_code=with_code)
+        model = source.folder or _fetch(hub, str(source.place), source.revision, with_weights=True, with_code=with_code)
         if tokenizer is None:
             return model, model
         if Path(tokenizer).is_dir():
             return model, Path(tokenizer)
         repository, _, revision = tokenizer.partition("@")
-        return model, _fetch(hub, repository, revision or "main", weights=False, with_code=with_code)
+        return model, _fetch(hub, repository, revision or "main", with_weights=False, with_code=with_code)
     except HFValidationError as error:
         raise ValueError(f"expected a folder that exists, or a hub repository: {error}") from error
     except (CheckpointError, SweepStoppedError) as error:
         raise CheckpointError(f"expected a model at {name}, got none: {error}") from error
 
 
-def _fetch(hub: Hub, repository: str, revision: str, *, weights: bool, with_code: bool) -> Path:
+def _fetch(hub: Hub, repository: str, revision: str, *, with_weights: bool, with_code: bool) -> Path:
     """Download the files that a model or its tokenizer needs; return their folder."""
     commit = hub.commit(repository, revision)
     available = hub.files(repository, commit)
     chosen = tokenizer_files(available, with_code=with_code)
-    if weights:
+    if with_weights:
         chosen = {**chosen, **choose_files(available, with_code=with_code)}
     if cached := hub.cached(repository, commit, chosen):
         return cached
     folder = cache_directory() / "models" / quote(repository, safe="") / commit
     hub.download(repository, commit, chosen, folder)
     return folder
-
-
-def _tokenizer(name: str, folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    if not has_tokenizer(path.name for path in folder.iterdir()):
-        raise CheckpointError(
-            f"expected a tokenizer next to the weights of {name}, found none; name a folder or hub repository that has "
-            "it with --tokenizer"
-        )
-    return load_tokenizer(folder, name, trust_remote_code=trust_remote_code)
 
 
 def _folder(text: str) -> Path:

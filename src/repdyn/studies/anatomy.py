@@ -7,35 +7,32 @@ import math
 
 import pandas as pd
 
-from repdyn.studies.anatomy.geometry import MAX_PAIRS, cosine_matrix
-from repdyn.studies.anatomy.measurements import (
+from repdyn.reading import LoadedModel, file_name
+from repdyn.studies.anatomy_figures import depth_figure, path_figure, paths_figure, similarity_figure, tables_figure
+from repdyn.studies.embedding_tables import (
+    MAX_PAIRS,
     EmbeddingTable,
     closest_table,
+    cosine_matrix,
     embedding_tables,
     measure_table,
     start_cosine,
     tabulate,
     without_twins,
 )
-from repdyn.studies.anatomy.positions import (
+from repdyn.studies.paths import (
     MIN_POSITIONS,
     Rotation,
+    TokenTrajectory,
     by_offset,
+    cross_sentence_table,
     find_order_end,
     find_rotation,
     principal,
-)
-from repdyn.studies.anatomy.table_figures import path_figure, similarity_figure, tables_figure
-from repdyn.studies.anatomy.trajectories import (
-    TokenTrajectory,
-    cross_sentence_table,
     sentence_trajectories,
     trajectory_table,
 )
-from repdyn.studies.anatomy.trajectory_figures import depth_figure, paths_figure
-from repdyn.studies.driver import Study, add_number
-from repdyn.studies.models import LoadedModel, file_name
-from repdyn.studies.output import Output, print_line, print_table, print_title
+from repdyn.studies.study import Output, Study, add_number, print_line, print_table, print_title
 from repdyn.tables.style import of_stack
 
 PAIR = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
@@ -209,7 +206,7 @@ def print_depth(stack: str | None, table: pd.DataFrame) -> None:
 
     Args:
         stack: name of the stack of blocks.
-        table: of :func:`repdyn.studies.anatomy.trajectories.trajectory_table`.
+        table: of :func:`repdyn.studies.paths.trajectory_table`.
     """
     means = table.pivot_table(index="layer", values=["norm", "step", "cosine"]).reset_index()
     columns = [("layer" if stack is None else f"{stack} layer", "{layer:.0f}"), ("|h|", "{norm:.3f}")]

@@ -1,16 +1,164 @@
-"""Measure sentence vectors: paraphrases, changes of one kind, a collection; a row for each layer and pooling."""
+"""Groups of paraphrases, changed sentences and collections of texts: their vectors at every layer, measured."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
+from tqdm import tqdm
 
-from repdyn.studies.anatomy.geometry import cosine_matrix, describe
-from repdyn.studies.sentences.vectors import SentenceVectors
+from repdyn.reading import Model, causal_stacks, layer_states
+from repdyn.studies.embedding_tables import cosine_matrix, describe
+from repdyn.text.source import load_corpus
+
+BUILT_IN_GROUPS = Path(__file__).with_name("paraphrases.json")
+"""12 groups of 5 sentences of the same meaning in words as different as possible."""
+BUILT_IN_CHANGES = Path(__file__).with_name("changes.json")
+"""4 kinds of change of the same 12 sentences, so that the content of a sentence does not reveal the kind."""
+
+
+def read_texts(path: Path, *columns: str) -> pd.DataFrame:
+    """Read groups of sentences, or kinds of changed ones: a row for each.
+
+    Args:
+        path: CSV with the columns, or JSON by the first one: ``{"group": ["sentence", ...], ...}`` for ("group",
+            "sentence"), ``{"kind": [["before", "after"], ...], ...}`` for ("kind", "before", "after").
+        columns: the name of a group or kind, then one text or several.
+
+    Raises:
+        ValueError: a file of another format, or a text that is empty.
+        OSError: a file that cannot be read.
+    """
+    try:
+        if path.suffix.lower() == ".csv":
+            table = pd.read_csv(path, dtype=str, keep_default_na=False)[[*columns]]
+        else:
+            groups = json.loads(path.read_text(encoding="utf-8"))
+            if any(isinstance(items, str) for items in groups.values()):
+                raise TypeError("a text in place of a list of them")
+            rows = [[name, *(it if isinstance(it, list) else [it])] for name, items in groups.items() for it in items]
+            table = pd.DataFrame(rows, columns=[*columns], dtype=object)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"expected {path} to be CSV with the columns {', '.join(columns)}, or JSON that lists the texts of each "
+            f"{columns[0]}: {error}"
+        ) from error
+    if not table[[*columns[1:]]].map(lambda text: isinstance(text, str) and bool(text.strip())).all(axis=None):
+        raise ValueError(f"expected texts of each {columns[0]} in {path}, none of them empty; see --help")
+    return table
+
+
+def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
+    """Read paragraphs of a text, spread evenly over it; return the name of the text and the paragraphs.
+
+    Args:
+        source: "builtin", "enwik8" or a path; see :func:`repdyn.text.source.load_corpus`.
+        n_texts: number of paragraphs at most. Blank lines separate them; if there are too few, every line is one.
+
+    Raises:
+        ValueError: fewer than three different paragraphs.
+        OSError: a text that cannot be read.
+    """
+    corpus = load_corpus(source)
+    text = corpus.data.decode("utf-8", errors="ignore")
+    parts = [part.split("\n\n") for part in (text, text.replace("\n", "\n\n"))]
+    paragraphs = next((part for part in parts if len(part) >= n_texts), parts[-1])
+    distinct = list(dict.fromkeys(stripped for part in paragraphs if any(map(str.isalnum, stripped := part.strip()))))
+    if len(distinct) < 3:
+        raise ValueError(f"expected at least 3 paragraphs in {source}, got {len(distinct)}; give a longer text")
+    chosen = np.unique(np.linspace(0, len(distinct) - 1, min(n_texts, len(distinct))).round().astype(int))
+    return corpus.name, [distinct[number] for number in chosen]
+
+
+FIRST, MEAN, LAST = POOLINGS = "first token", "mean", "last token"
+"""The ways to make one vector of a sentence's tokens."""
+
+_BATCH_SENTENCES = 64
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceVectors:
+    """Vectors of sentences at one layer, by one pooling."""
+
+    stack: str | None
+    layer: int
+    pooling: str
+    """:data:`FIRST`, :data:`MEAN` or :data:`LAST`."""
+    vectors: np.ndarray
+    """(n_sentences, dim) float64"""
+
+    @property
+    def keys(self) -> dict[str, str | int | None]:
+        """The first columns of a table."""
+        return {"stack": self.stack, "layer": self.layer, "vector": self.pooling}
+
+    def take(self, rows: np.ndarray) -> SentenceVectors:
+        """Return the vectors of some of the sentences, by their numbers."""
+        return replace(self, vectors=self.vectors[rows])
+
+
+def sentence_vectors(
+    model: Model, sequences: Sequence[Sequence[int]], title: str | None = None
+) -> list[SentenceVectors]:
+    """Compute the vectors of sentences at every layer.
+
+    In a causal stack the first token depends on nothing else in its sentence, and its vector is left out. The first and
+    last token and the mean include the tokenizer's special tokens: the first of BERT's is [CLS], its last [SEP]. The
+    last layer is the last block's output, before a final norm.
+
+    Args:
+        model: as for :func:`repdyn.layer_states`.
+        sequences: token ids of each sentence, special tokens included, at least one token each.
+        title: of the progress bar.
+
+    Raises:
+        ValueError, CheckpointError: as :func:`repdyn.layer_states`.
+    """
+    causal = causal_stacks(model, sequences[:_BATCH_SENTENCES])
+    parts: dict[tuple[str | None, int, str], list[Tensor]] = {}
+    for start in tqdm(range(0, len(sequences), _BATCH_SENTENCES), desc=title, leave=False):
+        batch = sequences[start : start + _BATCH_SENTENCES]
+        for layer in layer_states(model, batch):
+            for pooling, vectors in _pool(layer.states, [len(sequence) for sequence in batch]).items():
+                if pooling != FIRST or not causal[layer.stack]:
+                    parts.setdefault((layer.stack, layer.index, pooling), []).append(vectors)
+    return [SentenceVectors(*key, torch.cat(pieces).cpu().numpy()) for key, pieces in parts.items()]
+
+
+def _pool(states: Tensor, lengths: Sequence[int]) -> dict[str, Tensor]:
+    """Return (n_sentences, dim) float64 by pooling, from the states of all tokens, sentence after sentence."""
+    ends = torch.tensor(lengths, device=states.device).cumsum(0)
+    starts = ends - torch.tensor(lengths, device=states.device)
+    means = torch.stack([sentence.double().mean(0) for sentence in states.split(list(lengths))])
+    return {FIRST: states[starts].double(), MEAN: means, LAST: states[ends - 1].double()}
+
+
+def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[int] = ()) -> np.ndarray:
+    """Return (n, n) cosines of sentences as sets of tokens, |A and B| / sqrt(|A| |B|): a baseline without a model.
+
+    Args:
+        sequences: token ids of each sentence.
+        ignored: special tokens, which all sentences share.
+
+    Returns:
+        0 for a sentence of ignored tokens alone.
+    """
+    sets = [set(sequence) - set(ignored) for sequence in sequences]
+    columns = {token: column for column, token in enumerate(sorted(set().union(*sets)))}
+    present = np.zeros((len(sets), max(1, len(columns))))
+    for row, tokens in enumerate(sets):
+        present[row, [columns[token] for token in tokens]] = 1
+    sizes = np.maximum(np.sqrt(present.sum(1)), 1)
+    return (present @ present.T) / np.outer(sizes, sizes)
+
 
 SHARED_TOKENS = "tokens in common"
 """In the column vector: the baseline without a model, the share of tokens that two sentences have in common."""
@@ -28,7 +176,7 @@ def separation_table(
 
     Args:
         vectors: of the sentences.
-        baseline: of :func:`repdyn.studies.sentences.vectors.shared_token_cosines`.
+        baseline: of :func:`repdyn.studies.sentence_measurements.shared_token_cosines`.
         groups: (n,) name of each sentence's group.
         seed: of the bootstrap.
     """
@@ -45,14 +193,14 @@ def separation_table(
 def change_table(
     before: Iterable[SentenceVectors], after: Iterable[SentenceVectors], changes: pd.DataFrame, *, seed: int
 ) -> pd.DataFrame:
-    """Return a row for each layer, pooling and change; see :func:`repdyn.studies.sentences.tables.consistency`.
+    """Return a row for each layer, pooling and change; see :func:`repdyn.studies.sentence_measurements.consistency`.
 
     A change that does not move the vector at a layer (layer 0, at a token that stays the same in the same place) is
     left out there; so is a kind with fewer than two changes left, or a layer with fewer than two kinds.
 
     Args:
         before, after: of the sentences of each change.
-        changes: of :func:`repdyn.studies.sentences.inputs.read_changes`.
+        changes: of :func:`repdyn.studies.sentence_measurements.read_changes`.
         seed: of the permutations.
     """
     frames = []
