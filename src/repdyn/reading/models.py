@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +76,10 @@ class _Source:
 def file_name(name: str) -> str:
     """Return a name as part of a path.
 
-    >>> file_name("lab/model@step8")
-    'lab%2Fmodel@step8'
+    >>> file_name("lab/model@step8 (decoder)")
+    'lab_model@step8_(decoder)'
     """
-    return quote(name, safe=" @()")
+    return re.sub(r"[^\w.,=@+()-]+", "_", name)
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] = 1) -> None:

@@ -32,7 +32,7 @@ from repdyn.studies.paths import (
     sentence_trajectories,
     trajectory_table,
 )
-from repdyn.studies.study import Output, Study, add_number, print_line, print_table, print_title
+from repdyn.studies.study import Output, Study, add_number, print_line, print_table, print_title, stem
 from repdyn.tables.style import of_stack
 
 PAIR = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
@@ -122,12 +122,11 @@ def _add_positions(loaded: LoadedModel, table: EmbeddingTable, words: EmbeddingT
 def _add_trajectories(
     name: str, stack: str | None, pair: tuple[TokenTrajectory, TokenTrajectory], output: Output
 ) -> None:
-    suffix = "" if stack is None else f"_{stack}"
     frames = [trajectory_table(one).assign(sentence=number) for number, one in enumerate(pair, start=1)]
-    output.tables[f"depth{suffix}"] = pd.concat(frames, ignore_index=True)
-    output.tables[f"depth{suffix}_apart"] = cross_sentence_table(*pair)
-    output.figures[f"depth{suffix}"] = depth_figure(name, *pair)
-    output.figures[f"paths{suffix}"] = paths_figure(name, *pair)
+    output.tables[stem("depth", stack)] = pd.concat(frames, ignore_index=True)
+    output.tables[stem("depth_apart", stack)] = cross_sentence_table(*pair)
+    output.figures[stem("depth", stack)] = depth_figure(name, *pair)
+    output.figures[stem("paths", stack)] = paths_figure(name, *pair)
     print_depth(stack, frames[0])
 
 

@@ -42,6 +42,7 @@ from repdyn.studies.study import (
     print_table,
     print_title,
     select,
+    stem,
 )
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import of_stack, styled
@@ -101,7 +102,7 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         for stack, rows in by_stack(table).items():
             print_separation(rows)
             figure = separation_figure(of_stack(loaded.name, stack), rows)
-            output.figures[_stem("separation", stack)] = figure
+            output.figures[stem("separation", stack)] = figure
 
     def _add_changes(self, loaded: LoadedModel, output: Output) -> None:
         sentences = pd.Index(self.changes[["before", "after"]].to_numpy().ravel("F")).unique()
@@ -113,7 +114,7 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         output.tables["changes"] = table = change_table(before, after, self.changes, seed=self.options.seed)
         for stack, rows in {} if table.empty else by_stack(table).items():
             print_changes(rows)
-            output.figures[_stem("changes", stack)] = change_figure(of_stack(loaded.name, stack), rows)
+            output.figures[stem("changes", stack)] = change_figure(of_stack(loaded.name, stack), rows)
 
     def _add_collection(self, loaded: LoadedModel, output: Output) -> None:
         name, texts = self.collection
@@ -124,7 +125,7 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         for stack, rows in by_stack(table).items():
             print_collection(name, rows)
             figure = collection_figure(of_stack(loaded.name, stack), name, rows, counts[stack])
-            output.figures[_stem("collection", stack)] = figure
+            output.figures[stem("collection", stack)] = figure
 
     def _encode(self, loaded: LoadedModel, sentences: Iterable[str]) -> list[list[int]]:
         limit, sequences = min(self.options.max_tokens, loaded.context), []
@@ -135,10 +136,6 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
                     f"expected sentences of at least one token, got {sentence!r}, which has none in {loaded.name}"
                 )
         return sequences
-
-
-def _stem(name: str, stack: str | None) -> str:
-    return name if stack is None else f"{name}_{stack}"
 
 
 STUDY = SentenceStudy

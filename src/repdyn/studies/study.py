@@ -230,6 +230,11 @@ def line_with_band(
     axes.plot(x, values, **look)
 
 
+def stem(name: str, stack: str | None) -> str:
+    """Return the name of a figure or table, with that of the stack in a model of several."""
+    return name if stack is None else f"{name}_{stack}"
+
+
 def select(table: pd.DataFrame, **values: object) -> pd.DataFrame:
     """Return the rows of a table with the given values in the given columns; None stands for a missing value."""
     for column, value in values.items():

@@ -26,6 +26,7 @@ from repdyn.studies.study import (
     print_table,
     print_title,
     select,
+    stem,
 )
 from repdyn.studies.token_measurements import (
     NEIGHBOURS,
@@ -98,19 +99,19 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
             print_sentence(title, table, [why for why in states.reasons if why.startswith(f"{prefix}layer ")])
             for quantity in ("cosine", "rank"):
                 figure = trajectory_figure(title, sentence, table, quantity, caption)
-                output.figures[f"{prefix}{quantity}"] = figure
-            output.figures[f"{prefix}heatmap"] = heatmap(title, sentence, table, nearest[stack], caption)
+                output.figures[stem(quantity, stack)] = figure
+            output.figures[stem("heatmap", stack)] = heatmap(title, sentence, table, nearest[stack], caption)
 
     def _add_text(self, loaded: LoadedModel, name: str, output: Output) -> None:
         text, tables = measure_text(loaded, self.options)
         output.tables.update(tables)
         steps = by_stack(tables["steps"])
         for stack, table in by_stack(tables["classes"]).items():
-            title, prefix = of_stack(name, stack), "" if stack is None else f"{stack} "
+            title = of_stack(name, stack)
             print_classes(f"{title}: words of {text}", table)
             print_steps(steps[stack])
-            output.figures[f"{prefix}classes"] = class_figure(title, text, table)
-            output.figures[f"{prefix}steps"] = step_figure(title, text, steps[stack])
+            output.figures[stem("classes", stack)] = class_figure(title, text, table)
+            output.figures[stem("steps", stack)] = step_figure(title, text, steps[stack])
         print_density(tables["density"])
         output.figures["density"] = density_figure(name, text, tables["density"])
 
