@@ -15,7 +15,7 @@ from torch import Tensor
 from repdyn.kernels import Cloud, Undefined, Vocabulary
 from repdyn.kernels.lens import LensReading, read_predictions
 from repdyn.probe import Probe
-from repdyn.probe.views import DIFFERENCES, NO_MASSIVE, View, view_of
+from repdyn.probe.design import DIFFERENCES, NO_MASSIVE, View, view_of
 from repdyn.store.state_cache import StateCache
 
 if TYPE_CHECKING:

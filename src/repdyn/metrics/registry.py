@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from repdyn.metrics import change, shape, tokens
 from repdyn.metrics.metric import Metric
 from repdyn.metrics.names import base_name, parsed
-from repdyn.probe.views import LAST_TOKEN, NO_MASSIVE, NORMED, VIEWS, WINDOW_MEAN, View, view_of
+from repdyn.probe.design import LAST_TOKEN, NO_MASSIVE, NORMED, VIEWS, WINDOW_MEAN, View, view_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from repdyn.figures.drawing import entitle
-from repdyn.probe.class_names import CLASS_OPTIONS, CLASSES
+from repdyn.probe.design import CLASS_OPTIONS, CLASSES
 from repdyn.reading import LoadedModel, file_name
 from repdyn.store import find_store
 from repdyn.studies.convergence_measurements import (

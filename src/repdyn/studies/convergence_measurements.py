@@ -15,7 +15,7 @@ from scipy import stats
 from repdyn.kernels import Cloud, Undefined, full_precision
 from repdyn.kernels.cosines import cosines
 from repdyn.probe import Probe
-from repdyn.probe.class_names import class_names
+from repdyn.probe.design import class_names
 from repdyn.reading import LayerPatterns, LayerStates, LoadedModel, Model, layer_states, no_progress
 from repdyn.studies.generated_sentences import sentence_probe
 from repdyn.studies.study import join_tables, progress_bar, text_probe

@@ -17,9 +17,8 @@ from tqdm import tqdm
 from repdyn.kernels import Undefined, attention_topic_gap, topic_gap, topic_gap_dot
 from repdyn.probe import Probe
 from repdyn.probe.design import MAX_VECTORS
-from repdyn.probe.function_words import is_function_word
 from repdyn.probe.windows import WindowPlan, tokenize_windows
-from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords
+from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, is_function_word
 from repdyn.reading import LayerPatterns, Model, attention_weights, layer_states
 
 if TYPE_CHECKING:
