@@ -32,7 +32,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("largest_activation", (Sequences(FOUR * torch.inf, (2, 2)),), {}, "NaN or inf"),
     ("levina_bickel", (torch.randn(20, 3).repeat(2, 1),), {}, "20 distinct of 40 points"),
     ("levina_bickel", (torch.eye(70, dtype=torch.float64) * 0.7 @ torch.linalg.qr(normal(70, 70)).Q,), {}, "equal"),
-    ("levina_bickel", (torch.cat([1e-200 * torch.eye(40).double(), torch.ones(1, 40)]),), {}, "range of float64"),
+    ("levina_bickel", (torch.cat([1e-200 * torch.eye(40).double(), torch.ones(1, 40)]),), {}, "2 of 41 points"),
     ("linear_cka", (torch.eye(5), NUMBERS), {}, "no two points are more alike"),
     ("linearity", (normal(15, 20).repeat(4, 1), normal(60, 20, seed=1)), {}, "15 distinct of 60 points"),
     ("linearity", (normal(100, 20), normal(100, 20) + 1e-3), {"of": "step"}, "the same for all points"),
