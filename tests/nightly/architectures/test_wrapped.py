@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedMo
 from wrapped_models import last_states, values
 
 from repdyn import Probe, measure
-from repdyn.capture.blocks import find_blocks, unwrapped
+from repdyn.capture.blocks import unwrapped
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 
@@ -46,15 +46,6 @@ def test_compiled(llama, probe, backend):
         assert values(llama, probe) == expected
 
 
-def test_compiled_blocks(llama, probe):
-    expected = values(llama, probe)
-    for i, block in enumerate(llama.model.layers):
-        llama.model.layers[i] = torch.compile(block, backend="eager")
-    llama(input_ids=probe.tokens[None, :12])
-    assert values(llama, probe) == expected
-    assert [block.name for block in find_blocks(llama, "model.layers.*")] == [f"model.layers.{i}" for i in range(4)]
-
-
 def test_parallel_wrappers(llama, probe, one_process):
     expected = values(llama, probe)
     for wrapped in (
@@ -75,37 +66,6 @@ def test_checkpoint_wrapper():
     for i, block in enumerate(model.blocks):
         model.blocks[i] = checkpoint_wrapper(block)
     assert values(model, probe) == expected
-
-
-@pytest.mark.parametrize("whole", [True, False], ids=["whole", "every block"])
-def test_fsdp_of_one_process(llama, probe, one_process, whole):
-    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
-
-    expected = values(llama, probe)
-
-    def shard(module):
-        return FullyShardedDataParallel(
-            module, sharding_strategy=ShardingStrategy.NO_SHARD, device_id=torch.device("cpu"), use_orig_params=True
-        )
-
-    if not whole:
-        for i, block in enumerate(llama.model.layers):
-            llama.model.layers[i] = shard(block)
-    sharded = shard(llama)
-    assert [row[:4] for row in values(sharded, probe)] == [row[:4] for row in expected]
-    assert [row[4] for row in values(sharded, probe, "model.layers.*")] == pytest.approx([row[4] for row in expected])
-
-
-def test_fsdp2_of_one_process(llama, probe, one_process):
-    from torch.distributed.fsdp import fully_shard
-
-    expected = values(llama, probe)
-    mesh = dist.init_device_mesh("cpu", (1,))
-    for block in llama.model.layers:
-        fully_shard(block, mesh=mesh)
-    fully_shard(llama, mesh=mesh)
-    assert [row[:4] for row in values(llama, probe)] == [row[:4] for row in expected]
-    assert [row[4] for row in values(llama, probe)] == pytest.approx([row[4] for row in expected])
 
 
 @pytest.mark.parametrize("version", [1, 2])

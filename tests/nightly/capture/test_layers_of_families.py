@@ -1,12 +1,9 @@
 """Capture: the right vectors of the right layers, and a model left as it was found."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 from small import HandWritten
-from tiny_models import RAGGED_IDS, RAGGED_MASK, tiny
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -18,6 +15,16 @@ from repdyn import Probe
 from repdyn.capture.blocks import find_blocks
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
+from repdyn.models import build_model
+
+RAGGED_IDS = random_tokens(10, 9)
+RAGGED_MASK = (torch.arange(9)[None, :] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]).long()
+
+
+def tiny(family: str, **changes):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 3, "n_heads": 2, "context_length": 16, "dropout": 0.1}
+    return build_model(family, **sizes | changes, pad_token_id=1)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
@@ -91,30 +98,3 @@ def test_a_pattern_matches_a_model_with_and_without_its_head(pattern, with_head)
     model = tiny("gpt_neox")
     found = find_blocks(model if with_head else model.base_model, pattern)
     assert [block.module for block in found] == list(model.base_model.layers)
-
-
-def test_several_streams_of_a_token_are_one_vector(hand_written, small_probe):
-    class Streams(nn.Module):
-        def __init__(self, block, first):
-            super().__init__()
-            self.block, self.first = block, first
-
-        def forward(self, streams):
-            x = self.block(streams.sum(0 if self.first else 2))
-            return torch.stack([x, 2 * x, -x], 0 if self.first else 2)
-
-    expected = capture(prepare(hand_written), small_probe, ["all"]).layers[1].states
-    for first in (True, False):
-        model = copy.deepcopy(hand_written)
-        model.blocks = nn.ModuleList(Streams(block, first) for block in model.blocks)
-        model.norm, model.head = nn.Identity(), nn.Identity()
-
-        def forward(model, batch, dim=0 if first else 2):
-            x = model.token(batch.input_ids) + model.position(torch.arange(batch.input_ids.shape[1]))
-            x = torch.stack([x, 0 * x, 0 * x], dim)
-            for block in model.blocks:
-                x = block(x)
-
-        states = capture(prepare(model, forward=forward), small_probe, ["all"]).layers
-        assert [layer.states.shape[1] for layer in states] == [48] * 4
-        torch.testing.assert_close(states[1].states, torch.cat([expected, 2 * expected, -expected], 1))

@@ -12,7 +12,6 @@ from repdyn import Probe, measure
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
-from repdyn.measurement.identity import metric_set
 
 DIM = 16
 
@@ -62,10 +61,6 @@ def last_tokens(states, batch):
     return states[:, -batch.input_ids.shape[1] :]
 
 
-def one_too_few(states, batch):
-    return states[:, 3:]
-
-
 def seeded(model_class, **settings):
     torch.manual_seed(0)
     return model_class(**settings).eval()
@@ -96,32 +91,9 @@ def test_states_of_the_tokens_in_every_layer(model_class, choice, probe):
             torch.testing.assert_close(layer.states, states, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("model_class", [WithMeta, LengthFirst])
-def test_a_batch_of_as_many_sequences_as_positions(model_class):
-    """11 sequences of 9 tokens and 2 more vectors: a square that is split by a slice, and refused of a function."""
-    model = seeded(model_class)
-    probe = Probe.from_tokens(random_tokens(22, 9), max_vectors=150, batch_vectors=75, design="dense")
-    single = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], tokens_per_forward=9)
-    square = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], tokens_per_forward=99)
-    for one, other in zip(single.layers, square.layers, strict=True):
-        torch.testing.assert_close(one.states, other.states, rtol=1e-5, atol=1e-5)
-    with pytest.raises(RuntimeError, match=r"got \(11, 11, 16\) for 11 sequences of 9 tokens; .* tokens_per_forward="):
-        capture(prepare(model, token_positions=last_tokens), probe, ["all"], tokens_per_forward=99)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_causality_is_that_of_the_tokens(causal, probe):
     assert causality(prepare(seeded(WithMeta, causal=causal), token_positions=slice(2, None)), probe) == {None: causal}
-
-
-def test_rows_tell_choices_apart(probe):
-    of_slice = measure(seeded(WithMeta), probe, ["anisotropy"], token_positions=slice(2, None)).rows
-    of_function = measure(seeded(WithMeta), probe, ["anisotropy"], token_positions=last_tokens).rows
-    assert {row.layers for row in of_slice} == {'{"layers": null, "token_positions": "2:"}'}
-    assert {row.layers for row in of_function} == {'{"layers": null, "token_positions": "last_tokens"}'}
-    assert [row.value for row in of_slice] == [row.value for row in of_function]
-    choices = [None, slice(2, None), slice(None, -2), last_tokens, one_too_few]
-    assert len({metric_set("all", token_positions=choice) for choice in choices}) == len(choices)
 
 
 @pytest.mark.parametrize("choice", [slice(2, None), last_tokens], ids=["slice", "function"])

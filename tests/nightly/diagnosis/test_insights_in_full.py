@@ -9,42 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from synthetic_runs import make_row, make_scalar, to_frame
+from synthetic_runs import to_frame
+from test_insights import curve, described, kinds, layers_at, losses
 
 from repdyn import insights, open_store
 from repdyn.alerts import find_alerts
-from repdyn.diagnosis import RunInsights, describe_run
+from repdyn.diagnosis import describe_run
 
 RUNS = Path(__file__).parents[3] / "docs" / "runs"
-
-
-STEPS = tuple(range(0, 240, 10))
-
-
-def described(rows) -> RunInsights:
-    frame = to_frame(rows)
-    return describe_run(frame, find_alerts(frame))
-
-
-def layers_at(values_by_step, metric="two_nn", subset="all", noise=0.0, n_layers=6, **more):
-    """Return rows of layers that all have the value of their step."""
-    return [
-        make_row(step=step, layer=layer, depth=layer / 5, metric=metric, subset=subset, value=value, std=noise, **more)
-        for step, value in values_by_step.items()
-        for layer in range(n_layers)
-    ]
-
-
-def losses(values):
-    return [make_scalar(10 * place, value) for place, value in enumerate(values)]
-
-
-def curve(function, steps=STEPS):
-    return {step: float(function(step)) for step in steps}
-
-
-def kinds(found: RunInsights) -> list[str]:
-    return [statement.kind for statement in found.statements]
 
 
 def test_noise_alone_turns_rarely():

@@ -11,7 +11,6 @@ from pairs import DEVICES, after_a_block, normal, pair, rotation
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
-from repdyn.kernels import Cloud
 from repdyn.kernels.similarity import linearity
 
 MODULE = sys.modules["repdyn.kernels.similarity"]
@@ -78,19 +77,6 @@ def test_near_one_what_is_missing_keeps_its_digits(share):
     linear = linear - linear.mean(0)
     factor = (share / (1 - share) * linear.square().sum() / rest.square().sum()).sqrt()
     assert 1 - linearity(x, linear + factor * rest).item() == pytest.approx(share, abs=1e-13)
-
-
-def test_state_and_step_share_one_fit(monkeypatch):
-    fits = []
-    solve = torch.linalg.cholesky_ex
-    monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda gram: fits.append(1) or solve(gram))
-    cloud, following = map(Cloud, pair("gaussian"))
-    for of in ("state", "step"):
-        for adjusted in (True, False):
-            linearity.or_raise(cloud, following, of=of, adjusted=adjusted)
-    assert fits == [1]
-    linearity.or_raise(cloud, Cloud(following.x))
-    assert fits == [1, 1]
 
 
 @pytest.mark.parametrize("condition", [1e2, 1e4, 3e5])

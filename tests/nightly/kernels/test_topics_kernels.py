@@ -62,14 +62,6 @@ def test_other_precisions_are_summed_in_float64(kind, dtype):
 
 
 @pytest.mark.parametrize("kind", KERNELS)
-def test_a_few_coordinates_at_a_time_are_all_of_them(kind, monkeypatch):
-    x, ids, topics = labelled()
-    whole = KERNELS[kind][0](x, ids, topics).item()
-    monkeypatch.setattr("repdyn.kernels.groups._CHUNK", 1)
-    assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(whole, rel=1e-12)
-
-
-@pytest.mark.parametrize("kind", KERNELS)
 def test_invariances(kind):
     x, ids, topics = labelled()
     gap, kernel = KERNELS[kind][0](x, ids, topics).item(), KERNELS[kind][0]

@@ -9,11 +9,8 @@ from torch.nn.functional import normalize
 from repdyn.kernels.vocabulary import (
     Vocabulary,
     nearest_rows,
-    token_cosine,
     token_cosines,
-    token_rank,
     token_ranks,
-    token_top1_match,
 )
 
 DIM, N_ROWS, N_VECTORS = 48, 900, 60
@@ -101,17 +98,6 @@ def test_ranks_are_a_float64_references(name, noise):
     assert torch.equal(token_ranks(x, ids, Vocabulary(table)), naive_ranks(x, ids, table))
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_values_are_a_float64_references(name):
-    table = TABLES[name]()
-    x, ids = tokens_of(table)
-    vocabulary, ranks = Vocabulary(table), naive_ranks(x, ids, table)
-    own = naive_cosines(x, table)[torch.arange(len(x)), ids]
-    assert token_cosine(x, ids, vocabulary).item() == pytest.approx(own.mean().item(), rel=1e-12)
-    assert token_rank(x, ids, vocabulary).item() == ranks.double().quantile(0.5).item()
-    assert token_top1_match(x, ids, vocabulary).item() == pytest.approx((ranks == 0).double().mean().item(), rel=1e-12)
-
-
 def test_a_crowded_tile_is_multiplied_in_float64():
     """All rows closer together than float32 can tell."""
     table = gaussian(1)[:1].double() + 1e-8 * gaussian().double()
@@ -133,22 +119,6 @@ def test_tiles_and_slices_leave_the_ranks_alone(monkeypatch):
     in_tiles = nearest_rows(x, Vocabulary(table), 5)
     assert torch.equal(in_tiles[1], rows)
     torch.testing.assert_close(in_tiles[0], cosines, rtol=1e-12, atol=0)
-
-
-def test_ranks_are_computed_once_for_the_same_tokens(monkeypatch):
-    table = gaussian()
-    x, ids = tokens_of(table)
-    vocabulary, calls = Vocabulary(table), []
-    from repdyn.kernels import tokens as module
-
-    closer_rows = module.closer_rows
-    monkeypatch.setattr(module, "closer_rows", lambda *given: calls.append(1) or closer_rows(*given))
-    for kernel in (token_rank.or_raise, token_top1_match.or_raise):
-        kernel(x[:50], ids[:50], vocabulary)  # a slice of its own each time
-    assert calls == [1]
-    token_rank.or_raise(x[:49], ids[:49], vocabulary)
-    token_rank.or_raise(x[:50], ids[:50].flip(0), vocabulary)
-    assert calls == [1, 1, 1]
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["", "added"])

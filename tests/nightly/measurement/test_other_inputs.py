@@ -23,7 +23,6 @@ from other_inputs import (
     wav2vec2,
 )
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from transformers import (
     AutoModel,
     PreTrainedModel,
@@ -31,8 +30,6 @@ from transformers import (
 
 from repdyn import Probe, Tracker, kernels, measure, open_store
 from repdyn.probe.inputs import draws_of
-from repdyn.tables.findings import findings
-from repdyn.tables.frames import by_stack
 
 
 @pytest.fixture(params=FAMILIES)
@@ -65,22 +62,6 @@ def test_values_are_those_of_the_states_that_the_model_reports(family: Family) -
             states = torch.cat([of_batch[layer] for of_batch in reported])
             expected = [float(kernels.anisotropy(x.double())) for x in naive_vectors(family, states, stack, probe)]
             assert rows[stack, layer].value == pytest.approx(np.mean(expected), rel=1e-5)
-
-
-def test_rows_say_what_was_measured(family: Family) -> None:
-    frame = measure(model_of(family), probe_of(family), layers=family.layers).to_pandas()
-    assert set(frame["subset"]) == {"all"}
-    assert set(frame["design"]) == {"inputs"}
-    assert set(frame["n_windows"]) == {N_INPUTS // 2}
-    assert set(frame["vectors_per_window"]) == {OF_EACH}
-    assert bool(frame["own_window_excluded"][frame["metric"] == "two_nn"].all())
-    causal = family.causal if isinstance(family.causal, dict) else {None: family.causal}
-    for stack, rows in by_stack(frame).items():
-        assert set(rows["causal"]) == {causal[stack]}
-        assert {finding.verdict for finding in findings(rows)} == {"cannot be judged"}
-        assert {finding.evidence for finding in findings(rows)} == {
-            "measured on other inputs than text, which the finding is about"
-        }
 
 
 def train(family: Family, folder, probe: Probe | None, steps: int = 2) -> PreTrainedModel:
@@ -224,22 +205,3 @@ def test_inputs_are_given_in_the_precision_of_the_weights() -> None:
     frame = measure(model, probe_of(FAMILIES["wav2vec2"]), ("anisotropy",)).to_pandas()
     assert set(frame["dtype"]) == {"bfloat16"}
     assert bool(frame["value"].notna().all())
-
-
-def test_a_model_of_tensors_in_order_is_called_with_them() -> None:
-    class TwoImages(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
-
-        def forward(self, left: Tensor, right: Tensor) -> Tensor:
-            x = torch.cat([left, right], 1)
-            for layer in self.layers:
-                x = layer(x)
-            return x.mean(1)
-
-    left, right = random(48, 6, 8), random(48, 6, 8, seed=1)
-    probe = Probe.from_inputs(zip(left.split(16), right.split(16), strict=True), max_vectors=384, batch_vectors=192)
-    model = TwoImages()
-    assert all(math.isfinite(row.value) for row in measure(model, probe).rows)
-    assert cross_entropy(model(left, right), torch.zeros(48, dtype=torch.long)).isfinite()

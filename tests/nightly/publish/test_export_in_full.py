@@ -1,6 +1,5 @@
-"""x"""
+"""Exports of a store: each is a complete run of its logger."""
 
-import csv
 import json
 import math
 import os
@@ -12,6 +11,7 @@ import pytest
 import wandb
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_export import table
 
 from repdyn.figures.run import all_figures
 from repdyn.publish.description import provenance
@@ -40,10 +40,6 @@ def two_figures(monkeypatch) -> None:
         return {name: figures[name] for name in ("mean_over_layers", "profile_two_nn")}
 
     monkeypatch.setattr("repdyn.publish.export.all_figures", some)
-
-
-def table(folder: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((folder / "metrics.csv").open()))
 
 
 def records(run: Path) -> list[dict]:

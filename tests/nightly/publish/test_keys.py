@@ -4,12 +4,11 @@ import math
 import re
 
 import pytest
+from test_loggers import checkpoint
 
 from repdyn.publish.keys import logged_values, validate_log_layers
 from repdyn.publish.targets import layout_of
 from repdyn.store.scalars import PROBE_ACCURACY, PROBE_LOSS
-
-NAN = math.nan
 
 
 def layers(values, section):
@@ -74,15 +73,6 @@ def test_the_layout_has_a_category_for_each_section(row):
         assert {key for key in values if re.match(statistics, key)} == {
             f"{section}/{name}" for name in ("mean", "min", "max")
         }
-
-
-def checkpoint(row, step, n_layers=3):
-    """One measured step; layer 1 has no value."""
-    return [
-        row(step=step, layer=layer, subset=subset, value=NAN if layer == 1 else step + layer + shift)
-        for subset, shift in (("all", 0.0), ("no_sink", 0.5))
-        for layer in range(n_layers)
-    ]
 
 
 def test_names_and_means(row, scalar_row):

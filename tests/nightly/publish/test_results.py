@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from synthetic_runs import DENSE, SAMPLED
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_loggers import BrokenBoard
 
 from repdyn.figures.run import heatmap
 from repdyn.publish.results import show_run, show_store
@@ -47,12 +48,6 @@ def images(logger):
     events = EventAccumulator(logger.log_dir)
     events.Reload()
     return set(events.Tags()["images"])
-
-
-class BrokenBoard(TensorBoardLogger):
-    @property
-    def experiment(self):
-        raise ConnectionError("the board is gone")
 
 
 def test_a_live_run_has_its_figures_in_the_store_itself(published, filled, tmp_path, capsys):

@@ -95,32 +95,6 @@ def test_each_wait_counts_once(name, cuda):
     assert cuda.syncs.total() == 1
 
 
-def test_queued_work_does_not_count(cuda):
-    x = torch.rand(8, 3, device="cuda")
-    (x @ x.T).softmax(1).sort().values.topk(2)
-    x[x > 0] = 0.0
-    x += torch.arange(3, device="cuda")
-    torch.cat([rows.double() for rows in x.split(2)]).masked_fill_(x > 1, torch.inf)
-    assert not cuda.syncs.total()
-
-
-def test_a_model_trains_on_the_device_as_on_the_cpu(cuda):
-    def trained(device: str) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Embedding(9, 4), nn.LayerNorm(4), nn.Linear(4, 9)).to(device)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        for _ in range(3):
-            ids = torch.arange(9, device=device)
-            nn.functional.cross_entropy(model(ids), ids).backward()
-            assert all(parameter.grad.device.type == device for parameter in model.parameters())
-            optimizer.step()
-            optimizer.zero_grad()
-        assert {parameter.device.type for parameter in model.parameters()} == {device}
-        return [parameter.detach().cpu() for parameter in model.parameters()]
-
-    assert all(map(torch.equal, trained("cuda"), trained("cpu")))
-
-
 def test_outside_the_context_nothing_is_pretended():
     with PretendCuda():
         layer = nn.Linear(3, 3).to("cuda")
