@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small import HandWritten
+from small import HandWritten, random_tokens
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
