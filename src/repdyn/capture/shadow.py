@@ -221,6 +221,8 @@ class Shadow:
 
     def _container(self, x: Any) -> Any:
         kind = type(x)
+        if not x and kind in {list, set, dict, OrderedDict}:  # most of them
+            return self._remember(x, kind())
         values = x.values() if isinstance(x, dict) else x
         if kind in {list, set, dict, deque} and set(map(type, values)) <= _ATOMS:
             return self._remember(x, x.copy())
