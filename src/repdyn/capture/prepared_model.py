@@ -31,8 +31,7 @@ from repdyn.capture.shadow import Learned, NoShadow, replacements
 from repdyn.capture.token_states import InputStates, Slot, TokenPositions, TokenStates
 from repdyn.capture.wrappers import class_name, inside_fsdp_root, is_pretrained_model, own_class
 from repdyn.probe import Probe, ProbeBatch
-from repdyn.probe.input_batches import first_input
-from repdyn.probe.inputs import moved
+from repdyn.probe.inputs import first_input, moved
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
