@@ -48,33 +48,19 @@ def with_commands() -> SuggestingParser:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("parser", "arguments", "said"),
     [
-        (["appel"], "fruit: error: expected a fruit, got 'appel'; did you mean 'apple'?"),
-        (["qqq"], "fruit: error: expected a fruit, got 'qqq'; there are apple, pear"),
-        ([], "fruit: error: expected a fruit, got none; there are apple, pear"),
-        (["pear", "--rip3"], "fruit: error: unrecognized arguments: --rip3; did you mean --ripe?"),
-        (["pear", "--zzz"], "fruit: error: unrecognized arguments: --zzz; see --help"),
-        (["pear", "apple"], "fruit: error: unrecognized arguments: apple"),
+        (with_choices, ["appel"], "did you mean 'apple'"),
+        (with_choices, ["qqq"], "there are apple, pear"),
+        (with_choices, ["pear", "--rip3"], "did you mean --ripe"),
+        (with_commands, ["wsh"], "did you mean 'wash'"),
+        (with_commands, [], "there are wash, peel"),
+        (with_commands, ["wash", "--wth"], "did you mean --with"),
+        (with_commands, ["peel", "--with"], "see --help"),
     ],
-    ids=" ".join,
 )
-def test_a_mistyped_choice_or_option(capsys, arguments, message):
-    assert refused(with_choices(), capsys, *arguments) == message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["wsh"], "kitchen: error: expected a command, got 'wsh'; did you mean 'wash'?"),
-        ([], "kitchen: error: expected a command, got none; there are wash, peel"),
-        (["wash", "--wth"], "kitchen: error: unrecognized arguments: --wth; did you mean --with?"),
-        (["peel", "--with"], "kitchen: error: unrecognized arguments: --with; see --help"),
-    ],
-    ids=["mistyped", "none", "option", "option of another"],
-)
-def test_a_mistyped_command(capsys, arguments, message):
-    assert refused(with_commands(), capsys, *arguments) == message
+def test_a_mistyped_word_is_answered_with_what_was_meant(capsys, parser, arguments, said):
+    assert said in refused(parser(), capsys, *arguments)
 
 
 @pytest.mark.parametrize("text", ["2", "x", "-5", "3.0", ""])

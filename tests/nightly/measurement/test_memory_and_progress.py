@@ -1,0 +1,77 @@
+"""The memory of a measurement is bounded, and known beforehand; a measurement can be broken off between batches."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from live_bytes import LiveBytes
+from small import HandWritten, random_tokens
+
+from repdyn import Probe, measure
+from repdyn.measurement.memory import TILES_BYTES, working_bytes
+from repdyn.metrics import DEFAULT_METRICS, Metric
+from repdyn.utils import caller_state
+
+SIZE = {"max_vectors": 2048, "batch_vectors": 1024}
+
+
+@pytest.fixture(autouse=True)
+def visible(monkeypatch) -> None:
+    """A measurement leaves the caller's modes out, and so the one that counts bytes."""
+    monkeypatch.setattr(caller_state, "_without_modes", nullcontext)
+
+
+def peak(model: HandWritten, probe: Probe, metrics: list[str]) -> int:
+    with LiveBytes() as live:
+        measure(model, probe, metrics, tokens_per_forward=64)
+    return live.peak
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        list(DEFAULT_METRICS),
+        ["linearity", "cka_next", "mutual_knn", "token_rank", "token_rank_attention"],
+        ["all"],
+    ],
+    ids=["default", "comparisons", "all"],
+)
+def test_the_estimate_bounds_what_a_measurement_takes(metrics) -> None:
+    torch.manual_seed(0)
+    model = HandWritten(n_layers=2, dim=128, vocabulary=5000)
+    probe = Probe.from_tokens(random_tokens(256, 40, vocabulary=5000), **SIZE)
+    estimate, taken = working_bytes([torch.zeros(128)] * 3, probe, metrics), peak(model, probe, metrics)
+    assert taken <= estimate <= 3 * taken + TILES_BYTES
+
+
+def test_a_measurement_never_holds_the_states_of_all_tokens_that_are_read() -> None:
+    torch.manual_seed(0)
+    model = HandWritten(n_layers=16, dim=32)
+    probe = Probe.from_tokens(random_tokens(64, 60), max_vectors=256, batch_vectors=128)
+    of_all_tokens = 17 * len(probe.tokens) * 32 * 4
+    assert peak(model, probe, ["norm"]) < of_all_tokens / 2
+
+
+class Stop(Exception):
+    """What a progress function raises to break a measurement off."""
+
+
+@pytest.mark.parametrize("on_error", ["raise", "record"])
+def test_a_measurement_is_broken_off_between_batches(hand_written, small_probe, on_error):
+    batches = []
+
+    def kernel(cloud) -> torch.Tensor:
+        batches.append(cloud)
+        return torch.tensor(1.0)
+
+    def progress(what: str, share: float) -> None:
+        if batches:
+            raise Stop
+
+    metric = Metric(name="counting", kernel=kernel)
+    with pytest.raises(Stop):
+        measure(hand_written, small_probe, (metric,), progress=progress, on_error=on_error)
+    assert len(batches) == 1
+    assert small_probe.n_batches == 2
