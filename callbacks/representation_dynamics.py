@@ -29,8 +29,11 @@ from repdyn.probe import Probe
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.cost import known_steps
-from repdyn.tracking.moment import (
+from repdyn.tracking.options import TrackingArguments, TrackingOptions
+from repdyn.tracking.run import (
     Moment,
+    Origin,
+    TrackedRun,
     Weights,
     add_tokens,
     averages_of,
@@ -38,8 +41,6 @@ from repdyn.tracking.moment import (
     learning_rate_of,
     weights_of,
 )
-from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Origin, TrackedRun
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.addresses import is_url
 
@@ -181,7 +182,10 @@ class RepresentationDynamics(ScheduledCallback):
         fit.tracked.cost.count_step(self.step)
 
     def allows(self, trainer: Trainer) -> bool:
-        return self._required_fit.tracked.cost.allows(self.step)
+        has_time = self._required_fit.tracked.cost.allows(self.step)
+        if not has_time:
+            self._share(trainer)  # with ranks that have nothing to measure, and so always have time
+        return has_time
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._is_training and self._fit is not None:
@@ -208,9 +212,13 @@ class RepresentationDynamics(ScheduledCallback):
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         fit = self._required_fit
-        if (trainer.fast_dev_run and fit.has_acted) or trainer.received_sigterm:
-            return  # a single measurement is enough; after SIGTERM the trainer saves next
-        fit.has_acted = True
+        # a single measurement is enough; after SIGTERM the trainer saves next
+        if not ((trainer.fast_dev_run and fit.has_acted) or trainer.received_sigterm):
+            fit.has_acted = True
+            self._measure(trainer, pl_module, fit)
+        self._share(trainer)
+
+    def _measure(self, trainer: Trainer, pl_module: LightningModule, fit: _Fit) -> None:
         module = tracked_module(pl_module, self.model)
         trained, averaged = by_schedule_free(module, trainer.optimizers)
         moment = Moment(
@@ -227,8 +235,11 @@ class RepresentationDynamics(ScheduledCallback):
         )
         fit.tracked.measure(module, moment, trainer.strategy.model)
         fit.validation_loss = None
+
+    def _share(self, trainer: Trainer) -> None:
+        """Give other callbacks the last values, and stop where an alert requests it; all ranks must call it."""
         monitors = [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
-        values, stops = fit.tracked.shared("", monitors)
+        values, stops = self._required_fit.tracked.shared("", monitors)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         trainer.should_stop |= stops
 

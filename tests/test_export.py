@@ -10,11 +10,9 @@ from synthetic_runs import SAMPLED, fill, make_row, make_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.alerts import Rule, write_rules
-from repdyn.publish.description import log_config, log_status, provenance
 from repdyn.publish.export import export_run, open_logger
-from repdyn.publish.keys import logged_values
-from repdyn.publish.media import log_stored_media
-from repdyn.publish.targets import STEP_KEY
+from repdyn.publish.loggers import STEP_KEY, logged_values
+from repdyn.publish.stored_run import log_config, log_status, log_stored_media, provenance
 
 NAN = math.nan
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import heatmap
-from repdyn.publish.loggers import log_alerts, log_figures, log_rows
+from repdyn.publish.loggers import log_figures, log_rows, target_of
 
 NAN = math.nan
 
@@ -96,8 +96,7 @@ def read_back(folder: Path) -> list[dict]:
 
 @pytest.mark.process
 def test_wandb_keeps_alerts_for_its_alerts(wandb_logger, tmp_path):
-    log_alerts([], [wandb_logger], 4)
-    log_alerts(["step 8, no value: two_nn (all) has none", "step 8, mine: more"], [wandb_logger], 8)
+    target_of(wandb_logger).log_alerts(["step 8, no value: two_nn (all) has none", "step 8, mine: more"], 8)
     (alert,) = [record["alert"] for record in read_back(tmp_path) if record["type"] == "alert"]
     assert (alert["title"], alert["level"]) == ("step 8, no value and 1 more", "WARN")
     assert alert["text"] == "step 8, no value: two_nn (all) has none\nstep 8, mine: more"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import yaml
 
-from repdyn.alerts.conditions import CONDITIONS
 from repdyn.metrics.names import base_name
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
@@ -20,6 +21,31 @@ log = logging.getLogger(__name__)
 
 DEFAULT = "default"
 """Name that stands for :data:`RULES`."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on the values of a metric at a step, which :mod:`repdyn.alerts.evaluation` evaluates."""
+
+    event: str
+    """Description of the change, formatted with {bound}."""
+    bound: tuple[float, float] | None
+    """Exclusive limits of the bound; None for a condition without one."""
+    whole_profile: bool = False
+    """Whether it concerns the whole profile rather than single layers."""
+
+
+CONDITIONS: Mapping[str, Condition] = MappingProxyType(
+    {
+        "undefined": Condition("has no value", None),
+        "falls": Condition("fell to {bound:g} of what it was or less", (0.0, 1.0)),
+        "rises": Condition("rose to {bound:g} times what it was or more", (1.0, math.inf)),
+        "above": Condition("rose above {bound:g}", (-math.inf, math.inf)),
+        "below": Condition("fell below {bound:g}", (-math.inf, math.inf)),
+        "jumps": Condition("jumped: a change {bound:g} times the usual one or more", (1.0, math.inf), True),
+    }
+)
+"""By the name used in rules."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_warn
 
-from repdyn.publish.description import log_config
+from repdyn.publish.stored_run import log_config
 from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 

@@ -18,9 +18,8 @@ from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
-from repdyn.tracking.moment import Moment, Scalar, weights_of
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Origin, TrackedRun
+from repdyn.tracking.run import Moment, Origin, Scalar, TrackedRun, weights_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.addresses import is_url
 from repdyn.utils.notices import warn

@@ -14,8 +14,8 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import all_figures, heatmap
-from repdyn.publish.description import provenance
 from repdyn.publish.export import export_store
+from repdyn.publish.stored_run import provenance
 
 NAN = math.nan
 

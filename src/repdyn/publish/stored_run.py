@@ -1,8 +1,8 @@
-"""Tables and interactive figures of a run as media of Weights & Biases, and its report where a logger shows pages."""
+"""A stored run in the loggers: its configuration and status, heatmaps, tables, interactive figures and report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from repdyn.alerts import Alert, find_alerts, stored_rules
+from repdyn.diagnosis import insights
 from repdyn.metrics.names import file_stem
-from repdyn.publish.targets import Target, WandbTarget, rank_zero_only, target_of
+from repdyn.publish.loggers import Target, WandbTarget, each_target, named_figures, target_of
 from repdyn.store import Store
+from repdyn.tables.designs import sampling
 from repdyn.tables.families import has_own_figures
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import (
     by_stack,
+    causality,
     is_finished,
     measurements,
     metrics_of,
@@ -24,7 +27,10 @@ from repdyn.tables.frames import (
     select_steps,
     stack_of,
     subsets_of,
+    tokens_by_step,
 )
+from repdyn.tables.style import KINDS
+from repdyn.tables.texts import concatenated
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.names import safe_file_name
 
@@ -39,9 +45,123 @@ _COLUMNS = [
 ]
 _ALERTS = ["step", "rule", "metric", "subset", "layer", "message"]
 _FINDINGS = ["title", "subset", "verdict", "evidence", "criterion", "version"]
+_ABOUT = "repdyn"
+"""Prefix of names in the configuration and the summary of a run, which hold names of the training too."""
 
 
-@rank_zero_only
+def log_config(config: Mapping[str, Any], loggers: Iterable[Logger], prefix: str = "") -> None:
+    """Add what is known of a run to its configuration in the loggers, as ``repdyn/NAME``.
+
+    An error in one logger does not affect the others.
+
+    Args:
+        config: values by name.
+        loggers: usually ``trainer.loggers``.
+        prefix: put before each name, to distinguish several trackers.
+
+    Raises:
+        Exception: the error of the first logger that failed, once all others are done.
+    """
+    each_target(loggers, lambda target: target.log_config(named_config(config, prefix)))
+
+
+def named_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return values of a configuration by their names in the loggers, as of :func:`log_config`."""
+    return {f"{_ABOUT}/{prefix}{name}": value for name, value in config.items()}
+
+
+def log_status(
+    store: Store, run: str, loggers: Iterable[Logger], *, probe: str | None = None, prefix: str = ""
+) -> None:
+    """Log the status of a stored run and the most important statement on it to the summary of the run.
+
+    ``repdyn/status`` and ``repdyn/headline``; in a model with several stacks ``repdyn/decoder/status``. An error in one
+    logger does not affect the others.
+
+    Args:
+        store: with at least one measured checkpoint of the run.
+        run: its name.
+        loggers: usually ``trainer.loggers``.
+        probe: hash of the probe, needed if the run was measured on several.
+        prefix: put before each name, to distinguish several trackers.
+
+    Raises:
+        ValueError: nothing is stored of the run.
+        Exception: the error of the first logger that failed, once all others are done.
+    """
+    summary: dict[str, str] = {}
+    for found in insights(store, [run], probe) if (loggers := list(loggers)) else ():
+        place = f"{_ABOUT}/{found.stack}/{prefix}" if found.stack else f"{_ABOUT}/{prefix}"
+        summary |= {f"{place}status": found.status, f"{place}headline": found.headline}
+    each_target(loggers, lambda target: target.log_summary(summary))
+
+
+def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = None, prefix: str = "") -> None:
+    """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the last stored step.
+
+    The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show them as one series.
+    An error in one figure does not affect the others.
+
+    Args:
+        store: with at least one measured checkpoint of the run.
+        run: its name.
+        target: of a logger; nothing is drawn for one that takes no images.
+        probe: hash of the probe, needed if the run was measured on several.
+        prefix: put before each name, to distinguish several trackers.
+
+    Raises:
+        ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
+        Exception: the error of the first figure that failed, once all have been tried.
+    """
+    if not target.takes_images:
+        return
+    from repdyn.figures.heatmaps import heatmap  # with Matplotlib, which a run without views does without
+
+    frame, rules = store.to_pandas(run, categorical=True), stored_rules(store.alerts_path(run))
+    frame = frame if probe is None else frame.loc[frame["probe"] == probe]
+    with attempts() as attempt:
+        for stack, of_stack in by_stack(frame).items():
+            rows, alerts, figures = measurements(of_stack), find_alerts(of_stack, rules), {}
+            for metric in filter(has_own_figures, metrics_of(rows)):
+                for subset in subsets_of(rows, metric):
+                    with attempt():
+                        figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(rows, metric, subset, alerts)
+            target.log_images(named_figures(figures, stack, prefix), int(rows["step"].to_numpy().max()), attempt)
+
+
+def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
+    """Return the origin of a run's rows and what was measured, for a logger's hyperparameters.
+
+    Args:
+        store: the store of the rows.
+        frame: rows of one run.
+
+    Returns:
+        All values that are known. In a model with several stacks ``kind`` and ``n_layers`` end in the name of the
+        stack: ``kind_decoder``.
+
+    Raises:
+        ValueError: rows of several runs, models or probes, or none.
+    """
+    stacks = {stack: measurements(rows) for stack, rows in by_stack(frame).items()}
+    rows = concatenated([*stacks.values()])
+    tokens = tokens_by_step(rows)
+    known: dict[str, Any] = {
+        "store": str(store.path.resolve()) if store.output == store.path else store.location,
+        "tokens_seen": None if tokens.empty else int(tokens.to_numpy(float).max()),
+    }
+    for stack, of_one in stacks.items():
+        ending, causal = f"_{stack}" if stack else "", causality(of_one)
+        known[f"kind{ending}"] = None if causal is None else KINDS[causal]
+        known[f"n_layers{ending}"] = len(of_one["layer"].unique())
+    known["sampling"] = sampling(rows)
+    columns = ("run", "model", "parameters", "stage", "probe", "design", "n_vectors", "n_batches", "dim", "dtype")
+    for column in (*columns, "device", "attention", "repdyn_version"):
+        values = rows[column].dropna().unique().tolist()
+        known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
+    return {name: value for name, value in known.items() if value is not None}
+
+
 def log_stored_media(
     store: Store,
     run: str,
