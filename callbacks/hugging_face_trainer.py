@@ -187,28 +187,28 @@ class HuggingFaceTracker(TrainerCallback):
         tracked, step = self._tracked, state.global_step
         if tracked is None:
             return
-        self._measured_at = step  # also where it is left out: ranks that measure nothing know of no budget
-        if is_optional and not tracked.cost.allows(step):
+        if is_optional and not tracked.allows(step):
             self._schedule.release()  # it may still turn out the last
-        else:
-            logged_at, loss = self._logged or (None, None)
-            counts_tokens = str(args.include_num_input_tokens_seen) != "no"
-            module = unwrapped(model)
-            trained, averaged = by_schedule_free(module, [getattr(optimizer, "optimizer", optimizer)])
-            moment = Moment(
-                step=step,
-                trainer_step=step,
-                tokens_seen=int(state.num_input_tokens_seen) if counts_tokens else None,
-                scalars={
-                    LOSS: loss if logged_at == step else None,
-                    LEARNING_RATE: learning_rate_of(optimizer),
-                    VALIDATION_LOSS: self._validation_loss,
-                },
-                weights=trained,
-                averaged=averaged,
-            )
-            tracked.measure(module, moment, model)
-            self._validation_loss = None
+            return
+        self._measured_at = step
+        logged_at, loss = self._logged or (None, None)
+        counts_tokens = str(args.include_num_input_tokens_seen) != "no"
+        module = unwrapped(model)
+        trained, averaged = by_schedule_free(module, [getattr(optimizer, "optimizer", optimizer)])
+        moment = Moment(
+            step=step,
+            trainer_step=step,
+            tokens_seen=int(state.num_input_tokens_seen) if counts_tokens else None,
+            scalars={
+                LOSS: loss if logged_at == step else None,
+                LEARNING_RATE: learning_rate_of(optimizer),
+                VALIDATION_LOSS: self._validation_loss,
+            },
+            weights=trained,
+            averaged=averaged,
+        )
+        tracked.measure(module, moment, model)
+        self._validation_loss = None
         control.should_training_stop |= tracked.shared("", ())[1]
         # saved with each checkpoint of the Trainer
         if isinstance(state.stateful_callbacks, dict):

@@ -182,10 +182,7 @@ class RepresentationDynamics(ScheduledCallback):
         fit.tracked.cost.count_step(self.step)
 
     def allows(self, trainer: Trainer) -> bool:
-        has_time = self._required_fit.tracked.cost.allows(self.step)
-        if not has_time:
-            self._share(trainer)  # with ranks that have nothing to measure, and so always have time
-        return has_time
+        return self._required_fit.tracked.allows(self.step, _monitors(trainer))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._is_training and self._fit is not None:
@@ -216,7 +213,9 @@ class RepresentationDynamics(ScheduledCallback):
         if not ((trainer.fast_dev_run and fit.has_acted) or trainer.received_sigterm):
             fit.has_acted = True
             self._measure(trainer, pl_module, fit)
-        self._share(trainer)
+        values, stops = fit.tracked.shared("", _monitors(trainer))
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
+        trainer.should_stop |= stops
 
     def _measure(self, trainer: Trainer, pl_module: LightningModule, fit: _Fit) -> None:
         module = tracked_module(pl_module, self.model)
@@ -235,13 +234,6 @@ class RepresentationDynamics(ScheduledCallback):
         )
         fit.tracked.measure(module, moment, trainer.strategy.model)
         fit.validation_loss = None
-
-    def _share(self, trainer: Trainer) -> None:
-        """Give other callbacks the last values, and stop where an alert requests it; all ranks must call it."""
-        monitors = [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
-        values, stops = self._required_fit.tracked.shared("", monitors)
-        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
-        trainer.should_stop |= stops
 
     def progress(self) -> dict[str, float]:
         return mean_dimension(self._required_fit.tracked.latest)
@@ -290,6 +282,11 @@ def _store_of(origin: Origin | None, trainer: Trainer) -> str | Path | None:
     folders = [root, *(Path(logger.save_dir).absolute() for logger in trainer.loggers if logger.save_dir)]
     path = Path(origin.store)
     return path if path.is_dir() and any(path.is_relative_to(folder) for folder in folders) else None
+
+
+def _monitors(trainer: Trainer) -> list[object]:
+    """Return the names of the values that callbacks decide by."""
+    return [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
 
 
 def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:

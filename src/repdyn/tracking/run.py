@@ -37,8 +37,8 @@ from repdyn.tracking.notices import Interrupted, Notices, describe, watching_sig
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.attempts import attempts
+from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.distributed import ALONE, Ranks
-from repdyn.utils.random_state import isolated_rng
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -384,11 +384,27 @@ class TrackedRun:
         values = monitored_values(self.latest, f"{prefix}{self.prefix}")
         if self.averaged is not None:
             values |= monitored_values(self.averaged.latest, f"{prefix}{self.averaged.prefix}")
-        names = [metric for metric, _ in self.options.pairs()]
-        is_read = any(isinstance(each, str) and name in each for each in monitors for name in names)
-        if _n_processes() > 1 and (is_read or any(rule.stop for rule in self.options.rules)):
+        if self._decides_for_all(monitors):
             values, self.should_stop = Ranks.of_job().all_gather([values, self.should_stop])[0]
         return values, self.should_stop
+
+    def allows(self, step: int, monitors: Iterable[object] = ()) -> bool:
+        """Return whether the budget has time for a scheduled step, on all ranks alike where :meth:`shared` is called.
+
+        Ranks that measure nothing have time for everything, and would wait for the first there.
+        """
+        if self.options.max_overhead is None:
+            return True
+        allowed = self.cost.allows(step)
+        return Ranks.of_job().all_gather(allowed)[0] if self._decides_for_all(monitors) else allowed
+
+    def _decides_for_all(self, monitors: Iterable[object]) -> bool:
+        """Return whether what was measured decides about other ranks: by a rule that stops or a value that is read."""
+        if _n_processes() == 1:
+            return False
+        names = [metric for metric, _ in self.options.pairs()]
+        is_read = any(isinstance(each, str) and name in each for each in monitors for name in names)
+        return is_read or any(rule.stop for rule in self.options.rules)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs to remember, of built-in types: which run it belongs to, and where that is."""

@@ -125,7 +125,11 @@ class Tracker:
 
     @property
     def should_stop(self) -> bool:
-        """Return whether an alert whose rule has ``stop=True`` was raised, in a process that measures."""
+        """Return whether an alert whose rule has ``stop=True`` was raised.
+
+        On several ranks with a whole model each, the first alone knows: let it tell the others at each step, by
+        ``stop = [tracker.should_stop]; torch.distributed.broadcast_object_list(stop)``, so that all stop at the same.
+        """
         return self._tracked.should_stop
 
     def state_dict(self) -> dict[str, Any]:
