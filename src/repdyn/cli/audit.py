@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -21,7 +22,6 @@ from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.audit import Finding, History
-    from repdyn.checkpoints.embeddings import EmbeddingStatistics
     from repdyn.checkpoints.hub import Hub
     from repdyn.checkpoints.targets import Selection
 
@@ -33,12 +33,10 @@ _EXAMPLES = """examples:
   repdyn audit pythia bloom my_suite.yaml        all models of suites
   repdyn audit EleutherAI/pythia-12b             a repository, or its address
   repdyn audit olmo2-7b --revisions log          some of its checkpoints
-  repdyn audit pythia-70m --embeddings           some input embeddings too
   repdyn audit pythia-70m --json | jq '.[].findings[].sentence'
 
-It reads names, checksums, sizes and dates, in one request for each checkpoint; their lists are kept, so that a second
-audit asks only for new ones. --embeddings reads about 1 MB of each checkpoint. Exit status: 0 no fault; 1 a fault, or a
-repository that cannot be listed; 2 invalid arguments; 3 no network; 130 interrupted.
+It reads names, checksums, sizes and dates, in one request for each checkpoint. Exit status: 0 no fault; 1 a fault, or
+a repository that cannot be listed; 2 invalid arguments; 3 no network; 130 interrupted.
 """
 
 
@@ -51,7 +49,6 @@ def main(arguments: Sequence[str], prog: str = "repdyn audit") -> None:
     """
     options = build_parser(prog).parse_args(arguments)
     from repdyn.checkpoints.audit import audit
-    from repdyn.checkpoints.embeddings import embedding_findings
     from repdyn.checkpoints.errors import SweepStoppedError
     from repdyn.checkpoints.hub import Hub
     from repdyn.utils.console import PrintableConsole
@@ -60,16 +57,12 @@ def main(arguments: Sequence[str], prog: str = "repdyn audit") -> None:
     try:
         selections, problems = _select(options, hub)
         histories = _list(selections, hub)
-        read = _read_embeddings(selections, histories, hub) if options.embeddings else [([], {}) for _ in histories]
     except SweepStoppedError as error:
         print(printable(redacted(f"stopped: {error}")), file=sys.stderr)
         raise SystemExit(STOPPED) from error
-    audited: list[tuple[History, list[Finding]]] = [
-        (history, audit(history, embedding_findings(*found))) for history, found in zip(histories, read, strict=True)
-    ]
+    audited: list[tuple[History, list[Finding]]] = [(history, audit(history)) for history in histories]
     if wants_records(options):
-        fields = [_audit_fields(*each, found[0]) for each, found in zip(audited, read, strict=True)]
-        print_records(fields, options, each="findings")
+        print_records([_audit_fields(*each) for each in audited], options, each="findings")
     else:
         for each in audited:
             _print_audit(*each, PrintableConsole())
@@ -99,12 +92,6 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         "--revisions",
         default="all",
         help="all, log (closest to powers of two), every:10, or names or steps separated by commas (default: all)",
-    )
-    parser.add_argument(
-        "--embeddings",
-        action="store_true",
-        help="read 256 input embeddings of each checkpoint, a few requests for parts of files, and find those that are "
-        "equal or out of line with their neighbours",
     )
     parser.add_argument(
         "--timeout", type=at_least(1), default=600, metavar="SECONDS", help="limit of one request (default: 600)"
@@ -137,22 +124,9 @@ def _select(options: argparse.Namespace, hub: Hub) -> tuple[list[Selection], lis
 def _list(selections: Sequence[Selection], hub: Hub) -> list[History]:
     """List all files, with a progress bar on a terminal."""
     from repdyn.checkpoints.audit import count_listings, list_histories
-    from repdyn.text.corpus import cache_directory
 
     with _bar("listing files", count_listings(selections)) as advance:
-        folder = cache_directory() / "listings"
-        return list_histories(selections, hub, folder=folder, with_dates=True, listed=advance)
-
-
-def _read_embeddings(
-    selections: Sequence[Selection], histories: Sequence[History], hub: Hub
-) -> list[tuple[list[EmbeddingStatistics], dict[str, str]]]:
-    """Read input embeddings of all checkpoints, with a progress bar on a terminal."""
-    from repdyn.checkpoints.embeddings import checkpoints_to_read, read_statistics
-
-    with _bar("reading embeddings", sum(len(checkpoints_to_read(history)) for history in histories)) as advance:
-        pairs = zip(selections, histories, strict=True)
-        return [read_statistics(selection, history, hub, done=advance) for selection, history in pairs]
+        return list_histories(selections, hub, with_dates=True, listed=advance)
 
 
 @contextmanager
@@ -180,12 +154,9 @@ def _print_audit(history: History, findings: Sequence[Finding], console: Console
         console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def _audit_fields(
-    history: History, findings: Sequence[Finding], statistics: Sequence[EmbeddingStatistics] = ()
-) -> dict[str, Any]:
-    """Return what the command prints, and the statistics of the input embeddings, as values of JSON."""
+def _audit_fields(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return what the command prints as values of JSON."""
     from repdyn.checkpoints.audit import find_copies
-    from repdyn.checkpoints.embeddings import statistics_fields
 
     return {
         "run": history.run,
@@ -193,8 +164,7 @@ def _audit_fields(
         "copies": {copy.revision: group.same_as for group in find_copies(history) for copy in group.copies},
         "faults": _n_of(findings, "fault"),
         "remarks": _n_of(findings, "remark"),
-        "findings": [finding.as_dict() for finding in findings],
-        "embeddings": statistics_fields(statistics),
+        "findings": [asdict(finding) for finding in findings],
     }
 
 

@@ -30,7 +30,7 @@ from repdyn.checkpoints.loading import (
     revision_names,
 )
 from repdyn.checkpoints.local import checkpoints_folder
-from repdyn.checkpoints.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
+from repdyn.checkpoints.probes import context_length, has_tokenizer, load_tokenizer, tokenizer_files
 from repdyn.checkpoints.weights import load_model
 from repdyn.text.corpus import cache_directory
 
