@@ -9,12 +9,12 @@ from typing import Any, Unpack
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 
 from repdyn.callbacks.progress import mean_dimension
 from repdyn.callbacks.scheduled import (
     ScheduledCallback,
+    is_a,
     run_folder,
     run_name,
     tracked_module,
@@ -202,7 +202,7 @@ class RepresentationDynamics(ScheduledCallback):
         if not self._is_training or self._fit is None:
             return
         self._is_training, self._fit.is_finished = False, True
-        if isinstance(exception, SIGTERMException):
+        if is_a(exception, "SIGTERMException"):
             self._fit.tracked.name_commands()
         else:
             self._fit.tracked.finish(interrupted=True)
