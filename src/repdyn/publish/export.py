@@ -17,14 +17,14 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 from repdyn.alerts import find_alerts, stored_rules
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import TOKENS_KEY, LogLayers, log_figures, log_rows, target_of, validate_log_layers
-from repdyn.publish.stored_run import log_status, log_stored_media, provenance
+from repdyn.publish.stored_run import log_page, log_status, provenance
 from repdyn.report import write_report
 from repdyn.store import Store
 from repdyn.store.keys import folder_inside
 from repdyn.store.schema import SCHEMA, Row
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import is_measured, select
-from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.attempts import attempts
 from repdyn.utils.redaction import redacted
 
 Destination = Literal["wandb", "tensorboard", "csv", "mlflow"]
@@ -77,22 +77,13 @@ def export_run(
         for stack, rows in by_stack(frame).items():
             last, alerts = int(measurements(rows)["step"].iloc[-1]), find_alerts(rows, rules)
             log_figures(all_figures(rows, attempt, alerts), loggers, last, stack, attempt)
-        with attempt():
-            _log_media(store, run, loggers, probe, attempt)
+        if any(target_of(logger).takes_pages for logger in loggers):
+            with attempt(), TemporaryDirectory() as folder:
+                page = write_report(store, Path(folder) / "report.html", runs=[run], probe=probe)
+                log_page(page, loggers, steps[-1])
         with attempt():
             log_status(store, run, loggers, probe=probe)
     return len(steps)
-
-
-def _log_media(store: Store, run: str, loggers: Sequence[Logger], probe: str | None, attempt: Attempt) -> None:
-    """Log tables, interactive figures and the report of a run to the loggers that show them."""
-    if not any(target_of(logger).takes_pages for logger in loggers):
-        return
-    with TemporaryDirectory() as folder:
-        page = Path(folder) / "report.html"
-        with attempt():
-            write_report(store, page, runs=[run], probe=probe)
-        log_stored_media(store, run, loggers, probe=probe, page=page, attempt=attempt)
 
 
 def export_store(

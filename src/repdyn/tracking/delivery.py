@@ -465,9 +465,10 @@ class Views:
 
                 show_run(store, name, loggers=loggers, report=page, spent=spent, **self._options)
             with attempt():
-                from repdyn.publish.stored_run import log_stored_media
+                from repdyn.publish.stored_run import log_page
 
-                log_stored_media(store, name, loggers, page=page, attempt=attempt, **self._options)
+                if page is not None and page.exists():
+                    log_page(page, loggers, max(store.steps(self._run_id)), self._options["prefix"])
             with attempt():
                 from repdyn.publish.stored_run import log_status
 
