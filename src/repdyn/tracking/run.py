@@ -17,10 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from repdyn.capture.fsdp import class_name, is_sharded
-from repdyn.capture.library_classes import is_dtensor
+from repdyn.capture.capture import expect, try_model
 from repdyn.capture.prepared_model import prepare
-from repdyn.capture.trial import expect, try_model
+from repdyn.capture.wrappers import class_name, is_dtensor, is_sharded
 from repdyn.measurement.measure import measure_with
 from repdyn.measurement.memory import working_bytes
 from repdyn.metrics import resolve
