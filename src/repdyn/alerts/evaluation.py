@@ -103,14 +103,14 @@ class AlertEvaluator:
         return self._evaluate(courses_of_rows(rows))
 
     def _evaluate(self, observed: Iterable[tuple[SeriesKey, Course]]) -> list[Alert]:
-        found = [
-            (alert.step, rule_index, alert)
-            for key, now in observed
-            for past in [self._past(key, now)]
-            for rule_index, rule in self._rules_for(key)
-            for alert in _alerts(rule, key, now, past)
-        ]
-        return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])]
+        found: list[tuple[int, int, Alert]] = []
+        for key, now in observed:
+            past = self._past(key, now)
+            for index, rule in enumerate(self._rules):
+                if rule.applies_to(key.metric, key.subset):
+                    for place, layer in np.argwhere(_HOLDS[rule.when](now, past, rule.bound or 0.0)).tolist():
+                        found.append((int(now.steps[place]), index, _alert(key, rule, now, past, place, layer)))
+        return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])] if found else []
 
     def _past(self, key: SeriesKey, now: Course) -> Past:
         """Return what was known before each step, and remember what is known after the last."""
@@ -120,14 +120,6 @@ class AlertEvaluator:
         past, *ends = known.before(now)
         self._states[key] = _SeriesState(int(now.steps[-1]), *ends)
         return past
-
-    def _rules_for(self, key: SeriesKey) -> list[tuple[int, Rule]]:
-        return [(index, rule) for index, rule in enumerate(self._rules) if rule.applies_to(key.metric, key.subset)]
-
-
-def _alerts(rule: Rule, key: SeriesKey, now: Course, past: Past) -> Iterator[Alert]:
-    for place, layer in np.argwhere(_HOLDS[rule.when](now, past, rule.bound or 0.0)).tolist():
-        yield _alert(key, rule, now, past, place, layer)
 
 
 class _SeriesState(NamedTuple):

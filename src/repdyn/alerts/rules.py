@@ -104,8 +104,14 @@ class Rule:
 
     def applies_to(self, metric: str, subset: str | None) -> bool:
         """Return whether the rule applies to a metric and subset; a rule on subsets applies to no scalar."""
-        matches = any(fnmatchcase(metric, _literal_settings(pattern)) for pattern in self.metrics)
-        return matches and (not self.subsets or subset in self.subsets)
+        if self.subsets and subset not in self.subsets:
+            return False
+        for pattern in self.metrics:
+            # brackets of settings, as in "two_nn[discard=*]", are literal
+            literal = pattern.replace("[", "[[]") if base_name(pattern) != pattern else pattern
+            if fnmatchcase(metric, literal):
+                return True
+        return False
 
 
 RulesLike: TypeAlias = Sequence[Rule] | str | Path | None
@@ -196,11 +202,6 @@ def _names(value: Any, what: str) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"expected {what} to be a list of names, got {value!r}")
     return tuple(names)
-
-
-def _literal_settings(pattern: str) -> str:
-    """Return a pattern in which the brackets of settings, as in "two_nn[discard=*]", are literal."""
-    return pattern.replace("[", "[[]") if base_name(pattern) != pattern else pattern
 
 
 def _is_number(value: object) -> bool:
