@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -102,13 +102,13 @@ class HuggingFaceTracker(TrainerCallback):
         folder = Path(args.output_dir or "trainer_output").absolute()
         trial = state.trial_name if state.is_hyper_param_search else None
         run = ".".join(filter(None, (self.options.run or args.run_name or folder.name, trial, self._name)))
-        defaults = _DefaultLoggers(args, folder, self._name)
+        defaults = cache(partial(_default_loggers, args, folder, self._name))  # W&B's run may open after this callback
         tracked = TrackedRun(
             self.options,
             self._probe,
             run,
             open_store(self._requested_store or folder / "repdyn", refresh=False),
-            loggers=lambda: defaults.loggers if self._requested_loggers is None else self._requested_loggers,
+            loggers=lambda: defaults() if self._requested_loggers is None else self._requested_loggers,
             label=self._name,
         )
         tracked.begin(
@@ -215,26 +215,17 @@ class HuggingFaceTracker(TrainerCallback):
             state.stateful_callbacks.setdefault(_STATE, {})[self._name] = tracked.state()
 
 
-class _DefaultLoggers:
-    """Lightning loggers for the targets in the Trainer's ``report_to``."""
+def _default_loggers(args: TrainingArguments, folder: Path, name: str) -> list[Logger]:
+    """Return Lightning loggers for the targets in the Trainer's ``report_to``."""
+    loggers: list[Logger] = []
+    if "wandb" in args.report_to:
+        import wandb  # optional dependency, installed if the Trainer reports to it
+        from lightning.pytorch.loggers import WandbLogger
 
-    def __init__(self, args: TrainingArguments, folder: Path, name: str) -> None:
-        self._args = args
-        self._folder = folder
-        self._version = f"repdyn_{name}" if name else "repdyn"
+        if wandb.run is not None:
+            loggers.append(WandbLogger(experiment=wandb.run))
+    if "tensorboard" in args.report_to:
+        from lightning.pytorch.loggers import TensorBoardLogger
 
-    @cached_property
-    def loggers(self) -> list[Logger]:
-        targets = self._args.report_to
-        loggers: list[Logger] = []
-        if "wandb" in targets:
-            import wandb  # optional dependency, installed if the Trainer reports to it
-            from lightning.pytorch.loggers import WandbLogger
-
-            if wandb.run is not None:
-                loggers.append(WandbLogger(experiment=wandb.run))
-        if "tensorboard" in targets:
-            from lightning.pytorch.loggers import TensorBoardLogger
-
-            loggers.append(TensorBoardLogger(self._folder, name="runs", version=self._version))
-        return loggers
+        loggers.append(TensorBoardLogger(folder, name="runs", version=f"repdyn_{name}" if name else "repdyn"))
+    return loggers
