@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from small import HandWritten, random_tokens
+from sweeping import main
 
 from repdyn import Probe, Tracker, open_store
-from repdyn.cli.sweep import main
 from repdyn.metrics import METRICS, metric_info
 from repdyn.models import build_model
 from repdyn.tables.families import has_own_figures
@@ -71,8 +71,8 @@ def test_it_is_measured_live_with_settings(live):
 
 
 def test_it_is_swept(tmp_path, monkeypatch):
-    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.publish.results.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
     sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
     build_model("gpt_neox", **sizes).save_pretrained(tmp_path / "run" / "hf_checkpoints" / "step8")
     probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)

@@ -10,10 +10,10 @@ import torch
 from jobs import Job, batches, tracker, trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from small import random_tokens
+from sweeping import main
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn import Probe, open_store
-from repdyn.cli.sweep import main
 from repdyn.models import build_model
 from repdyn.store import Store
 from repdyn.tables.frames import measurements, metrics_of
@@ -72,8 +72,8 @@ def checkpoints(tmp_path, probe) -> Path:
 
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
-    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.publish.results.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
 
 
 def swept(*arguments: str) -> int:

@@ -1,6 +1,5 @@
 """Names of metrics, subsets and folders lead to no file outside of the folder asked for, and no terminal obeys them."""
 
-import argparse
 from pathlib import Path
 
 import pytest
@@ -109,7 +108,7 @@ def test_no_name_prints_a_line_of_its_own(tmp_path, command, several, capsys):
 
 @pytest.mark.parametrize("text", [HOSTILE, FORGED])
 def test_csv_has_no_control_character(text, capsys):
-    print_records([{"run": text, "list": [text], "value": 1.5}], argparse.Namespace(csv=True))
+    print_records([{"run": text, "list": [text], "value": 1.5}], as_csv=True)
     shown = capsys.readouterr().out
     assert shown.count("\n") == 2
     assert all(character.isprintable() for line in shown.splitlines() for character in line)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated, Any
 
 import pandas as pd
 
-from repdyn.studies.driver import Study, add_number
+from repdyn.studies.driver import Folder, Study, run
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.output import Output, print_line, print_table, print_title, select
 from repdyn.studies.sentences import figures, tables
@@ -17,40 +17,13 @@ from repdyn.studies.sentences.tables import SHARED_TOKENS
 from repdyn.studies.sentences.vectors import POOLINGS, sentence_vectors, shared_token_cosines
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import of_stack
+from repdyn.utils.arguments import ModelOptions, Models, at_least
 
 
 class SentenceStudy(Study):
     """Vectors of sentences at every layer."""
 
-    help = (
-        "Vectors of sentences at every layer: do paraphrases lie together, does one kind of change move them one way?"
-    )
-    examples = """examples:
-  repdyn study sentences bert-base-cased sentence-transformers/all-MiniLM-L6-v2 -o FOLDER
-  repdyn study sentences gpt2 --groups paraphrases.json --changes changes.csv -o FOLDER
-  repdyn study sentences bert-base-cased --text enwik8 --texts 1000 -o FOLDER
-
-paraphrases.json: {"group": ["sentence", ...], ...}          or CSV with the columns group, sentence
-changes.json:     {"kind": [["before", "after"], ...], ...}  or CSV with the columns kind, before, after
-
-Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
-"""
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        group = parser.add_argument_group("sentences")
-        group.add_argument(
-            "--groups", type=Path, metavar="FILE", help="groups of paraphrases (default: 12 built-in ones)"
-        )
-        group.add_argument("--changes", type=Path, metavar="FILE", help="changed sentences (default: 48 built-in ones)")
-        group.add_argument(
-            "--text", default="builtin", help="collection of texts: builtin, enwik8, or a path (default: %(default)s)"
-        )
-        add_number(group, "--texts", 500, 3, "paragraphs of it, spread evenly", "N")
-        add_number(group, "--max-tokens", 128, 2, "tokens of a sentence or paragraph; longer ones are cut off", "N")
-        add_number(group, "--seed", 0, 0, "of bootstrap and permutations")
-
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Any) -> None:
         super().__init__(options)
         self.groups, self.changes = read_groups(options.groups), read_changes(options.changes)
         self.collection = read_collection(options.text, options.texts)
@@ -112,7 +85,41 @@ def _stem(name: str, stack: str | None) -> str:
     return name if stack is None else f"{name}_{stack}"
 
 
-STUDY = SentenceStudy
+def sentences(
+    models: Models,
+    /,
+    *,
+    output: Folder,
+    loading: ModelOptions = ModelOptions(),
+    groups: Path | None = None,
+    changes: Path | None = None,
+    text: str = "builtin",
+    texts: Annotated[int, at_least(3)] = 500,
+    max_tokens: Annotated[int, at_least(2)] = 128,
+    seed: Annotated[int, at_least(0)] = 0,
+) -> None:
+    """Study sentences: do vectors of paraphrases lie together, does one kind of change move them one way?
+
+    Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG. The files of groups
+    and changes are JSON, {"group": ["sentence", ...]} and {"kind": [["before", "after"], ...]}, or CSV with the
+    columns group, sentence and kind, before, after.
+
+    Args:
+        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
+        output: Folder for tables and figures.
+        groups: File of groups of paraphrases (default: 12 built-in ones).
+        changes: File of changed sentences (default: 48 built-in ones).
+        text: Collection of texts: builtin, enwik8, or a path.
+        texts: Paragraphs of it, spread evenly.
+        max_tokens: Tokens of a sentence or paragraph; longer ones are cut off.
+        seed: Of bootstrap and permutations.
+
+    Examples:
+      repdyn study sentences bert-base-cased gpt2 -o FOLDER
+      repdyn study sentences gpt2 --groups paraphrases.json -o FOLDER
+      repdyn study sentences bert-base-cased --text enwik8 --texts 1000 -o FOLDER
+    """
+    run(SentenceStudy, loading, locals())
 
 
 def print_separation(table: pd.DataFrame) -> None:

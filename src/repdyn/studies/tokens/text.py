@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ CLASSES = ("function", "content")
 NEIGHBOURS = 10
 
 
-def measure_text(loaded: LoadedModel, options: argparse.Namespace) -> tuple[str, dict[str, pd.DataFrame]]:
+def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:
     """Compare the words of a text with the vocabulary, and test whether its tokens move together.
 
     Args:

@@ -24,6 +24,7 @@ from ray_helpers import (
     wait_until,
     workers_by_step,
 )
+from sweeping import main
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints import ray_engine
@@ -32,8 +33,7 @@ from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.plan import partition_tasks
 from repdyn.checkpoints.ray_engine import sweep_with_ray
 from repdyn.checkpoints.run import store_failure
-from repdyn.cli import sweep as cli
-from repdyn.cli.sweep import main
+from repdyn.cli import main as cli
 from repdyn.models import build_model
 from repdyn.store import Store
 
@@ -178,8 +178,8 @@ def test_interrupted_and_completed_by_the_same_command(
     stamps = {path: path.stat().st_mtime_ns for path in store.path.rglob("step*.parquet")}
 
     hub.faults.clear()
-    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.publish.results.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
     with pytest.raises(SystemExit, match="^0$"):
         main([*ANALYZE, "--downloads", str(downloads), "--store", str(store.path)])
     printed = capsys.readouterr().err
