@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import pickle
 import threading
 import time
-import zipfile
 from pathlib import Path
 
 import huggingface_hub
@@ -15,12 +13,11 @@ import torch
 from hub_server import HubServer
 from safetensors.torch import load_file, save_file
 
-from repdyn.checkpoints.embeddings import MAX_ROWS, read_embeddings
 from repdyn.checkpoints.errors import CancelledError, CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub, RemoteFile, choose_files, map_concurrently, total_bytes
 from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.probes import HubFolder, fetch_tokenizer
 from repdyn.checkpoints.revisions import match_revisions, parse_revision, select_revisions, whole_number
-from repdyn.checkpoints.tokenizers import HubFolder, fetch_tokenizer
 from repdyn.checkpoints.weights import load_model
 
 NOT_FOUND = {"code": 404, "headers": {"X-Error-Code": "EntryNotFound"}}
@@ -104,12 +101,13 @@ def test_two_names_of_one_step_are_refused():
 # listings
 
 
-def test_a_listing_is_asked_for_again_while_the_hub_is_busy_and_kept(hub, commit, tmp_path):
+def test_a_listing_is_asked_for_again_while_the_hub_is_busy_and_kept(hub, commit):
     hub.fault("/api/models/lab/model/refs", "status", times=2, code=503)
     assert Hub().refs("lab/model") == {"main": commit}
-    first = Hub().files("lab/model", commit, folder=tmp_path)
+    client = Hub()
+    first = client.files("lab/model", commit)
     n_requests = len(hub.requests)
-    assert Hub().files("lab/model", commit, folder=tmp_path) == first
+    assert client.files("lab/model", commit) == first
     assert len(hub.requests) == n_requests
 
 
@@ -219,7 +217,7 @@ def test_results_of_threads_are_in_order_and_the_first_error_ends_them():
 
 def test_one_format_of_weights_is_chosen():
     def chosen(*names: str) -> list[str]:
-        return list(choose_files({name: RemoteFile(1, None) for name in names}))
+        return list(choose_files({name: RemoteFile(1) for name in names}))
 
     assert chosen("config.json", "pytorch_model.bin", "model.safetensors", "model.py") == [
         "model.safetensors",
@@ -233,24 +231,6 @@ def test_one_format_of_weights_is_chosen():
             chosen(*names)
 
 
-# parts of files
-
-
-@pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_few_embeddings_are_read_without_the_file(hub, family, tmp_path, form, dtype):
-    content = {"layers.0.weight": torch.randn(800, 256), "model.embed_tokens.weight": torch.randn(2000, 64).to(dtype)}
-    folder = tmp_path / "weights"
-    folder.mkdir()
-    save_file(content, folder / form) if form.endswith("tensors") else torch.save(content, folder / form)
-    commit = hub.publish("lab/large", "main", folder)
-    client, size = Hub(), (folder / form).stat().st_size
-    found = read_embeddings(form, lambda start, stop: client.read_range("lab/large", commit, form, start, stop), size)
-    first = (2000 - MAX_ROWS) // 2
-    assert torch.equal(found, content["model.embed_tokens.weight"][first : first + MAX_ROWS].float())
-    assert hub.bytes_sent < size / 2
-
-
 class Touch:
     """A pickle that would run code."""
 
@@ -259,17 +239,6 @@ class Touch:
 
     def __reduce__(self):
         return Path.touch, (self.path,)
-
-
-@pytest.mark.parametrize("data", [b"", b"garbage", "code", b"\x80\x02r\xff\xff\xff\xff."])
-def test_nothing_of_a_pickle_is_executed_to_read_embeddings(data, tmp_path):
-    content = pickle.dumps({"wte.weight": Touch(tmp_path / "ran")}) if data == "code" else data
-    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
-        archive.writestr("archive/data.pkl", content)
-    whole = (tmp_path / "pytorch_model.bin").read_bytes()
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        read_embeddings("pytorch_model.bin", lambda start, stop: whole[start:stop], len(whole))
-    assert not (tmp_path / "ran").exists()
 
 
 # models

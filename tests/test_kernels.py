@@ -202,7 +202,7 @@ MEANS = {"norm", "alignment", "step_length", "step_cosine"}
 @pytest.mark.parametrize("name", ["anisotropy", "two_nn", *sorted(MEANS)])
 def test_the_standard_error_is_the_spread_over_clouds_of_other_windows(name: str):
     """An error from single vectors would be half of it: the 4 vectors of a window resemble one another."""
-    kernel: kernels.undefined.Kernel = getattr(kernels, name)
+    kernel: kernels.cloud.Kernel = getattr(kernels, name)
     values, errors = [], []
     for seed in range(40):
         generator = torch.Generator().manual_seed(seed)

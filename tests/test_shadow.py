@@ -277,7 +277,7 @@ def test_a_model_without_a_shadow_is_restored(probe):
     assert model.n == 0
     assert [module.training for module in model.modules()] == flags
     with pytest.raises(ValueError, match="copy"):
-        prepare(model, parameters={"token.weight": model.token.weight})
+        prepare(model, parameters={"token.weight": model.token.weight}).on(probe)
 
 
 def test_weights_that_code_out_of_sight_overwrites_are_an_error(probe):

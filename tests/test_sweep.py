@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import huggingface_hub
 import pandas as pd
 import pytest
 import torch
@@ -17,7 +18,7 @@ import repdyn
 from repdyn import Probe, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.checkpoints.downloads import Downloads
-from repdyn.checkpoints.errors import SweepStoppedError
+from repdyn.checkpoints.errors import NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import find_checkpoints, with_averaged
 from repdyn.checkpoints.plan import Task, partition_tasks
@@ -155,6 +156,33 @@ def test_the_attention_of_the_live_run_is_used(family, tmp_path, probe):
     swept = repdyn.sweep(folder, probe=probe, store=tmp_path / "store", **QUIET)
     frame = swept.to_pandas()
     assert set(frame.loc[frame["layer"].notna(), "attention"]) == {"eager"}
+
+
+def test_offline_what_is_in_the_cache_is_measured_by_the_same_call(hub, commits, probe, tmp_path, monkeypatch):
+    """Refused although every file is there, or another revision measured in its place."""
+    for step in (0, 8):
+        huggingface_hub.snapshot_download("lab/model", revision=f"step{step}", endpoint=hub.url)
+    hub.__exit__()
+    huggingface_hub.close_session()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    swept = repdyn.sweep("lab/model", probe=probe, store=tmp_path / "store", **QUIET)
+    assert (swept.measured, swept.failures) == (("lab/model step0", "lab/model step8"), ())
+    assert set(swept.to_pandas()["checkpoint"].dropna()) == {f"lab/model@{commits[step]}" for step in (0, 8)}
+    with pytest.raises(SweepStoppedError, match="HF_HUB_OFFLINE"):
+        repdyn.sweep("lab/other", probe=probe, store=tmp_path / "store", **QUIET)
+
+
+def test_a_mistyped_folder_is_called_one_and_no_network_says_what_goes_without(hub, probe, tmp_path, monkeypatch):
+    """A folder that is not there became an error of the connection, after a minute."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for wrong in ("runs/mine", "./mine", "my run", tmp_path / "mine"):
+        with pytest.raises(ValueError, match="no such folder"):
+            repdyn.sweep(wrong, probe=probe, **QUIET)
+    hub.__exit__()
+    huggingface_hub.close_session()
+    with pytest.raises(NoConnectionError, match="no local folder 'mine'.*HF_HUB_OFFLINE=1"):
+        repdyn.sweep("mine", probe=probe, **QUIET)
 
 
 def test_a_failure_is_stored_with_its_reason_and_retried_on_request(hub, commits, command, shown, tmp_path):

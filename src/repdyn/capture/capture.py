@@ -107,7 +107,7 @@ def _batches(
         return list(probe.batches(1))
     if model.forward is None:
         _check_padding_independence(model, probe, states_bytes)
-    needed = probe.tokens_needed(sampled, causal and _runs_shorter_windows(model, probe, states_bytes))
+    needed = probe.tokens_needed(sampled, causal and model.any_length)
     whole = probe.batches(max(1, tokens_per_forward // int(needed.max())), needed)
     return [part for batch in whole for part in split_where_square(batch, model.token_positions)]
 
@@ -147,21 +147,6 @@ def _check_padding_independence(model: PreparedModel, probe: Probe, states_bytes
             f"{class_name(model.module)} do: something in its forward pass ignores attention_mask (nonzero at tokens); "
             "use sequences of one length, or run the model with forward=lambda model, batch: ..."
         )
-
-
-def _runs_shorter_windows(model: PreparedModel, probe: Probe, states_bytes: int) -> bool:
-    """Return whether the model runs on windows shorter than the probe's, which one of a fixed length does not."""
-    whole = next(probe.batches(1))
-    for length in {whole.input_ids.shape[1] - 1, whole.input_ids.shape[1] // 2}:
-        if length < 2:
-            return False
-        ids, mask = whole.input_ids[:, :length], whole.attention_mask[:, :length]
-        cut = ProbeBatch(ids, mask, whole.positions[:length], whole.tokens[:length])
-        try:
-            record(model, [cut], np.arange(length), states_bytes)
-        except Exception:  # an error of the model itself appears again on whole windows
-            return False
-    return True
 
 
 def _run_trial(

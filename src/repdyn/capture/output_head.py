@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.after_attention import inputs_by_slot, outputs_by_slot
-from repdyn.capture.blocks import hugging_face_model
 from repdyn.capture.forward import restoring, settings
 from repdyn.capture.fsdp import is_sharded
 from repdyn.capture.prepared_model import PreparedModel, Run, Way
@@ -97,7 +96,7 @@ def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str
     """
     if reason := _unsupported(model):
         return reason
-    if hugging_face_model(model.module) is None:
+    if model.whole is None:
         head = find_output_head(model, input_ids)
         if isinstance(head, str):
             return head
@@ -163,11 +162,12 @@ def _run(
 def _head(seen: _Pass, run: Run, batch: ProbeBatch) -> OutputHead | str:
     module = seen.model.module
     logits = _logits(run(batch, logits=True), module, {part.shape[-1] for part in seen.last})
-    return NO_LOGITS if logits is None else seen.head_to(logits, _soft_cap(module))
+    config = None if seen.model.whole is None else seen.model.whole.config.get_text_config()
+    return NO_LOGITS if logits is None else seen.head_to(logits, getattr(config, "final_logit_softcapping", None))
 
 
 def _norm(seen: _Pass, run: Run, batch: ProbeBatch) -> OutputHead | str:
-    whole = hugging_face_model(seen.model.module)
+    whole = seen.model.whole
     states = getattr(run(batch, whole and whole.base_model, logits=True), "last_hidden_state", None)
     if not isinstance(states, Tensor):
         return NO_LAST_STATE
@@ -243,8 +243,3 @@ def _close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:
     coarser = max(torch.finfo(dtype).eps, torch.finfo(wanted.dtype).eps)
     allowed = _TOLERANCE * coarser * wanted.double().abs().amax()
     return bool((found.double() - wanted.double()).abs().amax() <= allowed)
-
-
-def _soft_cap(model: nn.Module) -> float | None:
-    whole = hugging_face_model(model)
-    return None if whole is None else getattr(whole.config.get_text_config(), "final_logit_softcapping", None)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -31,14 +31,17 @@ from repdyn.capture.forward import (
 from repdyn.capture.fsdp import class_name, inside_fsdp_root, own_class
 from repdyn.capture.library_classes import is_pretrained_model
 from repdyn.capture.links import Links
-from repdyn.capture.shadow import Learned, NoShadow, Shadow, replacements
+from repdyn.capture.shadow import Learned, NoShadow, replacements
 from repdyn.capture.token_states import InputStates, TokenPositions, TokenStates
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.input_batches import first_input
 from repdyn.probe.inputs import moved
 
-_SHORT = 64
-"""Tokens of the sequence on which a model shows how it is run; one that needs a certain length gets all."""
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_SHORT = 63
+"""Tokens of the sequence on which a model shows how it is run; odd, and one that needs a certain length gets all."""
 _VALUES = {
     "attention_mask": "batch.attention_mask",
     "mask": "batch.attention_mask",
@@ -65,10 +68,18 @@ class PreparedModel:
     device: torch.device
     forward: Forward | None
     token_positions: TokenPositions | None
-    way: Way
-    """Whether a shadow runs in the model's place, or the model itself, which is then restored."""
+    whole: PreTrainedModel | None
+    """The Hugging Face model that it is, or wraps as the only one."""
+    pads_right: bool
+    """Whether that pads sequences on the right: Longformer and similar ones do, to whole windows, blocks or chunks."""
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
     """By name, what stands in for the model's own parameters."""
+    unfound: str = ""
+    """Why no blocks were found."""
+
+    # What a first pass shows, see :meth:`on`
+    way: Way = "shadow"
+    """Whether a shadow runs in the model's place, or the model itself, which is then restored."""
     call: Callable[..., Any] = call_with_tokens
     """How the model is called where ``forward`` is None."""
     takes_inputs: bool = False
@@ -79,10 +90,9 @@ class PreparedModel:
     """Whether the layers are the hidden states that a Hugging Face model reports, rather than outputs of blocks."""
     slots: Mapping[str | None, tuple[Slot, Slot]] = field(default_factory=dict)
     """By stack, which part of what its blocks take and which of what they return the states are, where it is known."""
-    unfound: str = ""
-    """Why no blocks were found."""
+    any_length: bool = False
+    """Whether it runs on windows that are cut anywhere."""
     learned: Learned = field(default_factory=Learned)
-    """What a first pass has shown of the model, once :meth:`on` has run one."""
 
     @property
     def stacks(self) -> list[str | None]:
@@ -93,19 +103,7 @@ class PreparedModel:
         """Return a search for the states of a batch's tokens, or of what is sampled of a batch of inputs."""
         if self.takes_inputs:
             return InputStates(positions_first=self.positions_first)
-        return TokenStates(self.token_positions, pads_right=self._pads_right)
-
-    @property
-    def _pads_right(self) -> bool:
-        """Return whether it is a Hugging Face model that itself pads sequences on the right.
-
-        Longformer and similar ones do, to whole windows, blocks or chunks; ProphetNet adds predicting streams there.
-        """
-        classes = {type(module) for module in self.module.modules() if is_pretrained_model(module)}
-        return any(
-            c.__name__.startswith(("PegasusX", "ProphetNet")) or any(name.startswith("_pad_to_") for name in dir(c))
-            for c in classes
-        )
+        return TokenStates(self.token_positions, pads_right=self.pads_right)
 
     @property
     def _precision(self) -> torch.dtype | None:
@@ -129,7 +127,8 @@ class PreparedModel:
             settings = {"parameters": self.parameters, "learned": self.learned}
             shadow = stack.enter_context(evaluating(self.module, self.device, **settings))
             blocks = [b if self.reports_states else b._replace(module=shadow.of(b.module)) for b in self.blocks]
-            yield Run(replace(self, module=shadow.module, root_module=shadow.module, blocks=blocks))
+            whole = None if self.whole is None else cast("PreTrainedModel", shadow.of(self.whole))
+            yield Run(replace(self, module=shadow.module, root_module=shadow.module, blocks=blocks, whole=whole))
 
     def on(self, probe: Probe | ProbeBatch) -> PreparedModel:
         """Return the model as it is run on a probe, which one pass over one of its sequences shows.
@@ -147,20 +146,39 @@ class PreparedModel:
         """
         if self.learned.is_complete:
             return self
+        try:
+            return self._tried(probe)
+        except NoShadow as reason:
+            if self.parameters:
+                raise ValueError(
+                    f"expected a model that parameters= can stand in for, got a {class_name(self.module)}: {reason}; "
+                    "measure a copy of the model that has them"
+                ) from reason
+            return replace(self, way="restored")._tried(probe)
+
+    def _tried(self, probe: Probe | ProbeBatch) -> PreparedModel:
         if isinstance(probe, Probe) and probe.inputs is not None:
             return self._on_inputs(first_input(next(probe.batches(1))))
         tokens = _longest(probe) if isinstance(probe, Probe) else probe.input_ids[0].cpu()
         largest = int(probe.tokens.max() if isinstance(probe, Probe) else probe.input_ids.max())
         calls = (call_with_tokens, call_with_ids, call_with_dict) if self._leaves_open() else (call_with_tokens,)
-        errors: list[ForwardFailed] = []
-        for length in sorted({min(_SHORT, len(tokens)), len(tokens)}):
-            errors.clear()
+        failures: list[Exception] = []
+        for length in sorted({max(2, min(_SHORT, len(tokens) - 1)), len(tokens)}):
+            failures = []
             for call in calls:
                 try:
-                    return replace(self, call=call, learned=Learned())._watched(_one_sequence(tokens[:length]), largest)
+                    model = replace(self, call=call, learned=Learned())._watched(
+                        _one_sequence(tokens[:length]), largest
+                    )
+                    return replace(model, any_length=length < len(tokens))
+                except NoShadow:
+                    raise
                 except ForwardFailed as error:
-                    errors.append(error)
-        raise errors[0]
+                    failures.append(error)
+                except (ValueError, RuntimeError) as error:  # it runs in this way, but not from block to block
+                    failures = [error]
+                    break
+        raise failures[0]
 
     def _on_inputs(self, batch: ProbeBatch) -> PreparedModel:
         if self.token_positions is not None:
@@ -193,7 +211,7 @@ class PreparedModel:
                         raise RuntimeError(links.failure) from None
                     raise
         reason = self.unfound or ("" if self.blocks_named else links.reason)
-        if reason and self.forward is None and self.way == "shadow" and hugging_face_model(self.module) is not None:
+        if reason and self.forward is None and self.way == "shadow" and self.whole is not None:
             model = replace(self, reports_states=True, blocks=[])
             with model.evaluating() as run:
                 names = list(run.reported_states(run(batch), batch))[1:]
@@ -229,7 +247,7 @@ class Run:
     def __init__(self, model: PreparedModel, inside: Callable[[Callable[[], Any]], Any] | None = None) -> None:
         self.model = model
         self._inside = inside or (lambda function: function())
-        self._body = _body(model)
+        self._body, self._needs_logits = _body(model), not _all_in_base(model)
         if model.reports_states:  # in the configuration, which is the shadow's own
             for module in filter(is_pretrained_model, model.module.modules()):
                 module.config.output_hidden_states = True
@@ -252,7 +270,7 @@ class Run:
         if model.forward is not None and module is None:
             call = model.forward
         else:
-            call = partial(model.call, logits=logits or not _all_in_base(model))
+            call = partial(model.call, logits=logits or self._needs_logits)
         if model.forward is None and module is None:
             body = model.module if logits else self._body
         else:
@@ -319,28 +337,17 @@ def prepare(
 
     Raises:
         ValueError: the blocks cannot be identified (the message lists the candidates), a prompt-tuning adapter adds
-            positions and ``token_positions`` is None; or ``parameters`` have unknown names or other shapes, or the
-            model has no shadow for them.
+            positions and ``token_positions`` is None; or ``parameters`` have unknown names or other shapes.
     """
     root_module, model = model if root_module is None else root_module, unwrapped(model)
     if forward is None:
         model = find_network(model)
     check_no_prompt_tuning(model, token_positions)
-    way: Way = "shadow"
-    unfound, blocks = "", []
-    try:
-        Shadow(model)
-    except NoShadow as reason:
-        if parameters:
-            raise ValueError(
-                f"expected a model that parameters= can stand in for, got a {class_name(model)}: {reason}; "
-                "measure a copy of the model that has them"
-            ) from reason
-        way = "restored"
+    whole, unfound, blocks = hugging_face_model(model), "", []
     try:
         blocks = find_blocks(model, layers)
     except ValueError as error:
-        if layers is not None or hugging_face_model(model) is None:
+        if layers is not None or whole is None:
             raise
         unfound = str(error)
     own = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
@@ -352,10 +359,16 @@ def prepare(
         device=device_of(model, root_module),
         forward=forward,
         token_positions=token_positions,
-        way=way,
+        whole=whole,
+        pads_right=any(map(_pads_right, {type(module) for module in model.modules() if is_pretrained_model(module)})),
         parameters={own[id(tensor)]: new for tensor, new in replacements(model, parameters or {})},
         unfound=unfound,
     )
+
+
+def _pads_right(kind: type) -> bool:
+    """Return whether models of a class pad sequences on the right; ProphetNet adds predicting streams there."""
+    return kind.__name__.startswith(("PegasusX", "ProphetNet")) or any(n.startswith("_pad_to_") for n in dir(kind))
 
 
 def device_of(model: nn.Module, root_module: nn.Module | None = None) -> torch.device:
@@ -409,7 +422,7 @@ def _body(model: PreparedModel) -> nn.Module:
 
 def _all_in_base(model: PreparedModel) -> bool:
     """Return whether no block is in the head of a Hugging Face model, alone or wrapped; False for other models."""
-    whole = hugging_face_model(model.module)
+    whole = model.whole
     if whole is None or model.reports_states:
         return whole is not None
     inside = set(whole.base_model.modules())
@@ -473,8 +486,9 @@ def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
         )
     if model.forward is not None:
         return f"expected forward= to run {name} on a ProbeBatch of shape {shape}, got {failure}"
-    whole = hugging_face_model(model.module)
-    longest = None if whole is None else getattr(whole.config.get_text_config(), "max_position_embeddings", None)
+    longest = (
+        None if model.whole is None else getattr(model.whole.config.get_text_config(), "max_position_embeddings", None)
+    )
     if isinstance(longest, int) and 0 < longest < shape[1]:
         return (
             f"expected windows of at most {longest} tokens, which {name} can read, got {shape[1]} ({failure}); "

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
@@ -24,7 +23,6 @@ Severity: TypeAlias = Literal["fault", "remark"]
 _SHARD = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\.\w+)")
 _UNUSUAL, _NO_UPDATE = 0.01, (0, 1)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
-_HUGGING_FACE = "https://huggingface.co"
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Finding:
     severity: Severity
     kind: str
     """"final weights", "identical", "shared file", "missing weights", "missing step", "no update", "main",
-    "frozen file", "size", "date", "embeddings" or "reported"."""
+    "frozen file", "size", "date" or "reported"."""
     sentence: str
     revisions: tuple[str, ...] = ()
     """The checkpoints concerned."""
@@ -93,10 +91,6 @@ class Finding:
     """The files concerned, if these are not all weights."""
     reports: tuple[str, ...] = ()
     """Addresses where users reported it."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as values of JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -150,9 +144,9 @@ def find_copies(history: History) -> list[Copies]:
     return [each for each in found if each.copies]
 
 
-def audit(history: History, more: Iterable[Finding] = ()) -> list[Finding]:
-    """Return what is wrong with a history by its files, and what ``more`` was found otherwise, faults first; each with
-    the reports of users that mention its steps."""
+def audit(history: History) -> list[Finding]:
+    """Return what is wrong with a history by its files, faults first; each with the reports of users that mention its
+    steps."""
     findings = [
         *_copies(history),
         *_no_update(history),
@@ -161,7 +155,6 @@ def audit(history: History, more: Iterable[Finding] = ()) -> list[Finding]:
         *_main(history),
         *_sizes(history),
         *_dates(history),
-        *more,
     ]
     reported = [_with_reports(finding, history.known_faults) for finding in findings]
     unseen = [_not_seen(fault, history, findings) for fault in history.known_faults]
@@ -336,7 +329,6 @@ def list_histories(
     selections: Sequence[Selection],
     hub: Hub,
     *,
-    folder: Path | None = None,
     with_dates: bool = False,
     listed: Callable[[], None] = lambda: None,
 ) -> list[History]:
@@ -345,7 +337,6 @@ def list_histories(
     Args:
         selections: checkpoints on the hub; for local ones nothing is listed, and their history is empty.
         hub: the hub that lists their files.
-        folder: keeps the lists, as for :meth:`repdyn.checkpoints.hub.Hub.files`.
         with_dates: whether the date of each file is needed.
         listed: called after each commit.
 
@@ -355,7 +346,7 @@ def list_histories(
 
     def look_up(commit: tuple[str, str]) -> Files | CheckpointError:
         try:
-            return hub.files(*commit, with_dates=with_dates, folder=folder)
+            return hub.files(*commit, with_dates=with_dates)
         except CheckpointError as error:
             return error
         finally:
@@ -407,33 +398,24 @@ def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
     Args:
         name: a suite, a model, a pattern or a file as for :func:`repdyn.checkpoints.suites.find_models`; a hub
             repository such as "EleutherAI/pythia-70m"; or its address.
-        endpoint: address of the hub, such as a mirror; addresses of the Hugging Face hub mean repositories there.
+        endpoint: address of the hub, such as a mirror.
 
     Raises:
         ValueError: a name that is unknown or is none of a repository, or an address of another hub.
     """
-    if name.startswith(("http://", "https://")):
-        repository = _repository_at(name, endpoint)
-    elif "/" not in name or name.endswith((".yaml", ".yml")):
+    if "/" not in name or name.endswith((".yaml", ".yml")):
         return find_models([name])
-    else:
-        repository = name
+    repository = name
+    for hub in (endpoint, "https://huggingface.co"):
+        if name.startswith(f"{hub}/"):
+            repository = "/".join(name.removeprefix(f"{hub}/").split("?")[0].split("/")[:2])
     if not _REPOSITORY.fullmatch(repository):
-        local = "; a folder of this machine is measured by repdyn sweep FOLDER" if Path(name).exists() else ""
         raise ValueError(
-            f"expected a suite, a model of one, or a hub repository such as EleutherAI/pythia-70m, got {name!r}{local}"
+            f"expected a suite, a model of one, a hub repository such as EleutherAI/pythia-70m, or its address at "
+            f"{endpoint}, got {name!r}; local folders are measured by repdyn sweep FOLDER"
         )
     known = [model for suite in shipped_suites().values() for model in suite.models if model.repository == repository]
     return known or [PublishedModel(repository, "", repository, repository, DEFAULT_PATTERN)]
-
-
-def _repository_at(address: str, endpoint: str) -> str:
-    """Return the repository of a page of the hub, or of the one that it may be a mirror of."""
-    hubs = [f"{hub.rstrip('/')}/" for hub in dict.fromkeys((endpoint, _HUGGING_FACE))]
-    for hub in hubs:
-        if address.startswith(hub):
-            return "/".join(address.removeprefix(hub).split("?")[0].split("/")[:2])
-    raise ValueError(f"expected an address that begins with {' or '.join(hubs)}, got {address!r}; set HF_ENDPOINT")
 
 
 def _to_list(selection: Selection) -> list[Target]:

@@ -35,7 +35,13 @@ class SweepStoppedError(Exception):
 
 
 class NoConnectionError(SweepStoppedError):
-    """The hub cannot be reached."""
+    """The hub cannot be reached; the message says what goes without it."""
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        super().__init__(
+            f"no connection to {endpoint} ({reason}); HF_ENDPOINT names another hub, HF_HUB_OFFLINE=1 measures what is "
+            "in the hub's cache, and a local folder of checkpoints needs no network"
+        )
 
 
 class CancelledError(Exception):
@@ -46,10 +52,6 @@ _LONGEST = 400
 _NONSENSE = (
     *(httpx2.HTTPError, httpx2.InvalidURL),
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
-)
-_OUT_OF_MEMORY = (
-    "out of memory: {error}; try --device-map auto (parts of the model wait in memory or on disk), --dtype bfloat16, "
-    "or a smaller --tokens-per-forward"
 )
 
 
@@ -75,14 +77,16 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
         raise CheckpointError(
             f"the hub knows no repository {what} (404); if it is private, log in with 'hf auth login'"
         ) from error
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx2.ConnectError) as error:
+    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx2.ConnectError, httpx2.ConnectTimeout) as error:
         raise _without_connection(what, endpoint, error) from error
     except EntryNotFoundError as error:
         raise CheckpointError(f"a file of {what} is not on the hub (404): {_in_one_line(error)}") from error
     except HfHubHTTPError as error:
         raise CheckpointError(f"{what}: {_answer(error)}") from error
     except _NONSENSE as error:
-        raise CheckpointError(f"{_broken(error)} while {what} was fetched: {_described(error)}") from error
+        # a portal or proxy may answer instead of the hub
+        broken = "the connection broke off" if isinstance(error, httpx2.HTTPError) else "the answer made no sense"
+        raise CheckpointError(f"{broken} while {what} was fetched: {_described(error)}") from error
     except RuntimeError as error:
         if "home directory" not in str(error):
             raise
@@ -107,19 +111,13 @@ def model_errors(what: str) -> Iterator[None]:
         yield
     except (CheckpointError, SweepStoppedError):
         raise
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise CheckpointError(_OUT_OF_MEMORY.format(error=_in_one_line(error))) from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error):
-            raise CheckpointError(_OUT_OF_MEMORY.format(error=_in_one_line(error))) from error
-        raise CheckpointError(f"{what}: {_described(error)}") from error
     except Exception as error:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise CheckpointError(
+                f"out of memory: {_in_one_line(error)}; try --device-map auto (parts of the model wait in memory or on "
+                "disk), --dtype bfloat16, or a smaller --tokens-per-forward"
+            ) from error
         raise CheckpointError(f"{what}: {_described(error)}") from error
-
-
-def _broken(error: Exception) -> str:
-    # a portal or proxy may answer instead of the hub
-    return "the connection broke off" if isinstance(error, httpx2.HTTPError) else "the answer made no sense"
 
 
 def _answer(error: HfHubHTTPError) -> str:
@@ -135,12 +133,14 @@ def _without_connection(what: str, endpoint: str, error: Exception) -> Exception
     while cause is not None:
         if isinstance(cause, HfHubHTTPError):
             return CheckpointError(f"{what}: {_answer(cause)}")
-        if isinstance(cause, httpx2.TimeoutException):
+        if isinstance(cause, httpx2.TimeoutException) and not isinstance(cause, httpx2.ConnectTimeout):
             return CheckpointError(f"the hub did not answer in time when asked for {what}")
         cause = cause.__cause__
     if isinstance(error, OfflineModeIsEnabled):
-        return SweepStoppedError("the hub cannot be used, because HF_HUB_OFFLINE is set; unset it")
-    return NoConnectionError(f"no connection to {endpoint} ({_in_one_line(error)})")
+        return SweepStoppedError(
+            f"HF_HUB_OFFLINE is set, and the hub's cache lacks some of {what}; unset it, or give a local folder"
+        )
+    return NoConnectionError(endpoint, _in_one_line(error))
 
 
 def _described(error: BaseException) -> str:

@@ -1,40 +1,47 @@
-"""The Hugging Face Hub, through its own client: lists revisions and files, reads parts of them, downloads weights."""
+"""The Hugging Face Hub, through its own client: lists revisions and files, downloads weights; its cache offline."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from glob import escape
 from pathlib import Path, PurePosixPath
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import Any, TypeAlias, TypeVar
 
 import httpx2
-from huggingface_hub import HfApi, hf_hub_url, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub import (
+    CachedRepoInfo,
+    HfApi,
+    constants,
+    get_session,
+    scan_cache_dir,
+    snapshot_download,
+    try_to_load_from_cache,
+)
+from huggingface_hub.errors import CacheNotFound, HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 from tqdm.auto import tqdm
 
-from repdyn.checkpoints.errors import CancelledError, CheckpointError, hub_errors
+from repdyn.checkpoints.errors import CancelledError, CheckpointError, NoConnectionError, SweepStoppedError, hub_errors
 from repdyn.utils.attempts import TimeoutRunner
-from repdyn.utils.files import write_atomically
 
 ASKING, DOWNLOADING = "repdyn-ask", "repdyn-download"
 """Names of the threads that wait for the hub; those that were given up go on until it answers."""
 _WAITS_SECONDS = (1, 4, 8)
 _LONGEST_WAIT_SECONDS = 300
+_CONNECT_SECONDS = 8
 _POLL_SECONDS = 0.2
 _LOOKUPS = 8
+_MARGIN_BYTES = 4_000_000
+"""Of the client's own notes beside the files that it downloads."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # The first format that a commit has is used. Pickles are only read with weights_only=True.
 _FORMATS = (
@@ -45,7 +52,6 @@ _CONFIG_FILES = ("config.json", "generation_config.json")
 
 T = TypeVar("T")
 Result = TypeVar("Result")
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -53,17 +59,10 @@ class RemoteFile:
     """A file on the hub."""
 
     n_bytes: int
-    sha256: str | None
-    """Checksum of the content; None for small files, for which the hub gives none."""
-    oid: str = ""
-    """Name of the file's git blob: equal for equal content, of small files too."""
+    digest: str = ""
+    """sha256 of the content, or the git blob of a small file: equal for equal content."""
     date: datetime | None = None
     """Time of the commit that uploaded it, if it was asked for."""
-
-    @property
-    def digest(self) -> str:
-        """The checksum of the content, or the git blob of a small file."""
-        return self.sha256 or self.oid
 
 
 Files: TypeAlias = Mapping[str, RemoteFile]
@@ -88,6 +87,8 @@ def total_bytes(files: Files) -> int:
 class Hub:
     """A hub; see :func:`repdyn.checkpoints.errors.hub_errors` for the errors it raises.
 
+    With ``HF_HUB_OFFLINE=1`` it answers from the client's cache: the revisions, commits and files that are there.
+
     Args:
         endpoint: its address, by default that of HF_ENDPOINT.
         timeout_seconds: limit for each listing and each download.
@@ -108,11 +109,19 @@ class Hub:
 
     def refs(self, repository: str) -> dict[str, str]:
         """Return the commit of each branch and tag; a branch takes precedence over a tag of the same name."""
+        if constants.is_offline_mode():
+            return {name: revision.commit_hash for name, revision in _in_cache(repository).refs.items()}
         refs = self._ask(repository, lambda: self._api.list_repo_refs(repository))
         return {_validated_ref(ref.name): _validated_commit(ref.target_commit) for ref in [*refs.tags, *refs.branches]}
 
     def commit(self, repository: str, revision: str) -> str:
         """Return the commit of a branch or tag."""
+        if constants.is_offline_mode():
+            cached = _in_cache(repository)
+            found = {one.commit_hash: one for one in cached.revisions} | cached.refs
+            if revision not in found:
+                raise CheckpointError(f"HF_HUB_OFFLINE is set, and the hub's cache has no {repository}@{revision}")
+            return found[revision].commit_hash
         info = self._ask(f"{repository}@{revision}", lambda: self._api.repo_info(repository, revision=revision))
         return _validated_commit(info.sha)
 
@@ -121,58 +130,38 @@ class Hub:
         listed = self._ask(f"{repository}@{branch}", lambda: self._api.list_repo_commits(repository, revision=branch))
         return [CommitInfo(_validated_commit(each.commit_id), _plain(str(each.title))) for each in listed]
 
-    def files(self, repository: str, commit: str, *, with_dates: bool = False, folder: Path | None = None) -> Files:
+    def files(self, repository: str, commit: str, *, with_dates: bool = False) -> Files:
         """List every file of a commit; a commit never changes, so that this hub is asked once for each.
 
         Args:
             repository: its name.
             commit: full commit hash.
             with_dates: ask for the date of each file too, which makes the hub answer more slowly.
-            folder: keeps the lists for other processes; None for none.
         """
         key = (repository, commit, with_dates)
         if key not in self._listed:
-            kept = self._kept_list(folder, *key) if folder else None
-            self._listed[key] = files = (kept and _read_list(kept)) or self._list(*key)
-            if kept and not kept.exists():
-                text = json.dumps({name: asdict(file) for name, file in files.items()}, default=datetime.isoformat)
-                write_atomically(kept, lambda temporary: temporary.write_text(text))
+            self._listed[key] = _files_in_cache(*key[:2]) if constants.is_offline_mode() else self._list(*key)
         return self._listed[key]
-
-    def _kept_list(self, folder: Path, repository: str, commit: str, with_dates: bool) -> Path:
-        digest = hashlib.sha256(f"{self.endpoint} {repository} {with_dates}".encode()).hexdigest()[:16]
-        return folder / digest / f"{commit}.json"
 
     def _list(self, repository: str, commit: str, with_dates: bool) -> Files:
         tree = partial(self._api.list_repo_tree, repository, revision=commit, recursive=True, expand=with_dates)
         entries = self._ask(f"{repository}@{commit}", lambda: [one for one in tree() if isinstance(one, RepoFile)])
         return {
             _validated_path(entry.path): RemoteFile(
-                _validated_size(entry.size),
-                entry.lfs.sha256 if entry.lfs else None,
-                entry.blob_id,
+                max(0, int(entry.size)),
+                (entry.lfs.sha256 if entry.lfs else None) or entry.blob_id,
                 entry.last_commit.date if entry.last_commit else None,
             )
             for entry in entries
         }
 
-    def read_range(self, repository: str, commit: str, path: str, start: int, stop: int) -> bytes:
-        """Return the bytes of a file from ``start`` to ``stop``, which may be the whole; the rest of it is not sent."""
-        url = hf_hub_url(repository, path, revision=commit, endpoint=self.endpoint)
-        headers = {**build_hf_headers(library_name="repdyn"), "Range": f"bytes={start}-{stop - 1}"}
-
-        def request() -> bytes:
-            response = http_backoff("GET", url, headers=headers, follow_redirects=True)
-            hf_raise_for_status(response)
-            return response.content
-
-        content = self._ask(f"{repository}@{commit}", request)
-        if len(content) != stop - start:
-            raise CheckpointError(f"expected {stop - start:,} bytes of {path} from the hub, got {len(content):,}")
-        return content
-
     def cached(self, repository: str, commit: str, files: Iterable[str]) -> Path | None:
-        """Return the folder of the local hub cache that has all of the files, or None if one is missing."""
+        """Return the folder of the local hub cache that has all of the files, or None if one is missing.
+
+        Online, a branch or tag may have moved since, so that only a commit is looked for.
+        """
+        if not (_COMMIT.fullmatch(commit) or constants.is_offline_mode()):
+            return None
         found = [(name, try_to_load_from_cache(repository, name, revision=commit)) for name in files]
         if not found or not all(isinstance(path, str) for _, path in found):
             return None
@@ -272,6 +261,8 @@ class Hub:
     def _ask(self, what: str, request: Callable[[], T]) -> T:
         """Return the answer to a request for metadata, asked again while the hub is busy, within the time limit."""
         with hub_errors(what, self.endpoint):
+            if not constants.is_offline_mode():
+                _reach(self.endpoint)
             try:
                 return TimeoutRunner(self.timeout_seconds)(ASKING, lambda: with_retries(request))
             except TimeoutError as error:
@@ -280,8 +271,39 @@ class Hub:
                 ) from error
 
 
-_MARGIN_BYTES = 4_000_000
-"""Of the client's own notes beside the files that it downloads."""
+@cache
+def _reach(endpoint: str) -> None:
+    """Raise an error unless a hub is connected to soon: the client itself waits as long as the system does."""
+    try:
+        TimeoutRunner(_CONNECT_SECONDS + 1)(ASKING, lambda: get_session().head(endpoint, timeout=_CONNECT_SECONDS))
+    except (httpx2.ConnectTimeout, TimeoutError) as error:
+        raise NoConnectionError(endpoint, f"no answer in {_CONNECT_SECONDS} seconds") from error
+    except httpx2.ReadTimeout:
+        pass  # connected to: what follows has the time limit of the sweep
+
+
+def _in_cache(repository: str) -> CachedRepoInfo:
+    """Return what the client's cache has of a repository."""
+    with suppress(CacheNotFound):
+        for cached in scan_cache_dir(constants.HF_HUB_CACHE).repos:
+            if (cached.repo_id, cached.repo_type) == (repository, "model"):
+                return cached
+    raise SweepStoppedError(
+        f"HF_HUB_OFFLINE is set, and the hub's cache in {constants.HF_HUB_CACHE} has nothing of {repository}; unset "
+        "it, or give a local folder"
+    )
+
+
+def _files_in_cache(repository: str, commit: str) -> Files:
+    for revision in _in_cache(repository).revisions:
+        if commit in {revision.commit_hash, *revision.refs}:
+            return {
+                file.file_path.relative_to(revision.snapshot_path).as_posix(): RemoteFile(
+                    file.size_on_disk, file.blob_path.name
+                )
+                for file in revision.files
+            }
+    raise CheckpointError(f"HF_HUB_OFFLINE is set, and the hub's cache has no {repository}@{commit}")
 
 
 class _Call:
@@ -317,10 +339,14 @@ def with_retries(request: Callable[[], T]) -> T:
                 raise
             if response is not None and response.status_code not in {408, 429} and response.status_code < 500:
                 raise
-            wait = _named_wait(response)
-            if wait is not None and wait > _POLL_SECONDS:
-                log.warning("The hub asks to wait %d seconds before the next request", wait)
-            time.sleep(seconds if wait is None else wait)
+            named = "" if response is None else response.headers.get("Retry-After", "").strip()
+            wait = float(named) if re.fullmatch(r"[0-9]+", named) else seconds
+            if wait > _LONGEST_WAIT_SECONDS:
+                raise CheckpointError(
+                    f"the hub asks to wait {named:.12} seconds before the next request, longer than the "
+                    f"{_LONGEST_WAIT_SECONDS} that a sweep waits; try later"
+                ) from error
+            time.sleep(wait)
     return request()
 
 
@@ -333,44 +359,13 @@ def _response(error: BaseException | None) -> httpx2.Response | None:
     return None
 
 
-def _named_wait(response: httpx2.Response | None) -> int | None:
-    named = "" if response is None else response.headers.get("Retry-After", "").strip()
-    if not re.fullmatch(r"[0-9]+", named):
-        return None
-    if len(named) > 9 or int(named) > _LONGEST_WAIT_SECONDS:
-        raise CheckpointError(
-            f"the hub asks to wait {named:.12} seconds before the next request, longer than the "
-            f"{_LONGEST_WAIT_SECONDS} that a sweep waits; try later"
-        )
-    return int(named)
-
-
 def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list[Result]:
-    """Apply a function to each item in eight threads, and return the results in order; the first error ends it.
-
-    Ctrl-C does not wait for a thread that waits for a slow server.
-    """
-    given = list(items)
-    found: dict[int, Result] = {}
-    waiting, lock = iter(range(len(given))), Lock()
-
-    def work() -> None:
-        while not any(call.error for call in calls):
-            with lock:
-                number = next(waiting, None)
-            if number is None:
-                return
-            found[number] = look_up(given[number])
-
-    calls: list[_Call] = []
-    calls += [_Call(work, ASKING) for _ in range(min(_LOOKUPS, len(given)))]
-    while not all(call.ended.wait(_POLL_SECONDS) for call in calls):
-        if any(call.error for call in calls):
-            break
-    for call in calls:
-        if call.error is not None:
-            raise call.error
-    return [found[number] for number in range(len(given))]
+    """Apply a function to each item in eight threads, and return the results in order; the first error ends it."""
+    pool = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix=ASKING)
+    try:
+        return list(pool.map(look_up, items))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for a slow server
 
 
 def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
@@ -411,27 +406,13 @@ def is_weight_file(name: str) -> bool:
 def weight_files(files: Files, subfolder: str = "") -> Files:
     """Return all weights of a checkpoint, in each supported format, by their names within its folder.
 
-    >>> files = {"a/model.safetensors": RemoteFile(8, None), "a/config.json": RemoteFile(2, None)}
+    >>> files = {"a/model.safetensors": RemoteFile(8), "a/config.json": RemoteFile(2)}
     >>> list(weight_files(files, "a"))
     ['model.safetensors']
     """
     prefix = f"{subfolder}/" if subfolder else ""
     here = {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
     return {name: file for name, file in here.items() if not name.endswith(".json") and is_weight_file(name)}
-
-
-def _read_list(path: Path) -> Files | None:
-    """Return a kept list; None if there is none, or it is damaged."""
-    try:
-        return {name: _kept_file(fields) for name, fields in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        path.unlink(missing_ok=True)
-        return None
-
-
-def _kept_file(fields: dict[str, Any]) -> RemoteFile:
-    date = fields["date"] and datetime.fromisoformat(fields["date"])
-    return RemoteFile(**{**fields, "n_bytes": int(fields["n_bytes"]), "date": date})
 
 
 def _bytes_in(folder: Path) -> int:
@@ -442,35 +423,27 @@ def _bytes_in(folder: Path) -> int:
     return total
 
 
-# Names from a hub become paths and terminal output, so they are validated first.
-
-
 def _validated_commit(commit: object) -> str:
-    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-        raise CheckpointError(f"expected a commit of 40 hexadecimal digits from the hub, got {commit!r:.80}")
-    return commit
+    return _validated(commit, "commit of 40 hexadecimal digits", lambda name: bool(_COMMIT.fullmatch(name)))
 
 
 def _validated_ref(name: object) -> str:
-    if not isinstance(name, str) or _plain(name) != name:
-        raise CheckpointError(f"expected the name of a branch or tag from the hub, got {name!r:.80}")
-    return name
+    return _validated(name, "name of a branch or tag", lambda name: True)
 
 
 def _validated_path(path: object) -> str:
-    if isinstance(path, str) and _plain(path) == path:
+    def is_inside(path: str) -> bool:
         whole = PurePosixPath(path)
-        if str(whole) == path and path != "." and not whole.is_absolute() and ".." not in whole.parts:
-            return path
-    raise CheckpointError(
-        f"expected a path inside the repository from the hub, got {path!r:.80}; nothing is downloaded"
-    )
+        return str(whole) == path and path != "." and not whole.is_absolute() and ".." not in whole.parts
+
+    return _validated(path, "path inside the repository", is_inside)
 
 
-def _validated_size(n_bytes: object) -> int:
-    if not isinstance(n_bytes, int) or n_bytes < 0:
-        raise CheckpointError(f"expected the size of a file from the hub, got {n_bytes!r:.80}")
-    return n_bytes
+def _validated(name: object, what: str, is_valid: Callable[[str], bool]) -> str:
+    """Check a name from a hub, which becomes a path and terminal output."""
+    if not isinstance(name, str) or _plain(name) != name or not is_valid(name):
+        raise CheckpointError(f"expected a {what} from the hub, got {name!r:.80}")
+    return name
 
 
 def _plain(text: str) -> str:

@@ -88,7 +88,7 @@ def _incomplete(folder: Path) -> dict[Path, Revision]:
 
 
 def _holds_weights(path: Path) -> bool:
-    return path.is_dir() and bool(weight_files({file.name: RemoteFile(0, None) for file in path.iterdir()}))
+    return path.is_dir() and bool(weight_files({file.name: RemoteFile(0) for file in path.iterdir()}))
 
 
 def ignored_models(folder: str | Path, targets: Iterable[Target]) -> list[str]:

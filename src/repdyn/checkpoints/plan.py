@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from repdyn.checkpoints.audit import ForeignWeights
-from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.local import checkpoints_folder, find_checkpoints, ignored_models, with_averaged
 from repdyn.checkpoints.options import Shard, SweepOptions
@@ -28,6 +29,9 @@ from repdyn.utils.redaction import redacted
 if TYPE_CHECKING:
     from repdyn.checkpoints.probes import ProbeText
     from repdyn.probe import Probe
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
+"""What may be the name of a hub repository."""
 
 
 @dataclass(frozen=True)
@@ -157,15 +161,24 @@ def find_sources(
         model = _model_of_repository(str(options.source), options, hub)
     except CheckpointError as error:
         return [], [f"{options.source}: {error}"]
+    except NoConnectionError as error:
+        raise NoConnectionError(hub.endpoint, f"and there is no local folder {str(options.source)!r}") from error
     return _sources_of_models([model], options, hub)
 
 
 def _is_local(source: object) -> bool:
-    """Return whether a source is on this machine rather than a hub repository."""
+    """Return whether a source is on this machine rather than a hub repository.
+
+    Raises:
+        ValueError: it is missing here, and can be no repository, or its first folder is here.
+    """
     if not isinstance(source, str | Path) or Path(source).exists():
         return True
-    if isinstance(source, Path) or source.count("/") > 1 or source.startswith((".", "/", "~")):
-        raise ValueError(f"expected an existing folder or a hub repository, got {str(source)!r}")
+    first, _, rest = str(source).partition("/")
+    if isinstance(source, Path) or not _REPOSITORY.fullmatch(source) or (rest and Path(first).is_dir()):
+        raise ValueError(
+            f"expected an existing folder or a hub repository, got {str(source)!r}: there is no such folder"
+        )
     return False
 
 

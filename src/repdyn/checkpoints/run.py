@@ -6,6 +6,7 @@ While one checkpoint is measured, the next one is downloaded.
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
@@ -13,22 +14,29 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
+from transformers import PreTrainedModel
 
 from repdyn.checkpoints.audit import ForeignWeights
 from repdyn.checkpoints.downloads import Downloads, LocalFiles, prefetch
-from repdyn.checkpoints.embeddings import cosine_to_first, input_embeddings, median_norm
 from repdyn.checkpoints.errors import CheckpointError, OutOfBoundsError, SweepStoppedError, model_errors
 from repdyn.checkpoints.local import LIGHTNING
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
-from repdyn.checkpoints.progress import ProgressDisplay
 from repdyn.checkpoints.targets import location_of
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.identity import layer_choice
-from repdyn.measurement.measure import Progress, measure_with, no_progress
+from repdyn.measurement.measure import Progress as OnProgress
+from repdyn.measurement.measure import measure_with, no_progress
 from repdyn.measurement.options import MeasurementOptions
 from repdyn.metrics import resolve
 from repdyn.store import Store
@@ -36,11 +44,18 @@ from repdyn.store.keys import STATES_FOLDER, own_folder
 from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
 from repdyn.store.schema import FINISHED, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
-from repdyn.tables.designs import NOT_RECORDED
-from repdyn.utils.files import temporary_folder
+from repdyn.tables.designs import NOT_RECORDED, own_window_warning
+from repdyn.utils.console import PrintableConsole
+from repdyn.utils.files import temporary_folder, write_atomically
+from repdyn.utils.redaction import redacted
+
+log = logging.getLogger(__name__)
 
 MAX_IDENTICAL_FAILURES = 5
 """A sweep ends when this many checkpoints fail for the same reason and none succeeds."""
+N_COMPARED = 1024
+"""Number of embeddings that are kept of the first checkpoint, evenly spaced over the vocabulary: 4 MB in width 1024."""
+_FIRST_EMBEDDINGS, _TENSOR = "input_embeddings.safetensors", "embeddings"
 
 
 @dataclass
@@ -152,6 +167,74 @@ def abort_on_repeated_failure(report: SweepResult) -> None:
         )
 
 
+class ProgressDisplay:
+    """Progress bars for all checkpoints, the download and the current checkpoint; in a log file, one line per
+    checkpoint.
+
+    Args:
+        n_checkpoints: number of checkpoints to measure.
+        console: output; standard error by default.
+        shown: False prints nothing.
+    """
+
+    def __init__(self, n_checkpoints: int, console: Console | None = None, *, shown: bool = True) -> None:
+        self._console = console or PrintableConsole(stderr=True, quiet=not shown)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+        )
+        self._bars = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._n = n_checkpoints
+        self._finished = 0
+        self._warned_runs: set[str] = set()
+        self._all = self._bars.add_task("checkpoints", total=n_checkpoints, text=f"0 of {n_checkpoints}")
+        self._download = self._bars.add_task("download", total=None, text="", visible=False)
+        self._checkpoint = self._bars.add_task("measuring", total=1.0, text="", visible=False)
+
+    def __enter__(self) -> ProgressDisplay:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._bars.stop()
+
+    def fetching(self, task: Task) -> None:
+        """Show that a checkpoint is being downloaded."""
+        self._bars.reset(self._download, total=None, text=str(task.target), visible=task.target.path is None)
+
+    def fetched(self, n_bytes: int, of_bytes: int) -> None:
+        """Show that ``n_bytes`` of ``of_bytes`` are downloaded."""
+        self._bars.update(self._download, completed=n_bytes, total=of_bytes)
+        bar = self._bars.tasks[self._download]
+        name = bar.fields["text"].partition(": ")[0]
+        self._bars.update(self._download, text=f"{name}: {bar.completed / 1e9:.2f} of {of_bytes / 1e9:.2f} GB")
+
+    def measuring(self, task: Task) -> None:
+        """Show that a checkpoint is being loaded and measured."""
+        self._bars.reset(self._checkpoint, total=1.0, text=str(task.target), visible=True)
+
+    def progress(self, what: str, share: float) -> None:
+        """Show progress as reported by :func:`repdyn.measure`."""
+        self._bars.update(self._checkpoint, description=what, completed=share)
+
+    def finished(self, task: Task, text: str, *, failed: bool = False) -> None:
+        """Print the outcome of a checkpoint."""
+        self._finished += 1
+        self._bars.update(self._all, completed=self._finished, text=f"{self._finished} of {self._n}")
+        line = escape(f"[{self._finished}/{self._n}] {task.target}: {redacted(text)}")
+        self._console.print(f"[yellow]{line}[/yellow]" if failed else line, highlight=False, soft_wrap=True)
+
+    def warn_of_own_windows(self, task: Task, rows: Sequence[Row]) -> None:
+        """Print the warning of :func:`repdyn.tables.designs.own_window_warning`, once per run."""
+        run = task.target.run
+        if run not in self._warned_runs and (warning := own_window_warning(rows)):
+            self._warned_runs.add(run)
+            line = escape(redacted(f"{task.target}: {warning}"))
+            self._console.print(f"[yellow]{line}[/yellow]", highlight=False, soft_wrap=True)
+
+
 @dataclass(frozen=True)
 class Timing:
     """Wall-clock seconds spent on each stage of one checkpoint."""
@@ -171,7 +254,7 @@ class Timing:
 
 
 def measure_checkpoint(
-    task: Task, fetched: LocalFiles, store: Store, options: SweepOptions, progress: Progress = no_progress
+    task: Task, fetched: LocalFiles, store: Store, options: SweepOptions, progress: OnProgress = no_progress
 ) -> Timing:
     """Measure a downloaded checkpoint and store its rows, with its timing as scalars of the same step.
 
@@ -265,7 +348,8 @@ def _embedding_rows(model: nn.Module, task: Task, store: Store, options: SweepOp
     if embeddings is None:
         return []
     checkpoint, probe = task.target.checkpoint, task.probe.hash
-    rows = [scalar_row(checkpoint, EMBEDDING_NORM, median_norm(embeddings), probe=probe)]
+    norm = float(torch.linalg.vector_norm(embeddings, dim=1, dtype=torch.float32).median())
+    rows = [scalar_row(checkpoint, EMBEDDING_NORM, norm, probe=probe)]
     if checkpoint.stage == FINISHED:
         return rows
     folder = store.folder_of(checkpoint.run) / STATES_FOLDER
@@ -273,6 +357,54 @@ def _embedding_rows(model: nn.Module, task: Task, store: Store, options: SweepOp
         first, cosine = compared
         rows.append(replace(scalar_row(checkpoint, EMBEDDING_COSINE, cosine, probe=probe), compared_to=first))
     return rows
+
+
+def input_embeddings(model: nn.Module) -> Tensor | None:
+    """Return the input embeddings, (n_tokens, dim); None for a model that has none in its memory."""
+    try:
+        embeddings = model.get_input_embeddings() if isinstance(model, PreTrainedModel) else None
+    except NotImplementedError:  # a model of sounds, or of two towers
+        return None
+    weight = getattr(embeddings, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.device.type == "meta":
+        return None
+    return weight.detach()
+
+
+def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bool) -> tuple[int, float] | None:
+    """Compare input embeddings with those of the checkpoint of the run that was measured first.
+
+    Args:
+        embeddings: shape (n_tokens, dim).
+        folder: where those of the first checkpoint are kept, :data:`N_COMPARED` of them.
+        step: of the embeddings.
+        is_first: whether to keep these if there are none, or none that can be read.
+
+    Returns:
+        The step of the first checkpoint, and the median cosine, in [-1, 1]; None if there is nothing to compare with,
+        or embeddings of another shape.
+    """
+    places = torch.linspace(0, len(embeddings) - 1, min(N_COMPARED, len(embeddings))).long()
+    own = embeddings.detach()[places.to(embeddings.device)].float().cpu()
+    path = folder / _FIRST_EMBEDDINGS
+    try:
+        with safe_open(path, framework="pt") as file:
+            first, first_step = file.get_tensor(_TENSOR), int((file.metadata() or {})["step"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        if not is_first:
+            return None
+        if not isinstance(error, FileNotFoundError):
+            log.warning("The input embeddings in %s cannot be read and are replaced by those of step %d", path, step)
+        try:
+            kept = {_TENSOR: own.contiguous()}
+            write_atomically(path, lambda partial: save_file(kept, partial, metadata={"step": str(step)}))
+        except (OSError, SafetensorError) as failure:
+            log.warning("The input embeddings of step %d could not be kept for comparison: %s", step, failure)
+            return None
+        first, first_step = own, step
+    if first.shape != own.shape:
+        return None
+    return first_step, float(cosine_similarity(own.double(), first.double(), dim=1).median())
 
 
 def _costs(timing: Timing, n_bytes: int) -> dict[str, float]:

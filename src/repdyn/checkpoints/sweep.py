@@ -171,17 +171,6 @@ def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool 
         if listed.done:
             say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
         result = _measure(listed.waiting, store, options, hub, quiet=quiet)
-        # another process may have failed in the meantime, or somebody deleted the store
-        store.refresh()
-        remaining = partition_tasks(result.skipped, store, options, retry_failed=True).waiting
-        if lost := [task for task in [*listed.done, *result.measured] if not task.is_measured(store, options)]:
-            say(
-                f"{len(lost)} measured checkpoints are no longer in {store.path}, which was deleted or changed "
-                "meanwhile; they are measured again"
-            )
-            remaining += lost
-        if remaining:
-            result.add(_measure(remaining, store, options, hub, quiet=quiet))
     failed = [f"{task.target}: {reason}" for task, reason in result.failed]
     failed += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
     runs = tuple(dict.fromkeys(source.selection.run for source in prepared.sources))
@@ -191,8 +180,7 @@ def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool 
 
 def _measure(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub, *, quiet: bool) -> SweepResult:
     from repdyn.checkpoints.downloads import downloads_of
-    from repdyn.checkpoints.progress import ProgressDisplay
-    from repdyn.checkpoints.run import measure_tasks
+    from repdyn.checkpoints.run import ProgressDisplay, measure_tasks
 
     if options.engine == "ray":
         from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency

@@ -76,7 +76,7 @@ def load_model(
     with model_errors("the checkpoint does not load"):
         require_regular_files(folder)
         _require_weights_inside(folder)
-        chosen = choose_files({path.name: RemoteFile(path.stat().st_size, None) for path in folder.iterdir()})
+        chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
         if loading.device_map is None:
             _require_memory([folder / name for name in chosen], loading.dtype)
     with model_errors("the checkpoint does not load"), remote_code_errors(), without_reports():

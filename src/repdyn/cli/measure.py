@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -25,7 +25,6 @@ from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.audit import Finding, History
-    from repdyn.checkpoints.embeddings import EmbeddingStatistics
     from repdyn.checkpoints.hub import Hub
     from repdyn.checkpoints.plan import ModelPlan
     from repdyn.checkpoints.suites import PublishedModel, Suite
@@ -268,20 +267,17 @@ def audit(
     /,
     *,
     revisions: str = "all",
-    embeddings: bool = False,
     timeout: Count = 600,
     records: Records = Records(),
 ) -> int:
     """Find copies, mixed files and missing weights among published checkpoints, without downloading them.
 
-    It reads names, checksums, sizes and dates, in one request for each checkpoint; their lists are kept, so that a
-    second audit asks only for new ones. The exit status is 1 if there is a fault, or a repository cannot be listed.
+    It reads names, checksums, sizes and dates, in one request for each checkpoint. The exit status is 1 if there is a
+    fault, or a repository cannot be listed.
 
     Args:
         names: Suite, model of one, pattern, YAML file, hub repository, or its address.
         revisions: Use all, log (closest to powers of two), every:10, or names or steps separated by commas.
-        embeddings: Read 256 input embeddings of each checkpoint, about 1 MB, and find those that are equal or out of
-            line with their neighbours.
         timeout: Seconds for one request.
 
     Examples:
@@ -289,30 +285,20 @@ def audit(
       repdyn audit pythia bloom my_suite.yaml        all models of suites
       repdyn audit EleutherAI/pythia-12b             a repository, or its address
       repdyn audit olmo2-7b --revisions log          some of its checkpoints
-      repdyn audit pythia-70m --embeddings           some input embeddings too
       repdyn audit pythia-70m --json | jq '.[].findings[].sentence'
     """
     from repdyn.checkpoints.audit import audit as findings_of
     from repdyn.checkpoints.audit import count_listings, list_histories
-    from repdyn.checkpoints.embeddings import checkpoints_to_read, embedding_findings, read_statistics
     from repdyn.checkpoints.hub import Hub
     from repdyn.terminal.tables import print_audit
-    from repdyn.text.corpus import cache_directory
 
     hub = Hub(timeout_seconds=timeout)
     selections, problems = _select(names, revisions, hub)
     with _bar("listing files", count_listings(selections)) as advance:
-        folder = cache_directory() / "listings"
-        histories = list_histories(selections, hub, folder=folder, with_dates=True, listed=advance)
-    read: list[tuple[list[EmbeddingStatistics], dict[str, str]]] = [([], {}) for _ in histories]
-    if embeddings:
-        with _bar("reading embeddings", sum(len(checkpoints_to_read(history)) for history in histories)) as advance:
-            pairs = zip(selections, histories, strict=True)
-            read = [read_statistics(selection, history, hub, done=advance) for selection, history in pairs]
-    found = [findings_of(history, embedding_findings(*of_it)) for history, of_it in zip(histories, read, strict=True)]
+        histories = list_histories(selections, hub, with_dates=True, listed=advance)
+    found = [findings_of(history) for history in histories]
     if records:
-        fields = map(_audit_fields, histories, found, [statistics for statistics, _ in read])
-        records.print(list(fields), each="findings")
+        records.print(list(map(_audit_fields, histories, found)), each="findings")
     else:
         for history, of_it in zip(histories, found, strict=True):
             print_audit(history, of_it)
@@ -353,11 +339,8 @@ def _bar(text: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bars.advance(task)
 
 
-def _audit_fields(
-    history: History, findings: Sequence[Finding], statistics: Sequence[EmbeddingStatistics]
-) -> dict[str, Any]:
+def _audit_fields(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
     from repdyn.checkpoints.audit import find_copies
-    from repdyn.checkpoints.embeddings import statistics_fields
 
     severities = [finding.severity for finding in findings]
     return {
@@ -366,8 +349,7 @@ def _audit_fields(
         "copies": {copy.revision: group.same_as for group in find_copies(history) for copy in group.copies},
         "faults": severities.count("fault"),
         "remarks": severities.count("remark"),
-        "findings": [finding.as_dict() for finding in findings],
-        "embeddings": statistics_fields(statistics),
+        "findings": [asdict(finding) for finding in findings],
     }
 
 

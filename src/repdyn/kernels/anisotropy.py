@@ -9,9 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from repdyn.kernels.cloud import Cloud, Frame, as_cloud, full_precision, row_chunks, sample
+from repdyn.kernels.cloud import (
+    Cloud,
+    Frame,
+    as_cloud,
+    error_of_sums,
+    full_precision,
+    nan_if_undefined,
+    row_chunks,
+    sample,
+    sums_by_group,
+)
 from repdyn.kernels.spectrum import gram_matrix, spectrum_of, tall_side
-from repdyn.kernels.undefined import error_of_sums, nan_if_undefined, sums_by_group
 
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating
 _SMALL_SIDE = 64

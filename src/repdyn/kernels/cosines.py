@@ -1,12 +1,105 @@
-"""How alike the directions of a cloud's vectors are, seen from the origin."""
+"""Directions and lengths: of one cloud, and of the same tokens at two layers."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, row_chunks
-from repdyn.kernels.undefined import Undefined, nan_if_undefined
+from repdyn.kernels.cloud import (
+    Cloud,
+    Undefined,
+    as_cloud,
+    full_precision,
+    mean_over_vectors,
+    nan_if_undefined,
+    row_chunks,
+)
+
+COMPARED_WITH = "compared with: "
+"""Prefix of a reason that concerns another cloud than the first."""
+
+
+def require_matched(check: Callable[[Cloud], object], cloud: Cloud, *others: Cloud, one_space: bool = False) -> None:
+    """Raise unless the clouds have as many points, and each passes a check.
+
+    Args:
+        check: raises Undefined for a cloud that does not pass.
+        one_space: their dimensions must agree too.
+
+    Raises:
+        ValueError: the shapes differ.
+        Undefined: a cloud does not pass; the reason says if it is not the first.
+    """
+    for other in others:
+        if other.n_vectors != cloud.n_vectors:
+            raise ValueError(
+                f"expected clouds of as many points, row by row of the same tokens, got {cloud.n_vectors} and "
+                f"{other.n_vectors}; take both from one probe"
+            )
+        if one_space and other.x.shape[1] != cloud.x.shape[1]:
+            raise ValueError(
+                f"expected points of one dimension, got {cloud.x.shape[1]} and {other.x.shape[1]}; across dimensions "
+                "take linear_cka or linearity"
+            )
+    check(cloud)
+    for other in others:
+        try:
+            check(other)
+        except Undefined as undefined:
+            raise Undefined(COMPARED_WITH + undefined.reason) from undefined
+
+
+def require_numbers(cloud: Cloud) -> None:
+    """Raise Undefined for a cloud without points, or with NaN or inf among them."""
+    if cloud.n_vectors == 0:
+        raise Undefined("0 points, at least 1 needed")
+    if found := cloud.once(_non_finite):
+        raise Undefined(f"the points contain {found}")
+
+
+def _non_finite(cloud: Cloud) -> str:
+    if torch.stack(torch.aminmax(cloud.x)).isfinite().all():
+        return ""
+    return "NaN" if cloud.x.isnan().any() else "inf"
+
+
+def row_pairs(cloud: Cloud, other: Cloud) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return blocks of matching rows of two clouds of one dimension, each small enough to convert to float64."""
+    return zip(row_chunks(cloud.x), row_chunks(other.x), strict=True)
+
+
+def cosines(cloud: Cloud, other: Cloud) -> Tensor:
+    """Return the cosine of the angle between the two vectors of each row, (n,) float64 in [-1, 1].
+
+    Raises:
+        Undefined: a vector is zero.
+    """
+    products, own, others = [], [], []
+    for rows, other_rows in row_pairs(cloud, other):
+        wide, other_wide = _scaled(rows)[0], _scaled(other_rows)[0]
+        products.append(torch.linalg.vecdot(wide, other_wide))
+        own.append(torch.linalg.vector_norm(wide, dim=1))
+        others.append(torch.linalg.vector_norm(other_wide, dim=1))
+    for prefix, norms in (("", torch.cat(own)), (COMPARED_WITH, torch.cat(others))):
+        if n_zero := int((norms == 0).sum()):
+            raise Undefined(f"{prefix}{n_zero} of {cloud.n_vectors} vectors are zero and have no direction")
+    return (torch.cat(products) / torch.cat(own) / torch.cat(others)).clamp(-1, 1)
+
+
+def lengths(rows: Tensor) -> Tensor:
+    """Return the Euclidean length of each row, (n,) float64."""
+    wide, factor = _scaled(rows)
+    return torch.linalg.vector_norm(wide, dim=1) * factor
+
+
+def _scaled(rows: Tensor) -> tuple[Tensor, Tensor | float]:
+    """Return rows in float64 whose squares do not overflow, and the factor divided out: (n,), or one for all."""
+    if rows.dtype != torch.float64:
+        return rows.double(), 1.0
+    largest = rows.abs().amax(1).clamp_min(torch.finfo(torch.float64).tiny)
+    return rows / largest[:, None], largest
 
 
 @nan_if_undefined
@@ -53,3 +146,153 @@ def mean_cosine(x: Tensor | Cloud) -> Tensor:
         if n_zero:
             raise Undefined(f"{int(n_zero)} of {n} vectors are zero and have no direction")
         return ((total @ total - n) / (n * (n - 1))).clamp_max(1)
+
+
+@mean_over_vectors
+def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
+    """Compute the mean cosine of a layer's vectors with the last layer's: ``A_l = mean_t cos(h_l(t), h_L(t))``.
+
+    Args:
+        x: points of the layer, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        last: points of the last layer of its stack, the same tokens in the same order, the same shape.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 for the last layer itself; NaN when
+        undefined. Accurate to 1e-15: all sums are in float64.
+
+    Raises:
+        ValueError: for another shape or dtype, or shapes that differ.
+
+    Invariant to a rotation that turns both, to a positive factor of either, also one for each token, and to the order
+    of the tokens. Not to translation: the cosine is taken from the origin, and a mean that all vectors of both layers
+    share raises it.
+    Undefined when a point contains NaN or inf, when one is zero, or when there are none.
+
+    Example:
+        >>> import torch
+        >>> last = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> alignment(torch.tensor([[3.0, 0.0], [5.0, 0.0]]), last).item()
+        0.5
+    """
+    cloud, last = as_cloud(x), as_cloud(last)
+    require_matched(require_numbers, cloud, last, one_space=True)
+    with full_precision(cloud.x.device):
+        return cosines(cloud, last)
+
+
+@mean_over_vectors
+def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
+    """Compute what one block adds to the alignment with the last layer: ``G_l = A_{l+1} - A_l``.
+
+    Args:
+        x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        following: points of layer l + 1, the same tokens in the same order, the same shape.
+        last: points of the last layer of its stack, likewise.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, a pure number in [-2, 2], positive where the block turns the vectors
+        towards the last layer; NaN when undefined. Accurate to 1e-15. All of a stack's add up to ``1 - A_0``.
+
+    Raises:
+        ValueError: for another shape or dtype, or shapes that differ.
+
+    Invariant as :func:`alignment` is. Undefined when a point contains NaN or inf, when one is zero, or when there are
+    none.
+
+    Example:
+        >>> import torch
+        >>> first, second = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+        >>> alignment_gradient(first, second, last=second).item()
+        1.0
+    """
+    cloud, following, last = as_cloud(x), as_cloud(following), as_cloud(last)
+    require_matched(require_numbers, cloud, following, last, one_space=True)
+    with full_precision(cloud.x.device):
+        return cosines(following, last) - cosines(cloud, last)
+
+
+@mean_over_vectors
+def norm(x: Tensor | Cloud) -> Tensor:
+    """Compute the mean Euclidean length of a layer's vectors: ``mean_t |h_l(t)|``.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, >= 0, in the units of the states; NaN when undefined. Accurate to a
+        relative 1e-14: all sums are in float64.
+
+    Raises:
+        ValueError: for another shape or dtype.
+
+    Invariant to rotation, to the order of the points and to columns of zeros; a factor of all points is one of the
+    result.
+    Undefined when a point contains NaN or inf, or when there are none.
+
+    Example:
+        >>> norm(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).item()
+        3.0
+    """
+    cloud = as_cloud(x)
+    require_numbers(cloud)
+    with full_precision(cloud.x.device):
+        return torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
+
+
+@mean_over_vectors
+def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
+    """Compute the mean Euclidean distance that one block moves the vectors: ``mean_t |h_{l+1}(t) - h_l(t)|``.
+
+    Args:
+        x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        following: points of layer l + 1, the same tokens in the same order, the same shape.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, >= 0, in the units of the states; NaN when undefined. Accurate to a
+        relative 1e-14 of what the two layers, as they were captured, differ by.
+
+    Raises:
+        ValueError: for another shape or dtype, or shapes that differ.
+
+    Invariant to a rotation or a translation of both, and to the order of the tokens; a factor of both is one of the
+    result.
+    Undefined when a point contains NaN or inf, or when there are none.
+
+    Example:
+        >>> step_length(torch.zeros(2, 2), torch.tensor([[3.0, 4.0], [0.0, 1.0]])).item()
+        3.0
+    """
+    cloud, following = as_cloud(x), as_cloud(following)
+    require_matched(require_numbers, cloud, following, one_space=True)
+    with full_precision(cloud.x.device):
+        moved = (lengths(after.double() - before) for before, after in row_pairs(cloud, following))
+        return torch.cat(list(moved))
+
+
+@mean_over_vectors
+def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
+    """Compute the mean cosine of a layer's vectors with the next layer's: ``mean_t cos(h_l(t), h_{l+1}(t))``.
+
+    Args:
+        x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        following: points of layer l + 1, the same tokens in the same order, the same shape.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 where the block changes no direction; NaN
+        when undefined. Accurate to 1e-15: all sums are in float64.
+
+    Raises:
+        ValueError: for another shape or dtype, or shapes that differ.
+
+    Invariant to a rotation that turns both, to a positive factor of either, also one for each token, and to the order
+    of the tokens; not to translation.
+    Undefined when a point contains NaN or inf, when one is zero, or when there are none.
+
+    Example:
+        >>> step_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[0.0, 5.0], [0.0, 1.0]])).item()
+        0.5
+    """
+    cloud, following = as_cloud(x), as_cloud(following)
+    require_matched(require_numbers, cloud, following, one_space=True)
+    with full_precision(cloud.x.device):
+        return cosines(cloud, following)

@@ -1,4 +1,4 @@
-"""The spectrum of a cloud's covariance, decomposed once for all that is read off it."""
+"""The spectrum of a cloud's covariance, and what is read off it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, as_cloud, full_precision, row_chunks
-from repdyn.kernels.undefined import nan_if_undefined
+from repdyn.kernels.cloud import Cloud, Frame, Undefined, as_cloud, full_precision, nan_if_undefined, row_chunks
 
 
 def spectrum_of(cloud: Cloud) -> Tensor:
@@ -149,3 +148,148 @@ def gram_matrix(x: Tensor, *, centred: bool = True) -> Tensor:
 def eigenvalues(gram: Tensor) -> Tensor:
     """Return the eigenvalues of a positive semidefinite matrix, descending."""
     return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0)
+
+
+# eigenvalues that a slope is fitted to, at least
+_LEAST = 10
+# Share of the largest eigenvalue down to which one is variance. Rounding makes up some 1e-14 of it, whether the points
+# are float32 or float64, and moves what is kept by less than a thousandth.
+_NO_VARIANCE = 1e-12
+
+
+@nan_if_undefined
+def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
+    """Compute the exponent of the power law ``l_i ~ i**-alpha`` by which a covariance's eigenvalues decay.
+
+    Minus the slope of the least-squares line of ``log(l_i)`` on ``log(i)`` over the ranks i from ``first`` to ``last``,
+    each weighted by ``1 / i`` because ranks crowd along a logarithmic axis. The largest eigenvalues, which seldom
+    follow the law of the rest, are left out by ``first``.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        first: rank of the first eigenvalue of the fit, the largest being 1.
+        last: rank of the last one. Where fewer than that stand above rounding (1e-12 of the largest), the fit ends with
+            them: compare clouds of at least ``last`` directions, or of one width.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, a pure number >= 0; NaN when undefined.
+
+    Raises:
+        ValueError: for another shape or dtype, or for ranks that leave fewer than 10 eigenvalues.
+
+    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Repeated points
+    count as often as they occur.
+    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, or when fewer than 10 eigenvalues
+    from ``first`` on stand above rounding.
+
+    Source: Agrawal, Mondal, Ghosh, Richards, alpha-ReQ: Assessing Representation Quality in Self-Supervised Learning by
+    measuring eigenspectrum decay, NeurIPS 35, 2022. Ranks and weights are the defaults of its authors' package, reptrix
+    0.1.0; the code of its experiments, fastssl, took ranks 4 to 100. The fit is that of Stringer et al., Nature
+    571:361, 2019.
+
+    Example:
+        >>> spokes = torch.arange(1.0, 65.0).rsqrt().diag()
+        >>> round(alpha_req(torch.cat([spokes, -spokes])).item(), 6)
+        1.0
+    """
+    cloud = as_cloud(x)
+    if not (isinstance(first, int) and isinstance(last, int) and 1 <= first <= last + 1 - _LEAST):
+        raise ValueError(
+            f"expected ranks first >= 1 and last >= first + {_LEAST - 1}, got first = {first} and last = {last}; "
+            f"a slope is fitted to {_LEAST} eigenvalues or more"
+        )
+    values = cloud.once(spectrum_of)
+    n_above = int((values > _NO_VARIANCE * values[0]).sum())
+    if n_above < first + _LEAST - 1:
+        raise Undefined(f"{n_above} eigenvalues stand above rounding, at least {first + _LEAST - 1} needed")
+    return -_slope(values[first - 1 : min(last, n_above)].log(), first)
+
+
+def _slope(heights: Tensor, first: int) -> Tensor:
+    """Return the slope of the weighted least-squares line through the heights over the logarithms of their ranks."""
+    ranks = torch.arange(first, first + len(heights), dtype=heights.dtype, device=heights.device)
+    weights = 1 / (ranks * (1 / ranks).sum())
+    steps = ranks.log() - weights @ ranks.log()
+    return (weights * steps) @ (heights - weights @ heights) / (weights @ steps.square())
+
+
+# tolerance on the share: sums of equal eigenvalues are rounded
+_ROUNDING = 1e-10
+
+
+@nan_if_undefined
+def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
+    """Compute the smallest number of principal directions that together hold a share of the variance of a point cloud.
+
+    The smallest m with ``l_1 + ... + l_m >= share * sum(l_i)``, over the eigenvalues of the covariance in descending
+    order. A whole number: its mean over batches need not be one.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        share: of the variance, in (0, 1).
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, a number of directions in [1, min(n_vectors - 1, dim)]; NaN when
+        undefined.
+
+    Raises:
+        ValueError: for another shape or dtype, or for ``share`` out of range.
+
+    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Repeated points
+    count as often as they occur.
+    Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
+
+    Source: Jolliffe, Principal Component Analysis, 2nd edition, 2002, section 6.1.1.
+
+    Example:
+        >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> components(square, share=0.5).item(), components(square, share=0.9).item()
+        (1.0, 2.0)
+    """
+    cloud = as_cloud(x)
+    if not 0 < share < 1:
+        raise ValueError(f"expected a share 0 < share < 1, got {share}; 90 % of the variance is share=0.9")
+    cumulative = cloud.once(spectrum_of).cumsum(0)
+    n_short = (cumulative[:-1] < (share - _ROUNDING) * cumulative[-1]).sum()
+    return (n_short + 1).to(torch.float64)
+
+
+@nan_if_undefined
+def isoscore(x: Tensor | Cloud) -> Tensor:
+    """Compute the evenness of the variance over all directions of the space: 0 on a line, 1 where no direction is
+    preferred.
+
+    ``((dim - |u - 1|**2 / 2)**2 - dim) / (dim**2 - dim)``, where u are the dim eigenvalues of the covariance (zeros
+    included) divided by their root mean square. That equals ``(p - 1) / (dim - 1)``, p being the participation ratio,
+    since ``|u - 1|**2 = 2 * dim - 2 * sqrt(dim * p)``; so it is computed. It orders clouds of one width as p does.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, a pure number in [0, 1], and no larger than
+        (n_vectors - 2) / (dim - 1); NaN when undefined.
+
+    Raises:
+        ValueError: for another shape or dtype.
+
+    Invariant to translation, rotation, uniform scaling and order of the points; columns of zeros lower it, for they
+    are directions that are not used. Repeated points count as often as they occur.
+    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, or when dim is 1.
+
+    Source: Rudman, Gillman, Rayne, Eickhoff, IsoScore: Measuring the Uniformity of Embedding Space Utilization,
+    Findings of ACL 2022, algorithm 1.
+
+    Example:
+        >>> import torch
+        >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> isoscore(square).item()
+        1.0
+        >>> isoscore(torch.nn.functional.pad(square, (0, 1))).item()
+        0.5
+    """
+    cloud = as_cloud(x)
+    ratio, dim = participation_ratio.or_raise(cloud), cloud.x.shape[1]
+    if dim == 1:
+        raise Undefined("the points have 1 dimension, at least 2 needed to compare directions")
+    return (ratio - 1) / (dim - 1)

@@ -1,15 +1,24 @@
-"""The rows of a model's input embedding, prepared for comparison with the tokens of all layers."""
+"""Tokens against the vocabulary: how much of its own input embedding a token's vector still shows."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import FLOAT_DTYPES, full_precision, row_chunks
+from repdyn.kernels.cloud import (
+    FLOAT_DTYPES,
+    Undefined,
+    full_precision,
+    mean_over_vectors,
+    nan_if_undefined,
+    product,
+    row_chunks,
+)
 
 # cached results: enough for the batches, subsets and states of a layer
 _CACHE_SIZE = 64
@@ -99,3 +108,289 @@ def row_norms(x: Tensor) -> Tensor:
 def _digest(values: Tensor) -> bytes:
     """Return a digest of the content: each metric has its own slices of a layer."""
     return hashlib.sha256(values.contiguous().view(torch.uint8).cpu().numpy().tobytes()).digest()
+
+
+# vectors compared with the table at a time
+_VECTOR_CHUNK = 2048
+# rows of the table at a time: their cosines with all vectors fit the cache of a CPU, or keep an accelerator busy
+_ROWS = {"cpu": 512, "cuda": 2048}
+# terms summed in float32 before the sum is added to others: the error grows with their number, not with dim
+_SUMMED = 128
+# cost of a single pair in float64, relative to a pair in a float64 product
+_PAIR_COST = 24
+# candidates for the k nearest beyond k
+_N_EXTRA = 8
+# coordinates of candidates in float64 at a time
+_CHUNK = 1 << 22
+
+
+def closer_rows(x: Tensor, cosines: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Count the rows of a vocabulary that have a larger cosine to each vector than the given one.
+
+    Args:
+        x: (n, dim) finite, none zero.
+        cosines: (n,) float64.
+
+    Returns:
+        (n,) int64. Cosines that differ by less than 4 (dim + 8) 2^-53, the accuracy of float64, count as equal:
+        copies of a row tie, whatever their length. Rows of zeros are never closer.
+    """
+    with full_precision(x.device):
+        limits = cosines + 4 * (x.shape[1] + 8) * 2.0**-53
+        parts = zip(x.split(_VECTOR_CHUNK), limits.split(_VECTOR_CHUNK), strict=True)
+        return torch.cat([_Cosines(vectors).count_above(limit, vocabulary) for vectors, limit in parts])
+
+
+def nearest_rows(x: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
+    """Return the rows of a vocabulary with the largest cosines to each vector.
+
+    Args:
+        x: (n, dim) finite, none zero, any floating dtype.
+        k: number of rows, at most that of the rows that are not zero.
+
+    Returns:
+        Cosines (n, k) float64, descending, and the indices of the rows (n, k) int64; equal cosines by index.
+        Of several that tie with the last one, any may be left out.
+
+    Raises:
+        ValueError: k is out of range.
+
+    Example:
+        >>> nearest_rows(torch.tensor([[3.0, 4.0]]), Vocabulary(torch.eye(2)), k=1)
+        (tensor([[0.8000]], dtype=torch.float64), tensor([[1]]))
+    """
+    n_rows = int(vocabulary.norms.gt(0).sum())
+    if not 1 <= k <= n_rows:
+        raise ValueError(f"expected k from 1 to the {n_rows} rows that are not zero, got {k}")
+    with full_precision(x.device):
+        found = [_Cosines(vectors).top_k(vocabulary, k) for vectors in x.split(_VECTOR_CHUNK)]
+    cosines, rows = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return cosines, rows
+
+
+class _Cosines:
+    """Cosines between some vectors and the rows of a vocabulary, a tile at a time."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.unit = unit_rows(x)
+        self.parts = [part.contiguous() for part in self.unit.float().split(_SUMMED, 1)]
+        self.n_rows = _ROWS["cpu" if x.device.type == "cpu" else "cuda"]
+        # Both factors are rounded, products summed in any order, the sums added: Higham, Accuracy and Stability of
+        # Numerical Algorithms, 2002, section 3.1. Accelerators may truncate instead of rounding.
+        roundoff = 2.0**-24 if x.device.type == "cpu" else 2.0**-23
+        self.error = 1.02 * roundoff * (min(_SUMMED, x.shape[1]) + len(self.parts) + 4)
+
+    def rounded(self, rows: Tensor) -> Tensor:
+        """Compute the cosines with a tile of unit rows (m, dim) float64.
+
+        Returns:
+            (n, m) float32, with an error of at most ``error``; NaN for a row of NaN.
+        """
+        columns = [part.contiguous() for part in rows.float().split(_SUMMED, 1)]
+        scores = product(self.parts[0], columns[0])
+        for left, right in zip(self.parts[1:], columns[1:], strict=True):
+            scores += product(left, right)
+        return scores
+
+    def count_above(self, limits: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """Count the rows of a vocabulary whose cosine to each vector exceeds its limit, (n,) int64."""
+        n_above = torch.zeros(len(self.unit), dtype=torch.int64, device=self.unit.device)
+        upper, lower = ((limits + sign * self.error).float().unsqueeze(1) for sign in (1, -1))
+        for _, rows in vocabulary.unit_tiles(self.n_rows, self.unit.device):
+            scores = self.rounded(rows)
+            # compared into floats, which are summed several times faster than bools
+            flags = torch.empty_like(scores)
+            above = torch.gt(scores, upper, out=flags).sum(1)
+            n_above += above.long()
+            is_uncertain = torch.gt(scores, lower, out=flags).sum(1) > above
+            if is_uncertain.any():
+                index = is_uncertain.nonzero().flatten()
+                n_above[index] += self._count_uncertain(
+                    index, scores[index], rows, limits[index], upper[index], lower[index]
+                )
+        return n_above
+
+    def _count_uncertain(
+        self, index: Tensor, scores: Tensor, rows: Tensor, limits: Tensor, upper: Tensor, lower: Tensor
+    ) -> Tensor:
+        """Count the rows of a tile between the bounds whose exact cosine exceeds the limit, for some vectors."""
+        above = scores > upper
+        vectors, columns = ((scores > lower) & ~above).nonzero().unbind(1)
+        if len(vectors) * _PAIR_COST > scores.numel():
+            return (self.unit[index] @ rows.T > limits.unsqueeze(1)).sum(1) - above.sum(1)
+        exact = torch.cat(
+            [
+                torch.linalg.vecdot(self.unit[index[some]], rows[others])
+                for some, others in zip(vectors.split(self.n_rows), columns.split(self.n_rows), strict=True)
+            ]
+        )
+        return vectors[exact > limits[vectors]].bincount(minlength=len(index))
+
+    def top_k(self, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
+        """Return the k largest cosines and their rows, both (n, k).
+
+        The candidates are found in float32 and computed in float64; vectors for which they are not proven to be
+        complete are searched in float64.
+        """
+        n_candidates = min(k + _N_EXTRA, vocabulary.n_rows)
+        scores, rows = self._candidates(vocabulary, n_candidates)
+        cosines = self._exact(vocabulary, rows)
+        # by index first: the second sort is stable
+        rows, by_index = rows.sort()
+        cosines, order = cosines.gather(1, by_index).sort(descending=True, stable=True)
+        cosines, rows = cosines[:, :k].clone(), rows.gather(1, order)[:, :k].clone()
+        if n_candidates < vocabulary.n_rows:
+            uncertain = (cosines[:, -1] < scores[:, -1] + self.error).nonzero().flatten()
+            for index in uncertain.split(32):
+                tiles = vocabulary.unit_tiles(self.n_rows, self.unit.device)
+                exact = torch.cat([self.unit[index] @ tile.T for _, tile in tiles], 1).nan_to_num_(-torch.inf)
+                values, columns = exact.sort(descending=True, stable=True)
+                cosines[index], rows[index] = values[:, :k], columns[:, :k]
+        return cosines, rows
+
+    def _candidates(self, vocabulary: Vocabulary, n_candidates: int) -> tuple[Tensor, Tensor]:
+        """Return the rows with the largest rounded cosines, (n, n_candidates), descending."""
+        best = self.parts[0].new_full((len(self.unit), n_candidates), -torch.inf)
+        rows = torch.zeros(best.shape, dtype=torch.int64, device=best.device)
+        for start, tile in vocabulary.unit_tiles(self.n_rows, best.device):
+            scores = self.rounded(tile).nan_to_num_(-torch.inf)
+            index = (scores.amax(1) > best[:, -1]).nonzero().flatten()
+            numbers = torch.arange(start, start + len(tile), device=best.device).expand(len(index), -1)
+            best[index], order = torch.cat([best[index], scores[index]], 1).topk(n_candidates)
+            rows[index] = torch.cat([rows[index], numbers], 1).gather(1, order)
+        return best, rows
+
+    def _exact(self, vocabulary: Vocabulary, rows: Tensor) -> Tensor:
+        """Return the cosines with the given rows (n, m) in float64, minus infinity for rows of zeros."""
+        at_a_time = max(1, _CHUNK // (rows.shape[1] * self.unit.shape[1]))
+        parts = zip(self.unit.split(at_a_time), rows.split(at_a_time), strict=True)
+        exact = [torch.linalg.vecdot(unit.unsqueeze(1), vocabulary.units(some).to(unit.device)) for unit, some in parts]
+        return torch.cat(exact).nan_to_num_(-torch.inf)
+
+
+@mean_over_vectors
+def token_cosine(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Compute the mean cosine of each token's vector to the token's own input embedding.
+
+    Args:
+        x: vectors, shape (n, dim), any floating dtype, any device.
+        ids: (n,) integers, which row of the vocabulary is each vector's own.
+        vocabulary: the input embeddings.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in [-1, 1]; NaN when undefined.
+
+    Raises:
+        ValueError: for another shape or dtype, or an id that is no row.
+
+    Invariant to the length of every vector and of every embedding, and to a rotation of both.
+    Undefined when the vectors or the embeddings contain NaN or inf, or have different dimensions, and when a vector or
+    the embedding of a token among them is zero.
+
+    Source: "token encodings across attention layers", an interactive exploration of RoBERTa.
+
+    Example:
+        >>> token_cosine(torch.tensor([[3.0, 4.0]]), torch.tensor([1]), Vocabulary(torch.eye(2))).item()
+        0.8
+    """
+    return token_cosines(x, ids, vocabulary)
+
+
+@nan_if_undefined
+def token_rank(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Compute the rank of a token's own input embedding among all, seen from the token's vector: the median over the
+    vectors.
+
+    The rank is the number of rows of the vocabulary with a larger cosine to the vector than its own row has, rows that
+    no token uses among them; 0 where the own row is the nearest. See :func:`token_ranks`.
+
+    Args and Raises: as for :func:`token_cosine`.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in [0, n_rows - 1]; NaN when undefined. Of an even number of vectors
+        it is the mean of the two in the middle.
+
+    Invariant, undefined, source: as :func:`token_cosine`.
+
+    Example:
+        >>> token_rank(torch.tensor([[3.0, 4.0]]), torch.tensor([0]), Vocabulary(torch.eye(2))).item()
+        1.0
+    """
+    ranks = token_ranks(x, ids, vocabulary).sort().values
+    return (ranks[(len(ranks) - 1) // 2] + ranks[len(ranks) // 2]).double() / 2
+
+
+@mean_over_vectors
+def token_top1_match(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Compute the share of the vectors to which no row of the vocabulary is closer than their token's own (rank 0).
+
+    Args and Raises: as for :func:`token_cosine`.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in [0, 1]; NaN when undefined.
+
+    Invariant, undefined, source: as :func:`token_cosine`.
+
+    Example:
+        >>> x = torch.tensor([[3.0, 4.0], [4.0, 3.0]])
+        >>> token_top1_match(x, torch.tensor([0, 0]), Vocabulary(torch.eye(2))).item()
+        0.5
+    """
+    return token_ranks(x, ids, vocabulary).eq(0).double()
+
+
+def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Return the cosine of each vector to its token's own row, (n,) float64.
+
+    Raises:
+        Undefined, ValueError: as for :func:`token_cosine` and its ``or_raise``.
+    """
+    _require_comparable(x, ids, vocabulary)
+    with full_precision(x.device):
+        pairs = zip(row_chunks(x), ids.split(len(row_chunks(x)[0])), strict=True)
+        own = [torch.linalg.vecdot(unit_rows(rows), vocabulary.units(some).to(x.device)) for rows, some in pairs]
+    cosines = torch.cat(own)
+    if bool((undefined := cosines.isnan()).any()):
+        token = int(ids[undefined.to(ids.device)][0])
+        if float(vocabulary.norms[token]) == 0:
+            raise Undefined(f"the input embedding of token {token} is zero")
+        raise Undefined(f"{int(undefined.sum())} of {len(x)} vectors are zero")
+    return cosines
+
+
+def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Count the rows of the vocabulary that are closer (cosine) to each vector than its token's own, (n,) int64.
+
+    Exact, with cosines that differ by less than 4 (dim + 8) 2^-53 counted as equal: copies of a row tie, whatever
+    their length. A row of zeros is never closer. Computed once for the same vectors and tokens.
+
+    Raises:
+        Undefined, ValueError: as for :func:`token_cosine` and its ``or_raise``.
+    """
+    _require_comparable(x, ids, vocabulary)
+    return vocabulary.once(_ranks, x, ids)
+
+
+def _ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    return closer_rows(x, token_cosines(x, ids, vocabulary), vocabulary)
+
+
+def _require_comparable(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> None:
+    if x.ndim != 2 or x.dtype not in FLOAT_DTYPES or ids.shape != x.shape[:1] or ids.is_floating_point():
+        raise ValueError(
+            "expected vectors of shape (n, dim) in a floating dtype and n integers as ids, got "
+            f"{tuple(x.shape)} of {x.dtype} and {tuple(ids.shape)} of {ids.dtype}"
+        )
+    if len(x) == 0:
+        raise Undefined("there are no vectors")
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary.n_rows:
+        raise ValueError(
+            f"expected ids from 0 to {vocabulary.n_rows - 1}, the rows of the vocabulary, got {int(ids.min())} to "
+            f"{int(ids.max())}"
+        )
+    if x.shape[1] != vocabulary.table.shape[1]:
+        raise Undefined(f"the input embeddings have {vocabulary.table.shape[1]} dimensions, the vectors {x.shape[1]}")
+    if not math.isfinite(x.abs().amax()):
+        raise Undefined(f"the vectors contain {'NaN' if bool(x.isnan().any()) else 'inf'}")
+    if vocabulary.problem:
+        raise Undefined(vocabulary.problem)

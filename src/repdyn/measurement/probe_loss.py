@@ -21,7 +21,7 @@ from torch import Tensor
 from repdyn.capture.output_head import OutputHead
 from repdyn.capture.states import LayerStates, States
 from repdyn.kernels import Undefined, full_precision
-from repdyn.kernels.prediction import Predictions, calibration_error, predict_targets
+from repdyn.kernels.lens import Predictions, calibration_error, predict_targets
 from repdyn.measurement.rows import OnError, mean_and_spread
 from repdyn.probe import Probe
 from repdyn.store.scalars import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS

@@ -18,8 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 from huggingface_hub import constants
 
 from repdyn.checkpoints.audit import models_to_audit
-from repdyn.checkpoints.suite_entries import Entry, read_folder
-from repdyn.checkpoints.suites import PublishedModel, find_models
+from repdyn.checkpoints.suites import Entry, PublishedModel, find_models, read_folder
 from repdyn.metrics import resolve
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.probe.views import SUBSETS

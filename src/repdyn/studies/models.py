@@ -22,7 +22,7 @@ from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub, choose_files
 from repdyn.checkpoints.loading import Loading, check_device, resolved_device
 from repdyn.checkpoints.local import checkpoints_folder
-from repdyn.checkpoints.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
+from repdyn.checkpoints.probes import context_length, has_tokenizer, load_tokenizer, tokenizer_files
 from repdyn.checkpoints.weights import load_model
 from repdyn.text.corpus import cache_directory
 

@@ -24,9 +24,8 @@ from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.loading import Loading
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.plan import Task
-from repdyn.checkpoints.probes import _config
+from repdyn.checkpoints.probes import _config, load_tokenizer
 from repdyn.checkpoints.run import measure_tasks
-from repdyn.checkpoints.tokenizers import load_tokenizer
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.utils.attempts import TimeoutRunner
 

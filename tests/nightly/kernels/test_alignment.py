@@ -7,7 +7,7 @@ from hostile import HOSTILE
 from pairs import DEVICES, NUMBERS, SCALES, normal, pair
 
 from repdyn.kernels import Cloud, Undefined
-from repdyn.kernels.alignment import alignment, alignment_gradient
+from repdyn.kernels.cosines import alignment, alignment_gradient
 
 
 def naive_cosines(x, y):

@@ -9,7 +9,7 @@ from hostile import HOSTILE
 from pairs import DEVICES, INVARIANCES, NUMBERS, SCALES, UNDEFINED, after_a_block, normal, pair
 
 from repdyn.kernels import Cloud, Undefined
-from repdyn.kernels.cka import linear_cka
+from repdyn.kernels.similarity import linear_cka
 
 
 def naive(x, y, debiased):
@@ -44,7 +44,7 @@ WAYS = {"features": torch.inf, "similarities": 0.0}
 
 @pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
-    monkeypatch.setattr(sys.modules["repdyn.kernels.cka"], "_FEW_FEATURES", WAYS[request.param])
+    monkeypatch.setattr(sys.modules["repdyn.kernels.similarity"], "_FEW_FEATURES", WAYS[request.param])
 
 
 FOUR_POINTS = sorted(set(HOSTILE) - {"n_3"})

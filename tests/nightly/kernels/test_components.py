@@ -3,7 +3,7 @@ import pytest
 import torch
 from hostile import HOSTILE
 
-from repdyn.kernels.components import components
+from repdyn.kernels.spectrum import components
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
 

@@ -5,7 +5,7 @@ from hostile import HOSTILE
 from reference.clouds import CLOUDS
 
 from repdyn.kernels import Cloud, Undefined
-from repdyn.kernels.isoscore import isoscore
+from repdyn.kernels.spectrum import isoscore
 
 SEVERAL_DIMENSIONS = sorted(set(HOSTILE) - {"d_1"})
 

@@ -6,7 +6,7 @@ from reference.clouds import CLOUDS
 from skdim.id import MLE
 
 from repdyn.kernels import Cloud, Undefined, gride, neighbours, two_nn
-from repdyn.kernels.levina_bickel import levina_bickel
+from repdyn.kernels.dimension import levina_bickel
 
 
 def naive_levina_bickel(points, k):

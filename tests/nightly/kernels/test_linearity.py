@@ -12,9 +12,9 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
 from repdyn.kernels import Cloud, Undefined
-from repdyn.kernels.linearity import linearity
+from repdyn.kernels.similarity import linearity
 
-MODULE = sys.modules["repdyn.kernels.linearity"]
+MODULE = sys.modules["repdyn.kernels.similarity"]
 
 
 def naive_unexplained(x, y):

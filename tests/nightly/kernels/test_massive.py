@@ -5,7 +5,7 @@ import pytest
 import torch
 from hostile import HOSTILE
 
-from repdyn.kernels.massive import massive_activation_share
+from repdyn.kernels.outliers import massive_activation_share
 
 
 def naive_share(points, magnitude=100, ratio=1000):

@@ -5,7 +5,7 @@ from hostile import HOSTILE
 from reference.clouds import uniform
 
 from repdyn.kernels import Cloud, Undefined
-from repdyn.kernels.power_law import alpha_req
+from repdyn.kernels.spectrum import alpha_req
 
 
 def naive_alpha_req(points, first, last):

@@ -8,7 +8,7 @@ from pairs import DEVICES, NUMBERS, SCALES, normal, pair
 from test_alignment import NONZERO, naive_cosines
 
 from repdyn.kernels import Cloud, Undefined
-from repdyn.kernels.steps import norm, step_cosine, step_length
+from repdyn.kernels.cosines import norm, step_cosine, step_length
 
 
 def naive_norm(x):

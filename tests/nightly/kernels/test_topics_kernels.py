@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from repdyn.kernels.cloud import Cloud, Undefined
-from repdyn.kernels.topics import (
+from repdyn.kernels.groups import (
     attention_topic_gap,
     topic_gap,
     topic_gap_dot,
@@ -65,7 +65,7 @@ def test_other_precisions_are_summed_in_float64(kind, dtype):
 def test_a_few_coordinates_at_a_time_are_all_of_them(kind, monkeypatch):
     x, ids, topics = labelled()
     whole = KERNELS[kind][0](x, ids, topics).item()
-    monkeypatch.setattr("repdyn.kernels.topics._CHUNK", 1)
+    monkeypatch.setattr("repdyn.kernels.groups._CHUNK", 1)
     assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(whole, rel=1e-12)
 
 
@@ -162,7 +162,7 @@ def test_attention_against_a_loop_over_pairs(mask, seed):
 def test_attention_head_by_head(monkeypatch):
     weights, ids, topics, _ = attention()
     whole = attention_topic_gap(weights, ids, topics).tolist()
-    monkeypatch.setattr("repdyn.kernels.topics._CHUNK", 1)
+    monkeypatch.setattr("repdyn.kernels.groups._CHUNK", 1)
     assert attention_topic_gap(weights, ids, topics).tolist() == pytest.approx(whole, rel=1e-12)
 
 

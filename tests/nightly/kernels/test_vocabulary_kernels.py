@@ -7,15 +7,15 @@ import torch
 from torch.nn.functional import normalize
 
 from repdyn.kernels import Undefined
-from repdyn.kernels.tokens import (
+from repdyn.kernels.vocabulary import (
+    Vocabulary,
+    nearest_rows,
     token_cosine,
     token_cosines,
     token_rank,
     token_ranks,
     token_top1_match,
 )
-from repdyn.kernels.vocabulary import Vocabulary
-from repdyn.kernels.vocabulary_search import nearest_rows
 
 DIM, N_ROWS, N_VECTORS = 48, 900, 60
 
@@ -135,7 +135,7 @@ def test_tiles_and_slices_leave_the_ranks_alone(monkeypatch):
     x, ids = tokens_of(table)
     whole = token_ranks(x, ids, Vocabulary(table))
     cosines, rows = nearest_rows(x, Vocabulary(table), 5)
-    module = importlib.import_module("repdyn.kernels.vocabulary_search")
+    module = importlib.import_module("repdyn.kernels.vocabulary")
     monkeypatch.setattr(module, "_ROWS", {"cpu": 7})
     monkeypatch.setattr(module, "_VECTOR_CHUNK", 11)
     assert torch.equal(token_ranks(x, ids, Vocabulary(table)), whole)

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from repdyn import Probe, measure
 from repdyn.capture.output_head import NO_LOGITS
-from repdyn.kernels.prediction import Predictions, calibration_error
+from repdyn.kernels.lens import Predictions, calibration_error
 from repdyn.measurement.probe_loss import MASKED_SHARE, NO_MASK, masked_tokens, next_tokens
 from repdyn.models import build_model
 from repdyn.store.scalars import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS

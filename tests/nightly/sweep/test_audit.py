@@ -17,7 +17,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 
 def files(content: Mapping[str, str], n_bytes: int = 10**9, day: int | None = None) -> Files:
     date = START.replace(day=day) if day else None
-    return {name: RemoteFile(n_bytes, sha256(text.encode()).hexdigest(), "", date) for name, text in content.items()}
+    return {name: RemoteFile(n_bytes, sha256(text.encode()).hexdigest(), date) for name, text in content.items()}
 
 
 def at(step: int, content: str | Mapping[str, str], name: str = "", **more) -> CheckpointFiles:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 
@@ -25,15 +24,8 @@ def test_no_network(hub, commits, command):
     for named in (["lab/model"], ["--suite", "pythia-14m"], ["lab/model", "--dry-run"]):
         status, out, err = command(*named)
         assert (status, out) == (1, "")
-        goes_on = "; the same command goes on from there"
-        assert re.fullmatch(rf"stopped: no connection to http://127.0.0.1:\d+ \(.*\){goes_on}\n", err)
-
-
-def test_offline_mode(hub, commits, command, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    huggingface_hub.close_session()
-    status, _, err = command("lab/model")
-    assert (status, err) == (1, "stopped: the hub cannot be used, because HF_HUB_OFFLINE is set; unset it\n")
+        assert err.startswith("stopped: no connection to http://127.0.0.1:")
+        assert "HF_HUB_OFFLINE=1" in err
 
 
 def test_the_network_fails_during_a_sweep(hub, commits, command, monkeypatch):

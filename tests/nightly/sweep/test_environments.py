@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 from hub_server import HubServer
 
 from repdyn import open_store
-from repdyn.checkpoints import run as loop
 
 # as in a container that runs under a number without an entry in its passwd
 NOBODY = """
@@ -58,27 +56,6 @@ def test_a_user_without_a_home(hub: HubServer, commits, tmp_path):
     assert "error: expected ~ or ~NAME of a user with a home directory" in errors
     assert "Set HOME, or REPDYN_CACHE to a folder" in errors
     assert open_store(tmp_path / "sweeps").steps("lab/model") == [8]
-
-
-def test_a_store_that_is_deleted_while_checkpoints_are_measured(hub, commits, command, tmp_path, monkeypatch):
-    """What it held is measured again, and said; nothing is reported as measured that is not there."""
-    measure, n_measured = loop.measure_checkpoint, []
-
-    def measure_and_delete(task, *arguments):
-        timing = measure(task, *arguments)
-        n_measured.append(task.target.step)
-        if len(n_measured) == 2:
-            shutil.rmtree(tmp_path / "store")
-        return timing
-
-    monkeypatch.setattr(loop, "measure_checkpoint", measure_and_delete)
-    status, _, errors = command("lab/model", "--store", "store")
-    assert status == 0, errors
-    assert n_measured == [0, 8, 16, 0, 8]
-    assert "2 measured checkpoints are no longer in store, which was deleted or changed meanwhile" in errors
-    store = open_store(tmp_path / "store")
-    assert store.steps("lab/model") == [0, 8, 16]
-    assert len(list((tmp_path / "store" / "probes").iterdir())) == 1
 
 
 def test_a_disk_that_is_full_when_the_probe_is_saved(hub, commits, command, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from repdyn.capture.prepared_model import prepare
 from repdyn.capture.states import LayerStates
 from repdyn.checkpoints.errors import model_errors
 from repdyn.kernels import Cloud, Undefined, full_precision
-from repdyn.kernels.matched import cosines
+from repdyn.kernels.cosines import cosines
 from repdyn.probe import Probe
 from repdyn.probe.class_names import class_names
 from repdyn.studies.convergence.generated_sentences import sentence_probe

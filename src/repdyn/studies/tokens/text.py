@@ -17,9 +17,7 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.checkpoints.errors import model_errors
 from repdyn.kernels import full_precision
-from repdyn.kernels.tokens import token_cosines, token_ranks
-from repdyn.kernels.vocabulary import Vocabulary, unit_rows
-from repdyn.kernels.vocabulary_search import nearest_rows
+from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_cosines, token_ranks, unit_rows
 from repdyn.studies.driver import text_probe
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.tokens.sentences import CAPTURES, comparable, embedding_table, states_of
@@ -84,7 +82,7 @@ def class_rows(x: Tensor, ids: Tensor, vocabulary: Vocabulary, classes: Mapping[
         rank 0).
 
     Raises:
-        Undefined: as :func:`repdyn.kernels.tokens.token_cosines`.
+        Undefined: as :func:`repdyn.kernels.vocabulary.token_cosines`.
     """
     cosines, ranks = token_cosines(x, ids, vocabulary).cpu().numpy(), token_ranks(x, ids, vocabulary).cpu().numpy()
     found = []

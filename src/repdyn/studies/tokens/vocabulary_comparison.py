@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from repdyn.kernels.tokens import token_cosines, token_ranks
-from repdyn.kernels.vocabulary import Vocabulary
-from repdyn.kernels.vocabulary_search import nearest_rows
+from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_cosines, token_ranks
 
 State: TypeAlias = Literal["block", "attention"]
 """After a block (layer 0: what enters the first one), or after its attention."""

@@ -1,4 +1,4 @@
-"""Sweeps on Ray workers: the results of one process, lost workers, the disk budget and interruptions."""
+"""Sweeps on Ray workers: the results of one process, lost workers and interruptions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from repdyn.checkpoints.plan import partition_tasks
 from repdyn.checkpoints.ray_engine import sweep_with_ray
 from repdyn.checkpoints.run import store_failure
 from repdyn.cli import main as cli
-from repdyn.models import build_model
 from repdyn.store import Store
 
 pytestmark = pytest.mark.process
@@ -115,44 +114,11 @@ def test_identical_failures_end_the_sweep(cluster, hub, tasks, store, options, t
 
 def test_no_network_in_a_worker_ends_the_sweep(tasks, store, options, monkeypatch, capfd):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # only workers read it now
-    with pytest.raises(
-        SweepStoppedError, match="^the hub cannot be used, because HF_HUB_OFFLINE is set; unset it$"
-    ) as raised:
+    with pytest.raises(SweepStoppedError, match="HF_HUB_OFFLINE") as raised:
         sweep_with_ray(tasks, store, options("--workers", "1"), Hub())
     assert type(raised.value) is SweepStoppedError
     assert "Traceback" not in "".join(capfd.readouterr())
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
-
-
-def test_the_disk_budget_is_shared_by_all_workers(hub, published, probe, store, options, tmp_path):
-    """On a local cluster with a budget for one checkpoint, and one checkpoint that is larger than it."""
-    size = sum(path.stat().st_size for path in published[0].glob("[cgm]*"))  # configurations and model
-    sizes = {"vocab_size": 260, "hidden_size": 64, "n_layers": 2, "n_heads": 2, "context_length": 12}
-    build_model("gpt_neox", **sizes).save_pretrained(tmp_path / "large")
-    hub.publish("lab/model", "step48", tmp_path / "large")
-    tasks = [task for task in find_tasks(probe) if task.target.step in {0, 8, 16, 48}]
-    for task in tasks[:-1]:
-        slow(hub, task, bytes_per_second=140_000)
-    n_folders: list[int] = []
-
-    def look() -> None:
-        n_folders.append(len(list((tmp_path / "downloads").glob("*/*/*"))))
-
-    def on_sigterm(*_: object) -> None:
-        """A signal handler of the calling program."""
-
-    before = signal.signal(signal.SIGTERM, on_sigterm)
-    try:
-        with repeatedly(look):
-            report = sweep_with_ray(tasks, store, options("--max-disk", str(int(1.5 * size))), Hub())
-            assert signal.getsignal(signal.SIGTERM) is on_sigterm
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert max(n_folders) == 1
-    assert {task.target.step for task in report.measured} == {0, 8, 16}
-    assert [task for task, _ in report.failed] == tasks[-1:]
-    budget = f"{1.5 * size / 1e9:.3g}"
-    assert f"GB, more than the {budget} GB of --max-disk" in report.failed[0][1]
 
 
 @pytest.mark.once

@@ -1,0 +1,458 @@
+"""How alike two clouds of the same tokens are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from repdyn.kernels.cloud import (
+    Cloud,
+    Frame,
+    Undefined,
+    as_cloud,
+    centre,
+    full_precision,
+    nan_if_undefined,
+    product,
+    row_chunks,
+)
+from repdyn.kernels.cosines import COMPARED_WITH, require_matched, require_numbers
+from repdyn.kernels.neighbours import cloud_neighbours
+
+# total dimension of both clouds, relative to the number of points, up to which products of features are cheaper
+_FEW_FEATURES = 0.25
+# points up to which similarities are computed in float64: if a few of them are huge, float32 has an error of 1e-3 for
+# five points, 1e-5 for five hundred
+_FEW_POINTS = 1024
+# rows that are multiplied at once, to features and to similarities
+_ROWS, _BLOCK = 1024, 256
+# similarities below this share of the points' squared lengths are rounding errors
+_NEGLIGIBLE = 1e-6
+
+
+@nan_if_undefined
+def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -> Tensor:
+    """Compute linear centred kernel alignment: the correlation of the similarities within one cloud with those within
+    another.
+
+    ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` with ``K = A A.T`` and ``L = B B.T``. Debiased, HSIC is the unbiased
+    estimate: without the diagonals, and centred so that it is zero on average for independent clouds. Otherwise it is
+    ``|A.T B|**2`` of the centred points, which for such clouds is about ``d / (n + d)``.
+
+    Args:
+        a: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        b: points of the same tokens in the same order, shape (n_vectors, any dim).
+        debiased: compare across numbers of points and dimensions; False gives the published form of 2019.
+
+    Returns:
+        0-d float64 tensor on the device of ``a``, a pure number in [-1, 1] ([0, 1] where not debiased), 1 for the same
+        cloud rotated, shifted or scaled; NaN when undefined. Accurate to 1e-6, to 1e-12 for float64 points.
+
+    Raises:
+        ValueError: for another shape or dtype, or other numbers of points.
+
+    Invariant to translation, rotation, uniform scaling and columns of zeros, of either alone, and to the order of the
+    tokens. Not to other linear maps: directions count by their variance, so that a few large ones decide.
+    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, or fewer than 4 are given; debiased
+    also when no two points of a cloud are more alike than any other two.
+
+    Source: Kornblith, Norouzi, Lee, Hinton, Similarity of Neural Network Representations Revisited, ICML 2019; the
+    estimate of HSIC is equation 5 of Song, Smola, Gretton, Bedo, Borgwardt, JMLR 13, 2012, in the form of inner
+    products of U-centred matrices (Székely, Rizzo, Annals of Statistics 42, 2014). Why it is the default: Murphy,
+    Zylberberg, Fyshe, Correcting Biased Centered Kernel Alignment Measures, arXiv 2405.01012, 2024.
+
+    Example:
+        >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> turned = square @ torch.tensor([[0.0, 3.0], [-3.0, 0.0]]) + 7
+        >>> round(linear_cka(square, turned).item(), 9)
+        1.0
+        >>> round(linear_cka(square, square[:, :1], debiased=False).item(), 6)
+        0.707107
+    """
+    a, b = as_cloud(a), as_cloud(b)
+    require_matched(Cloud.require_defined, a, b)
+    if a.n_vectors < 4:
+        raise Undefined(f"{a.n_vectors} points, at least 4 needed")
+    with full_precision(a.x.device):
+        few = a.x.shape[1] + b.x.shape[1] <= _FEW_FEATURES * a.n_vectors
+        if few or a.n_vectors <= _FEW_POINTS:
+            x, y = centre(a.x, torch.float64), centre(b.x, torch.float64)
+        else:
+            x, y = a.centred, b.centred
+        own, common, other = (_by_features if few else _by_similarities)(x, y, debiased)
+        for prefix, similarity, points in (("", own, x), (COMPARED_WITH, other, y)):
+            if similarity <= (_NEGLIGIBLE * torch.linalg.vector_norm(points, dtype=torch.float64).square()) ** 2:
+                raise Undefined(f"{prefix}no two points are more alike than any other two")
+        return (common / own.sqrt() / other.sqrt()).clamp(-1, 1)
+
+
+def _by_features(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
+    """Return <K, K>, <K, L> and <L, L> of the centred matrices of similarities, (3,) float64.
+
+    ``<A A.T, B B.T> = |A.T B|**2``; what the diagonals and the centring take away is known from sums over the points.
+    """
+    n = len(x)
+    per_row, in_all = (n - 2, (n - 1) * (n - 2)) if debiased else (n, n**2)
+    of_x, of_y = ((points, _squares(points), _sums(points, debiased)) for points in (x, y))
+    products = []
+    for (one, squares, sums), (another, others, other_sums) in ((of_x, of_x), (of_x, of_y), (of_y, of_y)):
+        features = torch.zeros(one.shape[1], another.shape[1], dtype=torch.float64, device=x.device)
+        for rows, other_rows in zip(one.split(_ROWS), another.split(_ROWS), strict=True):
+            features.addmm_(rows.double().mT, other_rows.double())
+        diagonal = squares @ others if debiased else 0.0
+        centring = sums.sum() * other_sums.sum() / in_all - 2 / per_row * (sums @ other_sums)
+        products.append(features.square().sum() - diagonal + centring)
+    return torch.stack(products)
+
+
+def _by_similarities(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
+    """Return the same as :func:`_by_features`, from blocks of rows of the matrices on and above the diagonal."""
+    n = len(x)
+    per_row, in_all = (n - 2, (n - 1) * (n - 2)) if debiased else (n, n**2)
+    sums = (_sums(points, debiased) for points in (x, y))
+    # subtracted from each row and each column, these make all sums zero
+    offsets = [of_rows / per_row - of_rows.sum() / (2 * in_all) for of_rows in sums]
+    totals = torch.zeros(3, dtype=torch.float64, device=x.device)
+    for start in range(0, n, _BLOCK):
+        own, other = (
+            product(points[start : start + _BLOCK], points[start:])
+            .double()
+            .sub_(offset[start : start + _BLOCK, None])
+            .sub_(offset[start:])
+            for points, offset in zip((x, y), offsets, strict=True)
+        )
+        if debiased:
+            own.diagonal().zero_()
+            other.diagonal().zero_()
+        side = len(own)
+        for number, (one, another) in enumerate(((own, own), (own, other), (other, other))):
+            # blocks off the diagonal count twice, for their mirror images
+            square = one[:, :side].flatten() @ another[:, :side].flatten()
+            totals[number] += 2 * (one.flatten() @ another.flatten()) - square
+    return totals
+
+
+def _squares(points: Tensor) -> Tensor:
+    """Return the diagonal of the similarities, (n,) float64."""
+    return torch.cat([rows.double().square().sum(1) for rows in row_chunks(points)])
+
+
+def _sums(points: Tensor, debiased: bool) -> Tensor:
+    """Return the sum of each row of the similarities, (n,) float64; debiased, without the diagonal."""
+    total = sum((rows.double().sum(0) for rows in row_chunks(points)), torch.zeros(()))
+    sums = torch.cat([rows.double() @ total for rows in row_chunks(points)])
+    return sums - _squares(points) if debiased else sums
+
+
+@nan_if_undefined
+def procrustes_distance(a: Tensor | Cloud, b: Tensor | Cloud) -> Tensor:
+    """Compute the squared distance between two clouds after the rotation that brings them closest to each other.
+
+    ``min_R |A - B R|**2 = 2 - 2 * nuclear_norm(A.T B)``, with A and B centred and divided by their Frobenius norms, and
+    R orthogonal.
+
+    Args:
+        a: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        b: points of the same tokens in the same order, shape (n_vectors, any dim). The narrower cloud counts as if it
+            had columns of zeros.
+
+    Returns:
+        0-d float64 tensor on the device of ``a``, a pure number in [0, 2]: 0 for the same cloud rotated, shifted or
+        scaled, 2 where no coordinate of one correlates with one of the other; NaN when undefined. The error is below
+        1e-12. Unrelated clouds lie below 2, the more so the more dimensions they have for their points.
+
+    Raises:
+        ValueError: for another shape or dtype, or other numbers of points.
+
+    Invariant to translation, rotation, reflection, uniform scaling and columns of zeros, of either alone, to the order
+    of the tokens, and to the order of the clouds. Its square root satisfies the triangle inequality.
+    Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
+
+    Source: Ding, Denain, Steinhardt, Grounding Representation Similarity Through Statistical Testing, NeurIPS 34, 2021,
+    section 2; the minimum is Schönemann's, Psychometrika 31:1, 1966.
+
+    Example:
+        >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> turned = square @ torch.tensor([[0.0, 3.0], [-3.0, 0.0]]) + 7
+        >>> round(procrustes_distance(square, turned).item(), 9)
+        0.0
+        >>> round(procrustes_distance(square, square[:, :1]).item(), 6)
+        0.585786
+    """
+    a, b = as_cloud(a), as_cloud(b)
+    require_matched(Cloud.require_defined, a, b)
+    with full_precision(a.x.device):
+        frames = Frame.fit(a.x), Frame.fit(b.x)
+        products = torch.zeros(a.x.shape[1], b.x.shape[1], dtype=torch.float64, device=a.x.device)
+        squares = torch.zeros(2, dtype=torch.float64, device=a.x.device)
+        for pair in zip(a.x.split(_ROWS), b.x.split(_ROWS), strict=True):
+            own, other = (frame.transform(rows) for frame, rows in zip(frames, pair, strict=True))
+            products.addmm_(own.mT, other)
+            squares += torch.stack([own.square().sum(), other.square().sum()])
+        # one norm after the other: their product need not be representable
+        correlations = torch.linalg.svdvals(products / squares[0].sqrt() / squares[1].sqrt())
+        return (2 - 2 * correlations.sum()).clamp(0, 2)
+
+
+_MOST = 63
+# relative difference up to which two distances count as equal: ten times the accuracy of the neighbour search
+_TIE = 1e-9
+# tokens whose neighbours are compared at once
+_COMPARED_AT_ONCE = 4096
+
+
+@nan_if_undefined
+def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated: bool = True) -> Tensor:
+    """Compute the share of common tokens among each token's k nearest neighbours in two clouds, calibrated by chance.
+
+    With N_a(i), N_b(i) the k nearest neighbours of token i, the overlap is ``mean_i(|N_a(i) & N_b(i)|) / k``. If those
+    of b were k tokens at random, out of the m_i that may be neighbours of i, its expectation would be
+    ``chance = mean_i(k / m_i)``; calibrated, the value is ``(overlap - chance) / (1 - chance)``.
+
+    Without groups m_i = n - 1, and ``chance`` is the exact mean of the overlap over all permutations of the rows of b.
+    With groups, m_i leaves out the own group of i; for groups of equal size ``chance`` is the exact mean over all
+    permutations that keep groups together. A permutation across groups would pair a token with neighbours from its own
+    group, which neither cloud allows, and thus understate chance.
+
+    Args:
+        a: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them, with or without groups.
+        b: points of the same tokens in the same order, shape (n_vectors, any dim), with the same groups.
+        k: number of neighbours, 1 to 63.
+        calibrated: False gives the overlap itself, which grows with k / n for unrelated clouds.
+
+    Returns:
+        0-d float64 tensor on the device of ``a``, a pure number in [-1, 1] ([0, 1] where not calibrated): 1 for the
+        same neighbours, 0 on average for unrelated clouds; NaN when undefined. Tokens whose k-th and next neighbour are
+        equally far in either cloud, to 1e-9, are left out of the mean: which of them is nearer is not determined.
+
+    Raises:
+        ValueError: for another shape or dtype, other numbers of points, other groups, or another ``k``.
+
+    Invariant to translation, rotation, uniform scaling and columns of zeros, of either alone, to the order of the
+    tokens, and to names of the groups. A token whose vector equals an earlier one in either cloud is left out of both.
+    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when a token has fewer than k
+    and one others outside its group that are left, or when ties leave out more than half of the tokens.
+
+    Source: Huh, Cheung, Wang, Isola, The Platonic Representation Hypothesis, ICML 2024, appendix A (the overlap, with
+    k = 10). The calibration has the form of Cohen's kappa (Educational and Psychological Measurement 20:37, 1960).
+
+    Example:
+        >>> line = torch.arange(100.0)[:, None] ** 1.1
+        >>> mutual_knn(line, -3 * line).item()
+        1.0
+    """
+    a, b = as_cloud(a), as_cloud(b)
+    if not isinstance(k, int) or not 1 <= k <= _MOST:
+        raise ValueError(f"expected k from 1 to {_MOST}, got {k}; it counts the neighbours of each token")
+    _require_same_groups(a, b)
+    require_matched(Cloud.require_defined, a, b)
+    with full_precision(a.x.device):
+        kept = _distinct_in_both(a, b)
+        a, b = _restricted(a, kept), _restricted(b, kept)
+        n_possible = _n_possible(a)
+        if k >= (fewest := int(n_possible.min())):
+            raise Undefined(
+                f"a token has {fewest} others that it could be next to, distinct in both clouds and outside its group, "
+                f"at least {k + 1} needed"
+            )
+        (own, is_determined), (other, is_also) = (_nearest_sets(cloud, k) for cloud in (a, b))
+        compared = is_determined & is_also
+        if 2 * (n_compared := int(compared.sum())) < a.n_unique:
+            raise Undefined(f"for {a.n_unique - n_compared} of {a.n_unique} tokens neighbours {k} and {k + 1} are tied")
+        overlap = _n_shared(own[compared], other[compared]) / (k * n_compared)
+        if not calibrated:
+            return overlap
+        chance = (k / n_possible[compared].double()).mean()
+        return (overlap - chance) / (1 - chance)
+
+
+def _require_same_groups(a: Cloud, b: Cloud) -> None:
+    if a.groups is b.groups:
+        return
+    if a.groups is None or b.groups is None or not torch.equal(a.groups, b.groups):
+        raise ValueError(
+            "expected both clouds to have the same groups, row by row, or none; give the groups of one to the other"
+        )
+
+
+def _distinct_in_both(a: Cloud, b: Cloud) -> Tensor | None:
+    """Return the rows that are the first of their kind in both clouds, ascending; None if all are."""
+    if a.repeats is None and b.repeats is None:
+        return None
+    is_first = torch.zeros(2, a.n_vectors, dtype=torch.bool, device=a.x.device)
+    for mask, cloud in zip(is_first, (a, b), strict=True):
+        mask[... if cloud.repeats is None else cloud.repeats.first] = True
+    return is_first.all(0).nonzero().flatten()
+
+
+def _restricted(cloud: Cloud, kept: Tensor | None) -> Cloud:
+    """Return the cloud of these rows; the cloud itself if they are its distinct ones."""
+    if kept is None or len(kept) == cloud.n_unique:  # whose neighbours may be known
+        return cloud
+    return Cloud(cloud.x[kept], groups=None if cloud.groups is None else cloud.groups[kept])
+
+
+def _n_possible(cloud: Cloud) -> Tensor:
+    """Return for each distinct point the number of others outside its group, (n_unique,) int64."""
+    groups = cloud.distinct_groups
+    if groups is None:
+        return torch.full((cloud.n_unique,), cloud.n_unique - 1, device=cloud.x.device)
+    _, group, sizes = groups.unique(return_inverse=True, return_counts=True)
+    return cloud.n_unique - sizes[group]
+
+
+def _nearest_sets(cloud: Cloud, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k nearest neighbours, (n_unique, k) indices, and whether the next one is farther, (n_unique,) bool."""
+    distances, indices = cloud_neighbours(cloud, k + 1)
+    return indices[:, :k], distances[:, k] > distances[:, k - 1] * (1 + _TIE)
+
+
+def _n_shared(neighbours: Tensor, others: Tensor) -> Tensor:
+    """Return how many entries of each row are in the same row of the other, 0-d float64; both (n, k)."""
+    pairs = zip(neighbours.split(_COMPARED_AT_ONCE), others.split(_COMPARED_AT_ONCE), strict=True)
+    return torch.stack([(own[:, :, None] == other[:, None]).sum() for own, other in pairs]).sum().double()
+
+
+Of: TypeAlias = Literal["state", "step"]
+
+# Smallest squared pivot of the Cholesky factor of columns of unit length: above the first, the residual is accurate as
+# a difference; above the second, the solve is accurate; below, the smallest eigenvalues are cut off.
+_WELL_CONDITIONED, _SOLVABLE = 1e-6, 1e-9
+# eigenvalues up to this are rounding errors of float32 states
+_NOISE = 1e-11
+# deviation from the mean, relative to the largest magnitude, that counts as none
+_CONSTANT = 1e-12
+
+
+@nan_if_undefined
+def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state", adjusted: bool = False) -> Tensor:
+    """Compute the share of the variance of a layer that the best linear map of the layer before it explains.
+
+    ``1 - min_A |X~ A - Y~|_F**2`` with ``X~, Y~`` centred and divided by their Frobenius norms.
+
+    Args:
+        x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        following: points of layer l + 1, the same tokens in the same order, shape (n_vectors, any dim).
+        of: what is explained: "state", the next layer itself; or "step", what the block adds, ``Y - X``, which leaves
+            out the share that comes by the residual stream.
+        adjusted: the fit uses up one point for each dimension, so that unrelated clouds have a linearity of
+            ``rank / (n_vectors - 1)``. True takes that off, as the adjusted R squared does: 0 on average for these.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, a pure number in [0, 1] (adjusted, at most 1, and below 0 for a fit
+        worse than by chance); NaN when undefined. Accurate to 1e-9. Directions that carry less than 1e-11 of the
+        variance of a column, all of them scaled alike, count as rounding and are not used.
+
+    Raises:
+        ValueError: for another shape or dtype, other numbers of points, or another ``of``.
+
+    Invariant to translation and to the order of the tokens; to any invertible linear map of ``x`` (of "state"), and to
+    rotation and uniform scaling of ``following``.
+    Undefined when the points contain NaN or inf, when fewer than dim + 2 of ``x`` differ (any next layer would be a
+    linear map of it), or when what is to be explained is constant. Of a constant next layer the step is -X and a
+    constant, which is linear: 1.
+
+    Source: Razzhigaev et al., Your Transformer is Secretly Linear, ACL 2024, section 3; their similarity without
+    the residual is that of "step".
+
+    Example:
+        >>> x = torch.tensor([[-3.0], [-1.0], [1.0], [3.0]])
+        >>> round(linearity(x, 2 * x + 5).item(), 9), round(linearity(x, x**3).item(), 6)
+        (1.0, 0.921096)
+    """
+    cloud, following = as_cloud(x), as_cloud(following)
+    if of not in ("state", "step"):
+        raise ValueError(f'expected of="state" or of="step", got {of!r}')
+    if of == "step":
+        # the next layer may be constant: the step is then -X and a constant
+        require_matched(require_numbers, cloud, following, one_space=True)
+        cloud.require_defined()
+        if following.n_unique == 1:
+            return torch.ones((), dtype=torch.float64, device=cloud.x.device)
+    else:
+        require_matched(Cloud.require_defined, cloud, following)
+    dim = cloud.x.shape[1]
+    if cloud.n_unique < dim + 2:
+        raise Undefined(
+            f"{cloud.n_unique} distinct of {cloud.n_vectors} points in {dim} dimensions, at least {dim + 2} needed"
+        )
+    fit = cloud.once(_Fit(following))
+    total = fit.totals[of]
+    if total <= _CONSTANT**2 * following.x.numel():
+        raise Undefined(f"the {of} to be explained is the same for all points")
+    freedom = (cloud.n_vectors - 1) / (cloud.n_vectors - 1 - fit.rank) if adjusted else 1.0
+    return 1 - fit.residual / total * freedom
+
+
+class _Fitted(NamedTuple):
+    residual: Tensor
+    """Sum of the squared residuals of the best map, the same for state and step."""
+    totals: dict[str, Tensor]
+    """Sum of squares about the mean, of the state and of the step."""
+    rank: int
+    """Number of directions that the map uses."""
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Least squares in float64, as a function of the layer that explains."""
+
+    following: Cloud
+
+    def __call__(self, cloud: Cloud) -> _Fitted:
+        with full_precision(cloud.x.device):
+            totals: dict[str, Tensor] = {}
+            for _, explained in self._blocks(cloud):
+                totals = {of: totals.get(of, 0.0) + rows.square().sum() for of, rows in explained.items()}
+            # both have the same residual; the smaller one has less cancellation
+            return self._fitted(cloud, min(totals, key=lambda of: totals[of].item()), totals)
+
+    def _fitted(self, cloud: Cloud, of: str, totals: dict[str, Tensor]) -> _Fitted:
+        gram = torch.zeros(cloud.x.shape[1], cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
+        cross = gram.new_zeros(cloud.x.shape[1], self.following.x.shape[1])
+        for x, explained in self._blocks(cloud):
+            gram.addmm_(x.mT, x)
+            cross.addmm_(x.mT, explained[of])
+        # columns of unit length, for accuracy; a constant one, up to the rounding of its mean, explains nothing and is
+        # replaced by one orthogonal to all others
+        lengths = gram.diagonal().sqrt()
+        constant = lengths <= _CONSTANT * len(cloud.x) ** 0.5 * cloud.once(_frame).mean.abs()
+        weights = (1 / lengths).masked_fill(constant, 0)[:, None]
+        gram, cross = gram * weights * weights.mT, cross * weights
+        gram.diagonal()[constant] = 1
+        n_constant = int(constant.sum())
+        factor, failed = torch.linalg.cholesky_ex(gram)
+        pivot = 0.0 if failed else factor.diagonal().min().square().item()
+        if pivot > _WELL_CONDITIONED:
+            explained_squares = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum()
+            return _Fitted((totals[of] - explained_squares).clamp_min(0), totals, len(gram) - n_constant)
+        best, rank = (torch.cholesky_solve(cross, factor), len(gram)) if pivot > _SOLVABLE else _least_norm(gram, cross)
+        # computed from the residuals: the error of the map enters squared
+        residuals = [(explained[of] - x @ (best * weights)).square().sum() for x, explained in self._blocks(cloud)]
+        return _Fitted(torch.stack(residuals).sum(), totals, rank - n_constant)
+
+    def _blocks(self, cloud: Cloud) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Yield rows of the layer and of what it explains, centred, in float64."""
+        frame, following_frame = cloud.once(_frame), self.following.once(_frame)
+        for before, after in zip(cloud.x.split(_ROWS), self.following.x.split(_ROWS), strict=True):
+            x, y = frame.transform(before), following_frame.transform(after)
+            explained = {"state": y}
+            if x.shape == y.shape:
+                explained["step"] = y - x * (following_frame.scale / frame.scale)
+            yield x, explained
+
+
+def _frame(cloud: Cloud) -> Frame:
+    return Frame.fit(cloud.x)
+
+
+def _least_norm(gram: Tensor, cross: Tensor) -> tuple[Tensor, int]:
+    """Return the map of least norm without noise directions, and the number of directions it uses."""
+    values, vectors = torch.linalg.eigh(gram)
+    kept = values > _NOISE
+    vectors = vectors[:, kept]
+    return vectors @ ((vectors.mT @ cross) / values[kept, None]), int(kept.sum())
