@@ -34,8 +34,7 @@ from repdyn.capture.links import Links
 from repdyn.capture.shadow import Learned, NoShadow, replacements
 from repdyn.capture.token_states import InputStates, TokenPositions, TokenStates
 from repdyn.probe import Probe, ProbeBatch
-from repdyn.probe.input_batches import first_input
-from repdyn.probe.inputs import moved
+from repdyn.probe.inputs import first_input, moved
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

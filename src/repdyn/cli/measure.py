@@ -16,8 +16,7 @@ from cyclopts import Parameter
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.cli.options import MEASUREMENT, PROBE, Forward, Layers, Positions, Records, Running, Sampling
 from repdyn.metrics import DEFAULT_METRICS
-from repdyn.probe.class_names import CLASS_OPTIONS
-from repdyn.probe.design import DESIGNS
+from repdyn.probe.design import CLASS_OPTIONS, DESIGNS
 from repdyn.utils.arguments import Count, Output, Place
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.names import printable

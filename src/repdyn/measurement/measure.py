@@ -25,7 +25,7 @@ from repdyn.measurement.rows import OnError, part_of, rows_of_layer
 from repdyn.measurement.type_checks import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, MetricLike, resolve
 from repdyn.probe import Probe
-from repdyn.probe.views import view_of
+from repdyn.probe.design import view_of
 from repdyn.store.schema import Checkpoint, Row, to_table
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.caller_state import plain_state

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.studies.models import load_models
+from repdyn.reading import load_models
 from repdyn.utils.arguments import ModelOptions
 
 
