@@ -31,7 +31,7 @@ ALLOWED = {
     "tables": "alerts metrics probe store utils",
     "diagnosis": "alerts metrics store tables utils",
     "figures": "alerts metrics store tables utils",
-    "terminal": "alerts checkpoints diagnosis metrics store tables utils",
+    "terminal": "alerts diagnosis metrics store tables utils",
     "report": "alerts diagnosis figures metrics store tables utils",
     "plots": "figures report store tables utils",
     "watch": "alerts diagnosis report store tables utils",

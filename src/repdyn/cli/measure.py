@@ -234,7 +234,7 @@ def show_plans(plans: Sequence[ModelPlan], records: Records) -> None:
     if records:
         records.print([plan.as_dict() for plan in plans])
     else:
-        from repdyn.terminal.tables import print_plans
+        from repdyn.cli.tables import print_plans
 
         print_plans(plans)
 
@@ -246,7 +246,7 @@ def _list_suites(records: Records) -> None:
     if records:
         records.print([_suite_fields(suite) for suite in suites])
     else:
-        from repdyn.terminal.tables import print_suites
+        from repdyn.cli.tables import print_suites
 
         print_suites(suites)
 
@@ -289,7 +289,7 @@ def audit(
     from repdyn.checkpoints.audit import audit as findings_of
     from repdyn.checkpoints.audit import count_listings, list_histories
     from repdyn.checkpoints.hub import Hub
-    from repdyn.terminal.tables import print_audit
+    from repdyn.cli.tables import print_audit
 
     hub = Hub(timeout_seconds=timeout)
     selections, problems = _select(names, revisions, hub)
@@ -499,8 +499,8 @@ def _print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from repdyn.cli.tables import console
     from repdyn.recipes.evaluation import count_verdicts
-    from repdyn.terminal.tables import console
 
     out = console()
     out.print(Text(f"{recipe.title} (arXiv {recipe.paper})", style="bold"), soft_wrap=True)

@@ -153,7 +153,7 @@ def watch(
       repdyn watch runs --interval 30              look every half minute
     """
     if once:
-        from repdyn.terminal.tables import print_runs
+        from repdyn.cli.tables import print_runs
         from repdyn.watch.index import Index
 
         index = Index(runs)
@@ -330,9 +330,9 @@ def query(
     if later or is_url(sql) or Path(sql or "-").exists():
         order = f"{shlex.quote(later or 'select * from runs')} {shlex.quote(sql)}"
         raise ValueError(f"expected the query before the stores, got {sql!r} first; repdyn query {order}")
+    from repdyn.cli.tables import plain_records, print_frame
     from repdyn.store import find_stores
     from repdyn.tables.sql import query as rows_of
-    from repdyn.terminal.tables import plain_records, print_frame
 
     found = {store.path.resolve(): store for path in stores for store in find_stores(path)}
     if not found:
