@@ -100,21 +100,6 @@ def test_a_mistaken_command_is_answered_without_its_secrets(command, monkeypatch
 
 
 @pytest.mark.usefixtures("secrets")
-def test_a_hub_behind_a_password(capsys, monkeypatch):
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", f"http://me:{PASSWORD}@127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://me:{PASSWORD}@127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.utils._headers.detect_agent", lambda: None)
-    with pytest.raises(SystemExit) as stop:
-        main(["lab/model"])
-    out, err = capsys.readouterr()
-    assert stop.value.code == cli.FAILED
-    assert "no connection to http://127.0.0.1:9" in err
-    assert PASSWORD not in out + err
-
-
-@pytest.mark.usefixtures("secrets")
 @pytest.mark.parametrize(
     ("wrapped", "error"),
     [
