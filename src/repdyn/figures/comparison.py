@@ -49,9 +49,6 @@ class ComparedRuns:
     Args:
         frame: rows of several runs, each measured on one probe.
         seeds: as for :func:`repdyn.tables.seeds.seed_groups`.
-
-    Raises:
-        ValueError: a run with several models or probes; runs that do not compare; seeds that differ in more.
     """
 
     def __init__(self, frame: pd.DataFrame, seeds: Sequence[str] | None = None) -> None:
@@ -78,9 +75,6 @@ def profiles(compared: ComparedRuns, metric: str) -> Figure:
 
     The panels share the axis of values. The band is the 95 % interval over probes, if it is known. Layers without a
     value leave a gap and are listed in the caption.
-
-    Raises:
-        ValueError: ``metric`` was not measured.
     """
     drawn = [run for run in compared.runs if metric in metrics_of(run.rows)]
     if not drawn:
@@ -133,9 +127,6 @@ def means_over_layers(compared: ComparedRuns, metrics: Sequence[str] | None = No
     Args:
         compared: the runs.
         metrics: those that were not measured are left out; None for those of geometry and the user's own.
-
-    Raises:
-        ValueError: no run with two checkpoints; none of ``metrics`` was measured.
     """
     drawn = [run for run in compared.runs if len(run.steps) > 1]
     if not drawn:
@@ -180,9 +171,6 @@ def compare_family(compared: ComparedRuns, family: str) -> Figure:
 
     A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
     second dashed. Values between two layers are drawn between them.
-
-    Raises:
-        ValueError: no metric of the family with a value.
     """
     at_end = compared.at_end
     panes, members = panes_of(at_end, family, "runs"), members_of(at_end, family)
@@ -224,9 +212,6 @@ def comparison_figures(
         frame: rows of several runs, each measured on one probe.
         attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
         seeds: as for :func:`repdyn.tables.seeds.seed_groups`.
-
-    Raises:
-        ValueError: a run with several models or probes; runs that do not compare; seeds that differ in more.
     """
     compared = ComparedRuns(frame, seeds)
     at_end = compared.at_end

@@ -29,9 +29,6 @@ def convergence(frame: pd.DataFrame) -> Figure:
 
     With the alignment, the constant rate that would lead from its first value to its last; with the gradient, its
     isotonic fit, which pools layers, and the monotone lower envelope, which is a bound.
-
-    Raises:
-        ValueError: rows that are not of one run and stack; no gradient with a value.
     """
     rows = measurements(frame)
     known = defined_subsets(rows, GRADIENT) if GRADIENT in metrics_of(rows) else []

@@ -50,9 +50,6 @@ def depth_overview(frame: pd.DataFrame, family: str) -> Figure:
 
     A line is a step, at most eight, dark to light. Where several metrics or classes of tokens share a panel a line is
     one of them at the last step, and dotted at the first.
-
-    Raises:
-        ValueError: rows that are not of one run and stack; no metric of the family with a value.
     """
     rows = measurements(frame)
     panes, of_family = panes_of(rows, family, "depth"), _of_family(rows, family)
@@ -83,9 +80,6 @@ def steps_overview(frame: pd.DataFrame, family: str, alerts: Sequence[Alert] = (
 
     The step axis is logarithmic beyond 1 and linear below, so that step 0 shows. The means are those of
     :func:`repdyn.tables.frames.layer_mean`; a mean over fewer layers than measured is labelled.
-
-    Raises:
-        ValueError: as :func:`depth_overview`; a finished model, which has no steps.
     """
     rows = of_training(frame, "depth_overview")
     panes, of_family = panes_of(rows, family, "step"), _of_family(rows, family)

@@ -60,9 +60,6 @@ def panes_of(rows: pd.DataFrame, family: str, along: Literal["depth", "step", "r
     and one without sinks. Against step these two share one, with the embedding output for metrics that show it. Two
     contrasted classes of tokens share one, and so do all other classes. Of several runs, each metric and subset has a
     panel of its own, except contrasted classes.
-
-    Raises:
-        ValueError: no metric of the family was measured, or none has a value.
     """
     groups: dict[str, list[str]] = {}
     for metric in members_of(rows, family):

@@ -80,9 +80,6 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
     At most eight steps are drawn, dark to light: the first, the last, those with the lowest and the highest mean, and
     others between. The band is the 95 % interval over probes, if it is known. Layers without a value leave a gap. The
     line of a finished model is labelled "finished".
-
-    Raises:
-        ValueError: rows that are not of one run and stack; ``metric`` not among them.
     """
     rows = measurements(frame)
     subsets, finished, shown = subsets_of(rows, metric), is_finished(rows), of_metric(rows, metric)
@@ -131,10 +128,6 @@ def mean_over_layers(
         metrics: those that were not measured are left out.
         loss: name of the scalar; by default that of :func:`repdyn.tables.losses.loss_of_run`.
         alerts: of the run; the steps of those on a metric are marked in its panel.
-
-    Raises:
-        ValueError: rows that are not of one run and stack; none of ``metrics`` among them; a finished model, which has
-            no steps.
     """
     rows = of_training(frame, "profile_over_depth")
     present = [metric for metric in metrics if metric in metrics_of(rows)]
@@ -175,10 +168,6 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str, alerts: Sequence[Aler
 
     Cells without a value are hatched. Of more than 48 measured steps, log-spaced ones are drawn, those with an alert,
     and those with the lowest and the highest value.
-
-    Raises:
-        ValueError: rows that are not of one run and stack; ``metric`` or ``subset`` not among them; a finished model,
-            which has no steps.
     """
     rows = of_training(frame, "profile_over_depth")
     shown = of_metric(rows, metric, subset)
@@ -199,11 +188,7 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str, alerts: Sequence[Aler
 
 
 def heads_heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
-    """Draw a metric of a run by attention head and layer at the last measured step, hatched where it has no value.
-
-    Raises:
-        ValueError: rows that are not of one run and stack; ``metric`` not measured head by head on ``subset``.
-    """
+    """Draw a metric of a run by attention head and layer at the last measured step, hatched where it has no value."""
     rows = of_heads(frame)
     cells = rows if rows.empty else of_metric(rows, metric, subset)
     if cells.empty:
@@ -228,9 +213,6 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Seq
         frame: rows of one run.
         attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
         alerts: of this run, to be marked.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none.
     """
     # the other columns would be copied with each selection of rows
     frame = pd.DataFrame(frame[[name for name in _COLUMNS if name in frame]])

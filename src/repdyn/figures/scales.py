@@ -46,9 +46,6 @@ def scales(frame: pd.DataFrame, subset: str | None = None) -> Figure:
         frame: rows of one run.
         subset: of the tokens; the first it was measured on, in the order of ``repdyn.tables.frames.in_order``, unless
             given.
-
-    Raises:
-        ValueError: rows that are not of one run and stack; fewer than two scales with a value.
     """
     rows = measurements(frame)
     known = rows.loc[rows["metric"].isin(DIMENSIONS) & rows["value"].notna()]

@@ -109,12 +109,7 @@ def report_data(
     progress: Progress = lambda runs: runs,
     seeds: Sequence[str] | None = None,
 ) -> ReportData:
-    """Read the runs of a report from stores; the arguments are those of :func:`repdyn.report.write_report`.
-
-    Raises:
-        ValueError: no store; nothing is stored; no such run or probe; no run with a measurement; ``seeds`` that are
-            none.
-    """
+    """Read the runs of a report from stores; the arguments are those of :func:`repdyn.report.write_report`."""
     return data_of_rows(_selected(stores, runs, probe), progress, seeds)
 
 
