@@ -65,21 +65,6 @@ def test_every_token_belongs_to_the_first_word_it_overlaps(tokenizer):
     assert {word for word in words if word} == set(WORDS)
 
 
-def test_word_piece():
-    tokens = tokens_with_words(word_piece(), "Don't! The 20th café [SEP]")
-    don, t = ("don", "don't"), ("t", "don't")
-    assert tokens[:3] == [don, ("'", "don't"), t]
-    assert tokens[-5:] == [("the", "the"), ("20", None), ("##th", None), ("[UNK]", "café"), ("[SEP]", "sep")]
-
-
-def test_sentence_piece():
-    assert tokens_with_words(sentence_piece(), "The stop é 12")[:3] == [("▁T", "the"), ("he", "the"), ("▁st", "stop")]
-    assert tokens_with_words(sentence_piece(), "a é 1")[2:] == [
-        *(("▁", None), ("<0xC3>", "é"), ("<0xA9>", "é")),
-        *(("▁", None), ("1", None)),
-    ]
-
-
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(st.text(st.one_of(st.sampled_from(f"aé'{CURLY} 1_.東½"), st.characters(exclude_categories=["Cs"])), max_size=40))
 def test_words_of_bytes_match_those_of_the_byte_tokenizer(text):
