@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_cases import CURLY, SAMPLE, WORDS, any_tokenizer, sentence_piece, word_piece  # noqa: F401  (a fixture)
+from tokenizer_cases import CURLY, SAMPLE, WORDS, any_tokenizer  # noqa: F401  (a fixture)
 from transformers import PreTrainedTokenizerBase
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
