@@ -305,7 +305,7 @@ def test_the_summary_lists_the_first_alerts(run):
     print_summary(frame, alerts=find_alerts(frame), console=Console(file=stream, width=160))
     said = [line for line in stream.getvalue().splitlines() if "alert" in line]
     assert [line.partition(",")[0] for line in said[:3]] == ["alert at step 20", "alert at step 40", "alert at step 60"]
-    assert said[3].rstrip() == "and 1 more alerts, which repdyn alerts lists"
+    assert said[3].startswith("and 1 more alerts")
 
 
 def printed(store, **given):

@@ -1,6 +1,5 @@
 """Utilities: suggestions for mistyped names, attempts, time limits, locked temporary files."""
 
-import argparse
 import os
 import random
 import signal
@@ -15,59 +14,14 @@ import pytest
 import torch
 
 from repdyn import Probe, open_store
-from repdyn.utils.arguments import SuggestingParser, at_least
 from repdyn.utils.attempts import TimeoutRunner, attempts
+from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.files import (
     TEMPORARY_FILE,
     remove_abandoned_files,
     remove_abandoned_folders,
     temporary_folder,
 )
-from repdyn.utils.random_state import isolated_rng
-
-
-def refused(parser: argparse.ArgumentParser, capsys, *arguments: str) -> str:
-    with pytest.raises(SystemExit, match="^2$"):
-        parser.parse_args(arguments)
-    return capsys.readouterr().err.splitlines()[-1]
-
-
-def with_choices() -> SuggestingParser:
-    parser = SuggestingParser(choice="a fruit", prog="fruit")
-    parser.add_argument("fruit", metavar="FRUIT", choices=["apple", "pear"])
-    parser.add_argument("--ripe", action="store_true")
-    return parser
-
-
-def with_commands() -> SuggestingParser:
-    parser = SuggestingParser(choice="a command", prog="kitchen")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    commands.add_parser("wash").add_argument("--with", choices=["water", "soap"])
-    commands.add_parser("peel")
-    return parser
-
-
-@pytest.mark.parametrize(
-    ("parser", "arguments", "said"),
-    [
-        (with_choices, ["appel"], "did you mean 'apple'"),
-        (with_choices, ["qqq"], "there are apple, pear"),
-        (with_choices, ["pear", "--rip3"], "did you mean --ripe"),
-        (with_commands, ["wsh"], "did you mean 'wash'"),
-        (with_commands, [], "there are wash, peel"),
-        (with_commands, ["wash", "--wth"], "did you mean --with"),
-        (with_commands, ["peel", "--with"], "see --help"),
-    ],
-)
-def test_a_mistyped_word_is_answered_with_what_was_meant(capsys, parser, arguments, said):
-    assert said in refused(parser(), capsys, *arguments)
-
-
-@pytest.mark.parametrize("text", ["2", "x", "-5", "3.0", ""])
-def test_whole_numbers(text):
-    assert at_least(3)("3") == 3
-    with pytest.raises(argparse.ArgumentTypeError, match=f"^expected a whole number of at least 3, got '{text}'$"):
-        at_least(3)(text)
 
 
 def test_every_part_is_tried_and_the_first_failure_raised():

@@ -41,8 +41,8 @@ def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
     [
         "repdyn --version",
         "repdyn metrics",
-        "repdyn alerts --print-rules",
-        "repdyn alerts docs/runs/decoder",
+        "repdyn insights --print-rules",
+        "repdyn insights --alerts docs/runs/decoder",
         "repdyn sweep --list-suites",
         "repdyn study --help",
         "repdyn figures docs/runs/finished -o OUT",

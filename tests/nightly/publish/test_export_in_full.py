@@ -11,8 +11,8 @@ import pytest
 import wandb
 
 from repdyn.figures.run import all_figures
-from repdyn.publish.description import provenance
 from repdyn.publish.export import export_store
+from repdyn.publish.stored_run import provenance
 
 NAN = math.nan
 

@@ -12,12 +12,12 @@ from hub_server import HubServer
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 from stored_rows import row
+from sweeping import main
 
 from repdyn import open_store
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
-from repdyn.cli import sweep as cli
-from repdyn.cli.saved_config import SaveConfig
-from repdyn.cli.sweep import main
+from repdyn.cli import main as cli
+from repdyn.cli.train import SaveConfig
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
 
@@ -95,7 +95,7 @@ def test_a_mistaken_command_is_answered_without_its_secrets(command, monkeypatch
     with pytest.raises(SystemExit) as stop:
         main(command)
     out, err = capsys.readouterr()
-    assert stop.value.code == cli.USAGE_ERROR
+    assert stop.value.code == cli.USAGE
     assert not any(secret in out + err for secret in SECRETS)
 
 
