@@ -23,7 +23,7 @@ from repdyn import Probe, kernels, measure
 from repdyn.capture.capture import expect
 from repdyn.capture.prepared_model import prepare
 from repdyn.data.datamodule import TextDataModule
-from repdyn.measurement.memory import working_bytes
+from repdyn.measurement.measure import working_bytes
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import LanguageModel, objective_of
 from repdyn.probe.design import BATCH_VECTORS, INDEPENDENT

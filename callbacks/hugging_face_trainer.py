@@ -11,7 +11,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from repdyn.capture.blocks import LayerPatterns, unwrapped
-from repdyn.measurement.type_checks import check_probe
+from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store

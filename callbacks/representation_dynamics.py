@@ -23,7 +23,7 @@ from repdyn.callbacks.scheduled import (
     validation_loss,
 )
 from repdyn.capture.blocks import LayerPatterns
-from repdyn.measurement.type_checks import check_probe
+from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store

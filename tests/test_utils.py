@@ -17,13 +17,13 @@ import torch
 from repdyn import Probe, open_store
 from repdyn.utils.arguments import SuggestingParser, at_least
 from repdyn.utils.attempts import TimeoutRunner, attempts
+from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.files import (
     TEMPORARY_FILE,
     remove_abandoned_files,
     remove_abandoned_folders,
     temporary_folder,
 )
-from repdyn.utils.random_state import isolated_rng
 
 
 def refused(parser: argparse.ArgumentParser, capsys, *arguments: str) -> str:

@@ -34,10 +34,9 @@ from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.targets import location_of
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
-from repdyn.measurement.identity import layer_choice
 from repdyn.measurement.measure import Progress as OnProgress
 from repdyn.measurement.measure import measure_with, no_progress
-from repdyn.measurement.options import MeasurementOptions
+from repdyn.measurement.options import MeasurementOptions, layer_choice
 from repdyn.metrics import resolve
 from repdyn.store import Store
 from repdyn.store.keys import STATES_FOLDER, own_folder

@@ -15,9 +15,9 @@ from typing import Any
 from repdyn.store.schema import Row, too_few_distinct
 from repdyn.tables.numbers import BELOW_ONE, is_dimension
 from repdyn.tracking.options import OnFailure
+from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.extras import MissingPackageError
 from repdyn.utils.notices import print_above_bars, warn
-from repdyn.utils.random_state import isolated_rng
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)

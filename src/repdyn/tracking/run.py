@@ -18,8 +18,7 @@ from torch import nn
 from repdyn.capture.capture import expect, try_model
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.wrappers import class_name, is_sharded
-from repdyn.measurement.measure import measure_with
-from repdyn.measurement.memory import working_bytes
+from repdyn.measurement.measure import measure_with, working_bytes
 from repdyn.metrics import resolve
 from repdyn.probe import Probe
 from repdyn.publish.keys import monitored_values
@@ -36,8 +35,8 @@ from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
 from repdyn.tracking.views import Views
 from repdyn.utils.attempts import attempts
+from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.distributed import ALONE, Ranks
-from repdyn.utils.random_state import isolated_rng
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

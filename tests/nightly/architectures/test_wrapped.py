@@ -21,7 +21,7 @@ from repdyn import Probe, measure
 from repdyn.capture.blocks import find_blocks, unwrapped
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.measurement.identity import metric_set
+from repdyn.measurement.options import metric_set
 
 
 @pytest.fixture(scope="module")

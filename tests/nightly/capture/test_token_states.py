@@ -12,7 +12,7 @@ from repdyn import Probe, measure
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
-from repdyn.measurement.identity import layer_choice, metric_set
+from repdyn.measurement.options import layer_choice, metric_set
 
 DIM = 16
 

@@ -11,7 +11,7 @@ import torch
 from small import HandWritten, random_tokens
 
 from repdyn import Probe, measure
-from repdyn.measurement.identity import metric_set
+from repdyn.measurement.options import metric_set
 from repdyn.metrics import METRICS, resolve
 from repdyn.metrics.metric import imported
 from repdyn.probe.design import PAPER
