@@ -160,7 +160,7 @@ def measure_with(
     """
     check_model(model)
     check_probe(probe)
-    pairs = resolve(options.metrics, probe)
+    pairs = options.resolved(probe)
     probe_loss, tokens_per_forward, states_bytes = options.probe_loss, options.tokens_per_forward, options.states_bytes
     if probe_loss and probe.inputs is not None:
         raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
@@ -168,10 +168,9 @@ def measure_with(
     views = {view_of(subset) for _, subset in pairs}
     subsets = {view.sampled for view in views}
     _check_sharding(model if root_module is None else root_module, ranks)
-    ranks.require_same(
-        "what is measured",
-        {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens_per_forward},
-    )
+    if ranks.size > 1:
+        what = {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens_per_forward}
+        ranks.require_same("what is measured", what)
     start = time.perf_counter()
     with ranks.sync_errors():
         prepared = prepare(

@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypedDict
 
 from repdyn.capture.blocks import LayerPatterns, pattern_list
 from repdyn.capture.forward import Forward
 from repdyn.capture.states import STATES_BYTES
 from repdyn.capture.token_states import TokenPositions, positions_name
-from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
+from repdyn.metrics import DEFAULT_METRICS, Metric, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
 
 
@@ -70,9 +71,20 @@ class MeasurementOptions:
                 "its own"
             )
 
+    def resolved(self, probe: Probe | None = None) -> list[tuple[Metric, str]]:
+        """Return each metric with its token subset."""
+        key = "" if probe is None else probe.hash
+        if key not in self._resolved:
+            self._resolved[key] = resolve(self.metrics, probe)
+        return self._resolved[key]
+
+    @cached_property
+    def _resolved(self) -> dict[str, list[tuple[Metric, str]]]:
+        return {}
+
     def pairs(self, probe: Probe | None = None) -> list[tuple[str, str]]:
         """Return the name and the token subset of each metric."""
-        return [(metric.name, subset) for metric, subset in resolve(self.metrics, probe)]
+        return [(metric.name, subset) for metric, subset in self.resolved(probe)]
 
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
         """Return the hash of what is measured, as rows record it; arguments as for :func:`metric_set`."""
@@ -81,7 +93,7 @@ class MeasurementOptions:
             self.metrics, self.layers, probe, dtype, token_positions=positions, probe_loss=self.probe_loss
         )
 
-    @property
+    @cached_property
     def choice(self) -> str:
         """The choice of layers and token positions, as rows record it."""
         return layer_choice(self.layers, self.token_positions)
