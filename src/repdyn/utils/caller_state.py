@@ -1,4 +1,4 @@
-"""What a caller set in torch and numpy, and their random numbers: neither matters to a measurement nor changes."""
+"""What is the caller's and neither matters to a measurement nor changes: settings of torch and numpy, generators."""
 
 from __future__ import annotations
 
