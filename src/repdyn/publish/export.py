@@ -23,7 +23,7 @@ from repdyn.publish.media import log_stored_media
 from repdyn.publish.targets import target_of
 from repdyn.report import write_report
 from repdyn.store import Store
-from repdyn.store.keys import folder_inside
+from repdyn.store.files import folder_inside
 from repdyn.store.schema import SCHEMA, Row
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import is_measured, select

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
-from repdyn.store.scalars import PROBE_SCALARS
-from repdyn.store.schema import Row, too_few_distinct
+from repdyn.store.schema import PROBE_SCALARS, Row, too_few_distinct
 
 LogLayers: TypeAlias = str | Sequence[str]
 """Metrics of which every layer is logged: "default", "all", "none", or patterns such as ``("two_nn", "cka_*")``."""

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 from repdyn.recipes.criteria_depth import Axis, BaseCriterion, Judgement, depth_correlations
 from repdyn.recipes.judging import RhoBound, correlate, require_trained, rho_text
 from repdyn.recipes.measured import Layers, Measured, NotMeasuredError, Profile, Step, blocks_text
-from repdyn.store.scalars import PROBE_BITS_PER_BYTE, PROBE_LOSS
+from repdyn.store.schema import PROBE_BITS_PER_BYTE, PROBE_LOSS
 from repdyn.tables.effects import CONFIDENCE, MIN_PAIRS, CannotBeJudgedError, Claim, Effect, conjunction
 
 Change = Literal["rise", "fall"]

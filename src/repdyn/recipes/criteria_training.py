@@ -13,7 +13,7 @@ from repdyn.recipes.criteria_depth import Axis, BaseCriterion, Judgement
 from repdyn.recipes.criteria_models import Change, changed_by_more
 from repdyn.recipes.judging import QUANTILES, RhoBound, correlate, redrawn, require_trained, rho_text
 from repdyn.recipes.measured import Course, Layers, Measured, NotMeasuredError, Step, blocks_text
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables import criteria as of_findings
 from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Effect, conjunction
 

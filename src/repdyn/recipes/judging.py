@@ -11,7 +11,7 @@ import torch
 
 from repdyn.probe import Probe
 from repdyn.recipes.measured import Measured
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.effects import (
     CONFIDENCE,
     MIN_PAIRS,

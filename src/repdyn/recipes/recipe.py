@@ -25,7 +25,7 @@ from repdyn.probe.views import SUBSETS
 from repdyn.recipes.criteria_depth import Peak, PublishedFinding, Trend, Valley
 from repdyn.recipes.criteria_models import Across, Control, Scaling, Stages
 from repdyn.recipes.criteria_training import Between, Correlation, Halfway, Phases
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.text.source import DEFAULT_TEXT
 
 _SHIPPED = Path(__file__).parent

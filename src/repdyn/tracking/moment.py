@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from repdyn.capture.library_classes import is_dtensor
-from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
-from repdyn.store.schema import Checkpoint, Row, scalar_row
+from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint, Row, scalar_row
 
 Scalar: TypeAlias = float | Tensor | None
 """A number, on any device; None where it is not known."""
@@ -35,7 +34,7 @@ class Moment:
     tokens_seen: int | None = None
     """Training tokens consumed, if known."""
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
-    """Values that are stored with the measurement, by their names in :mod:`repdyn.store.scalars`."""
+    """Values that are stored with the measurement, by their names in :mod:`repdyn.store.schema`."""
     weights: Weights | None = None
     """What is measured in place of the model's own weights; None for these."""
     averaged: Weights | None = None
@@ -79,7 +78,7 @@ def scalar_rows(
     Args:
         checkpoint: the one that is measured.
         probe: hash of the probe.
-        scalars: values of the training by their names in :mod:`repdyn.store.scalars`.
+        scalars: values of the training by their names in :mod:`repdyn.store.schema`.
         on_error: called with the error of a scalar that is not one number; it gets no row.
     """
     rows = []

@@ -24,10 +24,10 @@ from repdyn.metrics import resolve
 from repdyn.probe import Probe
 from repdyn.publish.keys import monitored_values
 from repdyn.store import MeasurementKey, Store
+from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
-from repdyn.store.scalars import LOSS
-from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
-from repdyn.store.state_cache import STATES_FOLDER, StateCache
+from repdyn.store.schema import LOSS, Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.state_cache import StateCache
 from repdyn.tracking.cost import Cost, ExpectedCost, Work, progress_of
 from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, Alerts, Loggers, Writer
 from repdyn.tracking.moment import Moment, Weights, fingerprint, scalar_rows, weights_of

@@ -17,7 +17,7 @@ from repdyn.measurement.type_checks import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.moment import Moment, Scalar, weights_of
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Origin, TrackedRun

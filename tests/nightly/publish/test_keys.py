@@ -7,7 +7,7 @@ import pytest
 
 from repdyn.publish.keys import logged_values, validate_log_layers
 from repdyn.publish.targets import layout_of
-from repdyn.store.scalars import PROBE_ACCURACY, PROBE_LOSS
+from repdyn.store.schema import PROBE_ACCURACY, PROBE_LOSS
 
 NAN = math.nan
 
