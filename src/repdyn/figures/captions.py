@@ -11,8 +11,7 @@ import pandas as pd
 
 from repdyn.tables.designs import sampling
 from repdyn.tables.frames import stack_of
-from repdyn.tables.runs import Key
-from repdyn.tables.seeds import Compared
+from repdyn.tables.runs import Key, MeasuredRun
 from repdyn.tables.style import KIND_COLOURS, SEQUENTIAL, shades
 
 
@@ -79,7 +78,7 @@ def step_colours(number: int) -> list[str]:
 
 
 def run_colours(
-    runs: Sequence[Compared], between: tuple[float, float] = (0.43, 1.0), alone: float = 0.75
+    runs: Sequence[MeasuredRun], between: tuple[float, float] = (0.43, 1.0), alone: float = 0.75
 ) -> dict[Key, str]:
     """Return a colour for each run: decoders blue, encoders orange, by their order within a kind.
 
@@ -96,7 +95,7 @@ def run_colours(
     return colours
 
 
-def run_looks(runs: Sequence[Compared]) -> dict[Key, dict[str, Any]]:
+def run_looks(runs: Sequence[MeasuredRun]) -> dict[Key, dict[str, Any]]:
     """Return colour and marker of each run, as :class:`repdyn.figures.charts.Line` takes them."""
     colours = run_colours(runs)
     markers: dict[Key, str] = {}

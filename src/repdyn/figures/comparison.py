@@ -30,8 +30,8 @@ from repdyn.metrics.names import file_stem
 from repdyn.tables.designs import intervals, sampling_of_runs
 from repdyn.tables.families import family_of, has_own_figures, members_of, overview_families
 from repdyn.tables.frames import LayerMean, in_order, metrics_of, of_metric, select_steps
-from repdyn.tables.runs import differences, listed, measured_runs, spans
-from repdyn.tables.seeds import INTERVAL, Compared, SeedGroup, seed_groups, with_seeds
+from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, spans
+from repdyn.tables.seeds import INTERVAL, SeedGroup, seed_groups, with_seeds
 from repdyn.tables.style import KINDS, metric_title, metric_unit, subset_title
 from repdyn.tables.texts import concatenated
 from repdyn.utils.attempts import Attempt
@@ -205,7 +205,7 @@ def comparison_figures(
     return draw_all(drawings, attempt)
 
 
-def _family_panel(compared: ComparedRuns, pane: Pane, runs: Sequence[Compared]) -> Panel:
+def _family_panel(compared: ComparedRuns, pane: Pane, runs: Sequence[MeasuredRun]) -> Panel:
     lines = [
         line
         for trace, dash in zip(pane.traces, ("-", "--"), strict=False)
@@ -216,7 +216,7 @@ def _family_panel(compared: ComparedRuns, pane: Pane, runs: Sequence[Compared]) 
     return Panel(x=replace(RELATIVE_DEPTH, label="relative depth"), lines=lines, widens_hidden=True)
 
 
-def _mean_lines(compared: ComparedRuns, run: Compared, key: tuple[str, str], by_tokens: bool) -> list[Line]:
+def _mean_lines(compared: ComparedRuns, run: MeasuredRun, key: tuple[str, str], by_tokens: bool) -> list[Line]:
     lines = mean_lines(run.series[key], **compared.looks[run.key])
     steps = [int(step) for step in lines[-1].x]
     x = run.tokens[steps].tolist() if by_tokens else steps
@@ -295,7 +295,7 @@ class ComparedRuns:
         self.looks = {key: {**look, "band_opacity": opacity[key]} for key, look in looks.items()}
         self.at_end = concatenated([run.at_end() for run in self.runs])
 
-    def legend(self, runs: Sequence[Compared], suffixes: Sequence[str]) -> list[Line | str]:
+    def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:
         """Return the legend: the runs under a heading for each kind, with a suffix for each name."""
         entries: list[Line | str] = []
         for kind, members in groupby(zip(runs, suffixes, strict=True), key=lambda member: member[0].causal):
@@ -305,7 +305,7 @@ class ComparedRuns:
         return entries
 
 
-def bands(runs: Sequence[Compared], rows: Mapping[str, pd.DataFrame]) -> str:
+def bands(runs: Sequence[MeasuredRun], rows: Mapping[str, pd.DataFrame]) -> str:
     """Describe what the bands of runs and of groups of seeds mean, or why there is none.
 
     Args:
@@ -325,7 +325,7 @@ def legend_width(legend: Sequence[Line | str]) -> float:
     return math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (0.7 + 0.085 * max(map(len, labels)))
 
 
-def count_kinds(runs: Sequence[Compared]) -> str:
+def count_kinds(runs: Sequence[MeasuredRun]) -> str:
     """Return the number of runs of each kind as text."""
     kinds = [(kind, len(list(members))) for kind, members in groupby(runs, key=lambda run: run.causal)]
     return ", ".join(f"{number} {_plural(kind, number)}" for kind, number in kinds)
@@ -335,7 +335,7 @@ def _plural(kind: bool | None, number: int) -> str:
     return f"{KINDS[kind]}{'s' * (number > 1)}" if kind is not None else "of unknown kind"
 
 
-def end_checkpoints(runs: Sequence[Compared]) -> tuple[str, list[str]]:
+def end_checkpoints(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
     """Return the checkpoints of the profiles as text, and a suffix for the name of each run if they differ."""
     last = {run.steps[-1] for run in runs if not run.finished}
     if not last:

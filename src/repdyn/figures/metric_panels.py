@@ -48,19 +48,19 @@ def profile_lines(
     ]
 
 
-def end_line(series: MetricSeries | SeedSeries, **look: Any) -> Line:
+def end_line(series: MetricSeries, **look: Any) -> Line:
     """Return a metric over relative depth at the last step it was measured at."""
     return Line(x=series.depths, y=series.values[:, -1], margin=series.margins[:, -1], **look)
 
 
-def end_lines(series: MetricSeries | SeedSeries, **look: Any) -> list[Line]:
+def end_lines(series: MetricSeries, **look: Any) -> list[Line]:
     """Return :func:`end_line`, of seeds above a thin line for each of them at the same step."""
     seeds = series.by_seed[:, :, -1] if isinstance(series, SeedSeries) else ()
     thin = {**look, **SEED_LOOK}
     return [*(Line(x=series.depths, y=values, **thin) for values in seeds), end_line(series, **look)]
 
 
-def mean_line(series: MetricSeries | SeedSeries, **look: Any) -> Line:
+def mean_line(series: MetricSeries, **look: Any) -> Line:
     """Return a metric averaged over layers against step."""
     means = series.layer_mean
     steps = means.mean.index.tolist()
@@ -68,7 +68,7 @@ def mean_line(series: MetricSeries | SeedSeries, **look: Any) -> Line:
     return Line(**{**data, "marker_size": marker_size(steps, 3.5), "description": "step %{text}", **look})
 
 
-def mean_lines(series: MetricSeries | SeedSeries, **look: Any) -> list[Line]:
+def mean_lines(series: MetricSeries, **look: Any) -> list[Line]:
     """Return :func:`mean_line`, of seeds above a thin line for each of them."""
     line = mean_line(series, **look)
     seeds = series.means_by_seed.to_numpy(float) if isinstance(series, SeedSeries) else ()

@@ -179,35 +179,36 @@ def _pairs_in_groups(cloud: Cloud) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         return
     groups, order = groups.sort(stable=True)
     _, group_index, sizes = groups.unique_consecutive(return_inverse=True, return_counts=True)
-    for group in (sizes > _MAX_PAIRWISE).nonzero().flatten():
-        members = order[group_index == group]
-        distances, indices = nearest_neighbours(points[members], 1)
-        yield members, members[indices[:, 0]], distances[:, 0]
-    small = sizes[group_index] <= _MAX_PAIRWISE
-    for apart in range(1, min(_MAX_PAIRWISE, int(sizes.max()))):
-        pairs = ((group_index[apart:] == group_index[:-apart]) & small[apart:]).nonzero().flatten()
-        first, second = order[pairs], order[pairs + apart]
-        yield first, second, pair_distances(points, first, second)
+    n, largest = len(points), int(sizes.max())
+    if largest > _MAX_PAIRWISE:
+        for group in (sizes > _MAX_PAIRWISE).nonzero().flatten():
+            members = order[group_index == group]
+            distances, indices = nearest_neighbours(points[members], 1)
+            yield members, members[indices[:, 0]], distances[:, 0]
+    # all pairs at once, since a device is waited for at every nonzero
+    left = torch.arange(n, device=points.device)
+    right = left + torch.arange(1, min(_MAX_PAIRWISE, largest), device=points.device)[:, None]
+    together = (
+        (group_index[right.clamp(max=n - 1)] == group_index) & (right < n) & (sizes[group_index] <= _MAX_PAIRWISE)
+    )
+    apart, left = together.nonzero(as_tuple=True)
+    first, second = order[left], order[left + apart + 1]
+    yield first, second, pair_distances(points, first, second)
 
 
 def radius(cloud: Cloud) -> float:
     """Return the median distance of the distinct points from their centre: from the mean of all of them, then three
     times from the mean of the nearer half."""
-    points = cloud.distinct
-    frame = Frame.fit(points)
-    distances = _distances(points, frame)
+    points = cloud.centred if cloud.repeats is None else cloud.centred[cloud.repeats.first]
+    distances = _distances(points, points.mean(0))
     for _ in range(_N_ITERATIONS):
-        nearer = distances <= distances.median()
-        total = torch.zeros_like(frame.mean)
-        for rows, is_near in zip(row_chunks(points), nearer.split(len(row_chunks(points)[0])), strict=True):
-            total += frame.transform(rows[is_near]).sum(0)
-        frame = Frame(frame.scale, frame.mean + total / nearer.sum())
-        distances = _distances(points, frame)
-    return distances.median().item() / frame.scale
+        nearer = (distances <= distances.median()).to(points.dtype)
+        distances = _distances(points, (nearer @ points) / nearer.sum())
+    return distances.median().item() / unit_scale(cloud.x)
 
 
-def _distances(points: Tensor, frame: Frame) -> Tensor:
-    return torch.cat([torch.linalg.vector_norm(frame.transform(rows), dim=1) for rows in row_chunks(points)])
+def _distances(points: Tensor, centre: Tensor) -> Tensor:
+    return torch.cat([torch.linalg.vector_norm(rows - centre, dim=1) for rows in row_chunks(points)])
 
 
 def nearest_distances(points: Tensor, k: int = 2, *, groups: Tensor | None = None, tile: int = 512) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 from repdyn.figures.axes import placed
 from repdyn.figures.captions import run_colours, step_colours
 from repdyn.figures.charts import Axis, Cells, Line, Mark, Panel
-from repdyn.tables.seeds import Compared
+from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, shades
 
 VALUE, LOSS = SUBSET_COLOURS[0], LOSS_COLOUR
@@ -64,7 +64,7 @@ TRAIL_COLOURS = {
 """Colours of the other steps of a profile in the dark theme, by those of the light one."""
 
 
-def dark_run_colours(runs: Sequence[Compared]) -> dict[str, str]:
+def dark_run_colours(runs: Sequence[MeasuredRun]) -> dict[str, str]:
     """Return the colours of runs in the dark theme, by those of the light one."""
     dark = run_colours(runs, (0.2, 0.7), 0.45)
     return {colour: dark[key] for key, colour in run_colours(runs).items()}

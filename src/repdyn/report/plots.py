@@ -51,8 +51,8 @@ from repdyn.store.schema import LOSS as LOSS_NAME
 from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.frames import select_steps
 from repdyn.tables.losses import LOSS_TITLES
-from repdyn.tables.runs import Key
-from repdyn.tables.seeds import Compared, SeedGroup, SeedSeries, with_seeds
+from repdyn.tables.runs import Key, MeasuredRun
+from repdyn.tables.seeds import SeedGroup, with_seeds
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, metric_unit, short_subset_title
 
@@ -283,8 +283,8 @@ class ComparedMember(NamedTuple):
 
     number: int
     """Number of the run, or of the first seed."""
-    run: Compared
-    series: MetricSeries | SeedSeries
+    run: MeasuredRun
+    series: MetricSeries
     seeds: Sequence[int] = ()
     """Numbers of the seeds."""
 

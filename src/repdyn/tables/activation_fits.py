@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Iterable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -35,6 +34,7 @@ _LOG_SCALES = np.log([0.1, 1e6])
 _MAX_DECAYED = 5.0
 """Largest exponent of the decay at the first step; without a bound A grows beyond all sizes."""
 _ACCURACY = 1e-8
+_KNOWN: WeakKeyDictionary[MetricSeries, dict[int, ActivationFit]] = WeakKeyDictionary()
 
 
 class ActivationFit(NamedTuple):
@@ -93,70 +93,38 @@ def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None
     Returns:
         None for fewer than :data:`MIN_STEPS` finite values, and for values that are all the same.
     """
-    return fit_layers(steps, np.asarray(values, float)[None])[0]
-
-
-def fit_layers(steps: ArrayLike, values: np.ndarray) -> list[ActivationFit | None]:
-    """Return :func:`fit_activations` of each layer, with what their searches share computed once.
-
-    Args:
-        steps: shape (n_steps,), ascending, >= 0.
-        values: shape (n_layers, n_steps).
-    """
-    t = np.asarray(steps, float)
-    found: list[ActivationFit | None] = [None] * len(values)
-    alike: dict[bytes, list[int]] = {}  # layers with values at the same steps
-    for place, known in enumerate(np.isfinite(values)):
-        if known.sum() >= MIN_STEPS and np.ptp(values[place, known]):
-            alike.setdefault(known.tobytes(), []).append(place)
-    for places in alike.values():
-        known = np.isfinite(values[places[0]])
-        for place, fit in zip(places, _fits(t[known], [values[place, known] for place in places]), strict=True):
-            found[place] = fit
-    return found
-
-
-def _fits(t: np.ndarray, courses: Sequence[np.ndarray]) -> list[ActivationFit]:
-    """Return the fits of several courses over the same steps."""
-    t, last = t / t[-1], float(t[-1])
-    units, centres = [float(np.ptp(y)) for y in courses], [float(y.mean()) for y in courses]
-    scaled = [(y - centre) / unit for y, unit, centre in zip(courses, units, centres, strict=True)]
+    t, y = np.asarray(steps, float), np.asarray(values, float)
+    known = np.isfinite(y)
+    if known.sum() < MIN_STEPS or not np.ptp(y[known]):
+        return None
+    t, y = t[known], y[known]
+    t, last, scaled = t / t[-1], float(t[-1]), (y - y.mean()) / np.ptp(y)
     # one rate after another bounds the memory
-    grids = np.full((len(courses), len(_RATES), len(_OFFSETS)), math.inf)
-    for row, rate in enumerate(_RATES):
-        offsets = _OFFSETS[_decays_late(t, rate, _OFFSETS)]
-        curves = _Curves(t, np.full(len(offsets), rate), offsets)
-        for place, y in enumerate(scaled):
-            grids[place, row, : len(offsets)] = curves.best_scales(y)[0]
-    fits = []
-    for y, of_course, grid, centre in zip(scaled, courses, grids, centres, strict=True):
-        rate, offset = _refined(t, y, grid)
-        curve = _Curves(t, rate, offset)
-        left_over, log_scale = (float(found[0]) for found in curve.best_scales(y))
-        shape = curve.shapes(np.array([log_scale]))[0]
-        slope = float(np.cov(shape, of_course, bias=True)[0, 1] / shape.var())
-        gamma = math.exp(log_scale)
-        parameters = (
-            slope * math.exp(float(rate[0] * offset[0])),
-            float(rate[0]) / gamma,
-            gamma / last,
-            gamma * float(offset[0]),
-            centre - slope * float(shape.mean()),
-        )
-        total, freedom = float(np.square(y).sum()), len(y) - N_PARAMETERS
-        ratio = (total / left_over - 1) * freedom / (N_PARAMETERS - 1) if left_over > 0 else math.inf
-        p_value = float(fdtrc(N_PARAMETERS - 1, freedom, ratio))
-        fits.append(ActivationFit(*parameters, 1 - left_over / total, p_value, len(y)))
-    return fits
-
-
-_KNOWN: WeakKeyDictionary[MetricSeries, dict[int, ActivationFit]] = WeakKeyDictionary()
+    grid = np.stack([_best(t, scaled, np.full(len(_OFFSETS), rate), _OFFSETS)[0] for rate in _RATES])
+    row, column = np.unravel_index(grid.argmin(), grid.shape)
+    found = minimize(
+        lambda logs: float(_best(t, scaled, *np.exp(logs[:, None]))[0][0]),
+        np.log([_RATES[row], _OFFSETS[column]]),
+        method="Nelder-Mead",
+        bounds=np.log([(_RATES[0], _RATES[-1]), (_OFFSETS[0], _OFFSETS[-1])]),
+        options={"xatol": _ACCURACY, "fatol": _ACCURACY * float(grid.min()), "maxiter": 300},
+    )
+    rate, offset = np.exp(found.x).tolist()
+    left_over, log_scale = (float(each[0]) for each in _best(t, scaled, *np.exp(found.x[:, None])))
+    shape = np.exp(-rate * t) * (np.log(offset + t) + log_scale)
+    slope, gamma = float(np.cov(shape, y, bias=True)[0, 1] / shape.var()), math.exp(log_scale)
+    baseline = float(y.mean() - slope * shape.mean())
+    parameters = slope * math.exp(rate * offset), rate / gamma, gamma / last, gamma * offset, baseline
+    total, freedom = float(np.square(scaled).sum()), len(y) - N_PARAMETERS
+    ratio = (total / left_over - 1) * freedom / (N_PARAMETERS - 1) if left_over > 0 else math.inf
+    p_value = float(fdtrc(N_PARAMETERS - 1, freedom, ratio))
+    return ActivationFit(*parameters, 1 - left_over / total, p_value, len(y))
 
 
 def fits_of(series: MetricSeries) -> dict[int, ActivationFit]:
     """Return the fit of each layer that has one, which is searched once for all views of a series."""
     if series not in _KNOWN:
-        fits = zip(series.layers, fit_layers(series.steps, series.values), strict=True)
+        fits = zip(series.layers, (fit_activations(series.steps, of_layer) for of_layer in series.values), strict=True)
         _KNOWN[series] = {layer: fit for layer, fit in fits if fit is not None}
     return _KNOWN[series]
 
@@ -167,11 +135,8 @@ def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
     Args:
         frame: rows of one run, of one stack of its model, on one probe.
     """
-    names = [name for name in frame["metric"].unique() if base_name(name) == METRIC]
-    of_metric = frame.loc[frame["metric"].isin(names)]
-    if bool(of_metric["layer"].isna().all()):
-        return fit_table([])
-    return fit_table(metric_series(measurements(of_metric)).values())
+    of_metric = frame.loc[frame["layer"].notna() & (frame["metric"].map(base_name) == METRIC)]
+    return fit_table(() if of_metric.empty else metric_series(measurements(of_metric)).values())
 
 
 def fit_table(series: Iterable[MetricSeries]) -> pd.DataFrame:
@@ -184,13 +149,7 @@ def fit_table(series: Iterable[MetricSeries]) -> pd.DataFrame:
         For each layer with a fit its metric, layer, parameters, r_squared, p_value, n_steps, peak_step and is_reported.
     """
     rows = [
-        {
-            "metric": of.metric,
-            "layer": layer,
-            **fit._asdict(),
-            "peak_step": fit.peak_step,
-            "is_reported": fit.is_reported,
-        }
+        (of.metric, layer, *fit, fit.peak_step, fit.is_reported)
         for of in series
         if base_name(of.metric) == METRIC
         for layer, fit in fits_of(of).items()
@@ -198,81 +157,28 @@ def fit_table(series: Iterable[MetricSeries]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"])
 
 
-def _refined(t: np.ndarray, y: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rate and the offset that leave the least sum of squares, each of shape (1,).
+def _best(t: np.ndarray, y: np.ndarray, rates: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum of squares that the best curve of each rate and offset leaves of y, of mean 0, and its log(gamma),
+    shapes (n,)."""
+    fall, rise = np.exp(-rates[:, None] * t), np.log(offsets[:, None] + t)
 
-    Args:
-        t, y: scaled steps and values.
-        grid: sums of squares by rate and offset.
-    """
-    row, column = np.unravel_index(grid.argmin(), grid.shape)
-    found = minimize(
-        lambda logs: float(_Curves(t, *np.exp(logs[:, None])).best_scales(y)[0][0]),
-        np.log([_RATES[row], _OFFSETS[column]]),
-        method="Nelder-Mead",
-        bounds=np.log([(_RATES[0], _RATES[-1]), (_OFFSETS[0], _OFFSETS[-1])]),
-        options={"xatol": _ACCURACY, "fatol": _ACCURACY * float(grid.min()), "maxiter": 300},
-    )
-    rate, offset = np.exp(found.x[:, None])
-    return rate, offset
-
-
-def _decays_late(t: np.ndarray, rates: ArrayLike, offsets: np.ndarray) -> np.ndarray:
-    """Return whether the exponent of the decay is within its bound at the first step."""
-    return np.asarray(rates) * (offsets + t[0]) <= _MAX_DECAYED
-
-
-class _Curves:
-    """The curves of several rates and offsets, shapes (n,), without what depends on the values."""
-
-    def __init__(self, t: np.ndarray, rates: np.ndarray, offsets: np.ndarray) -> None:
-        self._decays_late = _decays_late(t, rates, offsets)
-        self._fall, self._rise = np.exp(-rates[:, None] * t), np.log(offsets[:, None] + t)
-        columns = np.stack([self._fall * self._rise, self._fall, np.ones_like(self._fall)], axis=-1)
-        self._q, self._r = np.linalg.qr(columns)
-
-    @cached_property
-    def _at_bounds(self) -> list[_Shapes]:
-        return [_Shapes(self.shapes(np.full(len(self._fall), at))) for at in _LOG_SCALES]
-
-    def shapes(self, log_scales: np.ndarray) -> np.ndarray:
-        """Return ``exp(-lambda gamma t) * log(gamma t + t0)`` for log(gamma) of shape (n,), shape (n, n_steps)."""
-        return self._fall * (self._rise + log_scales[:, None])
-
-    def best_scales(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sum of squares that the best curve of each rate and offset leaves of y, of mean 0, and its
-        log(gamma), shapes (n,)."""
-        r = self._r
-        with np.errstate(all="ignore"):
-            # back substitution: a triangle that is singular gives no number, which is out of bounds
-            z = np.swapaxes(self._q, 1, 2) @ y
-            third = z[:, 2] / r[:, 2, 2]
-            second = (z[:, 1] - r[:, 1, 2] * third) / r[:, 1, 1]
-            first = (z[:, 0] - r[:, 0, 1] * second - r[:, 0, 2] * third) / r[:, 0, 0]
-            free = second / first
-        inside = (free >= _LOG_SCALES[0]) & (free <= _LOG_SCALES[1])
-        if inside.all():
-            log_scales, left_over = free, _Shapes(self.shapes(free)).squares_left(y)
-        else:
-            low, high = (shapes.squares_left(y) for shapes in self._at_bounds)
-            log_scales = np.where(inside, free, np.where(low <= high, *_LOG_SCALES))
-            left_over = np.minimum(low, high)
-            if inside.any():
-                left_over = np.where(inside, _Shapes(self.shapes(log_scales)).squares_left(y), left_over)
-        return np.where(self._decays_late, left_over, math.inf), log_scales
-
-
-class _Shapes:
-    """Curves around their means, shape (n, n_steps)."""
-
-    def __init__(self, shapes: np.ndarray) -> None:
-        self._centred = shapes - shapes.mean(axis=1, keepdims=True)
-        self._squares = np.square(self._centred).sum(axis=1, keepdims=True)
-
-    def squares_left(self, y: np.ndarray) -> np.ndarray:
-        """Return the sum of squares of y, of mean 0, that a line on each shape leaves, shape (n,)."""
+    def left_over(log_scales: np.ndarray) -> np.ndarray:
+        shapes = fall * (rise + log_scales[:, None])
+        shapes -= shapes.mean(axis=1, keepdims=True)
+        squares = np.square(shapes).sum(axis=1, keepdims=True)
         # a shape that is flat explains nothing
-        slopes = np.divide(
-            self._centred @ y[:, None], self._squares, out=np.zeros_like(self._squares), where=self._squares > 0
-        )
-        return np.square(y - slopes * self._centred).sum(axis=1)
+        slopes = np.divide(shapes @ y[:, None], squares, out=np.zeros_like(squares), where=squares > 0)
+        return np.square(y - slopes * shapes).sum(axis=1)
+
+    q, r = np.linalg.qr(np.stack([fall * rise, fall, np.ones_like(fall)], axis=-1))
+    with np.errstate(all="ignore"):
+        # back substitution: a triangle that is singular gives no number, which is out of bounds
+        z = np.swapaxes(q, 1, 2) @ y
+        third = z[:, 2] / r[:, 2, 2]
+        second = (z[:, 1] - r[:, 1, 2] * third) / r[:, 1, 1]
+        free = second / ((z[:, 0] - r[:, 0, 1] * second - r[:, 0, 2] * third) / r[:, 0, 0])
+    inside = (free >= _LOG_SCALES[0]) & (free <= _LOG_SCALES[1])
+    low, high = (left_over(np.full(len(rates), end)) for end in _LOG_SCALES)
+    log_scales = np.where(inside, free, np.where(low <= high, *_LOG_SCALES))
+    decays_late = rates * (offsets + t[0]) <= _MAX_DECAYED
+    return np.where(decays_late, left_over(log_scales), math.inf), log_scales

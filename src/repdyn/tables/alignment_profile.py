@@ -15,9 +15,6 @@ def gradient(alignment: ArrayLike) -> np.ndarray:
     Returns:
         G_0 ... G_{L-1}, (..., L), each in [-2, 2].
 
-    Raises:
-        ValueError: fewer than two layers, or values that are not finite.
-
     Source: Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8(10):552).
 
     >>> gradient([0.0, 0.5, 0.75, 1.0])
@@ -34,9 +31,6 @@ def average_rate(alignment: ArrayLike) -> np.ndarray:
 
     Returns:
         (...), each in [-2 / L, 2 / L].
-
-    Raises:
-        ValueError: as for :func:`gradient`.
 
     >>> float(average_rate([0.25, 0.5, 0.75, 1.0]))
     0.25
@@ -57,9 +51,6 @@ def isotonic_fit(steps: ArrayLike) -> np.ndarray:
     Returns:
         (L,), between the smallest and the largest step.
 
-    Raises:
-        ValueError: no step, or values that are not finite.
-
     Source: the monotone function of Lee 2024, fitted over depth; by the pool adjacent violators algorithm of scipy.
 
     >>> isotonic_fit([0.5, 0.25, 0.25, 1.0]).round(4).tolist()
@@ -78,9 +69,6 @@ def lower_envelope(steps: ArrayLike) -> np.ndarray:
 
     Returns:
         (L,), its last value the last step; a positive first value says that no step loses alignment.
-
-    Raises:
-        ValueError: as for :func:`isotonic_fit`.
 
     >>> lower_envelope([0.5, 0.25, 0.25, 1.0]).tolist()
     [0.25, 0.25, 0.25, 1.0]

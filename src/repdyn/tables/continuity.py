@@ -28,8 +28,7 @@ MAX_SHARE = 1 / 6
 def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     """Return the groups of steps whose values are the same to the last bit in each layer, as in copies of a checkpoint.
 
-    Args:
-        rows: measurements of one run on one probe. Values that compare two checkpoints do not count.
+    Values that compare two checkpoints do not count.
     """
     # the other columns would be copied with each selection of rows
     own = rows.loc[rows["compared_to"].isna() & rows["value"].notna(), ["step", *_CELL, "value"]]
@@ -46,11 +45,7 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
 
 
 def repeated_embeddings(frame: pd.DataFrame) -> list[tuple[int, ...]]:
-    """Return the groups of steps with the same input embeddings, unless these are never trained.
-
-    Args:
-        frame: all rows of one run on one probe, scalars among them.
-    """
+    """Return the groups of steps of a run with the same input embeddings, unless these are never trained."""
     norms = scalar(frame, EMBEDDING_NORM)
     groups = [tuple(map(int, steps)) for steps in norms.groupby(norms).groups.values()]
     return [steps for steps in groups if 1 < len(steps) < len(norms)]
@@ -70,10 +65,9 @@ class Jump(NamedTuple):
 
 
 class Jumps(NamedTuple):
-    """The steps of a history that are out of line."""
+    """The steps of a history that are out of line, the largest jump first."""
 
     found: list[Jump]
-    """The largest first; empty if they are too many."""
     are_too_many: bool = False
     """Whether more than :data:`MAX_SHARE` of the steps would be out of line, so that none is said to be."""
 
@@ -82,9 +76,7 @@ def embeddings_out_of_line(frame: pd.DataFrame) -> tuple[int, Jumps]:
     """Return the steps whose input embeddings are out of line, by the rule of :func:`losses_out_of_line` applied to
     their cosine to those of the first checkpoint, and the step of that.
 
-    Args:
-        frame: all rows of one run on one probe, scalars among them. If there were several first checkpoints, the
-            cosines to the one that most were compared with are judged.
+    If there were several first checkpoints, the cosines to the one that most were compared with are judged.
     """
     rows = frame.loc[frame["layer"].isna() & (frame["metric"] == EMBEDDING_COSINE)]
     if rows.empty:
@@ -207,16 +199,11 @@ def _jump(losses: pd.Series, left: np.ndarray, place: int) -> Jump:
     return Jump(int(losses.index[place]), float(values[place]), (one, other), size, after in (0, len(left)))
 
 
-def _deviations(losses: pd.Series) -> np.ndarray:
-    """Return how far each loss but the first and last is above the straight line between its neighbours."""
-    places, values = np.log1p(losses.index.to_numpy(float)), losses.to_numpy(float)
-    weight = (places[1:-1] - places[:-2]) / (places[2:] - places[:-2])
-    return values[1:-1] - (1 - weight) * values[:-2] - weight * values[2:]
-
-
 def _typical(losses: pd.Series, may_turn: bool) -> np.ndarray:
     """Return the usual deviation of a loss from the line between its neighbours, for each step."""
-    deviations = np.abs(_deviations(losses))
+    places, values = np.log1p(losses.index.to_numpy(float)), losses.to_numpy(float)
+    weight = (places[1:-1] - places[:-2]) / (places[2:] - places[:-2])
+    deviations = np.abs(values[1:-1] - (1 - weight) * values[:-2] - weight * values[2:])
     of_run = np.full(len(losses), np.median(deviations))
     if not may_turn:
         return of_run

@@ -34,10 +34,7 @@ def design_names(rows: pd.DataFrame) -> list[str]:
 
 
 def sampling(rows: pd.DataFrame) -> str:
-    """Describe how many vectors each value of ``rows`` rests on, and by which design they were drawn.
-
-    Args:
-        rows: from :func:`repdyn.tables.frames.measurements`, of one run or of several.
+    """Describe how many vectors each value of measurements rests on, and by which design they were drawn.
 
     >>> counts = {"probe": ["a"], "n_batches": [4], "n_vectors": [4096], "design": ["independent"]}
     >>> windows = {"n_windows": [342], "vectors_per_window": [12], "window_tokens": [96], "own_window_excluded": [True]}
@@ -52,15 +49,19 @@ left out"
         return f"{size}, sampling design not recorded"
     known = rows.loc[rows["design"].notna(), [*_WINDOW_COLUMNS]]
     designs = f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
-    return f"{designs}: {', '.join([size, _windows(known), *_own_windows(known)])}"
+    n_windows, most = known["n_windows"], known["vectors_per_window"]
+    as_even_as_possible = bool((n_windows * most < known["n_vectors"] + n_windows).all())
+    share = f"{'' if as_even_as_possible else 'up to '}{_span(most)} of each of {_span(n_windows)} windows"
+    windows = f"{share} of {_span(known['window_tokens'])} tokens"
+    # in metrics that look at neighbours
+    left_out = set(known["own_window_excluded"].dropna().astype(bool))
+    what = "in part left out" if len(left_out) > 1 else "left out" if left_out == {True} else "counted"
+    return f"{designs}: {size}, {windows}" + f", own window's neighbours {what}" * bool(left_out)
 
 
 def sampling_of_runs(runs: Mapping[str, pd.DataFrame]) -> str:
-    """Describe the sampling of several runs: in one phrase where it is the same, and otherwise of each group of runs.
-
-    Args:
-        runs: the rows of each run, from :func:`repdyn.tables.frames.measurements`, by what the run is called.
-    """
+    """Describe the sampling of several runs, given the rows of each by its label: in one phrase where it is the same,
+    and otherwise of each group of runs."""
     groups: dict[str, list[str]] = {}
     for name, rows in ((name, rows) for name, rows in runs.items() if len(rows)):
         groups.setdefault(sampling(rows), []).append(name)
@@ -72,12 +73,7 @@ def sampling_of_runs(runs: Mapping[str, pd.DataFrame]) -> str:
 
 
 def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
-    """Say what a band means, or why there is none; empty where no row has a value.
-
-    Args:
-        rows: those that are drawn, from :func:`repdyn.tables.frames.measurements`.
-        mark: what shows the interval.
-    """
+    """Say what a band, or another mark, of measurements means, or why there is none; empty where none has a value."""
     valued = rows.loc[rows["value"].notna(), ["margin", "n_batches"]]
     unknown = valued.loc[valued["margin"].isna()]
     if valued.empty:
@@ -92,11 +88,9 @@ def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
 def own_window_warning(rows: Iterable[Row]) -> str | None:
     """Say that a design lets neighbours in a point's own window count, and that many points have one.
 
-    Args:
-        rows: of one checkpoint.
-
     Returns:
-        One sentence on the row where they are most; None where they are at most :data:`OWN_WINDOW_SHARE` in all rows.
+        One sentence on the row of a checkpoint where they are most; None where they are at most
+        :data:`OWN_WINDOW_SHARE` in all rows.
     """
     shares = [(row.same_window_share or 0.0, row) for row in rows if row.own_window_excluded is False]
     share, worst = max(shares, key=lambda pair: pair[0], default=(0.0, None))
@@ -108,23 +102,6 @@ def own_window_warning(rows: Iterable[Row]) -> str | None:
         'rather than the representation; take a probe with design="independent", unless the value is to be compared '
         "with published ones"
     )
-
-
-def _windows(rows: pd.DataFrame) -> str:
-    """Describe the windows that the vectors of a batch come from; batches that take as many of each as they can."""
-    n_windows, most = rows["n_windows"], rows["vectors_per_window"]
-    as_even_as_possible = bool((n_windows * most < rows["n_vectors"] + n_windows).all())
-    share = f"{'' if as_even_as_possible else 'up to '}{_span(most)} of each of {_span(n_windows)} windows"
-    return f"{share} of {_span(rows['window_tokens'])} tokens"
-
-
-def _own_windows(rows: pd.DataFrame) -> list[str]:
-    """Say whether neighbours in a point's own window count, in metrics that look at neighbours."""
-    left_out = set(rows["own_window_excluded"].dropna().astype(bool))
-    if not left_out:
-        return []
-    what = "in part left out" if len(left_out) > 1 else "left out" if left_out == {True} else "counted"
-    return [f"own window's neighbours {what}"]
 
 
 def _span(values: Iterable[int | None] | Sequence[int] | pd.Series) -> str:

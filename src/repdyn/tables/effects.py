@@ -40,10 +40,7 @@ class Estimate:
 
 
 def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
-    """Average values that rest on the same batches.
-
-    Its standard error is the mean of theirs, which is the bound for values that are perfectly correlated.
-    """
+    """Average values that rest on the same batches; the error is that of values that are perfectly correlated."""
     return Estimate(
         fmean(estimate.value for estimate in estimates),
         fmean(estimate.std_error for estimate in estimates),
@@ -60,11 +57,7 @@ class Effect:
 
     @classmethod
     def of(cls, value: Estimate, base: Estimate) -> Effect:
-        """Compare a value with a base, by the delta method and Student's t.
-
-        Raises:
-            CannotBeJudgedError: a standard error is not known, or a value is not above 0.
-        """
+        """Compare a value with a base, by the delta method and Student's t; a CannotBeJudgedError if that fails."""
         for estimate in (value, base):
             if math.isnan(estimate.std_error):
                 raise CannotBeJudgedError(
@@ -82,14 +75,8 @@ class Effect:
 
     @classmethod
     def over_seeds(cls, effects: Sequence[Effect]) -> Effect:
-        """Return the mean effect over the seeds of one model, with the interval of Student's t over the seeds.
-
-        Raises:
-            ValueError: fewer than two seeds.
-        """
+        """Return the mean effect over two or more seeds of one model, with the interval of Student's t over seeds."""
         log_ratios = [effect.log_ratio for effect in effects]
-        if len(log_ratios) < 2:
-            raise ValueError(f"expected the effects of at least 2 seeds, got {len(log_ratios)}")
         quantile = float(stdtrit(len(log_ratios) - 1, (1 + CONFIDENCE) / 2))
         return cls(fmean(log_ratios), quantile * stdev(log_ratios) / math.sqrt(len(log_ratios)))
 
@@ -102,11 +89,7 @@ class Effect:
         return self.log_ratio + self.half_width
 
     def judge(self, *, above: float | None = None, below: float | None = None) -> Verdict:
-        """Judge the claim that the change, ratio - 1, lies strictly between two bounds.
-
-        Args:
-            above: lower bound of the claimed changes, for example 0.1 for "by more than 10%"; None for no bound.
-            below: upper bound; None for no bound.
+        """Judge the claim that the change, ratio - 1, lies strictly between two bounds; 0.1 stands for 10%.
 
         >>> Effect(0.2, 0.05).judge(above=0.1), Effect(0.1, 0.05).judge(above=0.1), Effect(0.0, 0.05).judge(above=0.1)
         ('shown', 'cannot be judged', 'not shown')
@@ -215,16 +198,8 @@ class Judgement:
 
 
 def over_seeds(judgements: Sequence[Judgement]) -> Judgement:
-    """Join the judgements of the seeds of one model: the same claims, of effects with intervals over seeds.
-
-    What one seed is objected to is objected to all; notes that differ are listed.
-
-    Args:
-        judgements: of each seed, on the same blocks.
-
-    Raises:
-        ValueError: fewer than two seeds.
-    """
+    """Join the judgements of the seeds of one model on the same blocks: the same claims, of effects with intervals over
+    seeds. What one seed is objected to is objected to all; notes that differ are listed."""
     first = judgements[0]
     claims = zip(*(each.claims for each in judgements), strict=True)
     blocks = zip(*(each.blocks for each in judgements), strict=True)
@@ -276,15 +251,12 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> Correlation:
     n = len(x)
     if n < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return Correlation(math.nan, math.nan, math.nan, n)
-    value = float(np.clip(np.corrcoef(_ranks(x), _ranks(y))[0, 1], -1.0, 1.0))
+    # scipy.stats takes seconds to import
+    ranks = [pd.Series(values).rank().to_numpy() for values in (x, y)]
+    value = float(np.clip(np.corrcoef(ranks)[0, 1], -1.0, 1.0))
     if n < MIN_PAIRS:
         return Correlation(value, math.nan, math.nan, n)
     half = _NORMAL_QUANTILE * math.sqrt((1 + value**2 / 2) / (n - 3))
     with np.errstate(divide="ignore"):  # of a perfect correlation, whose transform is infinite
         centre = np.arctanh(value)
     return Correlation(value, float(np.tanh(centre - half)), float(np.tanh(centre + half)), n)
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return ranks, equal values sharing their mean; those of scipy.stats take seconds to import."""
-    return pd.Series(values).rank().to_numpy()

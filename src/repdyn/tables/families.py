@@ -40,11 +40,7 @@ def overview_families(metrics: Iterable[str]) -> list[str]:
 
 
 def members_of(rows: pd.DataFrame, family: str) -> list[str]:
-    """Return the measured metrics of a family.
-
-    Raises:
-        ValueError: none was measured.
-    """
+    """Return the measured metrics of a family; a ValueError if there are none."""
     found = [metric for metric in metrics_of(rows) if family_of(metric) == family]
     if not found:
         there = sorted({family_of(metric) for metric in metrics_of(rows)})
@@ -101,10 +97,7 @@ def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def without_distinct_embeddings(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of layer 0 that lack a value because its vectors are those of a small vocabulary.
-
-    Every token of a byte-level model with rotary positions enters as one of as many vectors as there are byte values.
-    """
+    """Return the rows of layer 0 that lack a value because its vectors are those of a small vocabulary, as of bytes."""
     cells = rows.loc[(rows["layer"] == 0) & rows["value"].isna()]
     samples = zip(cells["on_distinct"], cells["n_unique"], cells["n_vectors"], strict=True)
     return cells.loc[cells["reason"].astype(object) == [too_few_distinct(*sample) for sample in samples]]

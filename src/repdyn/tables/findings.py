@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -94,19 +93,11 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
 
 
 def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
-    """Judge each published finding on the seeds of one model: each effect by its interval over the seeds.
+    """Judge each published finding on two or more seeds of one model: each effect by its interval over the seeds.
 
     The effects of each seed are those of :func:`findings`, at the steps that all seeds have and over the blocks that
     have a value in all of them. The intervals of single seeds, which are over probes, are not used.
-
-    Args:
-        frames: of each seed, as for :func:`findings`.
-
-    Raises:
-        ValueError: fewer than two seeds; as :func:`findings`.
     """
-    if len(frames) < 2:
-        raise ValueError(f"expected the rows of at least 2 seeds, got {len(frames)}; judge one run with findings")
     runs = [_JudgedRun.of(frame) for frame in frames]
     failures = [run.failure for run in runs if run.failure]
     failure = f"{len(failures)} of {len(runs)} seeds: {failures[0]}" if failures else None
@@ -121,10 +112,8 @@ def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
 
 
 def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """Return the rows at the steps and layers that all runs have, without the values that one of them lacks.
-
-    Their standard errors are set to 0, since the spread over seeds takes the place of that over batches.
-    """
+    """Return the rows at the steps and layers that all runs have, without the values that one of them lacks; the spread
+    over seeds takes the place of their standard errors."""
     cell = ["metric", "subset", "step", "layer"]
     rows = concatenated([rows.assign(seed=seed) for seed, rows in enumerate(runs)], ignore_index=True)
     cells = rows.assign(known=np.isfinite(rows["value"])).groupby(cell, observed=True)["known"]
@@ -136,29 +125,24 @@ def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
 
 def _judged(judgement: Callable[[_Judge, str, str], Judgement], failure: str | None) -> list[Finding]:
     """Return the findings by how a criterion is judged on a metric and subset, and why the training failed."""
-    found = [
-        _finding(name, criterion, subset, partial(judgement, judge, metric, subset))
-        for name, criterion, judge, metric, subsets in (
-            ("bell", criteria.BELL, criteria.bell, "anisotropy", SUBSETS),
-            ("uniform", criteria.UNIFORM, criteria.uniform, "anisotropy", SUBSETS),
-            ("growth", criteria.GROWTH, criteria.growth, "anisotropy", SUBSETS),
-            ("dimension", criteria.DIMENSION, criteria.dimension, "two_nn", ("all",)),
-        )
-        for subset in subsets
-    ]
-    if failure is None:
-        return found
-    return [replace(finding, verdict="cannot be judged", evidence=failure) for finding in found]
-
-
-def _finding(name: str, criterion: str, subset: str, judgement: Callable[[], Judgement]) -> Finding:
-    verdict: Verdict = "cannot be judged"
-    try:
-        judged = judgement()
-        verdict, evidence = judged.verdict, judged.evidence
-    except CannotBeJudgedError as reason:
-        evidence = str(reason)
-    return Finding(name, subset, f"{MEANINGS[name]}, {subset}", PAPER, criterion, verdict, evidence)
+    found = []
+    for name, criterion, judge, metric, subsets in (
+        ("bell", criteria.BELL, criteria.bell, "anisotropy", SUBSETS),
+        ("uniform", criteria.UNIFORM, criteria.uniform, "anisotropy", SUBSETS),
+        ("growth", criteria.GROWTH, criteria.growth, "anisotropy", SUBSETS),
+        ("dimension", criteria.DIMENSION, criteria.dimension, "two_nn", ("all",)),
+    ):
+        for subset in subsets:
+            verdict, evidence = "cannot be judged", failure or ""
+            if failure is None:
+                try:
+                    judged = judgement(judge, metric, subset)
+                    verdict, evidence = judged.verdict, judged.evidence
+                except CannotBeJudgedError as reason:
+                    evidence = str(reason)
+            title = f"{MEANINGS[name]}, {subset}"
+            found.append(Finding(name, subset, title, PAPER, criterion, verdict, evidence))
+    return found
 
 
 def _judgement(judge: _Judge, run: _JudgedRun, metric: str, subset: str) -> Judgement:

@@ -30,13 +30,7 @@ _CELL = ["step", "layer", "metric", "subset"]
 def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
     """Return the rows of one run by stack of blocks; the key is None for blocks without a stack name.
 
-    Each stack counts its layers from 0, and one may be causal and the other not.
-
-    Args:
-        frame: rows of one run. Rows without a layer, such as losses and failures, are repeated for each stack.
-
-    Returns:
-        At least one frame, in the order of :data:`STACKS`.
+    Rows without a layer, such as losses and failures, are repeated for each stack, in the order of :data:`STACKS`.
     """
     named = frame.loc[frame["layer"].notna(), "stack"]
     names: list[str] = _in_order(named.dropna().unique(), STACKS)
@@ -79,21 +73,13 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the values of single attention heads, as :func:`measurements` those of layers; empty if there are none.
-
-    Raises:
-        ValueError: as :func:`measurements`; a metric measured twice of one head.
-    """
+    """Return the values of single attention heads, as :func:`measurements` those of layers; empty if there are none."""
     chosen = (frame["layer"].notna() & frame["head"].notna()).to_numpy(bool)
     return _checked(frame, chosen, [*_CELL, "head"]).astype({"head": int}) if chosen.any() else frame.iloc[:0]
 
 
 def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
-    """Return the :func:`measurements` of a run with training steps; an error for a finished model suggests ``instead``.
-
-    Raises:
-        ValueError: as :func:`measurements`; a finished model.
-    """
+    """Return the :func:`measurements` of a training; the error for a finished model suggests ``instead``."""
     rows = measurements(frame)
     if is_finished(rows):
         raise ValueError(
@@ -110,22 +96,10 @@ def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
 
 
 def failures(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of checkpoints that could not be measured: without a layer, with a reason.
-
-    The loss on the probe is not among them, which a measured checkpoint without an output head lacks too.
-    """
+    """Return the rows of checkpoints that could not be measured: without a layer, with a reason."""
+    # a measured checkpoint without an output head lacks the loss on the probe too
     of_checkpoint = frame["layer"].isna() & ~frame["metric"].isin(PROBE_SCALARS)
     return frame.loc[of_checkpoint & frame["reason"].notna() & frame["same_as"].isna() & frame["mixed_with"].isna()]
-
-
-def copies(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each checkpoint that was not measured because it has the weights of another one."""
-    return frame.loc[frame["same_as"].notna()].drop_duplicates(["run", "step", "same_as"]).sort_values("step")
-
-
-def mixtures(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each checkpoint that was not measured because some of its files belong to another one."""
-    return frame.loc[frame["mixed_with"].notna()].drop_duplicates(["run", "step", "mixed_with"]).sort_values("step")
 
 
 def is_finished(rows: pd.DataFrame) -> bool:
@@ -154,11 +128,7 @@ def metrics_of(rows: pd.DataFrame) -> list[str]:
 
 
 def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
-    """Return the token subsets ``metric`` was measured on, "all" first.
-
-    Raises:
-        ValueError: ``metric`` is not in ``rows``; the message names those that are.
-    """
+    """Return the token subsets ``metric`` was measured on, "all" first; a ValueError if there are none."""
     found = of_metric(rows.loc[:, ["metric", "subset"]], metric)["subset"].unique()
     if not len(found):
         raise ValueError(f"expected a measured metric, got {metric!r}; measured were {', '.join(metrics_of(rows))}")
@@ -171,11 +141,7 @@ def in_order(subsets: Iterable[str]) -> list[str]:
 
 
 def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
-    """Return ``column`` of ``metric`` on ``subset`` by layer (index) and step (columns), NaN where not measured.
-
-    Raises:
-        ValueError: ``metric`` was not measured on ``subset``.
-    """
+    """Return ``column`` of ``metric`` on ``subset`` by layer (index) and step (columns), NaN where not measured."""
     measured = subsets_of(rows, metric)
     if subset not in measured:
         raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
@@ -298,21 +264,17 @@ _LOOKED_AT = ("run", "model", "probe", "layers", "stack", "stage", "design", "se
 
 
 def require_one(rows: pd.DataFrame, column: str) -> None:
-    """Raise a ValueError if a column has several values."""
+    """Raise a ValueError if a column has several values; probes of different designs are named with these."""
     found = sorted(rows[column].unique())
     if len(found) > 1:
-        names = ", ".join(f"{str(name)!r}{_designs(rows, column, name)}" for name in found)
+        designs = [design_names(rows.loc[rows[column] == name]) if column == "probe" else [] for name in found]
+        differ = any(design != designs[0] for design in designs)
+        ends = [f" (sampling design {', '.join(design)})" * differ for design in designs]
+        names = ", ".join(f"{str(name)!r}{end}" for name, end in zip(found, ends, strict=True))
         raise ValueError(
             f"expected the rows of one {column}, got {len(found)}: {names}; "
             f"select one, for example frame[frame[{column!r}] == {str(found[0])!r}]"
         )
-
-
-def _designs(rows: pd.DataFrame, column: str, value: object) -> str:
-    """Return the sampling design of a probe in brackets if the designs of the probes differ."""
-    if column != "probe" or len(design_names(rows)) == 1:
-        return ""
-    return f" (sampling design {', '.join(design_names(rows.loc[rows[column] == value]))})"
 
 
 def require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:

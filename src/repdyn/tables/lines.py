@@ -10,7 +10,7 @@ from itertools import groupby
 import pandas as pd
 
 from repdyn.alerts import Alert
-from repdyn.tables.frames import copies, failures, is_finished, mixtures, scalar
+from repdyn.tables.frames import failures, is_finished, scalar
 from repdyn.tables.numbers import gigabytes
 from repdyn.tables.runs import spans
 
@@ -24,11 +24,7 @@ _MAX_REASON = 72
 
 
 def cost_line(frame: pd.DataFrame) -> str | None:
-    """Return the median seconds of each phase, and the bytes downloaded; None if none are stored.
-
-    Args:
-        frame: rows of one run, scalars among them.
-    """
+    """Return the median seconds of each phase of a run, and the bytes downloaded; None if none are stored."""
     seconds = {phase: taken.median() for phase in PHASES if not (taken := scalar(frame, f"seconds/{phase}")).empty}
     if not seconds:
         return None
@@ -41,11 +37,7 @@ def cost_line(frame: pd.DataFrame) -> str | None:
 
 
 def failure_line(frame: pd.DataFrame) -> str | None:
-    """Return how many checkpoints failed, at which steps and why, by kind of reason; None if all succeeded.
-
-    Args:
-        frame: rows of one run, among them those that :func:`repdyn.tables.frames.failures` picks.
-    """
+    """Return how many checkpoints of a run failed, at which steps and why, by kind of reason; None if all succeeded."""
     checkpoints = failures(frame).drop_duplicates("step").sort_values("step")
     if checkpoints.empty:
         return None
@@ -61,31 +53,23 @@ def failure_line(frame: pd.DataFrame) -> str | None:
 
 
 def copies_line(frame: pd.DataFrame) -> str | None:
-    """Return how many checkpoints of one run have the weights, or single files, of which other ones; None if all have
-    their own."""
-    lines = (
-        _other_weights(copies(frame), "same_as", "the weights"),
-        _other_weights(mixtures(frame), "mixed_with", "single files"),
-    )
-    return "; ".join(filter(None, lines)) or None
+    """Return how many checkpoints of one run have the weights, or single files, of which other ones, and were therefore
+    not measured; None if all have their own."""
+    lines = []
+    for column, what in (("same_as", "the weights"), ("mixed_with", "single files")):
+        found = frame.loc[frame[column].notna()].drop_duplicates(["run", "step", column]).sort_values("step")
+        if len(found):
+            parts = [f"{_steps(group)} of {name}" for name, group in found.groupby(column, sort=False, observed=True)]
+            verb = "checkpoint has" if len(found) == 1 else "checkpoints have"
+            of_others = f"{verb} {what} of another one and no values"
+            lines.append(f"{len(found)} {of_others}: {'; '.join(parts[:_MAX_KINDS])}")
+    return "; ".join(lines) or None
 
 
 def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
-    """Return the median over checkpoints of the seconds each metric took on all layers and token subsets together.
-
-    Args:
-        rows: from :func:`repdyn.tables.frames.measurements`.
-    """
+    """Return the median over checkpoints of the seconds each metric took on all layers and token subsets together."""
     took = rows.pivot_table(index="step", columns="metric", values="seconds", aggfunc="sum", observed=True)
     return took.median()
-
-
-def _other_weights(found: pd.DataFrame, column: str, what: str) -> str:
-    if found.empty:
-        return ""
-    parts = [f"{_steps(group)} of {name}" for name, group in found.groupby(column, sort=False, observed=True)]
-    verb = "checkpoint has" if len(found) == 1 else "checkpoints have"
-    return f"{len(found)} {verb} {what} of another one and no values: {'; '.join(parts[:_MAX_KINDS])}"
 
 
 def _group(group: pd.DataFrame) -> str:
@@ -112,35 +96,27 @@ def _cleaned(reason: str) -> str:
 
 
 def alert_lines(alerts: Iterable[Alert]) -> list[str]:
-    """Return a line for each step, rule and metric, with the numbers of the layer that changed most.
-
-    Args:
-        alerts: in the order of :func:`repdyn.alerts.find_alerts`.
-    """
+    """Return a line for each step, rule and metric, with the numbers of the layer that changed most."""
     return [f"step {step:,}, {rule}: {text}" for step, rule, text in alert_events(alerts)]
 
 
 def alert_events(alerts: Iterable[Alert]) -> list[tuple[int, str, str]]:
-    """Return step, rule and text of each line."""
-    return [(step, rule, alert_text(list(group))) for (step, rule, _), group in groupby(alerts, key=_kind)]
-
-
-def _kind(alert: Alert) -> tuple[int, str, str]:
-    return alert.step, alert.rule, alert.subject
+    """Return step, rule and text of each line, of alerts in the order of :func:`repdyn.alerts.find_alerts`."""
+    groups = groupby(alerts, key=lambda alert: (alert.step, alert.rule, alert.subject))
+    return [(step, rule, alert_text(list(group))) for (step, rule, _), group in groups]
 
 
 def alert_text(alerts: Sequence[Alert]) -> str:
     """Describe the alerts of one rule and metric at one step."""
-    worst = max(alerts, key=_change)
+
+    def change(alert: Alert) -> float:
+        """Return the absolute log-ratio of the value and the value before; 0 if one of them is missing."""
+        sizes = abs(alert.value), abs(alert.previous_value)
+        known = all(math.isfinite(size) and size > 0 for size in sizes)
+        return abs(math.log(sizes[0]) - math.log(sizes[1])) if known else 0.0
+
+    worst = max(alerts, key=change)
     if len(alerts) == 1:
         return worst.message
     layers = spans([alert.layer for alert in alerts if alert.layer is not None])
     return f"{worst.subject} of layers {layers} {worst.event}: in layer {worst.layer}, {worst.detail}"
-
-
-def _change(alert: Alert) -> float:
-    """Return the absolute log-ratio of the value and the value before; 0 if one of them is missing."""
-    sizes = abs(alert.value), abs(alert.previous_value)
-    if not all(math.isfinite(size) and size > 0 for size in sizes):
-        return 0.0
-    return abs(math.log(sizes[0]) - math.log(sizes[1]))

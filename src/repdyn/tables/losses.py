@@ -30,12 +30,10 @@ _BESIDE = {
 
 
 class RunLoss(NamedTuple):
-    """A loss of a run by step."""
+    """A loss of a run: the name of its scalar, and its values by step, ascending and without NaN."""
 
     name: str
-    """Name of the scalar, for example "probe/loss"."""
     values: pd.Series
-    """Index step, ascending; without NaN; empty if no loss is stored."""
 
     @property
     def title(self) -> str:
@@ -49,9 +47,6 @@ def loss_of_run(frame: pd.DataFrame) -> RunLoss:
     The loss on the probe is of the same text at every step, and of the weights that the geometry is of; the training
     loss is of one batch, a step earlier. The training loss is returned if it is known at more than twice as many steps,
     as in a run that measured the loss on the probe only after it was resumed.
-
-    Args:
-        frame: rows of one run on one probe, or of one of its stacks, scalars among them.
     """
     on_probe, training = scalar(frame, PROBE_LOSS), scalar(frame, LOSS)
     if on_probe.empty or len(on_probe) < _SPARSE * len(training):
@@ -62,12 +57,8 @@ def loss_of_run(frame: pd.DataFrame) -> RunLoss:
 def probe_loss_line(frame: pd.DataFrame) -> str | None:
     """Return the loss on the probe at the first and the last step in words, or why there is none.
 
-    Args:
-        frame: rows of one run on one probe, scalars among them.
-
-    Returns:
-        For example "loss on the probe 10.9 at step 0, 2.3 at step 1,000 (0.8 bits per byte, accuracy 45%, calibration
-        error 2%)"; None if it was not measured.
+    For example "loss on the probe 10.9 at step 0, 2.3 at step 1,000 (0.8 bits per byte, accuracy 45%, calibration error
+    2%)"; None if it was not measured.
     """
     rows = frame.loc[frame["layer"].isna() & (frame["metric"] == PROBE_LOSS)].sort_values("step")
     if rows.empty:

@@ -73,12 +73,3 @@ def is_dimension(metric: str) -> bool:
     (True, False)
     """
     return metric_info(metric).unit == "dimension"
-
-
-def is_below_one(metric: str, value: float) -> bool:
-    """Return whether a value is an estimate of a dimension below 1.
-
-    >>> is_below_one("two_nn", 0.8), is_below_one("two_nn[discard=0.8]", 1.2), is_below_one("anisotropy", 0.8)
-    (True, False, False)
-    """
-    return value < 1 and is_dimension(metric)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, takewhile
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import pandas as pd
 
@@ -37,22 +37,6 @@ _SIZE_INDEPENDENT = FAMILIES.keys() - {"geometry", "dimension", "spectrum"}
 
 Key: TypeAlias = tuple[str, str | None]
 """The name of a run and that of a stack of its model, None where the blocks have none."""
-
-
-class _Ordered(Protocol):
-    """The properties by which runs are sorted in a comparison."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def stack(self) -> str | None: ...
-    @property
-    def causal(self) -> bool | None: ...
-    @property
-    def parameters(self) -> int | None: ...
-
-
-_Run = TypeVar("_Run", bound=_Ordered)
 
 
 @dataclass(frozen=True)
@@ -94,7 +78,7 @@ class MeasuredRun:
         return tokens_by_step(self.rows)
 
     @cached_property
-    def series(self) -> dict[tuple[str, str], MetricSeries]:
+    def series(self) -> Mapping[tuple[str, str], MetricSeries]:
         """The series of each metric and token subset."""
         return metric_series(self.rows)
 
@@ -135,9 +119,14 @@ def by_run(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(name): frame.loc[frame["run"] == name] for name in names}
 
 
-def in_comparison_order(runs: Sequence[_Run]) -> list[_Run]:
+def in_comparison_order(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
     """Return runs sorted as in a comparison: decoders, encoders, then those of unknown kind; each by size and name."""
-    return sorted(runs, key=_order)
+
+    def place(run: MeasuredRun) -> tuple[int, float, str, str]:
+        size = math.inf if run.parameters is None else run.parameters
+        return (True, False, None).index(run.causal), size, run.name, run.stack or ""
+
+    return sorted(runs, key=place)
 
 
 def never_measured(frame: pd.DataFrame) -> list[str]:
@@ -151,24 +140,27 @@ def differences(runs: Sequence[MeasuredRun]) -> str | None:
     Estimates change with the sampling design, the number of vectors and a metric's settings. Means over a class of
     tokens do not change with the number, and tokenizers do not find equally many.
     """
-    return _of_different_designs(runs) or _of_different_sizes(runs) or _of_different_settings(runs)
+    designs = ((" and ".join(design_names(run.rows)), run.label) for run in runs)
+    # a design of the user's own may have the name of another
+    rules = (
+        ("left out" if is_left_out else "counted", run.label)
+        for run in runs
+        for is_left_out in sorted(run.rows["own_window_excluded"].dropna().astype(bool).unique())
+    )
+    found = disagreement("different sampling designs", designs) or disagreement("own window's neighbours", rules)
+    return found or _of_different_sizes(runs) or _of_different_settings(runs)
 
 
-def _of_different_designs(runs: Sequence[MeasuredRun]) -> str | None:
-    by_design: dict[str, list[str]] = {}
-    for run in runs:
-        by_design.setdefault(" and ".join(design_names(run.rows)), []).append(run.label)
-    if len(by_design) > 1:
-        return f"different sampling designs: {listed(by_design)}"
-    by_rule: dict[str, list[str]] = {}  # a design of the user's own may have the name of another
-    for run in runs:
-        for left_out in sorted(run.rows["own_window_excluded"].dropna().astype(bool).unique()):
-            by_rule.setdefault("left out" if left_out else "counted", []).append(run.label)
-    return f"own window's neighbours: {listed(by_rule)}" if len(by_rule) > 1 else None
+def disagreement(what: str, values: Iterable[tuple[str, str]]) -> str | None:
+    """Return each value with the runs that have it, from pairs of a value and a run's label; None if all agree."""
+    by_value: dict[str, list[str]] = {}
+    for value, label in values:
+        by_value.setdefault(value, []).append(label)
+    return f"{what}: {listed(by_value)}" if len(by_value) > 1 else None
 
 
 def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
-    by_cell: dict[tuple[str, str], dict[str, list[str]]] = {}
+    by_cell: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for run in runs:
         columns = (run.rows[name].tolist() for name in ("metric", "subset", "n_vectors"))
         for (metric, subset), cells in groupby(sorted(set(zip(*columns, strict=True))), key=lambda cell: cell[:2]):
@@ -176,23 +168,22 @@ def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
                 found = [size for *_, size in cells]
                 # how many vectors are left of a whole batch is up to each layer
                 sizes = " and ".join(f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found))
-                by_cell.setdefault((metric, subset), {}).setdefault(sizes, []).append(run.label)
-    different = {cell: by_size for cell, by_size in by_cell.items() if len(by_size) > 1}
+                by_cell.setdefault((metric, subset), []).append((sizes, run.label))
+    different = {cell: sizes for cell, sizes in by_cell.items() if len(dict(sizes)) > 1}
     if not different:
         return None
-    (metric, subset), by_size = next(iter(different.items()))
+    (metric, subset), sizes = next(iter(different.items()))
     where = "" if len(different) == len(by_cell) else f" for {metric} ({subset})"
-    return f"batches of different numbers of vectors{where}: {listed(by_size)}"
+    return disagreement(f"batches of different numbers of vectors{where}", sizes)
 
 
 def _of_different_settings(runs: Sequence[MeasuredRun]) -> str | None:
     for metric in sorted({metric for run in runs for metric in run.rows["metric"].unique()}):
-        by_settings: dict[str, list[str]] = {}
-        for run in runs:
-            for settings in sorted(of_metric(run.rows, metric)["settings"].unique()):
-                by_settings.setdefault(settings, []).append(run.label)
-        if len(by_settings) > 1:
-            return f"different settings of {metric}: {listed(by_settings)}"
+        settings = (
+            (each, run.label) for run in runs for each in sorted(of_metric(run.rows, metric)["settings"].unique())
+        )
+        if found := disagreement(f"different settings of {metric}", settings):
+            return found
     return None
 
 
@@ -249,8 +240,3 @@ def _is_published(rows: pd.DataFrame) -> bool:
     owner = str(rows["run"].iloc[0]).partition("/")[0]
     origins = rows["checkpoint"].dropna().unique().tolist()
     return any(origin.startswith(f"{owner}/") and "@" in origin for origin in origins)
-
-
-def _order(run: _Ordered) -> tuple[int, float, str, str]:
-    kind = (True, False, None).index(run.causal)
-    return kind, math.inf if run.parameters is None else run.parameters, run.name, run.stack or ""

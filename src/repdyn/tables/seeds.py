@@ -1,13 +1,12 @@
-"""Groups of runs that are seeds of one model: the mean of a metric over them, shown in place of the single runs."""
+"""Seeds of one model: runs that differ in their random seed alone, shown as their mean with its interval."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ from scipy.special import stdtrit
 
 from repdyn.tables.effects import CONFIDENCE
 from repdyn.tables.frames import LayerMean, by_stack
-from repdyn.tables.runs import Key, MeasuredRun, differences, in_comparison_order, listed, spans
+from repdyn.tables.runs import MeasuredRun, differences, disagreement, in_comparison_order, listed, spans
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.texts import concatenated
 
@@ -31,47 +30,22 @@ def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Returns:
         Two arrays of shape (...); NaN where a seed has no value.
-
-    Raises:
-        ValueError: fewer than two seeds.
     """
     n_seeds = len(values)
-    if n_seeds < 2:
-        raise ValueError(f"expected at least 2 seeds, got {n_seeds}; one run has no spread over seeds")
     quantile = float(stdtrit(n_seeds - 1, (1 + CONFIDENCE) / 2))
     return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / np.sqrt(n_seeds)
 
 
 @dataclass(frozen=True, eq=False)
-class SeedSeries:
+class SeedSeries(MetricSeries):
     """One metric on one token subset over the seeds of one model, at the steps at which all of them have it.
 
-    It is drawn like a :class:`~repdyn.tables.series.MetricSeries`: its values are means over seeds, and its margins
-    halves of their intervals. A value that one seed lacks is missing.
+    Its values are means over seeds, and its margins halves of their 95 % intervals. A value that one seed lacks is
+    missing.
     """
 
-    members: tuple[MetricSeries, ...]
+    members: tuple[MetricSeries, ...] = ()
     """Of each seed, with the same layers."""
-
-    @property
-    def metric(self) -> str:
-        return self.members[0].metric
-
-    @property
-    def subset(self) -> str:
-        return self.members[0].subset
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        return self.members[0].layers
-
-    @property
-    def places(self) -> np.ndarray:
-        return self.members[0].places
-
-    @property
-    def depths(self) -> np.ndarray:
-        return self.members[0].depths
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -80,48 +54,40 @@ class SeedSeries:
     @cached_property
     def by_seed(self) -> np.ndarray:
         """Shape (n_seeds, n_layers, n_steps)."""
-        chosen = [[member.steps.index(step) for step in self.steps] for member in self.members]
-        return np.stack([member.values[:, columns] for member, columns in zip(self.members, chosen, strict=True)])
+        return np.stack([member._values.loc[:, list(self.steps)].to_numpy(float) for member in self.members])
 
-    @property
-    def values(self) -> np.ndarray:
-        """Shape (n_layers, n_steps): means over seeds."""
-        return mean_over_seeds(self.by_seed)[0]
+    @cached_property
+    def _values(self) -> pd.DataFrame:
+        return pd.DataFrame(mean_over_seeds(self.by_seed)[0], self.members[0].layers, self.steps)
 
-    @property
-    def margins(self) -> np.ndarray:
-        """Shape (n_layers, n_steps): halves of the 95 % intervals of the means over seeds."""
-        return mean_over_seeds(self.by_seed)[1]
+    @cached_property
+    def _margins(self) -> pd.DataFrame:
+        return pd.DataFrame(mean_over_seeds(self.by_seed)[1], self.members[0].layers, self.steps)
 
     @cached_property
     def _complete(self) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of the layers and of the steps at which every seed has a value.
-
-        They are chosen as in :func:`repdyn.tables.frames.layer_mean`: first the steps at which every seed has some
-        value, then the layers without a gap at these.
-        """
+        """Which layers and steps every seed has: the steps with some value, then the layers without a gap at these."""
         missing = np.isnan(self.by_seed)
-        steps = np.flatnonzero(~missing.all(axis=1).any(axis=0))
-        layers = np.flatnonzero(~missing[:, :, steps].any(axis=(0, 2)) & (steps.size > 0))
-        return layers, steps if layers.size else layers
+        steps = ~missing.all(axis=1).any(axis=0)
+        layers = ~missing[:, :, steps].any(axis=(0, 2)) & bool(steps.any())
+        return np.asarray(layers), np.asarray(steps & bool(layers.any()))
 
     @cached_property
     def means_by_seed(self) -> pd.DataFrame:
         """Means over layers by seed (index) and step (columns), over the same layers in all seeds at all steps."""
         layers, steps = self._complete
         values = self.by_seed[:, layers][:, :, steps]
-        return pd.DataFrame(values.sum(axis=1) / max(1, len(layers)), columns=np.asarray(self.steps)[steps])
+        return pd.DataFrame(values.sum(axis=1) / max(1, layers.sum()), columns=np.asarray(self.steps)[steps])
 
     @cached_property
     def layer_mean(self) -> LayerMean:
         """The mean over seeds of their means over layers; the margin is half of its interval over seeds."""
-        steps = self.means_by_seed.columns
-        mean, margin = (pd.Series(found, steps) for found in mean_over_seeds(self.means_by_seed.to_numpy(float)))
-        return LayerMean(mean, margin, len(self._complete[0]), len(self.layers))
+        means = self.means_by_seed
+        mean, margin = (pd.Series(found, means.columns) for found in mean_over_seeds(means.to_numpy(float)))
+        return LayerMean(mean, margin, int(self._complete[0].sum()), len(self.layers))
 
-    @property
+    @cached_property
     def interval(self) -> str:
-        """Describe what a band means."""
         return f"band of seeds: {INTERVAL}, each a thin line"
 
 
@@ -160,83 +126,29 @@ def model_of(run: str) -> str | None:
     return ("/".join(named) or _UNNAMED) + (found["ending"] or "")
 
 
-@dataclass(frozen=True, eq=False)
-class SeedGroup:
-    """Runs of one model that differ in their seed alone; a view shows them like one run with a band."""
+@dataclass(frozen=True)
+class SeedGroup(MeasuredRun):
+    """Runs of one model that differ in their seed alone; a view shows them like one run with a band.
 
-    name: str
-    label: str
-    """Short name, with the number of seeds."""
-    members: tuple[MeasuredRun, ...]
+    Its rows are those of all seeds at their common steps, from which a view takes design and sizes.
+    """
 
-    @property
-    def stack(self) -> str | None:
-        return self.members[0].stack
-
-    @property
-    def key(self) -> Key:
-        """The key that identifies the group in a comparison."""
-        return self.name, self.stack
-
-    @property
-    def causal(self) -> bool | None:
-        return self.members[0].causal
-
-    @property
-    def parameters(self) -> int | None:
-        return self.members[0].parameters
-
-    @property
-    def finished(self) -> bool:
-        return self.members[0].finished
+    members: tuple[MeasuredRun, ...] = ()
 
     @cached_property
-    def steps(self) -> list[int]:
-        """The steps that all seeds have."""
-        return sorted(set.intersection(*(set(member.steps) for member in self.members)))
+    def series(self) -> Mapping[tuple[str, str], SeedSeries]:
+        """The series of each metric and token subset that all seeds have at a common step."""
+        return _shared_series(self.members)
 
     @property
     def tokens(self) -> pd.Series:
-        """Training tokens at these steps; empty unless every row of every seed knows them, and seeds agree."""
-        counts = [member.tokens for member in self.members]
-        if any(found.empty for found in counts):
-            return counts[0].iloc[:0]
-        first, *others = (found.loc[self.steps] for found in counts)
-        return first if all(first.equals(other) for other in others) else first.iloc[:0]
-
-    @cached_property
-    def series(self) -> dict[tuple[str, str], SeedSeries]:
-        """The series of each metric and token subset that all seeds have at a common step."""
-        first, *others = (member.series for member in self.members)
-        shared = [key for key in first if all(key in other for other in others)]
-        found = {key: SeedSeries(tuple(member.series[key] for member in self.members)) for key in shared}
-        return {key: series for key, series in found.items() if series.steps}
-
-    @cached_property
-    def rows(self) -> pd.DataFrame:
-        """The rows of all seeds at their common steps, from which a view takes design and sizes."""
-        rows = concatenated([member.rows for member in self.members], ignore_index=True)
-        shared = pd.Series(list(zip(rows["metric"], rows["subset"], strict=True)), rows.index).isin([*self.series])
-        return rows.loc[shared & rows["step"].isin(self.steps)]
+        """Training tokens by step; empty unless every row of every seed knows them, and seeds agree."""
+        agree = self.rows.drop_duplicates(["step", "tokens_seen"])["step"].is_unique
+        return super().tokens if agree else pd.Series(dtype=float)
 
     def frames(self, frame: pd.DataFrame) -> list[pd.DataFrame]:
         """Return the rows of each seed among those of all runs, scalars and failures among them."""
         return [by_stack(frame.loc[frame["run"] == member.name])[self.stack] for member in self.members]
-
-    @property
-    def n_failed(self) -> int:
-        """Number of checkpoints that could not be measured, over all seeds."""
-        return sum(member.n_failed for member in self.members)
-
-    def at_end(self) -> pd.DataFrame:
-        """Return the rows of each metric at the last step that all seeds have."""
-        ends = {key: series.steps[-1] for key, series in self.series.items()}
-        last = [ends[key] for key in zip(self.rows["metric"], self.rows["subset"], strict=True)]
-        return self.rows.loc[self.rows["step"] == last]
-
-
-Compared: TypeAlias = MeasuredRun | SeedGroup
-"""A line of a comparison: a run or a group of seeds."""
 
 
 def seed_groups(runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = None) -> list[SeedGroup]:
@@ -278,7 +190,7 @@ def groups_or_reason(
         return [], str(error)
 
 
-def with_seeds(runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]) -> list[Compared]:
+def with_seeds(runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]) -> list[MeasuredRun]:
     """Return what a comparison shows, in its order: the groups, and the runs that are in none."""
     grouped = {member.key for group in groups for member in group.members}
     return in_comparison_order([*groups, *(run for run in runs if run.key not in grouped)])
@@ -293,16 +205,25 @@ def seed_table(groups: Sequence[SeedGroup]) -> pd.DataFrame:
     """
     columns = ["seeds", "stack", "metric", "subset", "step", "layer", "n_seeds", "mean", "std", "low", "high"]
     rows: list[tuple[object, ...]] = []
-    for group in groups:
-        for (metric, subset), series in group.series.items():
-            cells = [(layer, series.by_seed[:, place], series.steps) for place, layer in enumerate(series.layers)]
-            means = series.means_by_seed
-            for layer, values, steps in [*cells, (None, means.to_numpy(float), means.columns.tolist())]:
-                found = (*mean_over_seeds(values), values.std(axis=0, ddof=1))
-                for step, mean, margin, std in zip(steps, *found, strict=True):
-                    start = (group.name, group.stack, metric, subset, step, layer, len(group.members))
-                    rows.append((*start, mean, std, mean - margin, mean + margin))
+    for group, series in ((one, series) for one in groups for series in one.series.values()):
+        cells = [(layer, series.by_seed[:, place], series.steps) for place, layer in enumerate(series.layers)]
+        means = series.means_by_seed
+        for layer, values, steps in [*cells, (None, means.to_numpy(float), means.columns.tolist())]:
+            found = (*mean_over_seeds(values), values.std(axis=0, ddof=1))
+            for step, mean, margin, std in zip(steps, *found, strict=True):
+                start = (group.name, group.stack, *series.key, step, layer, len(group.members))
+                rows.append((*start, mean, std, mean - margin, mean + margin))
     return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})
+
+
+def _shared_series(members: Sequence[MeasuredRun]) -> dict[tuple[str, str], SeedSeries]:
+    first, *others = (member.series for member in members)
+    found = {}
+    for key in (key for key in first if all(key in other for other in others)):
+        of_seeds = tuple(member.series[key] for member in members)
+        rows = concatenated([one.rows for one in of_seeds], ignore_index=True)
+        found[key] = SeedSeries(*key, rows, layer_depth=first[key].layer_depth, members=of_seeds)
+    return {key: series for key, series in found.items() if series.steps}
 
 
 def _matched(name: str, patterns: Sequence[str]) -> str | None:
@@ -318,40 +239,37 @@ def _group(name: str, members: Sequence[MeasuredRun], patterns: Sequence[str] | 
             f"expected runs that differ in their seed alone as seeds of {name}, got {why}; name the seeds by patterns, "
             "or compare the runs without seeds"
         )
-    number = f" ({len(members)} seeds)"
-    label = name if patterns is not None else model_of(members[0].label) or name
-    group = SeedGroup(name + number, label + number, tuple(members))
-    if not group.steps:
+    shared = [(*key, step) for key, series in _shared_series(members).items() for step in series.steps]
+    if not shared:
         steps = {f"{len(run.steps)} steps to {run.steps[-1]:,}": [run.label] for run in members}
         raise ValueError(f"expected seeds of {name} with a measured step in common, got none: {listed(steps)}")
-    return group
+    rows = concatenated([member.rows for member in members], ignore_index=True)
+    cells = pd.MultiIndex.from_arrays([rows["metric"], rows["subset"], rows["step"]])
+    number, n_failed = f" ({len(members)} seeds)", sum(member.n_failed for member in members)
+    label = name if patterns is not None else model_of(members[0].label) or name
+    return SeedGroup(
+        name + number, label + number, members[0].stack, rows.loc[cells.isin(shared)], n_failed, tuple(members)
+    )
 
 
 def _differences(members: Sequence[MeasuredRun]) -> str | None:
     """Describe the settings that seeds of one model must share and in which runs differ; None if there are none."""
     for column, what in _SAME.items():
-        found: dict[str, list[str]] = {}
-        for run in members:
-            named = ", ".join(sorted({str(value) for value in run.rows[column].unique()}))
-            found.setdefault(named or "none", []).append(run.label)
-        if len(found) > 1:
-            return f"different {what}: {listed(found)}"
-    finished: dict[str, list[str]] = {}
-    for run in members:
-        finished.setdefault("finished" if run.finished else "training", []).append(run.label)
-    if len(finished) > 1:
-        return f"finished models and trainings: {listed(finished)}"
-    return _of_different_layers(members) or differences(members)
+        names = ((", ".join(sorted(map(str, run.rows[column].unique()))), run.label) for run in members)
+        if found := disagreement(f"different {what}", names):
+            return found
+    finished = (("finished" if run.finished else "training", run.label) for run in members)
+    return (
+        disagreement("finished models and trainings", finished)
+        or next(filter(None, (_of_different_layers(members, key) for key in members[0].series)), None)
+        or differences(members)
+    )
 
 
-def _of_different_layers(members: Sequence[MeasuredRun]) -> str | None:
-    for metric, subset in members[0].series:
-        found: dict[str, list[str]] = {}
-        for run in members:
-            if (metric, subset) in run.series:
-                series = run.series[metric, subset]
-                blocks = round(1 / series.layer_depth) if series.layer_depth else 0
-                found.setdefault(f"{spans(series.layers)} of {blocks} blocks", []).append(run.label)
-        if len(found) > 1:
-            return f"different layers of {metric} ({subset}): {listed(found)}"
-    return None
+def _of_different_layers(members: Sequence[MeasuredRun], key: tuple[str, str]) -> str | None:
+    measured = [(run.series[key], run.label) for run in members if key in run.series]
+    layers = (
+        (f"{spans(one.layers)} of {round(1 / one.layer_depth) if one.layer_depth else 0} blocks", label)
+        for one, label in measured
+    )
+    return disagreement(f"different layers of {key[0]} ({key[1]})", layers)

@@ -119,9 +119,7 @@ class MetricSeries:
 def metric_series(rows: pd.DataFrame, frame: pd.DataFrame | None = None) -> dict[tuple[str, str], MetricSeries]:
     """Return the series of every metric on every token subset it was measured on, in the order in which they are shown.
 
-    Args:
-        rows: from :func:`repdyn.tables.frames.measurements`.
-        frame: the rows they were taken from, with the values of single heads; None if these are not needed.
+    ``frame`` has the rows that the measurements were taken from, if the values of single heads are needed.
     """
     # grouped once: selecting each metric from all rows takes longer than everything else
     cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"], observed=True)))
@@ -138,8 +136,6 @@ def metric_series(rows: pd.DataFrame, frame: pd.DataFrame | None = None) -> dict
     }
 
 
-MIN_POINTS = 4
-"""The fewest points with room for the first, the last, the lowest and the highest."""
 _FINEST = 4
 
 
@@ -157,14 +153,9 @@ def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]
         steps: ascending.
         values: one for each step; may be NaN.
         limit: at least four.
-
-    Raises:
-        ValueError: ``limit`` is less than four, or there are not as many values as steps.
     """
-    if limit < MIN_POINTS:
-        raise ValueError(f"expected a limit of at least {MIN_POINTS} points, got {limit}; draw more points")
-    if len(steps) != len(values):
-        raise ValueError(f"expected a value for each step, got {len(values)} values for {len(steps)} steps")
+    if limit < 4:
+        raise ValueError(f"expected a limit of at least 4 points, got {limit}; draw more points")
     if len(steps) <= limit:
         return list(range(len(steps)))
     curve = np.asarray(values, float)
@@ -173,7 +164,9 @@ def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]
     extremes = [int(known[np.argmin(curve[known])]), int(known[np.argmax(curve[known])])] if len(known) else []
     position = np.log1p(np.asarray(steps, float) - steps[0])
     position /= position[-1]
-    weight = _distance_from_chord(position, curve)
+    values_there = curve[known]
+    chord = values_there[0] + (values_there[-1] - values_there[0]) * position if len(known) else curve
+    weight = np.nan_to_num(np.abs(curve - chord), nan=-1.0, posinf=np.inf)
     weight[extremes] = np.inf
     inner = np.arange(1, len(curve) - 1)
     by_weight = inner[np.argsort(-weight[inner], kind="stable")]
@@ -186,12 +179,3 @@ def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]
         if len(kept) <= len(found) <= limit:
             kept = found
     return kept
-
-
-def _distance_from_chord(position: np.ndarray, curve: np.ndarray) -> np.ndarray:
-    """Return how far each point is from the line between the first and the last value; -1 without a value."""
-    known = curve[~np.isnan(curve)]
-    if not len(known):
-        return np.full(len(curve), -1.0)
-    chord = known[0] + (known[-1] - known[0]) * position
-    return np.nan_to_num(np.abs(curve - chord), nan=-1.0, posinf=np.inf)

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from repdyn.store import Store
 from repdyn.store.files import encoded_schema
-from repdyn.store.schema import COLUMNS, SCHEMA
-from repdyn.utils.arguments import closest
+from repdyn.store.schema import SCHEMA
 
 VIEWS = {
     "rows": "a row for each value: the columns of the store, and store, its path",
@@ -28,12 +23,8 @@ VIEWS = {
     "profiles": "a row for each layer and subset of a checkpoint, with a column for each metric",
 }
 """What the views contain, by their names."""
-_STORE = "store"
-_UNKNOWN = {
-    r"""Table with name "?(\w+)"? does not exist!(\nDid you mean .*)?""": tuple(VIEWS),
-    r"""Referenced column "(\w+)" not found in FROM clause!(\nCandidate bindings: .*)?""": (_STORE, *COLUMNS),
-}
-_SCHEMA = encoded_schema(pa.schema([pa.field(_STORE, pa.string()), *(field.with_nullable(True) for field in SCHEMA)]))
+_SCHEMA = encoded_schema(pa.schema([pa.field("store", pa.string()), *(field.with_nullable(True) for field in SCHEMA)]))
+_METRICS = "select distinct metric::text as metric from rows where layer is not null and head is null order by 1"
 
 
 def query(stores: Store | Sequence[Store], sql: str) -> pd.DataFrame:
@@ -53,109 +44,33 @@ def query(stores: Store | Sequence[Store], sql: str) -> pd.DataFrame:
         >>> int(frame["last"][0])
         4000
     """
-    duckdb, rows = _duckdb(), _Rows([stores] if isinstance(stores, Store) else stores)
-    with duckdb.connect() as connection:
-        connection.register("rows", rows)
-        try:
-            n_statements = len(connection.extract_statements(sql))
-            if n_statements != 1:
-                raise ValueError(f"expected one statement such as select run from runs, got {n_statements}: {sql!r}")
-            created = {"runs": lambda: _RUNS, "profiles": lambda: _profiles(rows.metrics())}
-            for name, create in created.items():
-                if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
-                    connection.execute(create())
-            return connection.execute(sql).df()
-        except duckdb.Error as error:
-            if rows.error is not None:
-                raise rows.error from None
-            raise ValueError(
-                f"expected a query over {', '.join(VIEWS)} in the SQL of DuckDB: {_suggesting(str(error).strip())}"
-            ) from error
-
-
-def _suggesting(message: str) -> str:
-    """Return a message of DuckDB with suggestions from the views and columns that there are, rather than from its own.
-
-    >>> _suggesting('Table with name rnus does not exist!\\nDid you mean "duckdb_indexes"?')
-    'Table with name rnus does not exist! Did you mean runs?'
-    """
-    for pattern, known in _UNKNOWN.items():
-        if found := re.search(pattern, message):
-            close = closest(found[1], known)
-            hint = f" Did you mean {close}?" if close else ""
-            return message[: found.start()] + found[0].partition("\n")[0] + hint + message[found.end() :]
-    return message
-
-
-class _Rows(ds.Dataset):
-    """The rows of stores as a dataset of Arrow: DuckDB asks it for the columns that a query needs.
-
-    Args:
-        stores: each with files of measurements.
-
-    Raises:
-        ValueError: one of them has none.
-    """
-
-    def __init__(self, stores: Sequence[Store]) -> None:  # that of Arrow is for subclasses in C++ alone
-        if empty := [store for store in stores if not store.runs()]:
-            raise ValueError(f"expected a store with measurements, found none in {empty[0].path}")
-        self.error: Exception | None = None
-        """Why files could not be read, which DuckDB tells as text alone."""
-        self._stores = stores
-
-    @property
-    def schema(self) -> pa.Schema:
-        return _SCHEMA
-
-    def scanner(
-        self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **options: Any
-    ) -> ds.Scanner:
-        """Return a scanner over columns of the rows that meet a condition, as any dataset of Arrow does.
-
-        Raises:
-            ValueError: a file cannot be read.
-        """
-        # an expression tells its columns as text alone; a name within a literal adds a column, which is no harm
-        named = re.findall(r"\w+", "" if filter is None else str(filter))
-        asked = {*(_SCHEMA.names if columns is None else columns), *named}
-        needed = [name for name in COLUMNS if name in asked] or ["run"]  # rows are counted by some column
-        try:
-            tables = [_read(store, needed) for store in self._stores]
-        except (ValueError, OSError) as error:
-            self.error = error
-            raise
-        return ds.InMemoryDataset(pa.concat_tables(tables)).scanner(columns=columns, filter=filter, **options)
-
-    def metrics(self) -> list[str]:
-        """Return the names of the metrics of whole layers in all stores, sorted.
-
-        Raises:
-            ValueError: a file cannot be read.
-        """
-        frames = [store.to_pandas(columns=["layer", "head", "metric"], categorical=True) for store in self._stores]
-        return sorted(
-            {name for f in frames for name in f.loc[f["layer"].notna() & f["head"].isna(), "metric"].unique()}
-        )
-
-
-def _read(store: Store, columns: Sequence[str]) -> pa.Table:
-    frame = store.to_pandas(columns=columns, categorical=True)
-    # undefined values become NULL, so that aggregates leave them out
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    names = pa.DictionaryArray.from_arrays(np.zeros(len(frame), np.int32), [str(store.path)])
-    schema = pa.schema([_SCHEMA.field(name) for name in (_STORE, *columns)])
-    return table.add_column(0, _STORE, names).cast(schema)
-
-
-def _duckdb() -> ModuleType:
     try:
         import duckdb
     except ImportError as error:
-        raise ValueError(
-            "expected DuckDB, which runs queries, but it is not installed; pip install 'repdyn[query]'"
-        ) from error
-    return duckdb
+        raise ValueError("expected DuckDB, which runs queries; pip install 'repdyn[query]'") from error
+    rows = pa.concat_tables(map(_rows, [stores] if isinstance(stores, Store) else stores))
+    with duckdb.connect() as connection:
+        connection.register("rows", rows)
+        connection.execute(_RUNS)
+        connection.execute(_profiles(connection.execute(_METRICS).df()["metric"]))
+        try:
+            if (number := len(connection.extract_statements(sql))) != 1:
+                raise ValueError(f"expected one statement such as select run from runs, got {number}: {sql!r}")
+            return connection.execute(sql).df()
+        except duckdb.Error as error:
+            # the views that DuckDB suggests are its own
+            message = re.sub(r"\nDid you mean .*", "", str(error)).strip()
+            raise ValueError(f"expected a query over {', '.join(VIEWS)} in the SQL of DuckDB: {message}") from error
+
+
+def _rows(store: Store) -> pa.Table:
+    if not store.runs():
+        raise ValueError(f"expected a store with measurements, found none in {store.path}")
+    frame = store.to_pandas(categorical=True)
+    # undefined values become NULL, so that aggregates leave them out
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    names = pa.DictionaryArray.from_arrays(np.zeros(len(frame), np.int32), [str(store.path)])
+    return table.add_column(0, "store", names).cast(_SCHEMA)
 
 
 # Without aggregates of distinct values, which DuckDB computes even where a query has no use for them.

@@ -14,23 +14,15 @@ from repdyn.metrics.names import base_name, settings_in_words
 from repdyn.probe.views import view_of
 from repdyn.utils.names import in_one_line
 
-SUBSET_LABELS = {
-    "all": "all tokens",
-    "no_sink": "without first positions and special tokens",
-    "no_massive": "without vectors of massive norm",
-    "last_token": "last tokens of windows",
-    "window_mean": "means over windows",
-    "differences": "differences of neighbouring tokens",
+_SUBSETS = {
+    "all": ("all tokens", "all tokens"),
+    "no_sink": ("without first positions and special tokens", "no sinks"),
+    "no_massive": ("without vectors of massive norm", "no massive norms"),
+    "last_token": ("last tokens of windows", "last tokens"),
+    "window_mean": ("means over windows", "window means"),
+    "differences": ("differences of neighbouring tokens", "differences"),
 }
-SHORT_SUBSET_LABELS = {
-    "all": "all tokens",
-    "no_sink": "no sinks",
-    "no_massive": "no massive norms",
-    "last_token": "last tokens",
-    "window_mean": "window means",
-    "differences": "differences",
-}
-_AFTER_NORM = " after the final norm"
+"""Name of each token subset in titles, and in narrow columns."""
 
 # Okabe and Ito's colours, told apart with any colour vision
 SUBSET_COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00")
@@ -122,7 +114,7 @@ def subset_title(subset: str) -> str:
     ('all tokens', 'nouns', 'last tokens of windows after the final norm')
     """
     view = view_of(subset)
-    return SUBSET_LABELS.get(view.vectors, view.vectors) + view.normed * _AFTER_NORM
+    return _SUBSETS.get(view.vectors, (view.vectors, ""))[0] + view.normed * " after the final norm"
 
 
 def short_subset_title(subset: str) -> str:
@@ -132,7 +124,7 @@ def short_subset_title(subset: str) -> str:
     ('no sinks', 'nouns')
     """
     view = view_of(subset)
-    return SHORT_SUBSET_LABELS.get(view.vectors, view.vectors) + view.normed * ", normed"
+    return _SUBSETS.get(view.vectors, ("", view.vectors))[1] + view.normed * ", normed"
 
 
 def of_stack(name: str, stack: str | None) -> str:

@@ -35,22 +35,13 @@ def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) 
 
 def in_lines_of_their_own(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with the line breaks and tabs in its texts written as escape sequences, for a terminal."""
-    escaped = {str(name): _escaped(column) for name, column in frame.items() if _has_texts(column)}
+    escaped = {}
+    for name, column in frame.select_dtypes(["category", "object", "string"]).items():
+        shown = {text: in_one_line(text) for text in column.dropna().unique() if isinstance(text, str)}
+        if changed := {text: other for text, other in shown.items() if other != text}:
+            texts = column.astype(object).replace(changed)
+            escaped[str(name)] = pd.Categorical(texts, sorted(texts.dropna().unique()), ordered=True)
     return frame.assign(**escaped)
-
-
-def _has_texts(column: pd.Series) -> bool:
-    return isinstance(column.dtype, (pd.CategoricalDtype, pd.StringDtype)) or column.dtype == object
-
-
-def _escaped(column: pd.Series) -> pd.Series:
-    is_categorical = isinstance(column.dtype, pd.CategoricalDtype)
-    known = column.cat.categories if is_categorical else column.dropna().unique()
-    escaped = {name: shown for name in known if isinstance(name, str) and (shown := in_one_line(name)) != name}
-    if not escaped:
-        return column
-    texts = column.astype(object).replace(escaped)
-    return texts.astype(pd.CategoricalDtype(sorted(texts.dropna().unique()), ordered=True)) if is_categorical else texts
 
 
 def counted(column: pd.Series) -> pd.Series:

@@ -18,10 +18,10 @@ from repdyn.tables.criteria import MEANINGS, VERSION
 from repdyn.tables.designs import sampling_of_runs
 from repdyn.tables.effects import Verdict
 from repdyn.tables.findings import COLOURS, Finding, findings, findings_over_seeds
-from repdyn.tables.frames import LayerMean, by_stack, layer_mean, of_metric
+from repdyn.tables.frames import LayerMean, by_stack
 from repdyn.tables.numbers import short_count, short_value
 from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, never_measured
-from repdyn.tables.seeds import Compared, SeedGroup
+from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.style import plain, subset_title
 from repdyn.utils.console import PrintableConsole
 
@@ -109,7 +109,7 @@ def _filled(names: Sequence[str], cells: Sequence[Sequence[str | Text]], several
     return table
 
 
-def _numbers(run: Compared, with_failed: bool) -> list[str]:
+def _numbers(run: MeasuredRun, with_failed: bool) -> list[str]:
     anisotropy, without_sink, dimension = (_mean_at_end(run, *mean) for mean in _MEANS)
     return [
         _KINDS[run.causal],
@@ -121,7 +121,7 @@ def _numbers(run: Compared, with_failed: bool) -> list[str]:
     ]
 
 
-def _mean_at_end(run: Compared, metric: str, subset: str) -> str:
+def _mean_at_end(run: MeasuredRun, metric: str, subset: str) -> str:
     """Return the last mean over layers in four characters, and a mark if it is over fewer layers."""
     means = _means(run, metric, subset)
     if means is None:
@@ -129,18 +129,13 @@ def _mean_at_end(run: Compared, metric: str, subset: str) -> str:
     return short_value(means.mean.iloc[-1]) + _FEWER * (means.n_used < means.n_layers)
 
 
-def _means(run: Compared, metric: str, subset: str) -> LayerMean | None:
+def _means(run: MeasuredRun, metric: str, subset: str) -> LayerMean | None:
     """Return the mean over layers; None if there is none."""
-    if isinstance(run, SeedGroup):
-        means = run.series[metric, subset].layer_mean if (metric, subset) in run.series else None
-        return means if means and means.n_used else None
-    if of_metric(run.rows, metric, subset).empty:
-        return None
-    means = layer_mean(run.rows, metric, subset)
-    return means if means.n_used else None
+    means = run.series[metric, subset].layer_mean if (metric, subset) in run.series else None
+    return means if means and means.n_used else None
 
 
-def _fewer(runs: Sequence[Compared], console: Console) -> list[Text]:
+def _fewer(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
     """Explain the mark on a mean: how many layers the marked means of each run are over."""
     by_count: dict[str, list[str]] = {}
     for run in runs:

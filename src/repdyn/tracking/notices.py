@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from repdyn.store.schema import Row, too_few_distinct
-from repdyn.tables.numbers import BELOW_ONE, is_below_one
+from repdyn.tables.numbers import BELOW_ONE, is_dimension
 from repdyn.tracking.options import OnFailure
 from repdyn.utils.extras import MissingPackageError
 from repdyn.utils.notices import print_above_bars, warn
@@ -113,7 +113,7 @@ class Notices:
                 self.once(f"undefined {row.metric}", f"step {step}: {text}")
         if text := own_window_warning(rows):
             self.once("own windows", f"step {step}: {text}")
-        if row := next((row for row in rows if is_below_one(row.metric, row.value)), None):
+        if row := next((row for row in rows if row.value < 1 and is_dimension(row.metric)), None):
             self.once("below one", f"step {step}: {row.metric} of layer {row.layer} is {row.value:.2f}: {BELOW_ONE}")
         self._unchanged_weights(weights, step)
 

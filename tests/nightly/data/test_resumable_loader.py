@@ -84,7 +84,7 @@ def attempt(root, objective, until):
             status = 0
         finally:
             os._exit(status)
-    while until and not list((root / "store").glob(f"run/step*{until:04d}-*.parquet")):
+    while until and not list((root / "store").glob(f"run--*/*{until:04d}*.parquet")):
         assert os.waitpid(child, os.WNOHANG)[0] == 0, "the training ended before it was killed"
         time.sleep(0.01)
     if until:

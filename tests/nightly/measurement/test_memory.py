@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from live_bytes import LiveBytes
@@ -10,8 +12,15 @@ from small import HandWritten, random_tokens
 from repdyn import Probe, measure
 from repdyn.measurement.memory import TILES_BYTES, working_bytes
 from repdyn.metrics import DEFAULT_METRICS
+from repdyn.utils import caller_state
 
 SIZE = {"max_vectors": 2048, "batch_vectors": 1024}
+
+
+@pytest.fixture(autouse=True)
+def visible(monkeypatch) -> None:
+    """A measurement leaves the caller's modes out, and so the one that counts bytes."""
+    monkeypatch.setattr(caller_state, "_without_modes", nullcontext)
 
 
 def peak(model: HandWritten, probe: Probe, metrics: list[str]) -> int:

@@ -306,7 +306,7 @@ def alert_that_stops(folder: Path) -> list[list[bool]]:
     """What each rank is told after each of three steps, though the first alone holds the rows against the rule."""
     halt = Rule(name="halt", when="above", bound=2.0, metrics=("train/loss",), stop=True)
     asked = []
-    with Tracker(fresh(), PROBE, schedule=1, store=folder, alerts=[halt], report=False) as tracker:
+    with Tracker(fresh(), PROBE, schedule=1, store=folder, alerts=[halt], report=False, ranks="all") as tracker:
         for loss in (1.0, 3.0, 1.0):
             tracker.step(loss=loss)
             asked.append(tracker.should_stop)
@@ -317,7 +317,7 @@ def loss_of_two_numbers(folder: Path) -> list[str]:
     """The first rank alone stores the loss; under "raise" all ranks stop, none waits."""
 
     def train() -> None:
-        with Tracker(fresh(), PROBE, schedule=1, store=folder, on_error="raise", report=False) as tracker:
+        with Tracker(fresh(), PROBE, schedule=1, store=folder, on_error="raise", report=False, ranks="all") as tracker:
             tracker.step(loss=torch.tensor([1.0, 2.0]))
 
     return said(train)

@@ -82,7 +82,7 @@ def test_dimension(run, values, error, verdict, causal):
 def test_reasons_for_no_verdict(run):
     one_batch = with_error(run(n_batches=1), NAN)
     assert {finding.evidence for finding in findings(one_batch)} == {
-        "a single batch, so no spread to judge by; enlarge the probe"
+        "no standard error is known of a single batch; take several with batch_vectors="
     }
     pooled = with_error(run(design="dense"), NAN)
     assert {finding.evidence for finding in findings(pooled)} == {
