@@ -130,7 +130,8 @@ def prepare(options: SweepOptions, models: Sequence[PublishedModel] | None = Non
     for source in sources:
         for note in selection_notes(source.selection):
             say(note)
-    selections = [source.selection for source in sources]
+    # of a hub: the files of local checkpoints are not compared
+    selections = [each.selection for each in sources if any(not target.path for target in each.selection.targets)]
     histories = list_histories(selections, hub)
     for history in histories:
         for line in fault_lines(history, audit(history)):
