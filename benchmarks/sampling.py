@@ -10,9 +10,10 @@ should be 95 %. ``error / spread`` compares the root mean square of std_error wi
 columns are the deviation from one vector of each of 4,096 windows: of the default, and of dense windows, all tokens of
 51 windows with the neighbours of the own window.
 
-Models that CALIBRATION names set the factor of TwoNN's standard error (SHARED_NEIGHBOURS); the others test it. Small
-models are trained here, on text that comes with Python; with REPDYN_DATA set to a folder that has stories260K-hf and
-enwiki_extract.txt.xz, that model is measured too, and all probes are Wikipedia text.
+The models that CALIBRATION names judge the factor of TwoNN's standard error (SHARED_NEIGHBOURS): no block of theirs may
+have an error below 0.95 of its spread. The others test it. Small models are trained here, on text that comes with
+Python; with REPDYN_DATA set to a folder that has stories260K-hf and enwiki_extract.txt.xz, that model is measured too,
+and all probes are Wikipedia text.
 """
 
 from __future__ import annotations
@@ -195,7 +196,9 @@ def main() -> None:
     parser.add_argument("--probes", type=int, default=24, help="of each model (default: %(default)s)")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", "the probe has")
-    print(f"{described}; torch {torch.__version__}; factor of TwoNN's error {SHARED_NEIGHBOURS}, set on", *CALIBRATION)
+    print(
+        f"{described}; torch {torch.__version__}; factor of TwoNN's error {SHARED_NEIGHBOURS}, judged by", *CALIBRATION
+    )
     print("| model | metric | probes | error / spread | covers the mean | covers another | deviation | dense |")
     print("|---|---|---|---|---|---|---|---|")
     for name in options.models:

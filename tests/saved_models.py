@@ -12,7 +12,7 @@ import torch
 
 if TYPE_CHECKING:
     from repdyn.explorer.session import Session
-    from repdyn.studies.models import LoadedModel
+    from repdyn.reading import LoadedModel
 
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 64}
 MARKUP = ("<script>alert(1)</script>", "${alert(2)}", "{{value}}")
@@ -67,7 +67,7 @@ def save_with_markup(save_model: Callable[..., Path], name: str, family: str, **
 
 
 def load_folders(*folders: Path | str, **changes: object) -> list[LoadedModel]:
-    from repdyn.studies.models import load_models
+    from repdyn.reading import load_models
 
     defaults = {"revisions": (), "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
     defaults["timeout"] = 60

@@ -17,34 +17,35 @@ from transformers import (
     RobertaModel,
 )
 
+from repdyn import layer_states
 from repdyn.cli.main import main
-from repdyn.studies.anatomy import geometry
-from repdyn.studies.anatomy.geometry import (
+from repdyn.studies import embedding_tables as tables
+from repdyn.studies.embedding_tables import (
+    NO_POSITION,
+    NO_TOKEN,
+    UNUSED_TOKEN,
     closest_pairs,
     components_for,
+    embedding_tables,
     explained_variance,
     mean_relation,
     norms,
     pair_values,
     sample_pairs,
 )
-from repdyn.studies.anatomy.measurements import NO_POSITION, NO_TOKEN, UNUSED_TOKEN, embedding_tables
-from repdyn.studies.anatomy.positions import (
+from repdyn.studies.paths import (
     by_offset,
     cosine_matrix,
     find_order_end,
     find_rotation,
-    principal,
-)
-from repdyn.studies.anatomy.trajectories import (
     match_tokens,
+    principal,
     step_cosines,
     step_norms,
 )
-from repdyn.studies.anatomy.trajectories import (
+from repdyn.studies.paths import (
     norms as norms_of_states,
 )
-from repdyn.studies.states import LayerKey, token_states
 
 RANDOM = np.random.default_rng(0)
 
@@ -98,7 +99,7 @@ def numbers(pairs: pd.DataFrame) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("tile", [4096, 32, 7], ids=["one tile", "many", "ragged"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 def test_closest_pairs_against_is_complete(tile, dtype, monkeypatch):
-    monkeypatch.setattr(geometry, "_TILE", tile)
+    monkeypatch.setattr(tables, "_TILE", tile)
     rows = drawn(120, 5).to(dtype)
     found = closest_pairs(rows, k=15)
     assert numbers(found.pairs) == brute(rows.double().numpy(), 15)
@@ -208,14 +209,14 @@ def test_which_tokens_stand_for_each_other(one, other, expected):
 def test_states_are_those_of_the_model_token_by_token(save_model):
     model = AutoModel.from_pretrained(save_model()).eval()
     sequences = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
-    found = list(token_states(model, sequences))
-    assert [layer for layer, _ in found] == [LayerKey(0, None), LayerKey(1, None), LayerKey(2, None)]
+    found = list(layer_states(model, sequences))
+    assert [(layer.index, layer.stack) for layer in found] == [(0, None), (1, None), (2, None)]
     for number, sequence in enumerate(sequences):
         start = sum(map(len, sequences[:number]))
         with torch.no_grad():
             expected = model(torch.tensor([sequence]), output_hidden_states=True).hidden_states
-        for (_, states), whole in zip(found, expected, strict=True):
-            torch.testing.assert_close(states[start : start + len(sequence)], whole[0], rtol=1e-4, atol=1e-5)
+        for layer, whole in zip(found, expected, strict=True):
+            torch.testing.assert_close(layer.states[start : start + len(sequence)], whole[0], rtol=1e-4, atol=1e-5)
 
 
 BASE = {

@@ -39,9 +39,11 @@ ALLOWED = {
     "tracking": "alerts capture measurement metrics probe publish report store tables utils",
     "callbacks": "capture measurement metrics probe publish store tracking utils",
     "checkpoints": "capture measurement metrics models probe store tables text utils",
+    "reading": "capture checkpoints probe text utils",
     "recipes": "checkpoints figures metrics probe report store tables text utils",
-    "studies": "capture checkpoints figures kernels probe store tables text utils",
-    "explorer": "capture checkpoints kernels studies tables utils",
+    # what reads a model is public: studies and the explorer are made of it, as a user's own study would be
+    "studies": "figures kernels probe reading store tables text utils",
+    "explorer": "kernels reading studies tables utils",
 }
 PUBLIC_FACE = {"__init__", "__main__"}
 """Files beside the rooms; like the commands in cli/, they may import everything."""
@@ -134,6 +136,7 @@ def test_every_package_is_listed_for_the_wheel():
         "repdyn.cli": ["*.gz", "*.txt"],
         "repdyn.recipes": ["*.yaml"],
         "repdyn.report": ["page/*"],
+        "repdyn.studies": ["*.json"],
         "repdyn.suites": ["*.yaml"],
         "repdyn.watch": ["page/*"],
     }
@@ -166,6 +169,7 @@ def test_public_names():
     assert set(repdyn.__all__) == {
         *("Design", "Metric", "Probe", "Profile", "Ranks", "Schedule", "Store", "Sweep", "Tracker"),
         *("insights", "kernels", "measure", "open_store", "query", "register_metric", "sweep"),
+        *("attention_weights", "layer_states", "load_model", "output_head"),
     }
     assert importlib.import_module("repdyn.callbacks").__all__ == [
         *("HuggingFaceTracker", "RepresentationDynamics", "SavePretrainedCheckpoint")

@@ -16,19 +16,22 @@ from transformers import PreTrainedTokenizerFast
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
-from repdyn.studies.convergence.generated_sentences import (
+from repdyn.studies.convergence_measurements import (
+    SUMMARIES,
+    SequenceSums,
+    holm,
+    loss_correlations,
+    paired_gap,
+    resample_profiles,
+    summaries_with_loss,
+    token_cosines,
+)
+from repdyn.studies.generated_sentences import (
     VOCABULARY,
     complex_sentences,
     sentence_probe,
     simple_sentences,
 )
-from repdyn.studies.convergence.profiles import (
-    SUMMARIES,
-    loss_correlations,
-    summaries_with_loss,
-    token_cosines,
-)
-from repdyn.studies.convergence.resampling import SequenceSums, holm, paired_gap, resample_profiles
 from repdyn.tables.alignment_profile import average_rate, gradient, isotonic_fit
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere

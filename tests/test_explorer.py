@@ -17,7 +17,7 @@ from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.explorer import lens_tables, server, tables
 from repdyn.explorer.server import choose_checkpoints, launch
 from repdyn.explorer.session import LISTED
-from repdyn.studies.tokens.sentences import encode_sentence
+from repdyn.studies.token_measurements import encode_sentence
 from repdyn.utils import addresses
 from repdyn.utils.addresses import free_port
 

@@ -25,7 +25,7 @@ from transformers import (
 
 from repdyn import Probe
 from repdyn.capture.attention import attention_weights
-from repdyn.capture.capture import capture, causality
+from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.cli import study as cli
@@ -34,30 +34,31 @@ from repdyn.cli.study import KINDS
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.kernels import attention_topic_gap, topic_gap, topic_gap_dot
 from repdyn.kernels.vocabulary import Vocabulary
-from repdyn.studies.anatomy.geometry import cosine_matrix
-from repdyn.studies.driver import Study
-from repdyn.studies.models import LoadedModel, add_model_options, load_models
-from repdyn.studies.output import select
-from repdyn.studies.sentences import tables, vectors
-from repdyn.studies.sentences import tables as results
-from repdyn.studies.sentences.tables import ALL_KINDS, consistency, separation
-from repdyn.studies.sentences.vectors import FIRST, LAST, MEAN, sentence_vectors
-from repdyn.studies.tokens.sentences import (
+from repdyn.reading import LoadedModel, add_model_options, causal_stacks, load_models
+from repdyn.studies import sentence_measurements
+from repdyn.studies.embedding_tables import cosine_matrix
+from repdyn.studies.sentence_measurements import ALL_KINDS, FIRST, LAST, MEAN, consistency, sentence_vectors, separation
+from repdyn.studies.study import Study, select
+from repdyn.studies.token_measurements import (
+    LayerVectors,
     capture_sentence,
+    class_rows,
+    common_direction,
     compare_sentence,
+    compare_with_vocabulary,
+    density,
     encode_sentence,
-    sentence_probe,
+    token_names,
     without_causal_mask,
 )
-from repdyn.studies.tokens.text import class_rows, common_direction, density
-from repdyn.studies.tokens.vocabulary_comparison import LayerVectors, compare_with_vocabulary, token_names
-from repdyn.studies.topics.measurements import (
+from repdyn.studies.topic_measurements import (
+    TextTopics,
     attention_gaps,
+    find_topics,
     gaps_over_sequences,
     measure_topics,
     shifted_topics,
 )
-from repdyn.studies.topics.text_topics import TextTopics, find_topics
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
 
@@ -91,7 +92,7 @@ def kind(monkeypatch):
 
     monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(STUDY=Recorder))
     monkeypatch.setattr(
-        "repdyn.studies.driver.load_models", lambda options: [SimpleNamespace(name=name) for name in options.models]
+        "repdyn.studies.study.load_models", lambda options: [SimpleNamespace(name=name) for name in options.models]
     )
     return Recorder
 
@@ -250,7 +251,7 @@ def test_one_direction_for_each_kind():
     for found in (whole, *each):
         assert found.within == pytest.approx(1)
         assert found.across == pytest.approx(0, abs=1e-12)
-        assert found.p == pytest.approx(1 / (tables.N_PERMUTATIONS + 1))
+        assert found.p == pytest.approx(1 / (sentence_measurements.N_PERMUTATIONS + 1))
         assert found.length == pytest.approx(1 / np.linalg.norm(before, axis=1).mean(), rel=0.1)
 
 
@@ -276,10 +277,12 @@ def files(tmp_path) -> list[str | Path]:
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch):
-    monkeypatch.setattr(vectors, "_BATCH_SENTENCES", 2)  # passes of two sentences, the last one of a single one
+    monkeypatch.setattr(
+        sentence_measurements, "_BATCH_SENTENCES", 2
+    )  # passes of two sentences, the last one of a single one
     model = AutoModel.from_pretrained(save_model(family=family)).eval()
     sequences = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14], [20, 21]]
-    found = {(one.layer.index, one.pooling): one.vectors for one in sentence_vectors(model, sequences)}
+    found = {(one.layer, one.pooling): one.vectors for one in sentence_vectors(model, sequences)}
     kinds = [FIRST, MEAN, LAST] if family == "bert" else [MEAN, LAST]
     assert set(found) == {(layer, kind) for layer in range(3) for kind in kinds}
     # the last of a decoder's hidden_states is after its final norm
@@ -299,7 +302,12 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys):
         *(f"{name}.{end}" for name in ("separation", "changes", "collection") for end in ("png", "svg")),
     }
     separation = pd.read_csv(tmp_path / "out" / "small" / "separation.csv")
-    assert separation["vector"].value_counts().to_dict() == {MEAN: 3, LAST: 3, FIRST: 3, results.SHARED_TOKENS: 1}
+    assert separation["vector"].value_counts().to_dict() == {
+        MEAN: 3,
+        LAST: 3,
+        FIRST: 3,
+        sentence_measurements.SHARED_TOKENS: 1,
+    }
     collection = pd.read_csv(tmp_path / "out" / "small" / "collection.csv")
     assert (collection["n"] == 8 * 7 / 2).all()
     text = " ".join(capsys.readouterr().out.split())
@@ -412,11 +420,11 @@ def test_the_states_are_those_of_a_plain_run(subject):
 
 
 def test_the_causal_mask_is_taken_off_and_put_back(decoder):
-    probe = sentence_probe(encode_sentence(decoder, SENTENCE))
+    sequences = [encode_sentence(decoder, SENTENCE)]
     before = decoder.model.config.to_dict()
     with without_causal_mask(decoder, SENTENCE):
-        assert causality(prepare(decoder.model), probe) == {None: False}
-    assert causality(prepare(decoder.model), probe) == {None: True}
+        assert causal_stacks(decoder, sequences) == {None: False}
+    assert causal_stacks(decoder, sequences) == {None: True}
     assert decoder.model.config.to_dict() == before
 
 
@@ -480,7 +488,7 @@ def test_both_stacks_of_an_encoder_decoder(tmp_path):
     ran_of_tokens_study(tmp_path / "t5", "--sentence", SENTENCE, "-o", tmp_path / "out")
     written = {path.stem for path in (tmp_path / "out" / "t5").iterdir()}
     stacks = ("encoder", "decoder")
-    assert written == {"tokens", "nearest", *(f"{s} {f}" for s in stacks for f in ("cosine", "rank", "heatmap"))}
+    assert written == {"tokens", "nearest", *(f"{f}_{s}" for s in stacks for f in ("cosine", "rank", "heatmap"))}
 
 
 def stretches(n_sequences=40, length=32, seed=0):

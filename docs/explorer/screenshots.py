@@ -20,7 +20,7 @@ from repdyn.cli.explore import HOST, MAX_TOKENS, NEAREST, SENTENCES
 from repdyn.explorer.app import build
 from repdyn.explorer.server import launch
 from repdyn.explorer.session import Session
-from repdyn.studies.models import LoadedModel, load_models
+from repdyn.reading import LoadedModel, load_models
 
 HERE = Path(__file__).parent
 

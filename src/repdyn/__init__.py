@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from repdyn.metrics import Metric, register_metric
     from repdyn.probe import Probe
     from repdyn.probe.design import Design
+    from repdyn.reading import attention_weights, layer_states, load_model, output_head
     from repdyn.store import Store, open_store
     from repdyn.tables.sql import query
     from repdyn.tracking.schedule import Schedule
@@ -29,10 +30,14 @@ __all__ = [
     "Store",
     "Sweep",
     "Tracker",
+    "attention_weights",
     "insights",
     "kernels",
+    "layer_states",
+    "load_model",
     "measure",
     "open_store",
+    "output_head",
     "query",
     "register_metric",
     "sweep",
@@ -48,9 +53,13 @@ _HOMES = {
     "Store": "repdyn.store",
     "Sweep": "repdyn.checkpoints.sweep",
     "Tracker": "repdyn.tracking.tracker",
+    "attention_weights": "repdyn.reading",
     "insights": "repdyn.diagnosis",
+    "layer_states": "repdyn.reading",
+    "load_model": "repdyn.reading",
     "measure": "repdyn.measurement.measure",
     "open_store": "repdyn.store",
+    "output_head": "repdyn.reading",
     "query": "repdyn.tables.sql",
     "register_metric": "repdyn.metrics",
     "sweep": "repdyn.checkpoints.sweep",

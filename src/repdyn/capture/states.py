@@ -10,7 +10,7 @@ import errno
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile, gettempdir
 from typing import Literal, TypeAlias
@@ -83,6 +83,11 @@ class States:
     """Layers that other ranks measure and that layers of this rank are compared with."""
     embeddings: Tensor | str = "the input embeddings were not captured"
     """(vocabulary, dim) the model's input embedding; or why it is not known."""
+
+    def __iter__(self) -> Iterator[LayerStates]:
+        """Take one layer after the other."""
+        while self.layers:
+            yield self.take()
 
     def take(self) -> LayerStates:
         """Remove and return the next layer, its states on its device."""

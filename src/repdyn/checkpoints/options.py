@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from repdyn.checkpoints.loading import Loading, check_device, resolved_device
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
-from repdyn.probe.class_names import class_names
-from repdyn.probe.design import INDEPENDENT, MAX_VECTORS
-from repdyn.probe.views import SUBSETS
+from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, SUBSETS, class_names
 from repdyn.text.corpus import cache_directory
 
 if TYPE_CHECKING:

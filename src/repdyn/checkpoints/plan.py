@@ -19,7 +19,7 @@ from repdyn.checkpoints.options import Shard, SweepOptions
 from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Revision, match_revisions, select_revisions
 from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, shipped_suites
 from repdyn.checkpoints.targets import Selection, Target, select_targets
-from repdyn.probe.class_names import class_names
+from repdyn.probe.design import class_names
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.text.source import DEFAULT_TEXT

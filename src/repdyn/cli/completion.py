@@ -28,7 +28,7 @@ def complete_parser(parser: argparse.ArgumentParser, modules: Mapping[str, str])
     kinds = study.add_subparsers(metavar="KIND")
     for kind, description in KINDS.items():
         kinds.add_parser(kind, help=description, add_help=False)
-        of_kind = import_module(f"repdyn.studies.{kind}.study").STUDY.parser(f"{study.prog} {kind}")
+        of_kind = import_module(f"repdyn.studies.{kind}").STUDY.parser(f"{study.prog} {kind}")
         _commands(study)[kind] = of_kind
     commands["study"] = study
     return parser

@@ -16,7 +16,7 @@ KINDS = {
     "anatomy": "embedding tables, and paths of tokens through the layers",
     "sentences": "sentence vectors at every layer",
 }
-"""Each in ``repdyn.studies.KIND.study``, as ``STUDY``."""
+"""Each in ``repdyn.studies.KIND``, as ``STUDY``."""
 
 _EXAMPLES = """examples:
   repdyn study convergence bert-base-uncased distilbert-base-uncased --text builtin -o FOLDER
@@ -64,6 +64,6 @@ def _run(kind: str, arguments: Sequence[str], prog: str) -> None:
     from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 
     try:
-        import_module(f"repdyn.studies.{kind}.study").STUDY.main(arguments, prog)
+        import_module(f"repdyn.studies.{kind}").STUDY.main(arguments, prog)
     except (CheckpointError, SweepStoppedError) as error:
         raise ValueError(str(error)) from error

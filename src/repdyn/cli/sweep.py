@@ -22,8 +22,7 @@ from rich.table import Table
 from repdyn.checkpoints.loading import add_loading_options, add_timeout_option
 from repdyn.checkpoints.options import Shard, SweepOptions
 from repdyn.metrics import DEFAULT_METRICS, METRICS
-from repdyn.probe.class_names import CLASS_OPTIONS, CLASSES
-from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
+from repdyn.probe.design import CLASS_OPTIONS, CLASSES, DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.tables.numbers import gigabytes
 from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.addresses import path_or_url

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader
 from repdyn.data.byte_tokenizer import bytes_to_ids
 from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer, special_tokens
 from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
-from repdyn.probe.class_names import class_names
-from repdyn.probe.design import INDEPENDENT, resolve_design
+from repdyn.probe.design import INDEPENDENT, class_names, resolve_design
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
 from repdyn.text.corpus import Corpus, cache_directory
 from repdyn.text.source import load_corpus

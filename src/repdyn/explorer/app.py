@@ -8,11 +8,11 @@ from typing import Any
 import gradio as gr
 import plotly.graph_objects as go
 
-from repdyn.checkpoints.errors import CheckpointError
 from repdyn.explorer import figures, lens_tables, tables
 from repdyn.explorer.lens_tables import Cell, Colour
 from repdyn.explorer.session import Session
-from repdyn.studies.tokens.vocabulary_comparison import State
+from repdyn.reading import CheckpointError
+from repdyn.studies.token_measurements import State
 
 _ALL = -1
 """All layers, as a choice of a layer."""

@@ -16,9 +16,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from repdyn.explorer.session import LayerHeads, SentencePaths, TokenStates
-from repdyn.studies.anatomy.trajectories import match_tokens
-from repdyn.studies.output import select
-from repdyn.studies.tokens.vocabulary_comparison import State
+from repdyn.studies.paths import match_tokens
+from repdyn.studies.study import select
+from repdyn.studies.token_measurements import State
 
 Quantity: TypeAlias = Literal["cosine", "rank"]
 

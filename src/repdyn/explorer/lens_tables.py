@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from repdyn.explorer.lens import SentenceLens
 from repdyn.kernels.lens import LensReading
-from repdyn.studies.models import LoadedModel
-from repdyn.studies.states import SentenceLens
-from repdyn.studies.tokens.vocabulary_comparison import token_names
+from repdyn.reading import LoadedModel
+from repdyn.studies.token_measurements import token_names
 
 Colour: TypeAlias = Literal["probability", "entropy", "kl"]
 

@@ -16,12 +16,10 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
-from repdyn.checkpoints.local import checkpoints_folder, model_folders
 from repdyn.explorer.app import build
 from repdyn.explorer.session import Session
 from repdyn.explorer.theme import CSS, FONTS, HEAD, MONOSPACED
-from repdyn.studies.models import load_models
+from repdyn.reading import CheckpointError, SweepStoppedError, checkpoints_of_run, load_models
 from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
 
 
@@ -120,7 +118,7 @@ def _checkpoints(folder: Path) -> dict[int, str]:
     """Return the names of a run's checkpoints by step; none for a single model or a name of the hub."""
     if not folder.is_dir() or (folder / "config.json").is_file():
         return {}
-    found = (_STEP.fullmatch(path.name) for path in model_folders(checkpoints_folder(folder)))
+    found = (_STEP.fullmatch(name) for name in checkpoints_of_run(folder))
     return {int(match[1]): match[0] for match in found if match}
 
 

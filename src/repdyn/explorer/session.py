@@ -11,21 +11,28 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from repdyn.capture.blocks import LayerPatterns, find_blocks
-from repdyn.checkpoints.errors import CheckpointError
-from repdyn.studies.anatomy.trajectories import TokenTrajectory, TrajectoryPlane, fit_plane, match_tokens
-from repdyn.studies.models import LoadedModel
-from repdyn.studies.output import select
-from repdyn.studies.states import LayerKey, SentenceLens, sentence_lens
-from repdyn.studies.tokens.sentences import (
-    SentenceAttention,
+from repdyn.explorer.lens import SentenceLens, sentence_lens
+from repdyn.kernels import Undefined
+from repdyn.reading import (
+    LENGTH,
+    AttentionWeights,
+    CheckpointError,
+    LayerPatterns,
+    LoadedModel,
+    attention_weights,
+    count_blocks,
+)
+from repdyn.studies.paths import TokenTrajectory, TrajectoryPlane, fit_plane, match_tokens
+from repdyn.studies.study import select
+from repdyn.studies.token_measurements import (
+    LayerVectors,
     SentenceStates,
+    VocabularyComparison,
     capture_sentence,
     compare_sentence,
     encode_sentence,
-    sentence_attention,
+    token_names,
 )
-from repdyn.studies.tokens.vocabulary_comparison import LayerVectors, VocabularyComparison, token_names
 from repdyn.tables.style import of_stack
 
 
@@ -38,7 +45,7 @@ class TokenStates(NamedTuple):
     token_id: int
     table: pd.DataFrame
     """A row for each state; nearest has one for each state and place. Columns as in
-    :class:`repdyn.studies.tokens.vocabulary_comparison.VocabularyComparison`."""
+    :class:`repdyn.studies.token_measurements.VocabularyComparison`."""
     nearest: pd.DataFrame
 
 
@@ -91,7 +98,7 @@ class Session:
         models: the checkpoints, in the order in which they are shown; a reader chooses among the first one's tokens.
         nearest: number of tokens of the vocabulary that are listed for each state.
         max_tokens: tokens of a sentence at most.
-        layers: as for :func:`repdyn.capture.capture.capture`.
+        layers: as for :func:`repdyn.layer_states`.
 
     Raises:
         ValueError: the blocks of a model are not found.
@@ -109,8 +116,7 @@ class Session:
         self.max_tokens = max_tokens
         self.nearest = nearest
         self._layers = layers
-        of_each = [[block.stack for block in find_blocks(loaded.model, layers)] for loaded in models]
-        self.n_layers = max(stacks.count(stack) for stacks in of_each for stack in stacks)
+        self.n_layers = max(number for loaded in models for number in count_blocks(loaded, layers).values())
         """Number of blocks of the deepest stack."""
         # neither models nor tokenizers may be used by several threads at once
         self._lock = RLock()
@@ -192,15 +198,16 @@ class Session:
             CheckpointError: the model cannot be run.
         """
         n_tokens = len(self._require_checkpoint(number, sentence))
-        name, read = self.models[number].name, self._read_attention(number, self.checked(sentence))
+        name, (ids, read) = self.models[number].name, self._read_attention(number, self.checked(sentence))
         found, remarks = [], []
-        for stack, weights in read.layer(layer):
-            if isinstance(weights, str):
-                remarks.append(f"{of_stack(name, stack)}: no attention weights in layer {layer}: {weights}")
-            else:
-                found.append(LayerHeads(of_stack(name, stack), read.ids, layer, weights))
-        if len(read.ids) < n_tokens:
-            remarks.append(f"{name}: the first {len(read.ids)} of {n_tokens} tokens, without those that follow")
+        for stack in count_blocks(self.models[number], self._layers):
+            try:
+                [(weights, _)] = read.of(stack, layer)
+                found.append(LayerHeads(of_stack(name, stack), ids, layer, weights))
+            except Undefined as undefined:
+                remarks.append(f"{of_stack(name, stack)}: no attention weights in layer {layer}: {undefined.reason}")
+        if len(ids) < n_tokens:
+            remarks.append(f"{name}: the first {len(ids)} of {n_tokens} tokens, without those that follow")
         return found, remarks
 
     def paths(self, one: str, other: str, place: int) -> tuple[list[SentencePaths], list[str]]:
@@ -277,9 +284,10 @@ class Session:
             ids = encode_sentence(self.models[number], sentence)
             return sentence_lens(self.models[number], ids, k=LISTED, layers=self._layers)
 
-    def _attention(self, number: int, sentence: str) -> SentenceAttention:
+    def _attention(self, number: int, sentence: str) -> tuple[tuple[int, ...], AttentionWeights]:
         with self._lock:
-            return sentence_attention(self.models[number], encode_sentence(self.models[number], sentence), self._layers)
+            ids = encode_sentence(self.models[number], sentence)[:LENGTH]
+            return tuple(ids), attention_weights(self.models[number], [ids], self._layers)
 
     def _compare_token(self, number: int, sentence: str, place: int, with_positions: bool) -> VocabularyComparison:
         loaded, reading = self.models[number], self._read(number, sentence)
@@ -312,7 +320,7 @@ def _trajectories(reading: SentenceStates, tokens: tuple[str, ...]) -> dict[str 
         stack: TokenTrajectory(
             tokens,
             np.stack([part.vectors.double().cpu().numpy() for part in parts]),
-            tuple(LayerKey(part.layer, stack) for part in parts),
+            tuple(part.layer for part in parts),
         )
         for stack, parts in of_stacks.items()
     }

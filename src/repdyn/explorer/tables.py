@@ -9,9 +9,9 @@ import pandas as pd
 import torch
 
 from repdyn.explorer.session import Session, TokenStates
-from repdyn.studies.models import LoadedModel
-from repdyn.studies.output import select
-from repdyn.studies.tokens.vocabulary_comparison import State
+from repdyn.reading import LoadedModel
+from repdyn.studies.study import select
+from repdyn.studies.token_measurements import State
 
 CONVENTIONS = (
     "Layer 0 is what enters the first block, the last layer what the last block puts out, before a final norm. "

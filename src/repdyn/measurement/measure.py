@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import LayerPatterns, unwrapped
 from repdyn.capture.capture import capture, causality
-from repdyn.capture.fsdp import check_no_tensor_parallelism, class_name, count_parameters, is_sharded
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import CaptureKind
+from repdyn.capture.wrappers import check_no_tensor_parallelism, class_name, count_parameters, is_sharded
 from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
 from repdyn.measurement.type_checks import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, MetricLike, resolve
 from repdyn.probe import Probe
-from repdyn.probe.views import view_of
+from repdyn.probe.design import view_of
 from repdyn.store.schema import Checkpoint, Row, to_table
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.caller_state import plain_state

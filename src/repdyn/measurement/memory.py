@@ -9,7 +9,7 @@ from torch import Tensor
 from repdyn.capture.states import STATES_BYTES
 from repdyn.metrics import MetricLike, resolve
 from repdyn.probe import Probe
-from repdyn.probe.views import view_of
+from repdyn.probe.design import view_of
 
 TILES_BYTES = 96 << 20
 """What kernels need for tiles of products and for chunks in float64, whatever the sizes of model and probe."""

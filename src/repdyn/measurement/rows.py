@@ -17,7 +17,7 @@ from repdyn.kernels.neighbours import resolved
 from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.metrics import LayerView, Metric
 from repdyn.metrics.metric import imported
-from repdyn.probe.views import view_of
+from repdyn.probe.design import view_of
 from repdyn.store.schema import Checkpoint, Row, provenance, too_few_distinct
 
 MIN_WINDOWS = 10

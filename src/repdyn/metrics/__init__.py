@@ -9,8 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from repdyn.metrics.metric import FAMILIES, OWN_FAMILY, Metric
-from repdyn.metrics.registry import METRICS, metric_info, register_metric
-from repdyn.metrics.selection import DEFAULT_METRICS, MetricLike, as_tuple, resolve
+from repdyn.metrics.registry import (
+    DEFAULT_METRICS,
+    METRICS,
+    MetricLike,
+    as_tuple,
+    metric_info,
+    register_metric,
+    resolve,
+)
 from repdyn.utils.extras import lazy_names
 
 if TYPE_CHECKING:

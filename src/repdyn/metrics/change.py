@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 from repdyn.metrics.metric import Metric
@@ -12,19 +13,30 @@ _CKA = "Kornblith et al. 2019 (ICML); debiased as Nguyen, Raghu, Kornblith 2021 
 _MUTUAL_KNN = "Huh, Cheung, Wang, Isola 2024, The Platonic Representation Hypothesis (ICML); calibrated here"
 _PROCRUSTES = "Ding, Denain, Steinhardt 2021, Grounding Representation Similarity (NeurIPS 34)"
 
+_to_last = partial(
+    Metric,
+    select_inputs="repdyn.metrics.inputs:with_last",
+    captures=frozenset({"last"}),
+    family="convergence",
+    shows_embeddings=True,
+)
+_to_next = partial(Metric, captures=frozenset({"following"}), position="between", family="evolution")
+_to_previous = partial(
+    Metric,
+    select_inputs="repdyn.metrics.inputs:with_previous_checkpoint",
+    captures=frozenset({"previous_checkpoint"}),
+    family="change",
+)
+
 METRICS = [
-    Metric(
+    _to_last(
         name="alignment",
         kernel="repdyn.kernels:alignment",
-        select_inputs="repdyn.metrics.inputs:with_last",
-        captures=frozenset({"last"}),
         meaning="mean cosine of each token's vector to its own in the last layer",
         range=(-1.0, 1.0),
         source="Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8:552)",
         title="Alignment with the last layer",
         unit="cosine",
-        family="convergence",
-        shows_embeddings=True,
     ),
     Metric(
         name="alignment_gradient",
@@ -40,11 +52,9 @@ METRICS = [
         family="convergence",
         scale="signed",
     ),
-    Metric(
+    _to_last(
         name="mutual_knn",
         kernel="repdyn.kernels:mutual_knn",
-        select_inputs="repdyn.metrics.inputs:with_last",
-        captures=frozenset({"last"}),
         meaning="share of each token's nearest neighbours that are its neighbours in the last layer too, above chance",
         range=(-1.0, 1.0),
         source=_MUTUAL_KNN,
@@ -53,22 +63,16 @@ METRICS = [
         neighbours=11,
         title="Neighbours shared with the last layer",
         unit="share above chance",
-        family="convergence",
-        shows_embeddings=True,
     ),
-    Metric(
+    _to_last(
         name="procrustes_last",
         kernel="repdyn.kernels:procrustes_distance",
-        select_inputs="repdyn.metrics.inputs:with_last",
-        captures=frozenset({"last"}),
         meaning="squared distance to the last layer after the best rotation, both of unit size",
         range=(0.0, 2.0),
         source=_PROCRUSTES,
         title="Procrustes distance to the last layer",
         unit="squared distance",
-        family="convergence",
         scale="from_zero",
-        shows_embeddings=True,
     ),
     Metric(
         name="norm",
@@ -82,94 +86,74 @@ METRICS = [
         family="evolution",
         scale="log_if_wide",
     ),
-    Metric(
+    _to_next(
         name="step_length",
         kernel="repdyn.kernels:step_length",
         select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
-        captures=frozenset({"following"}),
         meaning="mean distance of each token's vector to its own in the next layer",
         range=(0.0, inf),
         source=_ANATOMY,
-        position="between",
         title="Step to the next layer",
         unit="length",
-        family="evolution",
         scale="log_if_wide",
     ),
-    Metric(
+    _to_next(
         name="step_cosine",
         kernel="repdyn.kernels:step_cosine",
         select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
-        captures=frozenset({"following"}),
         meaning="mean cosine of each token's vector to its own in the next layer",
         range=(-1.0, 1.0),
         source=_ANATOMY,
-        position="between",
         title="Cosine with the next layer",
         unit="cosine",
-        family="evolution",
     ),
-    Metric(
+    _to_next(
         name="linearity",
         kernel="repdyn.kernels:linearity",
         select_inputs="repdyn.metrics.inputs:with_following",
-        captures=frozenset({"following"}),
         meaning="share of the next layer's variance that a linear map of this one explains",
         range=(0.0, 1.0),
         source=_LINEARITY,
         settings={"of": "state", "adjusted": False},
-        position="between",
         title="Linearity from this layer to the next",
         unit="share of variance",
-        family="evolution",
     ),
-    Metric(
+    _to_next(
         name="linearity_step",
         kernel="repdyn.kernels:linearity",
         select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
-        captures=frozenset({"following"}),
         meaning="share of what the next block adds, by variance, that a linear map of this layer explains",
         range=(0.0, 1.0),
         source=_LINEARITY,
         settings={"of": "step", "adjusted": False},
-        position="between",
         title="Linearity of what the next block adds",
         unit="share of variance",
-        family="evolution",
         scale="from_zero",
     ),
-    Metric(
+    _to_next(
         name="cka_next",
         kernel="repdyn.kernels:linear_cka",
         select_inputs="repdyn.metrics.inputs:with_following",
-        captures=frozenset({"following"}),
         meaning="similarity of the layer to the next, whatever the rotation (linear CKA)",
         range=(-1.0, 1.0),
         source=_CKA,
         settings={"debiased": True},
-        position="between",
         title="Linear CKA with the next layer",
         unit="CKA",
-        family="evolution",
     ),
-    Metric(
+    _to_previous(
         name="cka_previous",
         kernel="repdyn.kernels:linear_cka",
-        select_inputs="repdyn.metrics.inputs:with_previous_checkpoint",
-        captures=frozenset({"previous_checkpoint"}),
         meaning="similarity of the layer to itself at the checkpoint before, whatever the rotation (linear CKA)",
         range=(-1.0, 1.0),
         source=_CKA,
         settings={"debiased": True},
         title="Linear CKA with the checkpoint before",
         unit="CKA",
-        family="change",
     ),
-    Metric(
+    _to_previous(
         name="mutual_knn_previous",
         kernel="repdyn.kernels:mutual_knn",
-        select_inputs="repdyn.metrics.inputs:with_previous_checkpoint",
-        captures=frozenset({"previous_checkpoint"}),
         meaning="share of each token's nearest neighbours that were so at the checkpoint before too, above chance",
         range=(-1.0, 1.0),
         source=_MUTUAL_KNN,
@@ -178,19 +162,15 @@ METRICS = [
         neighbours=11,
         title="Neighbours shared with the checkpoint before",
         unit="share above chance",
-        family="change",
     ),
-    Metric(
+    _to_previous(
         name="procrustes_previous",
         kernel="repdyn.kernels:procrustes_distance",
-        select_inputs="repdyn.metrics.inputs:with_previous_checkpoint",
-        captures=frozenset({"previous_checkpoint"}),
         meaning="squared distance of the layer to itself at the checkpoint before, after the best rotation",
         range=(0.0, 2.0),
         source=_PROCRUSTES,
         title="Procrustes distance to the checkpoint before",
         unit="squared distance",
-        family="change",
         scale="from_zero",
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,16 +14,35 @@ from torch import Tensor
 
 from repdyn.kernels import Cloud, Undefined, Vocabulary
 from repdyn.kernels.lens import LensReading, read_predictions
-from repdyn.metrics.massive import are_massive
 from repdyn.probe import Probe
-from repdyn.probe.views import DIFFERENCES, NO_MASSIVE, View, view_of
+from repdyn.probe.design import DIFFERENCES, NO_MASSIVE, View, view_of
 from repdyn.store.state_cache import StateCache
 
 if TYPE_CHECKING:
-    # only read by views, which need neither transformers nor Lightning
     from repdyn.capture.attention import AttentionWeights
     from repdyn.capture.output_head import OutputHead
     from repdyn.capture.states import LayerStates, States
+
+MASSIVE_NORM = 10.0
+"""Times the median norm of a layer's vectors, above which a norm is massive. Sun et al. 2024 (Massive Activations in
+Large Language Models, COLM) find a few activations orders of magnitude above the median, on delimiters as well as on
+first tokens, and hardly any in between; norms of other vectors stay within a small multiple of their median."""
+
+
+def are_massive(batches: Sequence[Tensor]) -> list[Tensor]:
+    """Find the vectors whose Euclidean norm, without centring, exceeds :data:`MASSIVE_NORM` times the median.
+
+    Args:
+        batches: the vectors of one layer, each (n_vectors, dim); the median is taken over all of them.
+
+    Returns:
+        For each batch (n_vectors,) bool. Vectors with NaN or inf are not massive: they are not to be hidden.
+    """
+    norms = [torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64) for vectors in batches]
+    every = torch.cat(norms)
+    bound = MASSIVE_NORM * every[every.isfinite()].quantile(0.5) if every.isfinite().any() else torch.inf
+    return [(of_batch > bound) & of_batch.isfinite() for of_batch in norms]
+
 
 NO_TOPICS = "the tokens of the probe have no topics"
 # vectors of each batch that are read through the output head twice, for the layer and for the end

@@ -10,8 +10,7 @@ from math import inf
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from repdyn.metrics.names import base_name, spelled
-from repdyn.metrics.settings import checked, require_usable
+from repdyn.metrics.names import base_name, checked, require_usable, spelled
 
 if TYPE_CHECKING:
     from torch import Tensor

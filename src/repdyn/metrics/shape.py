@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 from repdyn.metrics.metric import Metric
 
 _GRIDE_SCALES = (2, 4, 8, 16, 32)
+
+_dimension = partial(Metric, range=(0.0, inf), unit="dimension", family="dimension")
+_directions = partial(Metric, range=(1.0, inf), whole_spectrum=True, unit="directions", family="spectrum")
+_of_sequences = partial(
+    Metric,
+    select_inputs="repdyn.metrics.inputs:sequences_of_states",
+    captures=frozenset({"whole_windows"}),
+    probe_requires="tokens",
+    whole_sequences=True,
+)
 
 CLOUD = [
     Metric(
@@ -35,97 +46,73 @@ CLOUD = [
         family="geometry",
     ),
     *(
-        Metric(
+        _dimension(
             name=f"gride_{k}",
             kernel="repdyn.kernels:gride",
             meaning=f"intrinsic dimension from the ratio of each point's distances to neighbours {k} and {k // 2}",
-            range=(0.0, inf),
             source="Denti, Doimo, Laio, Mira 2022 (Sci. Rep. 12:20005)",
             settings={"k": k},
             neighbours="k",
             title=f"Intrinsic dimension (Gride, neighbours {k} and {k // 2})",
-            unit="dimension",
-            family="dimension",
             panel="Intrinsic dimension (Gride, scale k)",
             line=f"k = {k}",
         )
         for k in _GRIDE_SCALES
     ),
-    Metric(
+    _dimension(
         name="levina_bickel",
         kernel="repdyn.kernels:levina_bickel",
         meaning="intrinsic dimension from the distances to the k nearest neighbours, by maximum likelihood",
-        range=(0.0, inf),
         source="Levina, Bickel 2004 (NeurIPS 17); averaged as MacKay, Ghahramani 2005",
         settings={"k": 20},
         neighbours="k",
         title="Intrinsic dimension (Levina-Bickel)",
-        unit="dimension",
-        family="dimension",
     ),
-    Metric(
+    _dimension(
         name="local_dimension",
         kernel="repdyn.kernels:local_dimension",
         meaning="mean intrinsic dimension (TwoNN) of the k nearest neighbours of each of some points",
-        range=(0.0, inf),
         source="Ruppik et al. 2025, Less is More: Local Intrinsic Dimensions (arXiv 2506.01034)",
         settings={"k": 64, "points": 256},
         # inside the neighbourhoods, which are searched for these points alone
         neighbours=2,
         title="Local intrinsic dimension",
-        unit="dimension",
-        family="dimension",
     ),
-    Metric(
+    _dimension(
         name="ph_dimension",
         kernel="repdyn.kernels:ph_dimension",
         meaning="intrinsic dimension from the growth of minimum spanning trees with the number of points",
-        range=(0.0, inf),
         source="Tulchinskii et al. 2023 (NeurIPS 36); Schweinhart 2020 (Adv. Math. 372)",
         settings={"points": 512, "alpha": 1.0},
         # a tree joins each vector to its nearest neighbour, at least
         neighbours=1,
         title="Persistent-homology dimension",
-        unit="dimension",
-        family="dimension",
     ),
 ]
 """``geometry`` and ``dimension``."""
 
 SPECTRUM = [
-    Metric(
+    _directions(
         name="participation_ratio",
         kernel="repdyn.kernels:participation_ratio",
         meaning="number of directions that the variance is spread over",
-        range=(1.0, inf),
         source="Gao et al. 2017 (bioRxiv 214262)",
-        whole_spectrum=True,
         title="Participation ratio",
-        unit="directions",
-        family="spectrum",
     ),
-    Metric(
+    _directions(
         name="effective_rank",
         kernel="repdyn.kernels:effective_rank",
         meaning="exponential of the entropy of the normalised singular values",
-        range=(1.0, inf),
         source="Roy, Vetterli 2007 (EUSIPCO); RankMe, Garrido et al. 2023",
-        whole_spectrum=True,
         title="Effective rank",
-        unit="directions",
-        family="spectrum",
     ),
-    Metric(
+    _directions(
         name="rank_me",
         kernel="repdyn.kernels:rank_me",
         meaning="exponential of the entropy of the eigenvalues' shares of the variance",
-        range=(1.0, inf),
         source="arXiv 2509.23024, 2025; RankMe of Garrido et al. 2023 takes singular values",
         settings={"centred": True},
-        whole_spectrum=True,
         title="RankMe of eigenvalues",
-        unit="directions",
-        family="spectrum",
     ),
     Metric(
         name="alpha_req",
@@ -140,17 +127,13 @@ SPECTRUM = [
         family="spectrum",
     ),
     *(
-        Metric(
+        _directions(
             name=f"components_{percent}",
             kernel="repdyn.kernels:components",
             meaning=f"principal directions that hold {percent} % of the variance",
-            range=(1.0, inf),
             source="Jolliffe 2002, Principal Component Analysis, section 6.1",
             settings={"share": percent / 100},
-            whole_spectrum=True,
             title=f"Principal directions for {percent} % of the variance",
-            unit="directions",
-            family="spectrum",
             panel="Directions for a share of the variance",
             line=f"{percent} %",
         )
@@ -224,5 +207,81 @@ SIMILARITY = [
         unit="variance / squared distance",
         family="similarity",
         scale="log_if_wide",
+    ),
+]
+
+
+SEQUENCE_SPECTRUM = [
+    _of_sequences(
+        name="sequence_entropy",
+        kernel="repdyn.kernels:sequence_entropy",
+        meaning="entropy of the squared singular values of a sequence's states, as a share of the largest possible",
+        range=(0.0, 1.0),
+        source="Skean et al. 2025, Layer by Layer (ICML); Queipo-de-Llano et al. 2025 (arXiv 2510.06477)",
+        settings={"normalised": True},
+        title="Entropy of a sequence",
+        unit="entropy",
+        family="spectrum",
+        scale="from_zero",
+    ),
+]
+
+SEQUENCE_SIMILARITY = [
+    _of_sequences(
+        name="sequence_cosine",
+        kernel="repdyn.kernels:sequence_cosine",
+        meaning="mean cosine between the vectors of two different tokens of one sequence, without centring",
+        range=(-1.0, 1.0),
+        source="Liu et al. 2026, embedding condensation (arXiv 2602.00217)",
+        title="Mean cosine within a sequence",
+        unit="cosine",
+        family="similarity",
+    ),
+    _of_sequences(
+        name="largest_activation",
+        kernel="repdyn.kernels:largest_activation",
+        meaning="largest magnitude of a coordinate in a sequence, mean over sequences",
+        range=(0.0, inf),
+        source="Sun, Chen, Kolter, Liu 2024 (COLM); Gallego-Feliciano et al. 2025 (arXiv 2508.03616)",
+        title="Largest activation",
+        unit="magnitude",
+        family="similarity",
+        scale="log_if_wide",
+    ),
+]
+
+
+SINKS = [
+    Metric(
+        name="sink_rate",
+        kernel="repdyn.kernels:sink_rate",
+        select_inputs="repdyn.metrics.inputs:attention_of_sequences",
+        captures=frozenset({"attention_weights"}),
+        probe_requires="tokens",
+        meaning="share of attention heads whose mean attention to the first token exceeds a threshold",
+        range=(0.0, 1.0),
+        source="Gu et al. 2024, When Attention Sink Emerges in Language Models (arXiv 2410.10781)",
+        settings={"threshold": 0.3},
+        position="blocks",
+        per_head=True,
+        whole_sequences=True,
+        title="Attention heads with a sink",
+        unit="share of heads and sequences",
+        family="sinks",
+        scale="from_zero",
+    ),
+    Metric(
+        name="top_norm_variance_share",
+        kernel="repdyn.kernels:top_norm_variance_share",
+        meaning="share of the variance along the first principal direction that the longest 1 % of the vectors carry",
+        range=(0.0, 1.0),
+        source="this package; after Sun, Chen, Kolter, Liu 2024, Massive Activations (COLM)",
+        settings={"share": 0.01},
+        # what is left of it without first positions is due to other massive vectors
+        subsets=("all", "no_sink"),
+        title="First direction due to the longest vectors",
+        unit="share of variance along it",
+        family="sinks",
+        scale="from_zero",
     ),
 ]

@@ -1,113 +1,140 @@
-"""Metrics of tokens against the vocabulary: how much of its own input embedding a token's vector still shows."""
+"""Metrics of tokens: against the vocabulary, through the output head, and of their topics."""
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 from repdyn.metrics.metric import Metric
 
 _LENS = "nostalgebraist, the logit lens, 2020"
+_TOPICS = "Li, Li, Risteski 2023, How Do Transformers Learn Topic Structure (ICML)"
 _SOURCE = "token encodings across the attention layers of RoBERTa"
 
+_of_tokens = partial(
+    Metric,
+    select_inputs="repdyn.metrics.inputs:tokens_of_states",
+    captures=frozenset({"embeddings"}),
+    probe_requires="tokens",
+    source=_SOURCE,
+    family="tokens",
+)
+_after_attention = partial(
+    Metric,
+    select_inputs="repdyn.metrics.inputs:tokens_after_attention",
+    captures=frozenset({"embeddings", "after_attention"}),
+    probe_requires="tokens",
+    source=_SOURCE,
+    position="blocks",
+    family="tokens",
+)
+_of_lens = partial(
+    Metric,
+    select_inputs="repdyn.metrics.inputs:through_output_head",
+    captures=frozenset({"last", "output_head"}),
+    probe_requires="tokens",
+    source=_LENS,
+    family="tokens",
+    scale="from_zero",
+)
+_of_topics = partial(Metric, source=_TOPICS, probe_requires="topics", family="topics", scale="signed")
+
 METRICS = [
-    Metric(
+    _of_tokens(
         name="token_cosine",
         kernel="repdyn.kernels:token_cosine",
-        select_inputs="repdyn.metrics.inputs:tokens_of_states",
-        captures=frozenset({"embeddings"}),
-        probe_requires="tokens",
         meaning="mean cosine of each token's vector to its input embedding",
         range=(-1.0, 1.0),
-        source=_SOURCE,
         title="Cosine with the own embedding",
         unit="cosine",
-        family="tokens",
     ),
-    Metric(
+    _of_tokens(
         name="token_rank",
         kernel="repdyn.kernels:token_rank",
-        select_inputs="repdyn.metrics.inputs:tokens_of_states",
-        captures=frozenset({"embeddings"}),
-        probe_requires="tokens",
         meaning="input embeddings closer to a token's vector than its own, median over tokens",
         range=(0.0, inf),
-        source=_SOURCE,
         title="Rank of the own embedding",
         unit="input embeddings closer",
-        family="tokens",
         scale="log",
         log_from=1.0,
     ),
-    Metric(
+    _of_tokens(
         name="token_top1_match",
         kernel="repdyn.kernels:token_top1_match",
-        select_inputs="repdyn.metrics.inputs:tokens_of_states",
-        captures=frozenset({"embeddings"}),
-        probe_requires="tokens",
         meaning="share of tokens whose vector is closer to its own input embedding than to any other",
         range=(0.0, 1.0),
-        source=_SOURCE,
         title="Tokens closest to their own embedding",
         unit="share of tokens",
-        family="tokens",
         scale="from_zero",
     ),
-    Metric(
+    _after_attention(
         name="token_cosine_attention",
         kernel="repdyn.kernels:token_cosine",
-        select_inputs="repdyn.metrics.inputs:tokens_after_attention",
-        captures=frozenset({"embeddings", "after_attention"}),
-        probe_requires="tokens",
         meaning="token_cosine of the state after the block's attention, before its feed-forward part",
         range=(-1.0, 1.0),
-        source=_SOURCE,
-        position="blocks",
         title="Cosine with the own embedding, after attention",
         unit="cosine",
-        family="tokens",
     ),
-    Metric(
+    _after_attention(
         name="token_rank_attention",
         kernel="repdyn.kernels:token_rank",
-        select_inputs="repdyn.metrics.inputs:tokens_after_attention",
-        captures=frozenset({"embeddings", "after_attention"}),
-        probe_requires="tokens",
         meaning="token_rank of the state after the block's attention, before its feed-forward part",
         range=(0.0, inf),
-        source=_SOURCE,
-        position="blocks",
         title="Rank of the own embedding, after attention",
         unit="input embeddings closer",
-        family="tokens",
         scale="log",
         log_from=1.0,
     ),
-    Metric(
+    _of_lens(
         name="lens_kl",
         kernel="repdyn.kernels.lens:lens_kl",
-        select_inputs="repdyn.metrics.inputs:through_output_head",
-        captures=frozenset({"last", "output_head"}),
-        probe_requires="tokens",
         meaning="KL divergence of the layer's prediction from the final one, through the model's output head",
         range=(0.0, inf),
-        source=_LENS,
         title="Logit lens: KL from the final prediction",
         unit="nats",
-        family="tokens",
-        scale="from_zero",
     ),
-    Metric(
+    _of_lens(
         name="lens_agreement",
         kernel="repdyn.kernels.lens:lens_agreement",
-        select_inputs="repdyn.metrics.inputs:through_output_head",
-        captures=frozenset({"last", "output_head"}),
-        probe_requires="tokens",
         meaning="share of vectors from which the output head predicts the final token already",
         range=(0.0, 1.0),
-        source=_LENS,
         title="Logit lens: agreement with the final prediction",
         unit="share of vectors",
-        family="tokens",
-        scale="from_zero",
+    ),
+]
+
+
+TOPICS = [
+    _of_topics(
+        name="topic_gap",
+        kernel="repdyn.kernels:topic_gap",
+        select_inputs="repdyn.metrics.inputs:with_topics",
+        meaning="mean cosine between vectors of different words of one topic, minus that between topics",
+        range=(-2.0, 2.0),
+        title="Topic gap, cosine",
+        unit="cosine",
+        shows_embeddings=True,
+    ),
+    _of_topics(
+        name="topic_gap_dot",
+        kernel="repdyn.kernels:topic_gap_dot",
+        select_inputs="repdyn.metrics.inputs:with_topics",
+        meaning="the same of inner products",
+        range=(-inf, inf),
+        title="Topic gap, inner product",
+        unit="inner product",
+        shows_embeddings=True,
+    ),
+    _of_topics(
+        name="attention_topic_gap",
+        kernel="repdyn.kernels:attention_topic_gap",
+        select_inputs="repdyn.metrics.inputs:attention_with_topics",
+        captures=frozenset({"attention_weights"}),
+        meaning="mean attention weight between positions of one topic, minus that between topics",
+        range=(-1.0, 1.0),
+        position="blocks",
+        per_head=True,
+        title="Topic gap of the attention",
+        unit="attention weight",
     ),
 ]

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.probe.design import MIN_BATCH_VECTORS
-from repdyn.probe.views import NO_MASSIVE, SUBSETS, VIEWS
+from repdyn.probe.design import MIN_BATCH_VECTORS, NO_MASSIVE, SUBSETS, VIEWS
 
 _RESERVED = (*SUBSETS, NO_MASSIVE, *VIEWS)
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -11,10 +11,10 @@ from __future__ import annotations
 import difflib
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from reprlib import repr as briefly
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 BATCH_VECTORS = 4096
 """Default number of vectors in a metric batch."""
@@ -181,3 +181,75 @@ def design_from_rule(rule: Mapping[str, Any]) -> Design:
         return named
     fields = {name: value for name, value in rule.items() if name != "design"}
     return Design(rule["design"], **fields)
+
+
+SUBSETS = ("all", "no_sink")
+"""The token subsets that every probe of tokens has."""
+NO_MASSIVE = "no_massive"
+"""The subset without vectors of massive norm, which is selected at each layer separately."""
+LAST_TOKEN = "last_token"
+WINDOW_MEAN = "window_mean"
+DIFFERENCES = "differences"
+VIEWS = (LAST_TOKEN, WINDOW_MEAN, DIFFERENCES)
+"""The views that select or combine tokens by their position in a window."""
+NORMED = ".normed"
+
+
+class View(NamedTuple):
+    """A selection of vectors from each window, with or without the model's final norm.
+
+    By default each sampled token is a vector, as the block left it. A view is named like a token subset, after the "@"
+    of a metric, and recorded as one, so that values of different views never form one curve: ``last_token`` (the last
+    of each window that is not special), ``window_mean`` (over all tokens of each window), ``differences`` (of each
+    sampled token to the next one in its window), and each of them after the model's final norm, ``last_token.normed``.
+    """
+
+    vectors: str
+    """A token subset, or one of :data:`VIEWS`."""
+    normed: bool
+
+    @property
+    def sampled(self) -> str:
+        """Subset or view by which tokens of the probe are sampled."""
+        return "all" if self.vectors == NO_MASSIVE else self.vectors
+
+    @property
+    def of_single_tokens(self) -> bool:
+        """True if each vector is the state of one token, without the final norm."""
+        return not self.normed and self.vectors not in {WINDOW_MEAN, DIFFERENCES}
+
+
+def view_of(subset: str) -> View:
+    """Return the view that a subset in a metric's name, or in a row, stands for.
+
+    >>> view_of("no_sink"), view_of("last_token.normed").normed
+    (View(vectors='no_sink', normed=False), True)
+    """
+    return View(subset.removesuffix(NORMED), subset.endswith(NORMED))
+
+
+CLASSES = ("function", "content", "frequent", "rare")
+CLASS_OPTIONS = ("words", "none", *CLASSES)
+"""Values of the option ``classes``: all classes, none, or some by name."""
+
+
+def class_names(requested: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the word classes that an option names; "words" means all of them, "none" none.
+
+    Raises:
+        ValueError: an unknown name.
+
+    >>> class_names(["rare", "function"]), class_names("none")
+    (('function', 'rare'), ())
+    """
+    names = [requested] if isinstance(requested, str) else list(requested)
+    for name in names:
+        if name not in CLASS_OPTIONS:
+            raise ValueError(f"expected word classes among {', '.join(CLASS_OPTIONS)}, got {name!r}")
+    return tuple(name for name in CLASSES if name in names or "words" in names)
+
+
+def validate_word_classes(names: Sequence[str]) -> None:
+    """Raise ValueError unless all are among :data:`CLASSES`."""
+    if isinstance(names, str) or not set(names) <= set(CLASSES):
+        raise ValueError(f"expected classes among {CLASSES}, got {names!r}")

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from repdyn.probe.content import ProbeBatch
 from repdyn.probe.design import INPUTS, vectors_per_batch
 
 InputBatch: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
@@ -239,3 +240,90 @@ def content_hash_of_inputs(inputs: Inputs, plan: list[Any]) -> str:
     digest.update(json.dumps(plan).encode())
     inputs.update_hash(digest)
     return digest.hexdigest()[:16]
+
+
+def input_batches(inputs: Inputs, seed: int) -> Iterator[ProbeBatch]:
+    """Yield the batches of a probe of inputs as they were given."""
+    n_vectors, first = inputs.vectors_per_input, 0
+    draws = draws_of(sum(inputs.sizes), n_vectors, seed)
+    for batch, size in zip(inputs.batches, inputs.sizes, strict=True):
+        ids, numbers = torch.zeros(size, n_vectors, dtype=torch.long), np.arange(size * n_vectors)
+        yield ProbeBatch(
+            ids,
+            torch.ones_like(ids),
+            numbers,
+            first * n_vectors + numbers,
+            inputs=batch,
+            draws=draws[first : first + size],
+            rule_of=inputs.rule,
+        )
+        first += size
+
+
+def first_input(batch: ProbeBatch) -> ProbeBatch:
+    """Return the first input of a batch of inputs as a batch of its own."""
+    n = batch.input_ids.shape[1]
+    return replace(
+        batch,
+        input_ids=batch.input_ids[:1],
+        attention_mask=batch.attention_mask[:1],
+        positions=batch.positions[:n],
+        tokens=batch.tokens[:n],
+        inputs=first_of(batch.inputs),
+        draws=batch.required_draws[:1],
+    )
+
+
+class InvalidInputsError(Exception):
+    """The inputs in a file are invalid."""
+
+
+def inputs_to_tensors(inputs: Inputs) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors of inputs by their names in the file, and the rest as JSON.
+
+    Raises:
+        ValueError: the positions are a function.
+    """
+    tensors, batches = {}, []
+    for number, batch in enumerate(inputs.batches):
+        is_named = isinstance(batch, Mapping)
+        items = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
+        described = []
+        for name, value in items:
+            if isinstance(value, Tensor):
+                tensors[f"input.{number}.{name}"] = value.contiguous()
+            described.append([str(name), None if isinstance(value, Tensor) else {"value": value}])
+        batches.append({"named": is_named, "values": described})
+    causal = dict(inputs.causal) if isinstance(inputs.causal, Mapping) else inputs.causal
+    text = {
+        "positions": rules_as_json(inputs.positions),
+        "causal": causal,
+        "vectors_per_input": inputs.vectors_per_input,
+        "batches": batches,
+    }
+    return tensors, json.dumps(text)
+
+
+def inputs_from_tensors(tensor: Callable[[str], Tensor], text: str) -> Inputs:
+    """Return the inputs that :func:`inputs_to_tensors` described.
+
+    Args:
+        tensor: returns a tensor of the file by its name.
+        text: the JSON.
+
+    Raises:
+        InvalidInputsError: the text is not valid.
+    """
+    try:
+        found: Any = json.loads(text)
+        batches = []
+        for number, batch in enumerate(found["batches"]):
+            values = {
+                name: tensor(f"input.{number}.{name}") if stored is None else stored["value"]
+                for name, stored in batch["values"]
+            }
+            batches.append(as_batch(values if batch["named"] else tuple(values.values())))
+        positions, causal = rules_from_json(found["positions"]), found["causal"]
+        return Inputs(tuple(batches), positions, causal, int(found["vectors_per_input"]))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InvalidInputsError(f"its inputs are not valid: {error}") from error

@@ -16,8 +16,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from repdyn.probe.design import DENSE, Design, design_from_rule
-from repdyn.probe.input_files import InvalidInputsError, inputs_from_tensors, inputs_to_tensors
-from repdyn.probe.inputs import Inputs
+from repdyn.probe.inputs import Inputs, InvalidInputsError, inputs_from_tensors, inputs_to_tensors
 
 _PLAN = "repdyn_probe"
 _CLASS = "class."

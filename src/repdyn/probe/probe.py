@@ -10,15 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor
 
-from repdyn.probe.class_names import validate_word_classes
 from repdyn.probe.content import (
     ProbeBatch,
+    class_tensors,
     content_hash,
     sink_mask,
+    topic_tensor,
     unpad,
     validate_classes,
     validate_sequences,
@@ -31,19 +32,64 @@ from repdyn.probe.design import (
     INDEPENDENT,
     MAX_VECTORS,
     MIN_BATCH_VECTORS,
+    SUBSETS,
     Design,
     DesignLike,
     fitting,
     resolve_design,
+    validate_word_classes,
 )
 from repdyn.probe.inputs import Causal, Inputs, Positions, content_hash_of_inputs, inputs_fields
 from repdyn.probe.io import ProbeContent, read_probe, write_probe
-from repdyn.probe.labels import LabelledTokens
-from repdyn.probe.views import SUBSETS
+from repdyn.probe.sampling import SampledTokens
 from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
+from repdyn.probe.word_classes import TokenWords
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+class LabelledTokens(SampledTokens):
+    """Methods of a probe that return it with classes or topics of its tokens."""
+
+    def with_classes(self, classes: Mapping[str, Any]) -> Self:
+        """Return the probe with classes added; a class of the same name is replaced.
+
+        Args:
+            classes: by name, a bool for each token in the order of ``tokens``: a tensor, an array or a list.
+                ``members & ~probe.is_sink`` excludes first positions and special tokens.
+
+        Raises:
+            ValueError: an invalid name, another type or length, or too few tokens in a class.
+        """
+        return replace(cast(Any, self), classes={**self.classes, **class_tensors(classes)})
+
+    def with_words(self, words: TokenWords, classes: Sequence[str]) -> Self:
+        """Return the probe with word classes added, which exclude first positions and special tokens.
+
+        Args:
+            words: the words of all tokens.
+            classes: among "function" (English function words), "content" (all other words), "frequent" (the most
+                frequent words, which make up half of the text) and "rare" (the least frequent ones, the last 10 % of
+                it).
+
+        Raises:
+            ValueError: unknown classes, a text in which they cannot be determined, or too few tokens in one.
+        """
+        validate_word_classes(classes)
+        return self.with_classes({name: members & ~self.is_sink for name, members in words.classes(classes).items()})
+
+    def with_topics(self, topics: Any) -> Self:
+        """Return the probe with topics of its tokens, which replace any it has.
+
+        Args:
+            topics: (n_tokens,) integers in the order of ``tokens``, -1 for none: a tensor, an array or a list.
+
+        Raises:
+            ValueError: another type or length, or no token has a topic.
+        """
+        return replace(cast(Any, self), topics=topic_tensor(topics))
+
 
 __all__ = ["Probe", "ProbeBatch"]
 

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from repdyn.probe.content import ProbeBatch, padded_batches, sink_mask
-from repdyn.probe.design import MIN_BATCH_VECTORS, Design
-from repdyn.probe.input_batches import input_batches
-from repdyn.probe.inputs import Inputs
-from repdyn.probe.views import DIFFERENCES, SUBSETS, VIEWS, WINDOW_MEAN
+from repdyn.probe.design import DIFFERENCES, MIN_BATCH_VECTORS, SUBSETS, VIEWS, WINDOW_MEAN, Design
+from repdyn.probe.inputs import Inputs, input_batches
 
 WHOLE_WINDOWS = 16
 """How many windows of each batch are measured as a whole."""

@@ -10,22 +10,25 @@ from typing import ClassVar, Literal
 import numpy as np
 from scipy.special import stdtrit
 
-from repdyn.recipes.criteria_depth import Axis, BaseCriterion, Judgement, depth_correlations
-from repdyn.recipes.judging import RhoBound, correlate, require_trained, rho_text
-from repdyn.recipes.measured import Layers, Measured, NotMeasuredError, Profile, Step, blocks_text
+from repdyn.recipes.criteria import Axis, BaseCriterion, Change, Judgement, changed_by_more, depth_correlations
+from repdyn.recipes.measured import (
+    Layers,
+    Measured,
+    NotMeasuredError,
+    Profile,
+    RhoBound,
+    Step,
+    blocks_text,
+    correlate,
+    require_trained,
+    rho_text,
+)
 from repdyn.store.schema import PROBE_BITS_PER_BYTE, PROBE_LOSS
-from repdyn.tables.effects import CONFIDENCE, MIN_PAIRS, CannotBeJudgedError, Claim, Effect, conjunction
+from repdyn.tables.effects import CONFIDENCE, MIN_PAIRS, CannotBeJudgedError, Effect, conjunction
 
-Change = Literal["rise", "fall"]
 _LEAST_MODELS = 3
 _LOSSES = {"loss": PROBE_LOSS, "bits_per_byte": PROBE_BITS_PER_BYTE}
 """Scalars with which features of models are compared, by the names that recipes give them."""
-
-
-def changed_by_more(name: str, effect: Effect, change: Change, more: float) -> Claim:
-    """Return the claim of a rise, or fall, by more than a share: a fall divides the value by more than 1 + ``more``."""
-    bounds = {"above": more} if change == "rise" else {"below": 1 / (1 + more) - 1}
-    return Claim(name, effect, **bounds)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from repdyn.recipes.evaluation import Outcome, count_verdicts
+from repdyn.recipes.evaluation import Outcome, count_verdicts, describe_sampling
 from repdyn.recipes.measured import Measured
-from repdyn.recipes.protocol import describe_sampling
 from repdyn.recipes.recipe import Published, Recipe
 from repdyn.report.markup import Markup, asset, joined, policy, table, tag
 from repdyn.utils.files import write_atomically

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pandas as pd
 
 from repdyn.metrics import FAMILIES
-from repdyn.probe.views import NO_MASSIVE
+from repdyn.probe.design import NO_MASSIVE
 from repdyn.tables.designs import design_names
 from repdyn.tables.families import family_of
 from repdyn.tables.frames import (

@@ -21,8 +21,8 @@ from transformers import (
 
 from repdyn import Probe
 from repdyn.capture.capture import capture
-from repdyn.capture.embeddings import NONE_FOUND, NOT_A_TABLE, NOT_IN_MEMORY, EmbeddingSearch
 from repdyn.capture.prepared_model import prepare
+from repdyn.capture.recorder import NONE_FOUND, NOT_A_TABLE, NOT_IN_MEMORY, EmbeddingSearch
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 50}
@@ -171,8 +171,8 @@ def test_pieces_of_fsdp1_are_no_table(pieces):
     search = EmbeddingSearch(model := HandWritten())
     with search.attached():
         tokens = random_tokens(2, 5)
-        with search.watching(next(Probe.from_tokens(tokens, max_vectors=8).batches(2))):
-            model(tokens)
+        search.begin(next(Probe.from_tokens(tokens, max_vectors=8).batches(2)))
+        model(tokens)
     weight = model.token.weight
     if pieces == "flat":
         model.token.weight = nn.Parameter(weight.detach().flatten()[:100])

@@ -10,8 +10,7 @@ import torch
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.datamodule import TextDataModule
-from repdyn.probe.class_names import CLASSES
-from repdyn.probe.design import DENSE, INDEPENDENT
+from repdyn.probe.design import CLASSES, DENSE, INDEPENDENT
 
 # position i of the text can be read off bytes i to i + 4
 TEXT = "".join(f"{number:05d}" for number in range(8000)).encode()

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from repdyn.data.datamodule import TextDataModule
-from repdyn.data.lda import TopicModel
-from repdyn.data.topic_datamodule import TopicDataModule, word_tokenizer
+from repdyn.data.topic_datamodule import TopicDataModule, TopicModel, word_tokenizer
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SMALL = {"sequence_length": 12, "n_documents": 40, "max_vectors": 64, "batch_vectors": 32}

@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 
 from repdyn.explorer import session as session_module
-from repdyn.studies.anatomy.trajectories import fit_plane, sentence_trajectories
-from repdyn.studies.tokens.sentences import capture_sentence, compare_sentence, encode_sentence
-from repdyn.studies.tokens.vocabulary_comparison import token_names
+from repdyn.studies.paths import fit_plane, sentence_trajectories
+from repdyn.studies.token_measurements import capture_sentence, compare_sentence, encode_sentence, token_names
 
 SENTENCE = "The £1 coin"
 

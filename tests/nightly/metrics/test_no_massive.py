@@ -14,7 +14,7 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.kernels import alignment, anisotropy, norm, step_length, two_nn
 from repdyn.metrics import METRICS
-from repdyn.metrics.massive import MASSIVE_NORM, are_massive
+from repdyn.metrics.layer_view import MASSIVE_NORM, are_massive
 
 HUGE, LATE = 7, 9
 """Tokens with a massive norm from the start, and from the second layer on."""

@@ -12,7 +12,7 @@ from small import random_tokens
 from repdyn import Probe, kernels, measure
 from repdyn.capture.prepared_model import prepare
 from repdyn.models import build_model
-from repdyn.probe.views import VIEWS
+from repdyn.probe.design import VIEWS
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 32, "pad_token_id": 0}
 SPECIAL, METRIC = 2, "rank_me"

@@ -10,7 +10,7 @@ import torch
 
 from repdyn import Probe
 from repdyn.probe.inputs import as_batch
-from repdyn.probe.labels import LabelledTokens
+from repdyn.probe.probe import LabelledTokens
 
 
 def images(n_batches: int = 4, size: int = 8, seed: int = 0) -> list[dict[str, torch.Tensor]]:

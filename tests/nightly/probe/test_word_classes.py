@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from repdyn import Probe
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.probe.class_names import CLASSES
+from repdyn.probe.design import CLASSES
 from repdyn.probe.word_classes import Lexicon, frequency_cuts, words_of_tokens
 
 

@@ -16,8 +16,8 @@ from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.models import build_model
 from repdyn.recipes import Recipe, find_models_of, shipped_recipes
+from repdyn.recipes.criteria import Correlation, Halfway
 from repdyn.recipes.criteria_models import Across, Scaling
-from repdyn.recipes.criteria_training import Correlation, Halfway
 from repdyn.text.corpus import builtin_corpus
 
 STEPS = (0, 1, 64, 8000, 143000)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from repdyn.studies.anatomy.geometry import (
+from repdyn.studies.embedding_tables import (
     closest_pairs,
     sample_pairs,
 )

@@ -29,7 +29,7 @@ def told(capsys) -> str:
 def unsaved_figures(monkeypatch) -> list[set[str]]:
     """Names of the figures of each model, which take longer to write than all else."""
     drawn: list[set[str]] = []
-    monkeypatch.setattr("repdyn.studies.output.save", lambda figures, folder: drawn.append(set(figures)) or [])
+    monkeypatch.setattr("repdyn.studies.study.save", lambda figures, folder: drawn.append(set(figures)) or [])
     return drawn
 
 

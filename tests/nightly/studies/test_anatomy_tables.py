@@ -28,7 +28,7 @@ from transformers import (
     T5Model,
 )
 
-from repdyn.studies.lookups import find_lookups
+from repdyn.reading import find_lookups
 
 IDS = np.random.default_rng(0).permutation(np.arange(5, 90))[:16].tolist()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repdyn.studies.convergence.resampling import SequenceSums, percentile_interval, resample_profiles, unpaired_gap
+from repdyn.studies.convergence_measurements import SequenceSums, percentile_interval, resample_profiles, unpaired_gap
 from repdyn.tables.alignment_profile import lower_envelope
 
 
@@ -43,7 +43,7 @@ def test_the_interval_is_as_wide_as_theory_says():
 def test_the_draws_are_seeded_and_do_not_depend_on_chunks(monkeypatch):
     sums = sums_of(list(noisy(30, 4)))
     [whole] = resample_profiles([sums], 100, seed=3)
-    monkeypatch.setattr("repdyn.studies.convergence.resampling._MAX_CELLS", 30 * 7)
+    monkeypatch.setattr("repdyn.studies.convergence_measurements._MAX_CELLS", 30 * 7)
     [chunked] = resample_profiles([sums], 100, seed=3)
     np.testing.assert_allclose(chunked, whole, rtol=1e-12)
     [other] = resample_profiles([sums], 100, seed=4)

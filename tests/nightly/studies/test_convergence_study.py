@@ -89,4 +89,4 @@ def test_a_store(tmp_path, capsys):
     table = pd.read_csv(tmp_path / "out" / "loss.csv")
     assert table["step"].tolist() == [0, 1, 2, 4, 8]
     assert table["loss"].tolist() == [6, 5, 4, 3, 2]
-    assert (tmp_path / "out" / "lab%2Fa" / "loss_3f2ab1c0.png").exists()
+    assert (tmp_path / "out" / "lab_a" / "loss_3f2ab1c0.png").exists()

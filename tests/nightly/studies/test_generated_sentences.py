@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from repdyn import Probe
-from repdyn.studies.convergence.generated_sentences import (
+from repdyn.studies.generated_sentences import (
     VOCABULARY,
     complex_sentences,
     sentence_probe,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
-from repdyn.studies.anatomy.geometry import cosine_matrix
-from repdyn.studies.sentences import tables
-from repdyn.studies.sentences.tables import consistency, separation
+from repdyn.studies import sentence_measurements as tables
+from repdyn.studies.embedding_tables import cosine_matrix
+from repdyn.studies.sentence_measurements import consistency, separation
 
 
 def grouped(n_groups=8, n_each=4, dim=20, spread=1.0, seed=0) -> tuple[np.ndarray, list[int]]:

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.studies.sentences.vectors import FIRST, LAST, MEAN
+from repdyn.studies.sentence_measurements import FIRST, LAST, MEAN
 
 GROUPS = {"cats": ["a cat", "one cat sat", "cats"], "dogs": ["a dog", "the dog"], "rain": ["it rains", "wet", "rain"]}
 
@@ -39,7 +39,7 @@ def files(tmp_path) -> list[str | Path]:
 def drawn(monkeypatch) -> list[set[str]]:
     """Names of the figures of each model, which take longer to write than all else."""
     names: list[set[str]] = []
-    monkeypatch.setattr("repdyn.studies.output.save", lambda figures, folder: names.append(set(figures)) or [])
+    monkeypatch.setattr("repdyn.studies.study.save", lambda figures, folder: names.append(set(figures)) or [])
     return names
 
 

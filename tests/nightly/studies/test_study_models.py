@@ -9,7 +9,7 @@ import time
 import pytest
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.studies.models import add_model_options, load_models
+from repdyn.reading import add_model_options, load_models
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from transformers import (
 )
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.studies.models import LoadedModel
-from repdyn.studies.tokens.sentences import (
+from repdyn.reading import LoadedModel
+from repdyn.studies.token_measurements import (
     capture_sentence,
     compare_sentence,
     encode_sentence,

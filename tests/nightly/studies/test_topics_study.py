@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from repdyn.cli.main import main
-from repdyn.studies.topics.measurements import (
+from repdyn.studies.topic_measurements import (
     TABLE,
 )
 
@@ -65,7 +65,7 @@ def test_from_saved_models_to_tables_and_figures(text, tmp_path, save_model, cap
     assert of_layer["gap"].iloc[-1] == pytest.approx(of_layer["gap"].iloc[:-1].mean())
     assert len(topics) == 5
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"depth.png", "encoder heads.png", "decoder heads.svg"} <= written
+    assert {"depth.png", "encoder_heads.png", "decoder_heads.svg"} <= written
     said = capsys.readouterr().out
     assert "30 documents" in said
     assert "even attention (a weight of 1 / 64)" in said.replace("\n", " ")

@@ -1,0 +1,293 @@
+"""Load models and their tokenizers: one, or those that a command line names, one after another.
+
+Downloads are not trusted: weights are read without running pickles, and code of a repository runs only under
+``--trust-remote-code``. Downloads stay in the cache folder, so that a second study finds them there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+from urllib.parse import quote
+
+import torch
+from huggingface_hub.errors import HFValidationError
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from repdyn.checkpoints import weights
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
+from repdyn.checkpoints.hub import Hub, choose_files
+from repdyn.checkpoints.loading import (
+    Loading,
+    add_loading_options,
+    add_timeout_option,
+    check_device,
+    resolved_device,
+    revision_names,
+)
+from repdyn.checkpoints.local import checkpoints_folder
+from repdyn.checkpoints.probes import context_length, has_tokenizer, load_tokenizer, tokenizer_files
+from repdyn.text.corpus import cache_directory
+
+_MAX_LISTED = 12
+
+
+@dataclass(eq=False)
+class LoadedModel:
+    """A model and its tokenizer."""
+
+    name: str
+    """Display name, unique within a command."""
+    model: PreTrainedModel
+    """Without a head, in evaluation mode."""
+    tokenizer: PreTrainedTokenizerBase
+    with_head: PreTrainedModel | None = None
+    """The model with its language-modelling head, of which ``model`` is a part; None where it was loaded without."""
+
+    @property
+    def folder_name(self) -> str:
+        """The name as that of a folder or the beginning of a file's."""
+        return file_name(self.name)
+
+    @property
+    def context(self) -> int:
+        """The context length in tokens; 2**30 where neither configuration nor tokenizer sets a limit."""
+        return context_length(self.model.config, self.tokenizer)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Location and revision of a model."""
+
+    place: Path | str
+    """Folder of save_pretrained, folder of a run, or hub repository."""
+    revision: str = "main"
+    """Of the repository; the name of a run's checkpoint; "main" for a folder of save_pretrained."""
+    folder: Path | None = None
+    """The local folder of the model."""
+
+
+def file_name(name: str) -> str:
+    """Return a name as part of a path.
+
+    >>> file_name("lab/model@step8 (decoder)")
+    'lab_model@step8_(decoder)'
+    """
+    return re.sub(r"[^\w.,=@+()-]+", "_", name)
+
+
+def add_model_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] = 1) -> None:
+    """Add MODEL..., the options for loading models, and ``-o``.
+
+    Args:
+        parser: the study's parser.
+        fewest: how many models must be named.
+    """
+    parser.add_argument(
+        "models",
+        nargs="+" if fewest else "*",
+        metavar="MODEL",
+        help="hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run",
+    )
+    parser.add_argument(
+        "-o", "--output", type=_folder, required=True, metavar="FOLDER", help="folder for tables and figures"
+    )
+    group = parser.add_argument_group("model loading")
+    group.add_argument(
+        "--revisions",
+        type=revision_names,
+        default=(),
+        metavar="R[,R...]",
+        help="branches, tags or commits of each repository without one of its own (default: main); a run's checkpoints",
+    )
+    add_loading_options(group)
+    add_timeout_option(group)
+
+
+def load_model(
+    source: str,
+    revision: str | None = None,
+    *,
+    tokenizer: str | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    trust_remote_code: bool = False,
+    with_head: bool = False,
+    timeout: float = 3600,
+) -> LoadedModel:
+    """Load a model and its tokenizer, from a folder or the hub.
+
+    Weights are read without running pickles. Downloads stay in the cache folder.
+
+    Args:
+        source: folder of ``save_pretrained``, folder of a run, or hub repository, also as "REPOSITORY@REVISION".
+        revision: branch, tag or commit of the repository (default: main); name of the run's checkpoint.
+        tokenizer: folder or repository of the tokenizer; None for the model's own.
+        device: such as "cpu" or "cuda:1"; "auto" is the GPU if there is one.
+        dtype: of the weights; "auto" keeps the one in which they were saved.
+        trust_remote_code: run Python code that comes with the model.
+        with_head: load the language-modelling head too, if there is one.
+        timeout: limit of one download or listing, in seconds.
+
+    Raises:
+        ValueError: no such folder, repository or device.
+        CheckpointError: the model or tokenizer cannot be downloaded or does not load.
+
+    Example:
+        >>> loaded = repdyn.load_model("EleutherAI/pythia-70m", "step1000")  # doctest: +SKIP
+        >>> ids = loaded.tokenizer("Time flies.")["input_ids"]  # doctest: +SKIP
+        >>> [layer.states.norm(dim=1) for layer in repdyn.layer_states(loaded, [ids])]  # doctest: +SKIP
+    """
+    [(name, found)] = _sources([source], [] if revision is None else [revision]).items()
+    loading = _loading(device, dtype, trust_remote_code)
+    return _load(name, found, tokenizer, loading, timeout=timeout, with_head=with_head)
+
+
+def load_models(
+    options: argparse.Namespace, *, release: bool = True, with_heads: bool = False
+) -> Iterator[LoadedModel]:
+    """Load the models that the options name, one at a time, in their order.
+
+    Args:
+        options: models, revisions, tokenizer, device, dtype, trust_remote_code, timeout; as on the command line.
+        release: remove a model's weights from memory as soon as the next one is requested, even if something still
+            refers to it: a study keeps its results, never the model.
+        with_heads: load the language-modelling head of each model that has one.
+
+    Raises:
+        ValueError, CheckpointError: as :func:`load_model`, or the same model twice. All names are checked before the
+            first model is loaded.
+    """
+    sources = _sources(options.models, options.revisions)
+    loading = _loading(options.device, options.dtype, options.trust_remote_code)
+    for name, source in sources.items():
+        loaded = _load(name, source, options.tokenizer, loading, timeout=options.timeout, with_head=with_heads)
+        yield loaded
+        if release:
+            cast(nn.Module, loaded.with_head or loaded.model).to(torch.device("meta"))
+
+
+def _loading(device: str, dtype: str, trust_remote_code: bool) -> Loading:
+    device = resolved_device(device)
+    check_device(device)
+    return Loading(device, dtype, None, trust_remote_code)
+
+
+def _load(
+    name: str, source: _Source, tokenizer: str | None, loading: Loading, *, timeout: float, with_head: bool
+) -> LoadedModel:
+    hub = Hub(timeout_seconds=timeout)
+    model_folder, folder = _folders(name, source, tokenizer, hub, with_code=loading.trust_remote_code)
+    try:
+        whole = cast(PreTrainedModel, weights.load_model(model_folder, loading, with_head=with_head))
+    except CheckpointError as error:
+        raise CheckpointError(f"expected a model that loads, got {name}: {error}") from error
+    model = cast(PreTrainedModel, whole.base_model)
+    if not has_tokenizer(path.name for path in folder.iterdir()):
+        raise CheckpointError(
+            f"expected a tokenizer next to the weights of {name}, found none; name a folder or hub repository that has "
+            "it with --tokenizer"
+        )
+    found = load_tokenizer(folder, name, trust_remote_code=loading.trust_remote_code)
+    return LoadedModel(name, model, found, whole if whole is not model else None)
+
+
+def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Source]:
+    """Return what the names on the command line stand for, by display name."""
+    found = [source for model in models for source in _sources_of(model, revisions)]
+    if revisions and all((Path(model) / "config.json").is_file() or "@" in model for model in models):
+        raise ValueError(
+            "expected --revisions with a hub repository or the folder of a run, got single checkpoints alone; leave it "
+            "out"
+        )
+    tails = _distinct_tails([one.place for one in found if isinstance(one.place, Path)])
+    shown = [tails[one.place] if isinstance(one.place, Path) else one.place for one in found]
+    names = [n if one.revision == "main" else f"{n}@{one.revision}" for n, one in zip(shown, found, strict=True)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"expected each model once, got {twice!r} {names.count(twice)} times")
+    return dict(zip(names, found, strict=True))
+
+
+def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
+    if Path(model).exists():
+        folder = Path(os.path.abspath(model))
+        if (folder / "config.json").is_file():
+            return [_Source(folder, folder=folder)]
+        return [_Source(folder, path.name, path) for path in _checkpoints_of_run(model, revisions)]
+    repository, _, own_revision = model.partition("@")
+    if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
+        raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
+    return [_Source(repository, name) for name in ([own_revision] if own_revision else revisions or ["main"])]
+
+
+def checkpoints_of_run(run: Path) -> dict[str, Path]:
+    """Return the folders of a run's checkpoints by name, in the order of their steps."""
+    found = [path.parent for path in checkpoints_folder(run).glob("[!.]*/config.json")]
+    return {path.name: path for path in sorted(found, key=lambda path: (len(path.name), path.name))}
+
+
+def _checkpoints_of_run(run: str, names: Sequence[str]) -> list[Path]:
+    """Return the folders of some of a run's checkpoints."""
+    found = checkpoints_of_run(Path(run))
+    known = list(found)
+    listed = ", ".join(known[:_MAX_LISTED]) + (", ..." if len(known) > _MAX_LISTED else "")
+    if not found:
+        raise ValueError(f"expected a folder of save_pretrained, or one that holds some, got {run}")
+    if not names:
+        raise ValueError(f"expected one checkpoint of {run}, got the folder; choose with --revisions: {listed}")
+    if missing := next((name for name in names if name not in found), None):
+        raise ValueError(f"expected a checkpoint of {run} as --revisions, got {missing!r}; there are {listed}")
+    return [found[name] for name in names]
+
+
+def _distinct_tails(folders: Sequence[Path]) -> dict[Path, str]:
+    """Return the last parts of each path, the fewest that make all of them distinct."""
+    longest = max((len(folder.parts) for folder in folders), default=1)
+    tails: dict[Path, str] = {}
+    for n_parts in range(1, longest + 1):
+        tails = {folder: "/".join(folder.parts[1:][-n_parts:]) for folder in folders}
+        if len(set(tails.values())) == len(set(folders)):
+            break
+    return tails
+
+
+def _folders(name: str, source: _Source, tokenizer: str | None, hub: Hub, *, with_code: bool) -> tuple[Path, Path]:
+    """Return the folders of the model and its tokenizer, downloaded if necessary."""
+    try:
+        model = source.folder or _fetch(hub, str(source.place), source.revision, with_weights=True, with_code=with_code)
+        if tokenizer is None:
+            return model, model
+        if Path(tokenizer).is_dir():
+            return model, Path(tokenizer)
+        repository, _, revision = tokenizer.partition("@")
+        return model, _fetch(hub, repository, revision or "main", with_weights=False, with_code=with_code)
+    except HFValidationError as error:
+        raise ValueError(f"expected a folder that exists, or a hub repository: {error}") from error
+    except (CheckpointError, SweepStoppedError) as error:
+        raise CheckpointError(f"expected a model at {name}, got none: {error}") from error
+
+
+def _fetch(hub: Hub, repository: str, revision: str, *, with_weights: bool, with_code: bool) -> Path:
+    """Download the files that a model or its tokenizer needs; return their folder."""
+    commit = hub.commit(repository, revision)
+    available = hub.files(repository, commit)
+    chosen = tokenizer_files(available, with_code=with_code)
+    if with_weights:
+        chosen = {**chosen, **choose_files(available, with_code=with_code)}
+    if cached := hub.cached(repository, commit, chosen):
+        return cached
+    folder = cache_directory() / "models" / quote(repository, safe="") / commit
+    hub.download(repository, commit, chosen, folder)
+    return folder
+
+
+def _folder(text: str) -> Path:
+    if Path(text).exists() and not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"expected a folder, or a path where one can be made, got the file {text}")
+    return Path(text)

@@ -1,0 +1,206 @@
+"""Read a model: the states of its layers, its attention weights, its output head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from repdyn.capture import attention
+from repdyn.capture import output_head as heads
+from repdyn.capture.attention import LENGTH, TOKENS, AttentionWeights
+from repdyn.capture.blocks import LayerPatterns, find_blocks
+from repdyn.capture.capture import capture, causality, no_progress
+from repdyn.capture.output_head import OutputHead
+from repdyn.capture.prepared_model import prepare
+from repdyn.capture.states import CaptureKind, States
+from repdyn.checkpoints.errors import model_errors
+from repdyn.probe import Probe
+from repdyn.reading.models import LoadedModel
+
+Model: TypeAlias = nn.Module | LoadedModel
+Tokens: TypeAlias = Probe | Sequence[Sequence[int]]
+"""A probe, or the token ids of one or several sequences, special tokens included."""
+
+_FIRST_POSITIONS = "first_positions"
+_FEWEST_TOKENS = 4
+
+
+def layer_states(
+    model: Model,
+    tokens: Tokens,
+    layers: LayerPatterns = None,
+    *,
+    subsets: Sequence[str] = ("all",),
+    captures: Collection[CaptureKind] = (),
+    progress: Callable[[float], None] = no_progress,
+) -> States:
+    """Run a model over tokens and return the states of every layer.
+
+    Iterate over the result: each layer has ``states``, (n_tokens, dim) in the model's dtype and on its device, its
+    ``index`` (0 is what enters the first block, l the output of block l) and its ``stack`` (None, or its name in a
+    model of several stacks). Memory is freed from layer to layer.
+
+    Args:
+        model: from :func:`repdyn.load_model`, or any module built of a list of blocks; left as it was found.
+        tokens: sequences of token ids, all of whose tokens are read, row after row; or a :class:`repdyn.Probe`, of
+            which the tokens of ``subsets`` are: token number t is row ``states.rows_of([t])``.
+        layers: name pattern of the blocks, such as "model.layers.*"; None finds them.
+        subsets: of a probe.
+        captures: what to capture besides: "after_attention" (``layer.after_attention``, the states between a block's
+            attention and its feed-forward part, or why there are none) and "embeddings" (``states.embeddings``, the
+            table of input embeddings, (vocabulary, dim), or why it is not known).
+        progress: called with the share, in (0, 1], that has run.
+
+    Raises:
+        ValueError: an empty sequence, or a module whose blocks are not found.
+        CheckpointError: a loaded model that cannot be run.
+
+    Example:
+        >>> import repdyn
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> model = GPT2Model(GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2))
+        >>> [(layer.index, tuple(layer.states.shape)) for layer in repdyn.layer_states(model, [[5, 6, 7], [8, 9]])]
+        [(0, (5, 16)), (1, (5, 16)), (2, (5, 16))]
+    """
+    with _named(model) as module:
+        prepared = prepare(module, layers)
+        if isinstance(tokens, Probe):
+            return capture(prepared, tokens, subsets, captures=captures, progress=progress)
+        wanted = ("no_sink", _FIRST_POSITIONS)
+        states = capture(prepared, sequences_probe(tokens), wanted, captures=captures, progress=progress)
+    numbers = np.arange(sum(map(len, tokens)))
+    rows = states.rows_of(numbers)
+    chosen = []
+    for layer in states.layers:
+        after = layer.after_attention
+        after = after[rows] if isinstance(after, torch.Tensor) else after
+        chosen.append(replace(layer, states=layer.states[rows], after_attention=after))
+    return replace(states, layers=chosen, rows=numbers)
+
+
+def attention_weights(
+    model: Model, tokens: Tokens, layers: LayerPatterns = None, *, n_tokens: int = TOKENS
+) -> AttentionWeights:
+    """Run a model over sequences, one by one, and return the attention weights of every layer and head.
+
+    ``weights.of(stack, layer)`` lists, for each sequence, the weights (heads, n, n) from each position to each, and
+    the numbers of its tokens (n,). It raises :class:`repdyn.kernels.Undefined` for a layer without weights.
+
+    Args:
+        model: as for :func:`repdyn.layer_states`.
+        tokens: sequences of token ids, or a :class:`repdyn.Probe`. The first 256 tokens of each sequence are read.
+        layers: as for :func:`repdyn.layer_states`.
+        n_tokens: of a probe, total number of tokens, from the first sequence on.
+
+    Raises:
+        ValueError, CheckpointError: as for :func:`repdyn.layer_states`.
+
+    Example:
+        >>> import repdyn
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> model = GPT2Model(GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2))
+        >>> [(weights, numbers)] = repdyn.attention_weights(model, [[5, 6, 7]]).of(None, 1)
+        >>> weights.shape, numbers
+        (torch.Size([2, 3, 3]), array([0, 1, 2]))
+    """
+    with _named(model) as module:
+        prepared = prepare(module, layers)
+        if isinstance(tokens, Probe):
+            return attention.attention_weights(prepared, tokens, n_tokens=n_tokens)
+        read = sum(len(sequence[:LENGTH]) for sequence in tokens)
+        found = attention.attention_weights(prepared, sequences_probe(tokens), n_tokens=read)
+        return replace(found, tokens=found.tokens[: len(tokens)])
+
+
+def output_head(model: Model, ids: Sequence[int], layers: LayerPatterns = None) -> OutputHead:
+    """Return the function that maps states of the last block, (n, dim), to the model's logits, (n, vocabulary).
+
+    Args:
+        model: with its head, as ``load_model(..., with_head=True)`` or ``AutoModelForCausalLM`` loads it.
+        ids: tokens on which the head is tried: it must reproduce the model's own logits.
+        layers: as for :func:`repdyn.layer_states`.
+
+    Raises:
+        ValueError: the model has no head, or none that reproduces its logits by itself.
+        CheckpointError: as for :func:`repdyn.layer_states`.
+
+    Example:
+        >>> import repdyn
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2))
+        >>> *_, last = repdyn.layer_states(model, [[5, 6, 7]])
+        >>> repdyn.output_head(model, [5, 6, 7])(last.states).shape
+        torch.Size([3, 64])
+    """
+    if isinstance(model, LoadedModel) and model.with_head is None:
+        raise ValueError(
+            f"expected a model with a language-modelling head, got {model.name}: its configuration names none, or the "
+            "checkpoint lacks its weights"
+        )
+    with _named(model, with_head=True) as module:
+        head = heads.find_output_head(prepare(module, layers), torch.tensor([list(ids)]))
+    if isinstance(head, str):
+        name = model.name if isinstance(model, LoadedModel) else type(model).__name__
+        raise ValueError(f"expected an output head, got none in {name}: {head}")
+    return head
+
+
+def causal_stacks(model: Model, tokens: Tokens) -> dict[str | None, bool | None]:
+    """Return for each stack of blocks whether no position sees a later one; None where that cannot be tested."""
+    with _named(model) as module:
+        return causality(prepare(module), tokens if isinstance(tokens, Probe) else sequences_probe(tokens))
+
+
+def count_blocks(model: Model, layers: LayerPatterns = None) -> dict[str | None, int]:
+    """Return the number of blocks of each stack of a model.
+
+    Raises:
+        ValueError: the blocks are not found.
+    """
+    stacks = [block.stack for block in find_blocks(model.model if isinstance(model, LoadedModel) else model, layers)]
+    return {stack: stacks.count(stack) for stack in dict.fromkeys(stacks)}
+
+
+def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
+    """Return a probe of whole sequences that samples every token, by "no_sink" or by the class of first positions.
+
+    Copies of the longest sequence, of four tokens at least, are appended if these are too few or too short for a probe.
+
+    Raises:
+        ValueError: no sequence, or an empty one.
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    if not lengths or min(lengths) < 1:
+        raise ValueError(f"expected sentences of at least one token, got lengths {lengths[:5]}; leave empty texts out")
+    longest = list(max(sequences, key=len))
+    padding = longest * (-(-_FEWEST_TOKENS // len(longest)))
+    whole = [list(sequence) for sequence in sequences]
+    while len(whole) < 3 or sum(map(len, whole)) < 2 * len(whole):
+        whole.append(padding)
+    ids = torch.zeros(len(whole), max(map(len, whole)), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, sequence in enumerate(whole):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+        mask[row, : len(sequence)] = 1
+    n_tokens = int(mask.sum())
+    is_first = torch.zeros(n_tokens, dtype=torch.bool)
+    is_first[mask.sum(1).cumsum(0) - mask.sum(1)] = True
+    n_others = n_tokens - len(whole)
+    probe = Probe.from_tokens(ids, mask, max_vectors=n_others, batch_vectors=n_others)
+    return probe.with_classes({_FIRST_POSITIONS: is_first})
+
+
+@contextmanager
+def _named(model: Model, *, with_head: bool = False) -> Iterator[nn.Module]:
+    """Yield the module; errors of a loaded model become CheckpointErrors that name it."""
+    if not isinstance(model, LoadedModel):
+        yield model
+        return
+    with model_errors(f"{model.name} cannot be measured"):
+        yield model.with_head if with_head and model.with_head is not None else model.model

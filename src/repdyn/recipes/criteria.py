@@ -1,0 +1,481 @@
+"""Criteria of profiles over depth and courses over training, and the base class of all criteria."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from repdyn.recipes.measured import (
+    QUANTILES,
+    Course,
+    Layers,
+    Measured,
+    NotMeasuredError,
+    Profile,
+    RhoBound,
+    Step,
+    blocks_text,
+    correlate,
+    redrawn,
+    require_trained,
+    rho_text,
+)
+from repdyn.store.schema import PROBE_LOSS
+from repdyn.tables import criteria as of_findings
+from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
+from repdyn.tables.findings import findings
+
+Axis: TypeAlias = Literal["depth", "training", "other metric", "width", "stage", "models"]
+Change: TypeAlias = Literal["rise", "fall"]
+Judgement: TypeAlias = tuple[Verdict, str]
+"""A verdict, and the measured numbers on which it is based."""
+
+_OPPOSITE: dict[Verdict, Verdict] = {
+    "shown": "not shown",
+    "not shown": "shown",
+    "cannot be judged": "cannot be judged",
+}
+
+
+class BaseCriterion(ABC):
+    """A criterion by which a published value is judged on measured ones; the base class of all kinds."""
+
+    over_models: ClassVar[bool] = False
+    """Whether all models are judged together."""
+    step: Step = "last"
+    """Step at which a profile is judged and drawn."""
+    layers: Layers = "mean"
+    """Blocks over which the values of a course are taken."""
+
+    @property
+    def least_models(self) -> int:
+        """Number of models that a verdict needs."""
+        return 1
+
+    @property
+    def least_checkpoints(self) -> int:
+        """Number of checkpoints of a model that a verdict needs."""
+        return 1
+
+    @property
+    def axis(self) -> Axis:
+        """Quantity on the horizontal axis of a figure."""
+        return "training"
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """Published range on the horizontal axis; None if there is none."""
+        return None
+
+    @property
+    @abstractmethod
+    def short(self) -> str:
+        """Title of the published value, a few words."""
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """Sentence that states the criterion with its numbers."""
+
+    @abstractmethod
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        """Judge the measurements of one model, or of all of them.
+
+        Raises:
+            NotMeasuredError: the store has no measurement to judge.
+            CannotBeJudgedError: the measurements do not allow a verdict.
+        """
+
+
+def changed_by_more(name: str, effect: Effect, change: Change, more: float) -> Claim:
+    """Return the claim of a rise, or fall, by more than a share: a fall divides the value by more than 1 + ``more``."""
+    bounds = {"above": more} if change == "rise" else {"below": 1 / (1 + more) - 1}
+    return Claim(name, effect, **bounds)
+
+
+@dataclass(frozen=True)
+class PublishedFinding(BaseCriterion):
+    """One of the findings of docs/findings.md, by the criterion there."""
+
+    finding: Literal["bell", "uniform", "growth", "dimension"]
+
+    @property
+    def least_checkpoints(self) -> int:
+        return 1 if self.axis == "depth" else 3
+
+    @property
+    def axis(self) -> Axis:
+        return "depth" if self.finding in {"bell", "uniform"} else "training"
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        return of_findings.MIDDLE if self.finding == "bell" else None
+
+    @property
+    def short(self) -> str:
+        return of_findings.MEANINGS[self.finding].partition(" (")[0]
+
+    @property
+    def text(self) -> str:
+        return str(getattr(of_findings, self.finding.upper()))
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        (measured,) = models
+        subset = metric.partition("@")[2] or "all"
+        measured.cells(metric)
+        for found in findings(measured.judged_frame):
+            if (found.name, found.subset) == (self.finding, subset):
+                return found.verdict, found.evidence
+        raise NotMeasuredError(f"the finding {self.finding!r} is not judged on {subset}")
+
+
+@dataclass(frozen=True)
+class Peak(BaseCriterion):
+    """A peak of the profile over depth, between two relative depths.
+
+    The highest block there exceeds the first and the last block by more than ``more``, and every block outside.
+    ``absent`` claims the opposite.
+    """
+
+    depth: tuple[float, float] = of_findings.MIDDLE
+    more: float = of_findings.MORE
+    step: Step = "last"
+    absent: bool = False
+
+    sign: ClassVar[int] = 1
+
+    @property
+    def axis(self) -> Axis:
+        return "depth"
+
+    @property
+    def band(self) -> tuple[float, float]:
+        return self.depth
+
+    @property
+    def short(self) -> str:
+        low, high = self.depth
+        name = "peak" if self.sign > 0 else "valley"
+        return f"no {name}, {self.step} step" if self.absent else f"{name} at depth {low:g} to {high:g}"
+
+    @property
+    def text(self) -> str:
+        low, high = self.depth
+        extreme, lies = ("highest", "exceeds") if self.sign > 0 else ("lowest", "is exceeded by")
+        claim = (
+            f"At the {self.step} measured step, the {extreme} block at a relative depth of {low:g} to {high:g} {lies} "
+            f"every block outside, the first and the last one by more than {self.more:.0%}."
+        )
+        return f"Not so: {claim}" if self.absent else claim
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        profile = models[0].profile(metric, self.step)
+        low, high = self.depth
+        blocks = list(zip(profile.positions, profile.blocks, strict=True))
+        inside = [pair for pair in blocks if low <= pair[0] <= high]
+        outside = [pair for pair in blocks if not low <= pair[0] <= high]
+        if not inside or {0.0, 1.0} - {position for position, _ in outside}:
+            raise CannotBeJudgedError(f"needs the first block, the last and one at {low:g} to {high:g} of the depth")
+        (place, best), (_, rival) = (
+            max(part, key=lambda pair: self.sign * pair[1].value) for part in (inside, outside)
+        )
+        ends = {position: block for position, block in outside if position in {0.0, 1.0}}
+        claims = [
+            self._exceeds("first", best, ends[0.0], self.more),
+            self._exceeds("last", best, ends[1.0], self.more),
+            self._exceeds("outside", best, rival, 0.0),
+        ]
+        evidence = f"{best} at depth {place:.2f}; {', '.join(map(str, claims))}; step {profile.step:,}"
+        verdict = conjunction(claim.verdict for claim in claims)
+        return (_OPPOSITE[verdict] if self.absent else verdict), evidence
+
+    def _exceeds(self, name: str, best: Estimate, other: Estimate, more: float) -> Claim:
+        if self.sign > 0:
+            return Claim(f"peak/{name}", Effect.of(best, other), above=more)
+        return Claim(f"{name}/valley", Effect.of(other, best), above=more)
+
+
+@dataclass(frozen=True)
+class Trend(BaseCriterion):
+    """Spearman's correlation of the value with depth, over blocks, at least or at most some value."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+    step: Step = "last"
+
+    def __post_init__(self) -> None:
+        RhoBound(self.at_least, self.at_most)  # an invalid bound is an error at once
+
+    @property
+    def axis(self) -> Axis:
+        return "depth"
+
+    @property
+    def short(self) -> str:
+        return f"correlation with depth {RhoBound(self.at_least, self.at_most)}"
+
+    @property
+    def text(self) -> str:
+        bound = RhoBound(self.at_least, self.at_most)
+        return (
+            f"At the {self.step} measured step, Spearman's correlation with depth over blocks is {bound}, with its "
+            "whole 95% interval over probes."
+        )
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        profile = models[0].profile(metric, self.step)
+        drawn = depth_correlations(profile, redrawn(profile.blocks))
+        (value,) = depth_correlations(profile, np.array([[block.value for block in profile.blocks]]))
+        low, high = np.quantile(drawn, QUANTILES)
+        evidence = rho_text(value, low, high, f"{len(profile.blocks)} blocks")
+        return RhoBound(self.at_least, self.at_most).judge(low, high), f"{evidence}; step {profile.step:,}"
+
+
+def depth_correlations(profile: Profile, values: np.ndarray) -> np.ndarray:
+    """Return Spearman's correlation with depth of each row of (n, n_blocks) values; 0 for a constant row."""
+    depths, ranks = pd.Series(profile.positions).rank().to_numpy(), pd.DataFrame(values).rank(axis=1).to_numpy()
+    x, y = depths - depths.mean(), ranks - ranks.mean(axis=1, keepdims=True)
+    scale = np.sqrt((x**2).sum() * (y**2).sum(axis=1))
+    return np.divide(y @ x, scale, out=np.zeros(len(y)), where=scale > 0)
+
+
+@dataclass(frozen=True)
+class Valley(Peak):
+    """A valley of the profile over depth: as :class:`Peak`, with the lowest block, which the others exceed."""
+
+    sign: ClassVar[int] = -1
+
+
+_LEAST_CHECKPOINTS = 5
+
+
+@dataclass(frozen=True)
+class Phases(BaseCriterion):
+    """Phases over training, such as fall, rise, fall: each changes the value by more than its share of ``more``.
+
+    The turning points are the measured steps that make the sum of the changes largest.
+    """
+
+    phases: tuple[Change, ...]
+    more: tuple[float, ...]
+    layers: Layers = "mean"
+
+    def __post_init__(self) -> None:
+        if len(self.more) != len(self.phases):
+            raise ValueError(f"expected one value of more for each of {len(self.phases)} phases, got {len(self.more)}")
+
+    @property
+    def least_checkpoints(self) -> int:
+        return len(self.phases) + 1
+
+    @property
+    def short(self) -> str:
+        return ", ".join(self.phases)
+
+    @property
+    def text(self) -> str:
+        parts = [f"{phase} by more than {more:.0%}" for phase, more in zip(self.phases, self.more, strict=True)]
+        return f"Over training, {blocks_text(self.layers)}: {', then '.join(parts)}."
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        course = models[0].course(metric, self.layers)
+        _require_beginning(course, self.least_checkpoints)
+        if min(value.value for value in course.values) <= 0:
+            raise CannotBeJudgedError("ratios need values above 0")
+        turns = turning_points([math.log(value.value) for value in course.values], self.phases)
+        claims = []
+        for number, (phase, more) in enumerate(zip(self.phases, self.more, strict=True)):
+            begin, end = turns[number], turns[number + 1]
+            effect = Effect.of(course.values[end], course.values[begin])
+            claims.append(changed_by_more(f"{phase} to step {course.steps[end]:,}", effect, phase, more))
+        return conjunction(claim.verdict for claim in claims), ", ".join(map(str, claims))
+
+
+@dataclass(frozen=True)
+class Correlation(BaseCriterion):
+    """Spearman's correlation over checkpoints of the metric with another one, at least or at most some value.
+
+    ``other`` may be "probe/loss", the loss on the probe.
+    """
+
+    other: str
+    at_least: float | None = None
+    at_most: float | None = None
+    layers: Layers = "mean"
+
+    @property
+    def least_checkpoints(self) -> int:
+        return _LEAST_CHECKPOINTS
+
+    @property
+    def axis(self) -> Axis:
+        return "other metric"
+
+    def __post_init__(self) -> None:
+        RhoBound(self.at_least, self.at_most)  # an invalid bound is an error at once
+
+    @property
+    def short(self) -> str:
+        return f"correlation {self._bound}"
+
+    @property
+    def _bound(self) -> RhoBound:
+        return RhoBound(self.at_least, self.at_most)
+
+    @property
+    def text(self) -> str:
+        return (
+            f"Over checkpoints, Spearman's correlation with {self.other} is {self._bound}, with its whole 95% interval "
+            f"({blocks_text(self.layers)})."
+        )
+
+    def pairs(self, measured: Measured, metric: str) -> tuple[list[int], list[float], list[float]]:
+        """Return the steps at which both have a value, and the values of the other one and of the metric."""
+        values = _by_step(measured.course(metric, self.layers))
+        if self.other == PROBE_LOSS:
+            others = measured.scalar(PROBE_LOSS)
+            if not others:
+                raise NotMeasuredError("no loss on the probe was measured; sweep with --loss")
+        else:
+            others = _by_step(measured.course(self.other, self.layers))
+        steps = [step for step in values if step in others]
+        return steps, [others[step] for step in steps], [values[step] for step in steps]
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        steps, x, y = self.pairs(models[0], metric)
+        if len(steps) < _LEAST_CHECKPOINTS:
+            raise CannotBeJudgedError(f"needs {_LEAST_CHECKPOINTS} checkpoints, got {len(steps)}")
+        notes = require_trained(models)
+        rho = correlate(x, y, "checkpoints")
+        evidence = rho_text(rho.value, rho.low, rho.high, f"{len(steps)} checkpoints")
+        return self._bound.judge(rho.low, rho.high), "; ".join([evidence, *notes])
+
+
+@dataclass(frozen=True)
+class Halfway(BaseCriterion):
+    """The step by which a metric has made half of its change, between two steps; the change is at least ``least``."""
+
+    steps: tuple[float, float]
+    least: float
+    layers: Layers = "mean"
+
+    @property
+    def least_checkpoints(self) -> int:
+        return 3
+
+    @property
+    def band(self) -> tuple[float, float]:
+        return self.steps
+
+    @property
+    def short(self) -> str:
+        return "half of the change by step {:,.0f} to {:,.0f}".format(*self.steps)
+
+    @property
+    def text(self) -> str:
+        low, high = self.steps
+        return (
+            f"From the first to the last measured step the value changes by at least {self.least:g}, and half of the "
+            f"change is made by a step from {low:,.0f} to {high:,.0f}, both with their whole 95% intervals "
+            f"({blocks_text(self.layers)})."
+        )
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        course = models[0].course(metric, self.layers)
+        _require_beginning(course, self.least_checkpoints)
+        notes = require_trained(models)
+        first, last = course.values[0].value, course.values[-1].value
+        drawn = redrawn(course.values)
+        changes = drawn[:, -1] - drawn[:, 0]
+        sign = 1.0 if last >= first else -1.0
+        least, most = np.quantile(sign * changes, QUANTILES)
+        text = f"{last - first:+.3g}, from {first:.3g} to {last:.3g}"
+        if least < self.least:
+            size = f"changes by {text}, at least {least:.2g} and at most {most:.2g} in size"
+            return ("not shown" if most < self.least else "cannot be judged"), "; ".join([size, *notes])
+        # half of the change is made by the last step in every draw, since no change is 0
+        halfway = ((drawn - drawn[:, :1]) / changes[:, None] >= 0.5).argmax(axis=1)
+        steps = np.asarray(course.steps)[halfway]
+        early, at, late = (
+            int(step) for step in np.quantile(steps, (QUANTILES[0], 0.5, QUANTILES[1]), method="nearest")
+        )
+        low, high = self.steps
+        outside = late < low or early > high
+        verdict = "shown" if low <= early and late <= high else "not shown" if outside else "cannot be judged"
+        return verdict, "; ".join([f"half of {text} by step {at:,} [{early:,}, {late:,}]", *notes])
+
+
+@dataclass(frozen=True)
+class Between(BaseCriterion):
+    """A value at the first or last measured step, between two bounds with its whole interval."""
+
+    bounds: tuple[float, float]
+    step: Step = "last"
+    layers: Layers = "mean"
+
+    @property
+    def short(self) -> str:
+        return "{:g} to {:g}".format(*self.bounds)
+
+    @property
+    def text(self) -> str:
+        low, high = self.bounds
+        return f"At the {self.step} measured step, between {low:g} and {high:g} ({blocks_text(self.layers)})."
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        course = models[0].course(metric, self.layers)
+        at = 0 if self.step == "first" else -1
+        value = course.values[at]
+        if math.isnan(value.std_error):
+            raise CannotBeJudgedError("no interval: a single batch, or batches that share windows")
+        half = float(stdtrit(value.n_batches - 1, (1 + CONFIDENCE) / 2)) * value.std_error
+        low, high = self.bounds
+        evidence = f"{value} +- {half:.2g} at step {course.steps[at]:,}"
+        if low <= value.value - half and value.value + half <= high:
+            return "shown", evidence
+        outside = value.value + half < low or value.value - half > high
+        return ("not shown" if outside else "cannot be judged"), evidence
+
+
+def turning_points(values: Sequence[float], phases: Sequence[str]) -> list[int]:
+    """Return the first place, the turning points and the last place that make the changes of the phases largest.
+
+    Args:
+        values: more of them than phases.
+        phases: "rise" or "fall" each.
+
+    >>> turning_points([5.0, 2.0, 3.0, 9.0, 8.0, 4.0], ["fall", "rise", "fall"])
+    [0, 1, 3, 5]
+    """
+    level = np.asarray(values, float)
+    n = len(level)
+    best, before = np.where(np.arange(n) == 0, 0.0, -math.inf), []
+    for phase in phases:
+        sign = 1.0 if phase == "rise" else -1.0
+        # from place i (rows) to a later place j (columns)
+        gains = np.where(np.triu(np.ones((n, n), bool), 1), best[:, None] + sign * (level - level[:, None]), -math.inf)
+        before.append(gains.argmax(axis=0))
+        best = gains.max(axis=0)
+    places = [n - 1]
+    for chosen in reversed(before):
+        places.append(int(chosen[places[-1]]))
+    return places[::-1]
+
+
+def _by_step(course: Course) -> dict[int, float]:
+    return {step: value.value for step, value in zip(course.steps, course.values, strict=True)}
+
+
+def _require_beginning(course: Course, n_steps: int) -> None:
+    first, last = course.steps[0], course.steps[-1]
+    if len(course.steps) < n_steps:
+        raise CannotBeJudgedError(f"needs {n_steps} checkpoints, got {len(course.steps)}")
+    if first > of_findings.EARLY * last:
+        raise CannotBeJudgedError(f"no value before step {first:,} of {last:,}; the course may begin earlier")

@@ -1,0 +1,396 @@
+"""Draw a model's embedding tables, the layout of positions, and two sentences through the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from matplotlib.transforms import Bbox
+
+from repdyn.figures.drawing import entitle
+from repdyn.studies.embedding_tables import QUANTITIES, TableMeasurements, components_for
+from repdyn.studies.paths import (
+    ORDERED,
+    Components,
+    Rotation,
+    TokenTrajectory,
+    cross_sentence_cosine,
+    fit_plane,
+    match_tokens,
+    norms,
+    step_cosines,
+    step_norms,
+)
+from repdyn.studies.study import layer_axis, line_with_band
+from repdyn.tables.style import DIVERGING, SEQUENTIAL, styled
+
+_COLOURS = {"input": "#0072B2", "position": "#D55E00", "segment": "#009E73"}
+_TITLES = {
+    "norm": "length |x|",
+    "distance": "distance |x - y| of two rows",
+    "dot": "dot product of two rows",
+    "cosine": "cosine of two rows",
+    "cosine with mean": "cosine with the table's mean",
+}
+_MAX_BINS = 120
+# the tails hold single rows, which would squeeze everything else
+_SHOWN_QUANTILES = (0.0005, 0.9995)
+_FEW = 12
+
+
+@styled
+def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
+    """Draw six panels: the distribution of each quantity, one outline for each table, and the dimension curves.
+
+    Heights are relative to the highest bin, so that tables of any size can be compared; a table of a few rows is drawn
+    as lines, one for each value. Values beyond 0.05 % and 99.95 % are cut off; the tables' files have them.
+
+    Args:
+        name: of the model.
+        measured: its tables.
+    """
+    figure = Figure(figsize=(11, 6.4))
+    panels = figure.subplots(2, 3).ravel()
+    _widen_gaps(figure)
+    for panel, quantity in zip(panels, QUANTITIES, strict=False):
+        for one in measured:
+            _draw_distribution(panel, one, one.values.get(quantity, np.empty(0)))
+        panel.set_title(_TITLES[quantity])
+        panel.set_ylim(0, 1.05)
+        panel.set_yticks([])
+        if "cosine" in quantity:
+            panel.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+    for one in measured:
+        _draw_dimension_curve(panels[-1], one)
+    panels[-1].set_title("variance explained by the first k components")
+    panels[-1].set_xlabel("k")
+    panels[-1].set_ylim(0, 1.02)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    sampled = [f"{one.n_pairs:,} of {one.table.name}" for one in measured if not one.all_pairs]
+    pairs = f"pairs drawn at random: {', '.join(sampled)}" if sampled else "all pairs"
+    entitle(figure, f"{name}: context-free embeddings", f"{pairs}; heights relative to the highest bin")
+    return figure
+
+
+def _widen_gaps(figure: Figure) -> None:
+    """Make room between panels for labels that matplotlib's layout does not see."""
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.set(w_pad=0.1, wspace=0.03)
+
+
+def _draw_distribution(axes: Axes, one: TableMeasurements, values: np.ndarray) -> None:
+    values = values[np.isfinite(values)]
+    colour, label = _COLOURS[one.table.kind], f"{one.table.name} ({len(one.table.rows):,} rows)"
+    if len(values) <= _FEW:
+        for number, value in enumerate(values):
+            axes.axvline(value, color=colour, linewidth=1.5, linestyle="--", label=label if number == 0 else None)
+        return
+    low, high = np.quantile(values, _SHOWN_QUANTILES)
+    bins = min(_MAX_BINS, int(2 * np.sqrt(len(values))))
+    heights, edges = np.histogram(values, bins=bins, range=(low, high))
+    axes.stairs(heights / heights.max(), edges, color=colour, fill=True, alpha=0.35, label=label)
+    axes.stairs(heights / heights.max(), edges, color=colour, linewidth=1.2)
+
+
+def _draw_dimension_curve(axes: Axes, one: TableMeasurements) -> None:
+    if not len(one.explained):
+        return
+    colour = _COLOURS[one.table.kind]
+    axes.plot(np.arange(1, len(one.explained) + 1), one.explained, color=colour)
+    for share, needed in components_for(one.explained, (0.5, 0.9, 0.99)).items():
+        axes.plot(needed, share, "o", color=colour, markersize=4)
+        axes.annotate(f"{needed}", (needed, share), (4, -9), textcoords="offset points", fontsize=8, color=colour)
+
+
+@styled
+def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, order_end: int | None) -> Figure:
+    """Draw the cosines of all pairs of positions, and their mean against the distance of the two.
+
+    The band holds 90 % of the pairs of that distance. Distances with fewer pairs than a tenth of the positions are left
+    out.
+
+    Args:
+        name: of the model.
+        matrix: (n, n) cosines.
+        offsets: of :func:`repdyn.studies.paths.by_offset`.
+        order_end: of :func:`repdyn.studies.paths.find_order_end`; None for too few positions.
+    """
+    figure = Figure(figsize=(11, 4.6))
+    left, right = figure.subplots(1, 2)
+    n, colour = len(matrix), _COLOURS["position"]
+    image = left.imshow(matrix, cmap=DIVERGING, vmin=-1, vmax=1, interpolation="nearest")
+    left.grid(False)
+    left.set_xlabel("position")
+    left.set_ylabel("position")
+    figure.colorbar(image, ax=left, label="cosine", shrink=0.85)
+    shown = offsets.loc[(offsets["n"] >= n / 10) & (offsets["offset"] > 0)]
+    line_with_band(right, shown["offset"], shown["mean"], shown["q05"], shown["q95"], color=colour)
+    right.axhline(0, color="0.6", linewidth=0.8, zorder=0)
+    right.set_xlabel("positions apart")
+    right.set_ylabel("cosine: mean, and the middle 90 %")
+    end = {None: "", n: "; order holds to the last position"}.get(order_end, f"; order ends near {order_end}")
+    entitle(figure, f"{name}: cosine of position embeddings", f"{n:,} positions{end}")
+    return figure
+
+
+@styled
+def path_figure(name: str, components: Components, rotation: Rotation | None) -> Figure:
+    """Draw the positions' path in three principal components, coloured by position, and how it rotates along the way.
+
+    The first two axes are the plane that rotates most, if one rotates clearly; the third is the largest other one.
+
+    Args:
+        name: of the model.
+        components: at least three.
+        rotation: of :func:`repdyn.studies.paths.find_rotation`.
+    """
+    clear = rotation if rotation is not None and rotation.is_clear else None
+    plane = clear.components if clear else (0, 1)
+    third = next(number for number in range(components.scores.shape[1]) if number not in plane)
+    figure = Figure(figsize=(11, 5.0))
+    _widen_gaps(figure)
+    _draw_path(figure.add_subplot(1, 2, 1, projection="3d"), components, (*plane, third))
+    n, caption = len(components.scores), "no plane of the first principal components rotates clearly"
+    if clear:
+        end = "to the last position" if clear.ends == n else f"up to position {clear.ends}"
+        caption = (
+            f"one turn per {clear.period:.1f} positions in components {plane[0] + 1} and {plane[1] + 1} "
+            f"({clear.share:.0%} of the variance), {end}"
+        )
+        _draw_rotation(figure.add_subplot(2, 2, 2), figure.add_subplot(2, 2, 4), clear, n)
+    else:
+        axes = figure.add_subplot(1, 2, 2)
+        for number, values in enumerate(components.scores.T[:3]):
+            axes.plot(values, label=f"component {number + 1} ({components.shares[number]:.0%})", linewidth=1)
+        axes.set_xlabel("position")
+        axes.set_title("the components along the positions")
+        axes.legend()
+    entitle(figure, f"{name}: path of the positions", caption)
+    return figure
+
+
+def _draw_path(space: Any, components: Components, axes: tuple[int, ...]) -> None:
+    points = components.scores[:, axes].T
+    space.plot(*points, color="0.6", linewidth=0.5, alpha=0.5)
+    look = {"c": np.arange(points.shape[1]), "cmap": SEQUENTIAL, "s": 9, "linewidths": 0, "depthshade": False}
+    dots = space.scatter(*points, **look)
+    for name, values, axis in zip("xyz", points, axes, strict=True):
+        # a distant position (often the first) would leave no room for the others
+        low, high = np.quantile(values, [0.005, 0.995])
+        margin = 0.1 * (high - low)
+        label = f"component {axis + 1} ({components.shares[axis]:.0%})"
+        space.set(**{f"{name}lim": (low - margin, high + margin), f"{name}ticklabels": []})
+        getattr(space, f"set_{name}label")(label, labelpad=-8)
+    space.set_box_aspect(None, zoom=0.92)
+    space.figure.colorbar(dots, ax=space, label="position", shrink=0.6, location="left", pad=0.02)
+
+
+def _draw_rotation(above: Axes, below: Axes, rotation: Rotation, n: int) -> None:
+    windows, colour = rotation.windows, _COLOURS["position"]
+    middles = (windows["start"] + windows["stop"]) / 2
+    above.plot(middles, windows["period"].where(windows["ordered"] >= ORDERED), color=colour)
+    above.axhline(rotation.period, color="0.4", linewidth=1, linestyle="--")
+    above.set_ylim(0, 2 * rotation.period)
+    above.set_title(f"positions per turn (dashed: {rotation.period:.1f}, of all)")
+    below.plot(middles, windows["ordered"], color=colour)
+    below.axhline(ORDERED, color="0.4", linewidth=1, linestyle="--")
+    below.set_ylim(min(0.0, windows["ordered"].to_numpy().min()), 1.03)
+    below.set_title("share of the steps that follow the rotation")
+    below.set_xlabel("position")
+    for panel in (above, below):
+        panel.set_xlim(0, n)
+
+
+_GREY = "0.72"
+_MAX_NAMED = 7
+
+
+class _Label(NamedTuple):
+    """A name at the end of a path."""
+
+    end: np.ndarray
+    before: np.ndarray
+    text: str
+    colour: Any
+
+
+@styled
+def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
+    """Draw the norm of each token's state, its step and cosine to the next layer, and how alike the sentences are.
+
+    There is a line for each token of the first sentence; those that stand out or differ are named, and the black line
+    is the mean over tokens. The last panel has a line for each pair of matched tokens of the two sentences.
+
+    Args:
+        name: of the model.
+        one, other: the same stack of layers.
+    """
+    figure = Figure(figsize=(11, 7.4))
+    panels = figure.subplots(2, 2).ravel()
+    quantities = {
+        "length of the state |h|": norms(one.states),
+        "length of the step to the next layer": step_norms(one.states),
+        "cosine with the next layer": step_cosines(one.states),
+    }
+    named = _named_tokens(quantities.values(), one, other)
+    for panel, (title, values) in zip(panels, quantities.items(), strict=False):
+        between = len(values) < len(one.layers)
+        x = np.arange(len(values)) + (0.5 if between else 0.0)
+        _draw_tokens(panel, x, values, range(len(one.tokens)), named)
+        panel.plot(x, np.nanmean(values, axis=1), color="black", linewidth=2.4)
+        panel.set_title(title)
+        layer_axis(panel, label="between layers" if between else "layer")
+    panels[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine with the next layer"]))), 1.02)
+    pairs = match_tokens(one.tokens, other.tokens)
+    _draw_tokens(
+        panels[3], np.arange(len(one.layers)), cross_sentence_cosine(one, other), [a for a, *_ in pairs], named
+    )
+    panels[3].set_title("cosine of the two sentences' tokens at the same place")
+    panels[3].set_ylim(top=1.02)
+    layer_axis(panels[3])
+    partner = {a: other.tokens[b] for a, b, _ in pairs}
+    both = ([one.tokens[place], partner.get(place, one.tokens[place])] for place in named)
+    names = [" / ".join(dict.fromkeys(map(_display, tokens))) for tokens in both]
+    handles = [Line2D([], [], color="black", linewidth=2.4), *(Line2D([], [], color=c) for c in named.values())]
+    figure.legend(handles, ["mean", *names], loc="outside lower center", ncols=len(handles))
+    entitle(figure, f"{name}: tokens through the layers", _sentences(one, other))
+    return figure
+
+
+def _named_tokens(quantities: Iterable[np.ndarray], one: TokenTrajectory, other: TokenTrajectory) -> dict[int, Any]:
+    """Return the colours of the tokens that the other sentence lacks and of the most unusual ones, by their places."""
+    n_tokens = len(one.tokens)
+    strangeness = np.zeros(n_tokens)
+    for values in quantities:
+        middle = np.nanmedian(values, axis=1, keepdims=True)
+        spread = np.nanmedian(np.abs(values - middle), axis=1, keepdims=True)
+        strangeness += np.nan_to_num(np.abs(values - middle) / np.maximum(spread, 1e-12)).mean(0)
+    changed = sorted(set(range(n_tokens)) - {a for a, _, equal in match_tokens(one.tokens, other.tokens) if equal})
+    others = [int(place) for place in np.argsort(-strangeness) if place not in changed]
+    return {place: _colour(number) for number, place in enumerate([*changed, *others][:_MAX_NAMED])}
+
+
+def _draw_tokens(
+    axes: Axes, x: np.ndarray, values: np.ndarray, places: Sequence[int], named: Mapping[int, Any]
+) -> None:
+    for place, of_token in zip(places, values.T, strict=True):
+        axes.plot(x, of_token, color=named.get(place, _GREY), linewidth=1.5 if place in named else 0.9)
+
+
+@styled
+def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
+    """Draw the tokens' paths from layer 0 to the last in the plane of most variance of both sentences' states.
+
+    Matched tokens have one colour; the first sentence is solid, the second dashed. An arrow ends at the last layer,
+    where the token is named; the small dots are the layers between.
+
+    Args:
+        name: of the model.
+        one, other: the same stack of layers.
+    """
+    plane = fit_plane(one.states, other.states)
+    figure = Figure(figsize=(10, 7.6))
+    axes = figure.subplots()
+    pairs = match_tokens(one.tokens, other.tokens)
+    partner = {b: a for a, b, _ in pairs}
+    same = {a for a, _, equal in pairs if equal}
+    labels = []
+    for trajectory, path, is_first in zip((one, other), plane.paths, (True, False), strict=True):
+        for place, token in enumerate(trajectory.tokens):
+            points, number = path[:, place], place if is_first else partner.get(place, len(one.tokens) + place)
+            if np.isnan(points).any():
+                continue
+            _draw_token_path(axes, points, _colour(number), "-" if is_first else (0, (4, 2)))
+            if is_first or partner.get(place) not in same:
+                labels.append(_Label(points[-1], points[-2], _display(token), _colour(number)))
+    axes.set_xlabel(f"first component ({plane.shares[0]:.0%} of the variance)")
+    axes.set_ylabel(f"second component ({plane.shares[1]:.0%})")
+    axes.margins(0.08)
+    _place_labels(figure, axes, labels)
+    left_out = {
+        _display(trajectory.tokens[place])
+        for trajectory, places in zip((one, other), plane.left_out, strict=True)
+        for place in places
+    }
+    note = f"; left out for their norm: {', '.join(sorted(left_out))}" if left_out else ""
+    caption = f"{_sentences(one, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: layer "
+    entitle(figure, f"{name}: paths of the tokens", f"{caption}{one.layers[-1]}{note}")
+    return figure
+
+
+def _draw_token_path(axes: Axes, points: np.ndarray, colour: Any, style: Any) -> None:
+    axes.plot(*points[:-1].T, color=colour, linewidth=1.1, linestyle=style, alpha=0.85)
+    axes.plot(*points[1:-1].T, ".", color=colour, markersize=4)
+    axes.plot(*points[0], "o", color=colour, markerfacecolor="white", markersize=5)
+    arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.1, "linestyle": style, "shrinkA": 0, "shrinkB": 0}
+    axes.plot(*points[-1], alpha=0)  # annotations do not widen the axes
+    axes.annotate("", points[-1], points[-2], arrowprops=arrow)
+
+
+def _place_labels(figure: Figure, axes: Axes, labels: Sequence[_Label]) -> None:
+    """Write names ahead of the arrows, moved up or down where they would overlap."""
+    figure.draw_without_rendering()
+    boxes: list[Bbox] = []
+    height = 11.0
+    for label in sorted(labels, key=lambda label: -label.end[1]):
+        ahead = 1 if label.end[0] >= label.before[0] else -1
+        x, y = axes.transData.transform(label.end) * 72 / figure.dpi
+        width = 6.2 * len(label.text) + 4
+        left = x + 6 if ahead > 0 else x - 6 - width
+        tried = ((shift, Bbox.from_bounds(left, y + shift, width, height)) for shift in _shifts(height))
+        shift, box = next((shift, box) for shift, box in tried if not any(map(box.overlaps, boxes)))
+        boxes.append(box)
+        leader = {"arrowstyle": "-", "linewidth": 0.5, "alpha": 0.6, "color": label.colour}
+        axes.annotate(
+            label.text,
+            (float(label.end[0]), float(label.end[1])),
+            (6 * ahead, shift),
+            textcoords="offset points",
+            ha="left" if ahead > 0 else "right",
+            va="center",
+            color=label.colour,
+            fontsize=9.5,
+            arrowprops=leader if abs(shift) > height else None,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        )
+
+
+def _shifts(height: float) -> Iterator[float]:
+    """Yield 0, then ever larger shifts down and up."""
+    yield 0.0
+    for number in count(1):
+        yield from (-number * height / 2, number * height / 2)
+
+
+def _colour(number: int) -> Any:
+    return colormaps["tab10"](number % 10)
+
+
+def _display(token: str) -> str:
+    """Return a token without the mark of a space before it, punctuation in quotes.
+
+    >>> _display("\u0120bank"), _display(".")
+    ('bank', '"."')
+    """
+    word = _plain(token)
+    return word if any(map(str.isalnum, word)) else f'"{word}"'
+
+
+def _plain(token: str) -> str:
+    # a dollar would begin a formula
+    return (token.lstrip("\u0120\u2581") or "_").replace("$", r"\$")
+
+
+def _sentences(one: TokenTrajectory, other: TokenTrajectory) -> str:
+    return "\n".join(" ".join(map(_plain, trajectory.tokens)) for trajectory in (one, other))

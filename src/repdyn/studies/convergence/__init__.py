@@ -1,1 +1,0 @@
-"""Semantic convergence: how tokens approach their states at the last layer; see docs/convergence.md."""

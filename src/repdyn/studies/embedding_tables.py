@@ -1,0 +1,492 @@
+"""Measure the embedding tables of a model: rows in use, distributions, spectra, closest pairs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from repdyn.kernels import Undefined
+from repdyn.kernels.cloud import Cloud, full_precision, product, row_chunks
+from repdyn.kernels.spectrum import spectrum_of
+from repdyn.reading import Lookup, TableKind, find_lookups, no_progress, ordinary_tokens
+from repdyn.studies.study import join_tables, progress_bar
+
+MAX_PAIRS = 1_000_000
+"""Pairs of rows that are sampled; if a table has no more, all of them are measured."""
+
+SHARES = (0.5, 0.9, 0.95, 0.99)
+
+_QUANTILES = {
+    **{"min": 0.0, "q01": 0.01, "q05": 0.05, "q25": 0.25, "median": 0.5},
+    **{"q75": 0.75, "q95": 0.95, "q99": 0.99, "max": 1.0},
+}
+_PAIRS_AT_ONCE = 1 << 22
+
+
+class RowPairs(NamedTuple):
+    """Pairs of different rows."""
+
+    first: Tensor
+    """(n_pairs,) int64"""
+    second: Tensor
+    is_complete: bool
+    """Whether these are all unordered pairs, rather than a sample."""
+
+
+def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> RowPairs:
+    """Return all unordered pairs of rows, or ``max_pairs`` of them drawn with replacement if there are more.
+
+    Raises:
+        ValueError: fewer than two rows.
+    """
+    if n_rows < 2:
+        raise ValueError(f"expected at least two rows to pair, got {n_rows}")
+    if n_rows * (n_rows - 1) // 2 <= max_pairs:
+        first, second = torch.triu_indices(n_rows, n_rows, offset=1)
+        return RowPairs(first, second, True)
+    # numpy keeps RandomState's stream fixed: a seed draws the same pairs in every version
+    random = np.random.RandomState(seed)
+    one, other = random.randint(n_rows, size=max_pairs), random.randint(n_rows - 1, size=max_pairs)
+    return RowPairs(torch.from_numpy(one), torch.from_numpy(other + (other >= one)), False)
+
+
+def norms(rows: Tensor) -> np.ndarray:
+    """Return Euclidean norms of the rows (n, dim), (n,) float64."""
+    with full_precision(rows.device):
+        return torch.cat([chunk.double().norm(dim=1) for chunk in row_chunks(rows)]).cpu().numpy()
+
+
+def pair_values(rows: Tensor, pairs: RowPairs, other: Tensor | None = None) -> dict[str, np.ndarray]:
+    """Return ``distance`` |x - y|, ``dot`` x . y and ``cosine`` x . y / (|x| |y|) of pairs, each (n_pairs,) float64.
+
+    Args:
+        rows: (n, dim), any floating dtype, any device.
+        pairs: numbers of rows.
+        other: (m, dim) table of the second rows; None for ``rows``.
+
+    Returns:
+        The cosine is NaN if a row is zero.
+    """
+    other = rows if other is None else other
+    found: dict[str, list[Tensor]] = {"distance": [], "dot": [], "cosine": []}
+    at_once = max(1, _PAIRS_AT_ONCE // rows.shape[1])
+    with full_precision(rows.device):
+        for first, second in zip(pairs.first.split(at_once), pairs.second.split(at_once), strict=True):
+            x, y = rows[first.to(rows.device)].double(), other[second.to(rows.device)].double()
+            dot = (x * y).sum(1)
+            found["distance"].append((x - y).norm(dim=1))
+            found["dot"].append(dot)
+            found["cosine"].append((dot / (x.norm(dim=1) * y.norm(dim=1))).clamp(-1, 1))
+    return {name: torch.cat(parts).cpu().numpy() for name, parts in found.items()}
+
+
+def cosine_matrix(rows: Tensor | np.ndarray) -> np.ndarray:
+    """Return cosines of all pairs of rows (n, dim), (n, n) float64; NaN for a row that is zero."""
+    x = torch.as_tensor(rows).detach().cpu().double().numpy()
+    with np.errstate(invalid="ignore"):
+        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return (unit @ unit.T).clip(-1, 1)
+
+
+def describe(values: np.ndarray) -> dict[str, float]:
+    """Return number, mean, standard deviation (n - 1) and quantiles of the values that are not NaN."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return {"n": 0, "mean": math.nan, "std": math.nan, **dict.fromkeys(_QUANTILES, math.nan)}
+    quantiles = np.quantile(values, list(_QUANTILES.values()))
+    std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    of_quantiles = dict(zip(_QUANTILES, map(float, quantiles), strict=True))
+    return {"n": len(values), "mean": float(values.mean()), "std": std, **of_quantiles}
+
+
+class MeanRelation(NamedTuple):
+    """The rows x of a table in relation to their mean m."""
+
+    norm: float
+    """|m|"""
+    share: float
+    """|m|^2 over the mean of |x|^2, in [0, 1]: the part of the rows' squared norm that they have in common."""
+    cosines: np.ndarray
+    """(n,) of each row with m; NaN if either is zero."""
+
+
+def mean_relation(rows: Tensor) -> MeanRelation:
+    """Compute the mean of the rows (n, dim), and each row's cosine with it."""
+    with full_precision(rows.device):
+        total = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
+        for chunk in row_chunks(rows):
+            total += chunk.double().sum(0)
+        mean, lengths = total / len(rows), norms(rows)
+        length = float(mean.norm())
+        dots = torch.cat([chunk.double() @ mean for chunk in row_chunks(rows)]).cpu().numpy()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        cosines = np.where(lengths * length > 0, dots / (lengths * length), math.nan)
+    squares = float(np.square(lengths).mean())
+    return MeanRelation(length, length**2 / squares if squares else math.nan, cosines.clip(-1, 1))
+
+
+def explained_variance(rows: Tensor) -> np.ndarray:
+    """Return the cumulative share of variance that the first principal components explain; ends with 1.
+
+    Args:
+        rows: (n, dim), at least 3 different ones.
+
+    Raises:
+        repdyn.kernels.Undefined: fewer than 3 different rows, NaN or inf.
+    """
+    variances = Cloud(rows).once(spectrum_of).cpu().numpy()
+    return np.cumsum(variances) / variances.sum()
+
+
+def components_for(cumulative: np.ndarray, shares: Iterable[float] = SHARES) -> dict[float, int]:
+    """Return how many components reach each share of the variance.
+
+    >>> components_for(np.array([0.5, 0.8, 0.96, 1.0]))
+    {0.5: 1, 0.9: 3, 0.95: 3, 0.99: 4}
+    """
+    # equal up to rounding counts as reached
+    return {share: int(np.searchsorted(cumulative, share - 1e-12) + 1) for share in shares}
+
+
+# rows of one tile of cosines: 64 MB in float32
+_TILE = 4096
+_ANY = -2.0  # below every cosine
+# candidates within rounding of the k-th pair
+_MAX_CANDIDATES = 1 << 17
+
+
+class ClosestPairs(NamedTuple):
+    """The result of a search through all pairs."""
+
+    pairs: pd.DataFrame
+    """Those with the largest cosines, largest first: first and second (row numbers), cosine, dot, distance."""
+    nearest: Tensor
+    """(n,) float32, on the CPU: each row's largest cosine with another; -1 if it has none."""
+
+
+def closest_pairs(
+    rows: Tensor, other: Tensor | None = None, *, k: int = 20, progress: Callable[[float], None] = no_progress
+) -> ClosestPairs:
+    """Find the ``k`` pairs of rows with the largest cosine (all if there are fewer), and each row's largest cosine.
+
+    The search computes every pair, a tile of cosines at a time. Tiles are float32; pairs within twice their rounding
+    error of the k-th one are measured again in float64, so the order is that of float64.
+
+    Args:
+        rows: (n, dim), any floating dtype, any device; rows that are zero have no cosine and are in no pair.
+        other: (m, dim) for pairs across two tables; None for pairs of different rows within one.
+        k: number of pairs.
+        progress: called with the share that is done.
+
+    Returns:
+        Pairs of equal cosines in the order of the row numbers; if more than 131,072 pairs are equal up to rounding, as
+        duplicates are, others would be as good as those returned.
+    """
+    with full_precision(rows.device):
+        one, numbers = _directions(rows)
+        two, others = (one, numbers) if other is None else _directions(other)
+        candidates, nearest = _candidates(one, two, k, within=other is None, progress=progress)
+    pairs = RowPairs(numbers[candidates[:, 0]], others[candidates[:, 1]], False)
+    found = pd.DataFrame({"first": pairs.first.tolist(), "second": pairs.second.tolist()})
+    values = pair_values(rows, pairs, other)
+    found = found.assign(**{name: values[name] for name in ("cosine", "dot", "distance")})
+    found = found.sort_values(["cosine", "first", "second"], ascending=[False, True, True], ignore_index=True)
+    of_all = torch.full((len(rows),), -1.0)
+    of_all[numbers.cpu()] = nearest.cpu()
+    return ClosestPairs(found.head(k), of_all)
+
+
+def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return nonzero rows scaled to length 1 in float32, and their row numbers."""
+    parts, nonzero = [], []
+    for chunk in row_chunks(rows):
+        wide = chunk.double()
+        # scaled first, so that squares neither overflow nor underflow
+        wide = wide / wide.abs().amax(1, keepdim=True)
+        lengths = wide.norm(dim=1, keepdim=True)
+        nonzero.append(lengths[:, 0].isfinite())
+        parts.append((wide / lengths)[nonzero[-1]].float())
+    return torch.cat(parts), torch.cat(nonzero).nonzero()[:, 0]
+
+
+def _candidates(
+    one: Tensor, two: Tensor, k: int, *, within: bool, progress: Callable[[float], None]
+) -> tuple[Tensor, Tensor]:
+    """Return row numbers (n, 2) of all pairs that can be among the k closest, and each row's largest cosine."""
+    # error bound of two dot products of unit vectors, including their rounding to float32
+    slack = 2 * (one.shape[1] + 4) * 2.0**-24
+    cosines, pairs = one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device)
+    nearest, lowest = torch.full_like(one[:, 0], -1.0), _ANY
+    tiles = list(_tiles(len(one), len(two), within))
+    for done, (row, column) in enumerate(tiles, start=1):
+        tile = product(one[row : row + _TILE], two[column : column + _TILE])
+        if within and row == column:
+            tile.masked_fill_(torch.ones_like(tile, dtype=torch.bool).tril(), -torch.inf)
+        highest = tile.amax(1)
+        _raise_to(nearest[row : row + _TILE], highest)
+        if within:
+            _raise_to(nearest[column : column + _TILE], tile.amax(0))
+        if lowest == _ANY:  # in the first tile, every pair would be a candidate
+            lowest = _floor(tile.flatten(), k, slack)
+        best = _at_least(lowest, tile, highest)
+        cosines = torch.cat([cosines, tile[best[:, 0], best[:, 1]]])
+        pairs = torch.cat([pairs, best + best.new_tensor([row, column])])
+        lowest = _floor(cosines, k, slack)
+        kept = cosines.topk(min(_MAX_CANDIDATES, int((cosines >= lowest).sum()))).indices
+        cosines, pairs = cosines[kept], pairs[kept]
+        progress(done / len(tiles))
+    return pairs, nearest
+
+
+def _raise_to(nearest: Tensor, found: Tensor) -> None:
+    torch.maximum(nearest, found, out=nearest)
+
+
+def _floor(cosines: Tensor, k: int, slack: float) -> float:
+    """Return a bound below which no cosine can be among the k largest."""
+    return max(_ANY, float(cosines.topk(k).values[-1]) - slack) if len(cosines) >= k else _ANY
+
+
+def _at_least(lowest: float, tile: Tensor, highest: Tensor) -> Tensor:
+    """Return places (n, 2) of values of at least ``lowest``; the ``highest`` of each row rules out most rows."""
+    rows = (highest >= lowest).nonzero()[:, 0]
+    row, column = (tile[rows] >= lowest).nonzero(as_tuple=True)
+    return torch.stack([rows[row], column], dim=1)
+
+
+def _tiles(n_rows: int, n_columns: int, within: bool) -> Iterator[tuple[int, int]]:
+    for row in range(0, n_rows, _TILE):
+        for column in range(row if within else 0, n_columns, _TILE):
+            yield row, column
+
+
+QUANTITIES = ("norm", "distance", "dot", "cosine", "cosine with mean")
+
+TWIN = 0.99
+"""Cosine from which on two rows are twins: training that distinguishes their tokens leaves none."""
+TWINS = "with a twin"
+"""Reason for leaving rows out."""
+
+_N_BINS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class TableMeasurements:
+    """An embedding table and its measurements."""
+
+    table: EmbeddingTable
+    values: dict[str, np.ndarray]
+    """By quantity, of :data:`QUANTITIES`: of every row, or of the pairs."""
+    n_pairs: int
+    all_pairs: bool
+    mean: MeanRelation
+    explained: np.ndarray
+    """Cumulative share of variance by principal components; empty for fewer than 3 different rows."""
+
+
+def measure_table(table: EmbeddingTable, *, pairs: int, seed: int) -> TableMeasurements:
+    """Measure the distributions, mean and spectrum of a table; pairs only if it has two rows."""
+    values, mean = {"norm": norms(table.rows)}, mean_relation(table.rows)
+    n_pairs, all_pairs = 0, True
+    if len(table.rows) > 1:
+        sampled = sample_pairs(len(table.rows), pairs, seed)
+        n_pairs, all_pairs = len(sampled.first), sampled.is_complete
+        values |= pair_values(table.rows, sampled)
+    values["cosine with mean"] = mean.cosines
+    try:
+        explained = explained_variance(table.rows)
+    except Undefined:
+        explained = np.empty(0)
+    return TableMeasurements(table, values, n_pairs, all_pairs, mean, explained)
+
+
+def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
+    """Return results of several embedding tables.
+
+    Returns:
+        tables: a row for each: its rows, those left out, its mean, components for shares of variance. distributions:
+        number, mean, standard deviation and quantiles of each quantity. histograms: 100 bins from the smallest to the
+        largest value of each quantity (low, high, count). dimension_curves: cumulative share of variance by number of
+        principal components.
+    """
+    distributions, histograms, curves = {}, {}, {}
+    for one in measured:
+        for quantity in QUANTITIES:
+            if quantity in one.values:
+                values = one.values[quantity]
+                distributions[one.table.name, quantity] = pd.DataFrame([describe(values)])
+        for quantity, values in one.values.items():
+            counts, edges = np.histogram(values[np.isfinite(values)], bins=_N_BINS)
+            bins = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "count": counts})
+            histograms[one.table.name, quantity] = bins
+        if n_components := len(one.explained):
+            curve = {"components": np.arange(1, n_components + 1), "cumulative_share": one.explained}
+            curves[one.table.name] = pd.DataFrame(curve)
+    return {
+        "tables": pd.DataFrame(map(_overview, measured)),
+        "distributions": join_tables(distributions, "table", "quantity"),
+        "histograms": join_tables(histograms, "table", "quantity"),
+        "dimension_curves": join_tables(curves, "table"),
+    }
+
+
+def _overview(one: TableMeasurements) -> dict[str, Any]:
+    table, needed = one.table, components_for(one.explained) if len(one.explained) else {}
+    return {
+        "table": table.name,
+        "parameter": table.parameter,
+        "rows": len(table.rows),
+        "dim": table.rows.shape[1],
+        "left_out": "; ".join(f"{count} {reason}" for reason, count in table.left_out.items()),
+        "pairs": one.n_pairs,
+        "all_pairs": one.all_pairs,
+        "mean_norm": one.mean.norm,
+        "mean_share": one.mean.share,
+        **{f"components_{share * 100:.0f}": count for share, count in needed.items()},
+    }
+
+
+def without_twins(table: EmbeddingTable, k: int) -> tuple[EmbeddingTable, ClosestPairs]:
+    """Leave out the rows of an input table that nearly equal another; return the rest and its ``k`` closest pairs.
+
+    Such rows belong to tokens that never occurred in training: they all moved the same way. A table that would be left
+    with fewer than two rows keeps all.
+    """
+    found = _search(table, None, k)
+    alone = np.flatnonzero((found.nearest < TWIN).numpy())
+    if len(alone) == len(table.rows) or len(alone) < 2:
+        return table, found
+    rest = table.subset(alone, TWINS)
+    return rest, _search(rest, None, k)
+
+
+def closest_table(tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, ClosestPairs]) -> pd.DataFrame:
+    """Return the ``k`` closest pairs within each table and across each two of the same width.
+
+    Args:
+        tables: of one model.
+        k: number of pairs.
+        known: results of earlier searches, by name of the table.
+    """
+    pairs = [(one, one) for one in tables]
+    pairs += [(one, other) for one, other in combinations(tables, 2) if one.rows.shape[1] == other.rows.shape[1]]
+    frames = {}
+    for one, other in pairs:
+        if one is other:
+            name, found = one.name, known.get(one.name) or _search(one, None, k)
+        else:
+            name, found = f"{one.name} and {other.name}", _search(one, other, k)
+        names = {"first": [*map(one.labels.__getitem__, found.pairs["first"])]}
+        names["second"] = [*map(other.labels.__getitem__, found.pairs["second"])]
+        frames[name] = found.pairs.assign(**names)
+    return join_tables(frames, "tables")
+
+
+def _search(one: EmbeddingTable, other: EmbeddingTable | None, k: int) -> ClosestPairs:
+    name = one.name if other is None else f"{one.name} and {other.name}"
+    with progress_bar(f"closest pairs: {name}") as progress:
+        return closest_pairs(one.rows, None if other is None else other.rows, k=k, progress=progress)
+
+
+def start_cosine(words: EmbeddingTable, positions: EmbeddingTable, token: str | None) -> float:
+    """Return cos(input embedding of the token that starts a text, position 0), in [-1, 1].
+
+    NaN if there is no such token, or the tables are of different widths.
+    """
+    if token is None or token not in words.labels or words.rows.shape[1] != positions.rows.shape[1]:
+        return math.nan
+    one, other = words.row(token), positions.row("0")
+    return float(torch.dot(one, other) / (one.norm() * other.norm()))
+
+
+UNUSED = re.compile(r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_special_token_\d+\|>|madeupword\d+")
+"""Names of tokens that vocabularies reserve: no text is ever encoded as them."""
+
+NO_TOKEN, UNUSED_TOKEN, NO_POSITION = "no token has them", "unused tokens", "before position 0"
+"""Reasons for leaving rows out."""
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingTable:
+    """The used rows of a table, with their names."""
+
+    name: str
+    """"input", "position", "segment"; with the parameter's name where a model has several of a kind."""
+    kind: TableKind
+    parameter: str
+    """Name of the whole table in the model."""
+    rows: Tensor
+    """(n, dim)"""
+    labels: tuple[str, ...]
+    """(n,) what each row stands for: a token, or the number of a position or segment."""
+    left_out: dict[str, int]
+    """Number of rows of the whole table that are not used, by reason."""
+
+    def row(self, label: str) -> Tensor:
+        """Return the row of a token, position or segment, (dim,) float64."""
+        return self.rows[self.labels.index(label)].double()
+
+    def subset(self, numbers: np.ndarray, reason: str) -> EmbeddingTable:
+        """Return the table of some of its rows, with the reason for leaving the others out."""
+        return replace(
+            self,
+            rows=self.rows[torch.from_numpy(numbers).to(self.rows.device)],
+            labels=tuple(self.labels[number] for number in numbers),
+            left_out={**self.left_out, reason: len(self.rows) - len(numbers)},
+        )
+
+
+def embedding_tables(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, unused: bool = False
+) -> list[EmbeddingTable]:
+    """Return the input, position and segment tables of a model.
+
+    Rows without a meaning are left out, and counted: in the input table those beyond the vocabulary (padding to a round
+    size) and those of tokens that the vocabulary names as unused (:data:`UNUSED`); in a position table those before
+    position 0.
+
+    Args:
+        model: any model of transformers.
+        tokenizer: its own.
+        unused: keep the unused tokens.
+
+    Raises:
+        ValueError: no input table is found, or the tokenizer has too few tokens.
+    """
+    vocabulary = {int(number): token for token, number in tokenizer.get_vocab().items()}
+    lookups = find_lookups(model, ordinary_tokens(vocabulary, tokenizer))
+    kinds = Counter(lookup.kind for lookup in lookups)
+    return [
+        _table(lookup, lookup.kind if kinds[lookup.kind] == 1 else f"{lookup.kind}: {lookup.parameter}", found, left)
+        for lookup in lookups
+        for found, left in [_rows(lookup, vocabulary, unused)]
+    ]
+
+
+def _rows(lookup: Lookup, vocabulary: dict[int, str], unused: bool) -> tuple[dict[int, str], dict[str, int]]:
+    """Return names of the used rows, by their numbers, and how many others there are."""
+    n_rows, first = len(lookup.weight), lookup.first_row
+    if lookup.kind != "input":
+        return {row: str(row - first) for row in range(first, n_rows)}, {NO_POSITION: first} if first else {}
+    named = {row: vocabulary[row] for row in sorted(vocabulary) if row < n_rows}
+    kept = named if unused else {row: token for row, token in named.items() if not UNUSED.fullmatch(token)}
+    left = {NO_TOKEN: n_rows - len(named), UNUSED_TOKEN: len(named) - len(kept)}
+    return kept, {why: count for why, count in left.items() if count}
+
+
+def _table(lookup: Lookup, name: str, kept: dict[int, str], left_out: dict[str, int]) -> EmbeddingTable:
+    numbers = list(kept)
+    whole = numbers == list(range(len(lookup.weight)))
+    rows = lookup.weight if whole else lookup.weight[torch.tensor(numbers, device=lookup.weight.device)]
+    return EmbeddingTable(name, lookup.kind, lookup.parameter, rows, tuple(kept.values()), left_out)

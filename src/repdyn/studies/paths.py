@@ -1,0 +1,347 @@
+"""Paths of positions through a table, and of the tokens of two sentences through the layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from repdyn.reading import LoadedModel, layer_states
+from repdyn.studies.embedding_tables import cosine_matrix
+
+N_COMPONENTS = 6
+"""Principal components among which a rotation is searched."""
+MIN_TURNS = N_COMPONENTS
+"""A slow drift bends through its first k principal components at most k / 2 times: fewer turns would prove nothing."""
+
+ORDERED = 0.5
+"""Share of the steps that must follow the turn for a stretch of positions to count as turning."""
+CLEAR = 0.6
+"""Purity from which on a plane counts as rotating: the largest of 1,200 random walks of various memory was 0.50."""
+
+_FASTEST = 0.45  # turns per position: at one half, the direction is ambiguous
+_PADDED = 16
+_WINDOW_TURNS = 3
+_MIN_WINDOW = 16
+_N_OFFSETS = 8
+
+MIN_POSITIONS = 2 * (_MIN_WINDOW + _N_OFFSETS)
+"""Fewer positions do not show where their order ends."""
+_NULL_DRAWS = 2000
+_NULL_QUANTILE = 0.99
+
+
+def by_offset(matrix: np.ndarray) -> pd.DataFrame:
+    """Summarise cosines by the distance of two positions: columns offset, n, mean, std, q05, q95."""
+    records = []
+    for offset in range(len(matrix)):
+        values = np.diagonal(matrix, offset)
+        low, high = np.nanquantile(values, [0.05, 0.95])
+        spread = float(np.nanstd(values))
+        records.append((offset, len(values), float(np.nanmean(values)), spread, float(low), float(high)))
+    return pd.DataFrame(records, columns=["offset", "n", "mean", "std", "q05", "q95"])
+
+
+class Components(NamedTuple):
+    """Principal components of centred rows."""
+
+    scores: np.ndarray
+    """(n, k) coordinates, the component with most variance first."""
+    shares: np.ndarray
+    """(k,) share of the variance along each."""
+
+
+def principal(rows: Tensor, k: int = N_COMPONENTS) -> Components:
+    """Return the first ``k`` principal components, or all if there are fewer, of rows (n, dim), in float64."""
+    x = rows.detach().cpu().double().numpy()
+    left, values, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
+    squares = values**2
+    return Components((left * values)[:, :k], squares[:k] / squares.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """A pair of principal components in which the positions rotate."""
+
+    components: tuple[int, int]
+    """Numbers of the two, from 0."""
+    period: float
+    """Positions per turn, at the peak of the spectrum."""
+    share: float
+    """Share of the whole table's variance that rotates in this plane: net rotary power, in [0, 1]."""
+    purity: float
+    """The same as a share of the variance in the plane alone: 1 for a circle, about 0 for noise."""
+    windows: pd.DataFrame
+    """Half-overlapping stretches of positions: start, stop, period, ordered (the share of steps that follow the
+    rotation, 1 for a circle, about 0 for noise), radius."""
+
+    @property
+    def is_clear(self) -> bool:
+        return self.purity >= CLEAR
+
+    @property
+    def ends(self) -> int:
+        """The last position of the first run of rotating stretches; 0 if the first stretch does not rotate."""
+        turning = (self.windows["ordered"] >= ORDERED).to_numpy()
+        n_turning = len(turning) if turning.all() else int(turning.argmin())
+        return int(self.windows["stop"].iloc[n_turning - 1]) if n_turning else 0
+
+
+def find_rotation(components: Components) -> Rotation | None:
+    """Find the plane of two principal components that rotates most; None for too few positions or components.
+
+    With z = x_a + i x_b the plane's path as complex numbers and Z its windowed Fourier transform, the net rotation is
+    ``|Z(f)|^2 - |Z(-f)|^2`` (rotary spectrum: Gonella, Deep-Sea Research 19, 1972). The plane with the largest sum of
+    it over f from ``MIN_TURNS / n`` to 0.45 is taken, and the period from its peak.
+
+    Args:
+        components: of positions in their order; at least 8 times :data:`MIN_TURNS` of them are needed.
+    """
+    scores = components.scores
+    n, k = scores.shape
+    if n < 8 * MIN_TURNS or k < 2:
+        return None
+    taper = np.hanning(n + 2)[1:-1]
+    n_padded = 1 << math.ceil(math.log2(_PADDED * n))
+    spectra = np.fft.fft((scores - scores.mean(0)) * taper[:, None], n_padded, axis=0)
+    frequencies = np.arange(n_padded // 2 + 1) / n_padded
+    searched = (frequencies >= MIN_TURNS / n) & (frequencies <= _FASTEST)
+    planes = {(a, b): _rotary(spectra[:, a], spectra[:, b]) for a, b in combinations(range(k), 2)}
+    (a, b), (net, whole) = max(planes.items(), key=lambda plane: abs(plane[1][0][searched].sum()))
+    net_power = float(net[searched].sum())
+    peak = int(np.argmax(np.where(searched, net * np.sign(net_power), -math.inf)))
+    purity = abs(net_power) / whole
+    share = purity * float(components.shares[a] + components.shares[b])
+    frequency = _refined(np.abs(net), peak) / n_padded
+    path = scores[:, a] + 1j * scores[:, b]
+    direction = path if net_power > 0 else path.conj()
+    return Rotation((a, b), float(1 / frequency), share, purity, _windows(direction, frequency))
+
+
+def _rotary(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the power at f minus that at -f of ``first + i second``, for f from 0 to 1/2, and the total power."""
+    power = np.abs(first + 1j * second) ** 2
+    half = len(power) // 2
+    mirrored = np.roll(power[::-1], 1)
+    return (power - mirrored)[: half + 1], float(power.sum())
+
+
+def _refined(power: np.ndarray, peak: int) -> float:
+    """Return the maximum of a parabola through the logarithms at a peak and its neighbours."""
+    if not 0 < peak < len(power) - 1 or (power[peak - 1 : peak + 2] <= 0).any():
+        return float(peak)
+    below, at, above = np.log(power[peak - 1 : peak + 2])
+    bend = below - 2 * at + above
+    return peak + (0.5 * (below - above) / bend if bend < 0 else 0.0)
+
+
+def _windows(path: np.ndarray, frequency: float) -> pd.DataFrame:
+    """Measure the rotation in stretches of three turns, at least 16 positions.
+
+    Each is centred, then compared with itself one position later (the pulse-pair estimate of a frequency).
+    """
+    length = min(len(path), max(_MIN_WINDOW, round(_WINDOW_TURNS / frequency)))
+    starts = [*range(0, len(path) - length, max(1, length // 2)), len(path) - length]
+    records = []
+    for start in dict.fromkeys(starts):
+        stretch = path[start : start + length]
+        stretch = stretch - stretch.mean()
+        steps = (stretch[1:] * stretch[:-1].conj()).sum()
+        weight = 0.5 * float((np.abs(stretch[1:]) ** 2 + np.abs(stretch[:-1]) ** 2).sum())
+        angle = math.atan2(steps.imag, steps.real) % (2 * math.pi)
+        ordered = float((steps * np.exp(-2j * math.pi * frequency)).real) / weight if weight else 0.0
+        radius = float(np.sqrt(np.mean(np.abs(stretch) ** 2)))
+        records.append((start, start + length, 2 * math.pi / angle if angle else math.inf, ordered, radius))
+    return pd.DataFrame(records, columns=["start", "stop", "period", "ordered", "radius"])
+
+
+def find_order_end(rows: Tensor, *, seed: int = 0) -> int:
+    """Return the number of positions before the first stretch that looks like positions in random order.
+
+    A stretch is 16 positions with those up to 8 further on; its order is the largest, over the offsets 1 to 8, of the
+    mean cosine of the centred positions that far apart, in absolute value. It counts as ordered if that is above
+    the 99 % quantile for as many pairs of different positions drawn at random from the same table.
+
+    Args:
+        rows: (n, dim) positions in their order, at least :data:`MIN_POSITIONS`.
+
+    Returns:
+        n if every stretch is ordered, 0 if the first is not.
+
+    Raises:
+        ValueError: fewer positions.
+    """
+    n = len(rows)
+    if n < MIN_POSITIONS:
+        raise ValueError(f"expected at least {MIN_POSITIONS} positions, got {n}; too few to tell where order ends")
+    x = rows.detach().cpu().double()
+    cosines = np.nan_to_num(cosine_matrix(x - x.mean(0)))
+    random = np.random.RandomState(seed)
+    draws = (_NULL_DRAWS, _N_OFFSETS, _MIN_WINDOW)
+    one, other = random.randint(n, size=draws), random.randint(n - 1, size=draws)
+    by_chance = np.abs(cosines[one, other + (other >= one)].mean(2)).max(1)
+    found = np.zeros(n - _MIN_WINDOW - _N_OFFSETS + 1)
+    for offset in range(1, _N_OFFSETS + 1):
+        means = np.convolve(np.diagonal(cosines, offset), np.full(_MIN_WINDOW, 1 / _MIN_WINDOW), mode="valid")
+        found = np.maximum(found, np.abs(means[: len(found)]))
+    unordered = np.flatnonzero(found <= np.quantile(by_chance, _NULL_QUANTILE))
+    if not len(unordered):
+        return n
+    return int(unordered[0]) + (_MIN_WINDOW if unordered[0] else 0)
+
+
+MASSIVE = 10.0
+"""Multiple of the median norm of all states from which on a token is left out of the common plane, which would
+otherwise show that token alone: trained decoders have a first token of hundreds of times the norm of the others."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenTrajectory:
+    """The tokens of one sentence through the layers of one stack."""
+
+    tokens: tuple[str, ...]
+    states: np.ndarray
+    """(n_layers + 1, n_tokens, dim) float64, layer 0 first."""
+    layers: tuple[int, ...]
+    """(n_layers + 1,) their numbers."""
+
+
+def sentence_trajectories(
+    loaded: LoadedModel, pair: Sequence[str]
+) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory]]:
+    """Return two sentences' trajectories through each stack of the model's layers, by name of the stack.
+
+    Raises:
+        ValueError: a sentence without tokens, or longer than the model's context.
+    """
+    ids = [list(loaded.tokenizer(sentence)["input_ids"]) for sentence in pair]
+    if not all(ids):
+        raise ValueError(
+            f"expected two sentences with tokens, got {pair[0]!r} and {pair[1]!r}; give others with --pair"
+        )
+    if (longest := max(map(len, ids))) > loaded.context:
+        raise ValueError(
+            f"expected sentences of at most {loaded.context} tokens, what fits into {loaded.name}, got one of "
+            f"{longest}; give shorter ones with --pair"
+        )
+    names = [tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(sequence))) for sequence in ids]
+    stacks: dict[str | None, dict[int, np.ndarray]] = {}
+    for layer in layer_states(loaded, ids):
+        stacks.setdefault(layer.stack, {})[layer.index] = layer.states.double().cpu().numpy()
+    found = {}
+    for stack, states in stacks.items():
+        halves = np.split(np.stack(list(states.values())), [len(ids[0])], axis=1)
+        one, other = (TokenTrajectory(*half, tuple(states)) for half in zip(names, halves, strict=True))
+        found[stack] = one, other
+    return found
+
+
+def norms(states: np.ndarray) -> np.ndarray:
+    """Return |h_l| of states (n_layers + 1, n_tokens, dim), (n_layers + 1, n_tokens)."""
+    return np.linalg.norm(states, axis=-1)
+
+
+def step_norms(states: np.ndarray) -> np.ndarray:
+    """Return |h_{l+1} - h_l|, (n_layers, n_tokens)."""
+    return np.linalg.norm(np.diff(states, axis=0), axis=-1)
+
+
+def step_cosines(states: np.ndarray) -> np.ndarray:
+    """Return cos(h_l, h_{l+1}), (n_layers, n_tokens); NaN where a state is zero."""
+    return _cosines(states[:-1], states[1:])
+
+
+def _cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return ((x * y).sum(-1) / (np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1))).clip(-1, 1)
+
+
+def match_tokens(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, int, bool]]:
+    """Match the tokens of two sentences: (place in one, place in the other, whether they are equal).
+
+    A run of tokens that is replaced by as many others is matched one by one; tokens of one sentence alone are left out.
+
+    >>> match_tokens(["the", "river", "bank"], ["the", "savings", "bank"])
+    [(0, 0, True), (1, 1, False), (2, 2, True)]
+    """
+    pairs = []
+    for tag, a, a_end, b, b_end in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+        if tag == "equal" or (tag == "replace" and a_end - a == b_end - b):
+            pairs += [(a + place, b + place, tag == "equal") for place in range(a_end - a)]
+    return pairs
+
+
+def cross_sentence_cosine(one: TokenTrajectory, other: TokenTrajectory) -> np.ndarray:
+    """Return the cosine of matched tokens of two sentences, (n_layers + 1, n_matched); see :func:`match_tokens`."""
+    pairs = match_tokens(one.tokens, other.tokens)
+    return _cosines(one.states[:, [a for a, *_ in pairs]], other.states[:, [b for _, b, _ in pairs]])
+
+
+def trajectory_table(trajectory: TokenTrajectory) -> pd.DataFrame:
+    """Return a row for each layer and token: its norm, and step and cosine to the next layer (NaN at the last)."""
+    last = np.full((1, len(trajectory.tokens)), np.nan)
+    columns = {
+        "norm": norms(trajectory.states),
+        "step": np.concatenate([step_norms(trajectory.states), last]),
+        "cosine": np.concatenate([step_cosines(trajectory.states), last]),
+    }
+    keys = [(layer, *token) for layer in trajectory.layers for token in enumerate(trajectory.tokens)]
+    frame = pd.DataFrame(keys, columns=["layer", "place", "token"])
+    return frame.assign(**{name: values.ravel() for name, values in columns.items()})
+
+
+def cross_sentence_table(one: TokenTrajectory, other: TokenTrajectory) -> pd.DataFrame:
+    """Return the cosine of matched tokens of two sentences, a row for each layer and pair; empty without a pair."""
+    parts = [
+        pd.DataFrame(
+            {"layer": one.layers, "first": one.tokens[a], "second": other.tokens[b]}
+            | {"place_in_first": a, "place_in_second": b, "cosine": cosines}
+        )
+        for cosines, (a, b, _) in zip(
+            cross_sentence_cosine(one, other).T, match_tokens(one.tokens, other.tokens), strict=True
+        )
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+@dataclass(frozen=True, eq=False)
+class TrajectoryPlane:
+    """The paths of two sentences' tokens in the plane of most variance of all their states together."""
+
+    paths: tuple[np.ndarray, np.ndarray]
+    """Of each sentence: (n_layers + 1, n_tokens, 2); NaN for a token that is left out."""
+    shares: tuple[float, float]
+    """Share of the variance along either axis."""
+    left_out: tuple[tuple[int, ...], tuple[int, ...]]
+    """Places of the tokens with massive states, of each sentence."""
+
+
+def fit_plane(one: np.ndarray, other: np.ndarray) -> TrajectoryPlane:
+    """Project both sentences on the first two principal components of all states of all their tokens, at all layers.
+
+    Args:
+        one, other: states, (n_layers + 1, n_tokens, dim); tokens that reach :data:`MASSIVE` times the median norm at
+            any layer are left out.
+    """
+    both = (one, other)
+    limit = MASSIVE * np.median(np.concatenate([norms(states).ravel() for states in both]))
+    is_kept = [norms(states).max(0) <= limit for states in both]
+    points = np.concatenate(
+        [states[:, kept].reshape(-1, states.shape[-1]) for states, kept in zip(both, is_kept, strict=True)]
+    )
+    mean = points.mean(0)
+    _, values, axes = np.linalg.svd(points - mean, full_matrices=False)
+    first, second = (values[:2] ** 2 / (values**2).sum()).tolist()
+    paths = [
+        np.where(kept[:, None], (states - mean) @ axes[:2].T, np.nan)
+        for states, kept in zip(both, is_kept, strict=True)
+    ]
+    left_out = [tuple(np.flatnonzero(~kept).tolist()) for kept in is_kept]
+    return TrajectoryPlane((paths[0], paths[1]), (first, second), (left_out[0], left_out[1]))

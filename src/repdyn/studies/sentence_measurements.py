@@ -1,0 +1,419 @@
+"""Groups of paraphrases, changed sentences and collections of texts: their vectors at every layer, measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from repdyn.reading import Model, causal_stacks, layer_states
+from repdyn.studies.embedding_tables import cosine_matrix, describe
+from repdyn.text.source import load_corpus
+
+BUILT_IN_GROUPS = Path(__file__).with_name("paraphrases.json")
+"""12 groups of 5 sentences of the same meaning in words as different as possible."""
+BUILT_IN_CHANGES = Path(__file__).with_name("changes.json")
+"""4 kinds of change of the same 12 sentences, so that the content of a sentence does not reveal the kind."""
+
+
+def read_texts(path: Path, *columns: str) -> pd.DataFrame:
+    """Read groups of sentences, or kinds of changed ones: a row for each.
+
+    Args:
+        path: CSV with the columns, or JSON by the first one: ``{"group": ["sentence", ...], ...}`` for ("group",
+            "sentence"), ``{"kind": [["before", "after"], ...], ...}`` for ("kind", "before", "after").
+        columns: the name of a group or kind, then one text or several.
+
+    Raises:
+        ValueError: a file of another format, or a text that is empty.
+        OSError: a file that cannot be read.
+    """
+    try:
+        if path.suffix.lower() == ".csv":
+            table = pd.read_csv(path, dtype=str, keep_default_na=False)[[*columns]]
+        else:
+            groups = json.loads(path.read_text(encoding="utf-8"))
+            if any(isinstance(items, str) for items in groups.values()):
+                raise TypeError("a text in place of a list of them")
+            rows = [[name, *(it if isinstance(it, list) else [it])] for name, items in groups.items() for it in items]
+            table = pd.DataFrame(rows, columns=[*columns], dtype=object)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"expected {path} to be CSV with the columns {', '.join(columns)}, or JSON that lists the texts of each "
+            f"{columns[0]}: {error}"
+        ) from error
+    if not table[[*columns[1:]]].map(lambda text: isinstance(text, str) and bool(text.strip())).all(axis=None):
+        raise ValueError(f"expected texts of each {columns[0]} in {path}, none of them empty; see --help")
+    return table
+
+
+def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
+    """Read paragraphs of a text, spread evenly over it; return the name of the text and the paragraphs.
+
+    Args:
+        source: "builtin", "enwik8" or a path; see :func:`repdyn.text.source.load_corpus`.
+        n_texts: number of paragraphs at most. Blank lines separate them; if there are too few, every line is one.
+
+    Raises:
+        ValueError: fewer than three different paragraphs.
+        OSError: a text that cannot be read.
+    """
+    corpus = load_corpus(source)
+    text = corpus.data.decode("utf-8", errors="ignore")
+    parts = [part.split("\n\n") for part in (text, text.replace("\n", "\n\n"))]
+    paragraphs = next((part for part in parts if len(part) >= n_texts), parts[-1])
+    distinct = list(dict.fromkeys(stripped for part in paragraphs if any(map(str.isalnum, stripped := part.strip()))))
+    if len(distinct) < 3:
+        raise ValueError(f"expected at least 3 paragraphs in {source}, got {len(distinct)}; give a longer text")
+    chosen = np.unique(np.linspace(0, len(distinct) - 1, min(n_texts, len(distinct))).round().astype(int))
+    return corpus.name, [distinct[number] for number in chosen]
+
+
+FIRST, MEAN, LAST = POOLINGS = "first token", "mean", "last token"
+"""The ways to make one vector of a sentence's tokens."""
+
+_BATCH_SENTENCES = 64
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceVectors:
+    """Vectors of sentences at one layer, by one pooling."""
+
+    stack: str | None
+    layer: int
+    pooling: str
+    """:data:`FIRST`, :data:`MEAN` or :data:`LAST`."""
+    vectors: np.ndarray
+    """(n_sentences, dim) float64"""
+
+    @property
+    def keys(self) -> dict[str, str | int | None]:
+        """The first columns of a table."""
+        return {"stack": self.stack, "layer": self.layer, "vector": self.pooling}
+
+    def take(self, rows: np.ndarray) -> SentenceVectors:
+        """Return the vectors of some of the sentences, by their numbers."""
+        return replace(self, vectors=self.vectors[rows])
+
+
+def sentence_vectors(
+    model: Model, sequences: Sequence[Sequence[int]], title: str | None = None
+) -> list[SentenceVectors]:
+    """Compute the vectors of sentences at every layer.
+
+    In a causal stack the first token depends on nothing else in its sentence, and its vector is left out. The first and
+    last token and the mean include the tokenizer's special tokens: the first of BERT's is [CLS], its last [SEP]. The
+    last layer is the last block's output, before a final norm.
+
+    Args:
+        model: as for :func:`repdyn.layer_states`.
+        sequences: token ids of each sentence, special tokens included, at least one token each.
+        title: of the progress bar.
+
+    Raises:
+        ValueError, CheckpointError: as :func:`repdyn.layer_states`.
+    """
+    causal = causal_stacks(model, sequences[:_BATCH_SENTENCES])
+    parts: dict[tuple[str | None, int, str], list[Tensor]] = {}
+    for start in tqdm(range(0, len(sequences), _BATCH_SENTENCES), desc=title, leave=False):
+        batch = sequences[start : start + _BATCH_SENTENCES]
+        for layer in layer_states(model, batch):
+            for pooling, vectors in _pool(layer.states, [len(sequence) for sequence in batch]).items():
+                if pooling != FIRST or not causal[layer.stack]:
+                    parts.setdefault((layer.stack, layer.index, pooling), []).append(vectors)
+    return [SentenceVectors(*key, torch.cat(pieces).cpu().numpy()) for key, pieces in parts.items()]
+
+
+def _pool(states: Tensor, lengths: Sequence[int]) -> dict[str, Tensor]:
+    """Return (n_sentences, dim) float64 by pooling, from the states of all tokens, sentence after sentence."""
+    ends = torch.tensor(lengths, device=states.device).cumsum(0)
+    starts = ends - torch.tensor(lengths, device=states.device)
+    means = torch.stack([sentence.double().mean(0) for sentence in states.split(list(lengths))])
+    return {FIRST: states[starts].double(), MEAN: means, LAST: states[ends - 1].double()}
+
+
+def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[int] = ()) -> np.ndarray:
+    """Return (n, n) cosines of sentences as sets of tokens, |A and B| / sqrt(|A| |B|): a baseline without a model.
+
+    Args:
+        sequences: token ids of each sentence.
+        ignored: special tokens, which all sentences share.
+
+    Returns:
+        0 for a sentence of ignored tokens alone.
+    """
+    sets = [set(sequence) - set(ignored) for sequence in sequences]
+    columns = {token: column for column, token in enumerate(sorted(set().union(*sets)))}
+    present = np.zeros((len(sets), max(1, len(columns))))
+    for row, tokens in enumerate(sets):
+        present[row, [columns[token] for token in tokens]] = 1
+    sizes = np.maximum(np.sqrt(present.sum(1)), 1)
+    return (present @ present.T) / np.outer(sizes, sizes)
+
+
+SHARED_TOKENS = "tokens in common"
+"""In the column vector: the baseline without a model, the share of tokens that two sentences have in common."""
+
+_ROUNDING = 1e-5
+_BINS = np.linspace(-1, 1, 201)
+
+
+def separation_table(
+    vectors: Iterable[SentenceVectors], baseline: np.ndarray, groups: Sequence[str], *, seed: int
+) -> pd.DataFrame:
+    """Return a row for each layer and pooling, the last one for the baseline; see :func:`separation`.
+
+    There is no row where all sentences have the same vector (layer 0 at a token that all begin with).
+
+    Args:
+        vectors: of the sentences.
+        baseline: of :func:`repdyn.studies.sentence_measurements.shared_token_cosines`.
+        groups: (n,) name of each sentence's group.
+        seed: of the bootstrap.
+    """
+    numbers = pd.factorize(pd.Series(list(groups)))[0].tolist()
+    rows = [
+        {**one.keys, **separation(cosine_matrix(one.vectors), numbers, seed=seed)}
+        for one in vectors
+        if not _is_unmoved(one.vectors[:1], one.vectors).all()
+    ]
+    last = {"stack": None, "layer": None, "vector": SHARED_TOKENS}
+    return pd.DataFrame([*rows, {**last, **separation(baseline, numbers, seed=seed)}])
+
+
+def change_table(
+    before: Iterable[SentenceVectors], after: Iterable[SentenceVectors], changes: pd.DataFrame, *, seed: int
+) -> pd.DataFrame:
+    """Return a row for each layer, pooling and change; see :func:`repdyn.studies.sentence_measurements.consistency`.
+
+    A change that does not move the vector at a layer (layer 0, at a token that stays the same in the same place) is
+    left out there; so is a kind with fewer than two changes left, or a layer with fewer than two kinds.
+
+    Args:
+        before, after: of the sentences of each change.
+        changes: of :func:`repdyn.studies.sentence_measurements.read_changes`.
+        seed: of the permutations.
+    """
+    frames = []
+    for one, other in zip(before, after, strict=True):
+        moved = changes.loc[~_is_unmoved(one.vectors, other.vectors)]
+        # a kind needs changes of two different sentences
+        chosen = moved.loc[moved.groupby("kind")["before"].transform("nunique") > 1]
+        if chosen["kind"].nunique() > 1:
+            vectors = one.vectors[chosen.index], other.vectors[chosen.index]
+            found = consistency(*vectors, chosen["kind"].tolist(), chosen["before"].tolist(), seed=seed)
+            frames.append(pd.DataFrame({**one.keys, **found}))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def collection_table(vectors: Iterable[SentenceVectors]) -> pd.DataFrame:
+    """Return a row for each layer and pooling: the cosines of all pairs of texts, and the share of them above 0."""
+    rows = []
+    for one in vectors:
+        values = _pair_cosines(one)
+        rows.append({**one.keys, **describe(values), "positive": float((values > 0).mean())})
+    return pd.DataFrame(rows)
+
+
+def collection_histograms(vectors: Iterable[SentenceVectors]) -> pd.DataFrame:
+    """Return the number of pairs of texts by cosine, in 200 bins from -1 to 1: low, high, count."""
+    frames = []
+    for one in vectors:
+        counts, _ = np.histogram(_pair_cosines(one), bins=_BINS)
+        frames.append(pd.DataFrame({**one.keys, "low": _BINS[:-1], "high": _BINS[1:], "count": counts}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _is_unmoved(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return (n,) bool, whether vectors are equal up to rounding."""
+    return np.linalg.norm(after - before, axis=1) <= _ROUNDING * np.linalg.norm(before, axis=1)
+
+
+def _pair_cosines(one: SentenceVectors) -> np.ndarray:
+    cosines = cosine_matrix(one.vectors)
+    values = cosines[np.triu_indices(len(cosines), 1)]
+    return values[~np.isnan(values)]
+
+
+N_PERMUTATIONS = 2000
+ALL_KINDS = "all kinds"
+
+
+def consistency(
+    before: np.ndarray, after: np.ndarray, kinds: Sequence[str], sources: Sequence[str], *, seed: int = 0
+) -> pd.DataFrame:
+    """Compare the differences ``after - before`` within a kind and across kinds: all kinds together, then each.
+
+    Two differences that start from the same sentence share a vector, which makes them alike: they are not compared. The
+    permutation test permutes the labels of the kinds over all differences; p-values are not corrected for their number.
+
+    Args:
+        before, after: (n, dim) vectors of the sentences before and after the change.
+        kinds: (n,) kind of each change; at least two kinds of two changes or more.
+        sources: (n,) the sentence before each change.
+        seed: of the permutations.
+
+    Returns:
+        A row for :data:`ALL_KINDS`, then one for each kind: change (the kind), n (number of differences), within (mean
+        cosine of two differences of the kind, in [-1, 1]), across (of one of the kind and one of another), p (share of
+        permutations with as large a ``within - across``, in (0, 1]), length (mean norm of a difference, relative to the
+        mean norm of the vectors before and after).
+
+    Raises:
+        ValueError: fewer kinds or changes; a kind with no two changes of different sentences; a change that leaves the
+            vector as it was.
+    """
+    names = list(dict.fromkeys(kinds))
+    labels = np.array([names.index(kind) for kind in kinds])
+    counts = np.bincount(labels)
+    if len(names) < 2 or counts.min() < 2:
+        given = ", ".join(f"{count} of {name!r}" for name, count in zip(names, counts, strict=True))
+        raise ValueError(f"expected at least two kinds of two changes or more, got {given}; give more")
+    relative = _relative_lengths(before, after)
+    compared = np.asarray(sources)[:, None] != np.asarray(sources)[None, :]
+    cosines = np.where(compared, cosine_matrix(after - before), 0.0)
+    random = np.random.RandomState(seed)
+    permuted = np.stack([labels, *(random.permutation(labels) for _ in range(N_PERMUTATIONS))])
+    within, across = _means(cosines, compared, permuted, len(names))
+    gaps = within - across
+    if np.isnan(gaps[0]).any():
+        name = names[int(np.isnan(gaps[0]).argmax())]
+        raise ValueError(f"expected changes of different sentences in every kind, got a single one in {name!r}")
+    # equal up to rounding counts as large; the observed labels are one of the permutations
+    p = (~(gaps < gaps[0] - 1e-12)).mean(0)
+    members = np.stack([*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)])
+    found = pd.DataFrame({"change": [*names, ALL_KINDS], "n": members.sum(1), "within": within[0], "across": across[0]})
+    found = found.assign(p=p, length=[relative[mine].mean() for mine in members])
+    return pd.concat([found.tail(1), found.head(-1)], ignore_index=True)
+
+
+def _relative_lengths(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    moved = np.linalg.norm(after - before, axis=1)
+    if not (moved > 0).all():
+        raise ValueError(
+            f"expected changes that move the vector, got {int((~(moved > 0)).sum())} of {len(moved)} that do not; the "
+            "tokenizer may not tell the sentences apart, or the states are not finite"
+        )
+    return moved / (0.5 * (np.linalg.norm(before, axis=1) + np.linalg.norm(after, axis=1)))
+
+
+def _means(
+    cosines: np.ndarray, compared: np.ndarray, labels: np.ndarray, n_kinds: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean cosines within and across, (n_draws, n_kinds + 1), all kinds last, for labels (n_draws, n)."""
+    sums_in, counts_in, sums_out, counts_out = ([] for _ in range(4))
+    for kind in range(n_kinds):
+        mine = (labels == kind).astype(float)
+        for values, inside, outside in ((cosines, sums_in, sums_out), (compared.astype(float), counts_in, counts_out)):
+            reached = mine @ values
+            inside.append((reached * mine).sum(1))
+            outside.append((reached * (1 - mine)).sum(1))
+    with np.errstate(invalid="ignore"):
+        parts = [np.stack(part, axis=1) for part in (sums_in, counts_in, sums_out, counts_out)]
+        sum_in, count_in, sum_out, count_out = (np.hstack([part, part.sum(1, keepdims=True)]) for part in parts)
+        return sum_in / count_in, sum_out / count_out
+
+
+N_BOOTSTRAP = 2000
+
+
+def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> dict[str, float]:
+    """Measure how far apart groups are, with intervals from a bootstrap over groups.
+
+    The bootstrap resamples groups, not sentences, because the sentences of a group are not independent; pairs between
+    two copies of one resampled group are left out.
+
+    Args:
+        cosines: (n, n) of all pairs of sentences, all finite.
+        groups: (n,) the group of each sentence, 0, 1, ...; at least 3 groups, of two sentences or more.
+        seed: of the bootstrap.
+
+    Returns:
+        nearest (share of sentences whose nearest other sentence is of their own group, in [0, 1]); within (mean cosine
+        of two different sentences of a group), between (of two sentences of different groups), effect (within - between
+        over the root of the mean of the two variances: Cohen's d), and probability (of a pair from within to be closer
+        than one from between, ties counted half: area under the ROC curve), the latter four each with the bounds
+        NAME_low and NAME_high of a 95 % interval.
+
+    Raises:
+        ValueError: fewer groups, a group of one sentence, or cosines that are not finite.
+    """
+    members = _members(cosines, groups)
+    blocks = _blocks(cosines, members)
+    random = np.random.RandomState(seed)
+    drawn = random.randint(len(members), size=(N_BOOTSTRAP, len(members)))
+    weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(float)
+    observed = _statistics(blocks, np.ones((1, len(members))))
+    found = {"nearest": _nearest(cosines, np.asarray(groups))}
+    for (name, draws), value in zip(_statistics(blocks, weights).items(), observed.values(), strict=True):
+        # a draw of the same group every time has no value
+        draws = draws[~np.isnan(draws)]
+        low, high = np.quantile(draws, [0.025, 0.975]) if len(draws) else (math.nan, math.nan)
+        found |= {name: float(value[0]), f"{name}_low": float(low), f"{name}_high": float(high)}
+    return found
+
+
+def _members(cosines: np.ndarray, groups: Sequence[int]) -> list[np.ndarray]:
+    labels = np.asarray(groups)
+    members = [np.flatnonzero(labels == group) for group in np.unique(labels)]
+    if len(members) < 3 or min(map(len, members)) < 2:
+        raise ValueError(
+            f"expected at least 3 groups of two sentences or more, got {len(members)} of "
+            f"{sorted(set(map(len, members)))} sentences; give more groups, or paraphrases of each sentence"
+        )
+    if not np.isfinite(cosines).all():
+        raise ValueError("expected finite cosines, got some that are not; sentence vectors are zero, inf or NaN")
+    return members
+
+
+class _Blocks(NamedTuple):
+    """Sums over the cosines within each group, and between each two groups."""
+
+    within: np.ndarray
+    """(n_groups, 3): number, sum and sum of squares."""
+    between: np.ndarray
+    """(n_pairs, 3)"""
+    pairs: np.ndarray
+    """(n_pairs, 2) the two groups."""
+    closer: np.ndarray
+    """(n_groups, n_pairs) how often a cosine from within is larger than one from between, ties counted half."""
+
+
+def _blocks(cosines: np.ndarray, members: Sequence[np.ndarray]) -> _Blocks:
+    inside = [cosines[np.ix_(one, one)][np.triu_indices(len(one), 1)] for one in members]
+    pairs = [(a, b) for a in range(len(members)) for b in range(a + 1, len(members))]
+    across = [np.sort(cosines[np.ix_(members[a], members[b])].ravel()) for a, b in pairs]
+    closer = [
+        [(np.searchsorted(other, one, "left") + np.searchsorted(other, one, "right")).sum() / 2 for other in across]
+        for one in inside
+    ]
+    sums = [[(len(x), x.sum(), (x**2).sum()) for x in parts] for parts in (inside, across)]
+    return _Blocks(np.array(sums[0]), np.array(sums[1]), np.array(pairs), np.array(closer))
+
+
+def _statistics(blocks: _Blocks, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Return within, between, effect and probability, each (n_draws,), for weights of groups (n_draws, n_groups)."""
+    of_pairs = weights[:, blocks.pairs[:, 0]] * weights[:, blocks.pairs[:, 1]]
+    (n_in, sum_in, square_in), (n_out, sum_out, square_out) = (weights @ blocks.within).T, (of_pairs @ blocks.between).T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        within, between = sum_in / n_in, sum_out / n_out
+        variances = square_in / n_in - within**2 + square_out / n_out - between**2
+        effect = (within - between) / np.sqrt(variances.clip(0) / 2)
+        closer = ((weights @ blocks.closer) * of_pairs).sum(1) / (n_in * n_out)
+    effect = np.where(variances > 0, effect, math.nan)
+    return {"within": within, "between": between, "effect": effect, "probability": closer}
+
+
+def _nearest(cosines: np.ndarray, groups: np.ndarray) -> float:
+    others = cosines.copy()
+    np.fill_diagonal(others, -math.inf)
+    return float((groups[others.argmax(1)] == groups).mean())

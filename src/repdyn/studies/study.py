@@ -1,0 +1,243 @@
+"""Run a study: its options, one model after another, tables as CSV, figures in one style, and a summary."""
+
+from __future__ import annotations
+
+import argparse
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Formatter
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+from rich.table import Table
+from rich.text import Text
+from tqdm import tqdm
+
+from repdyn.figures.files import save
+from repdyn.probe import Probe
+from repdyn.probe.design import DENSE
+from repdyn.reading import LoadedModel, add_model_options, load_models
+from repdyn.tables.style import SUBSET_COLOURS
+from repdyn.text.source import load_corpus
+from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.console import PrintableConsole
+from repdyn.utils.files import write_atomically
+
+
+class Study(ABC):
+    """Base class of a study: its options, its measurement of one model, and its output.
+
+    A subclass checks its options and reads its texts in ``__init__``, before any model is loaded, measures one model at
+    a time in :meth:`measure`, and combines models in :meth:`finish`.
+
+    Args:
+        options: parsed by :meth:`parser`.
+
+    Raises:
+        ValueError: options that contradict each other, or a text that cannot be used.
+        OSError: a file that cannot be read.
+    """
+
+    help: ClassVar[str]
+    """What the study answers, in a sentence."""
+    examples: ClassVar[str]
+    """Shown after the options; begins with "examples:"."""
+    fewest_models: ClassVar[Literal[0, 1]] = 1
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+
+    @classmethod
+    def parser(cls, prog: str) -> argparse.ArgumentParser:
+        """Return the parser of the study's command line."""
+        parser = SuggestingParser(
+            prog=prog,
+            description=cls.help,
+            epilog=cls.examples,
+            allow_abbrev=False,
+        )
+        add_model_options(parser, fewest=cls.fewest_models)
+        cls.add_options(parser)
+        return parser
+
+    @classmethod
+    @abstractmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        """Add the options that only this study has."""
+
+    @abstractmethod
+    def measure(self, loaded: LoadedModel) -> None:
+        """Measure one model, whose weights are released afterwards."""
+
+    def finish(self) -> None:  # noqa: B027 (most studies are finished with each model)
+        """Write what needs the results of all models."""
+
+    @classmethod
+    def main(cls, arguments: Sequence[str], prog: str) -> None:
+        """Run the study on a command line.
+
+        Raises:
+            ValueError, OSError: an invalid option, or a text that cannot be used.
+            CheckpointError: a model that cannot be downloaded, loaded or run.
+            SystemExit: after ``--help``, or for an invalid command line.
+        """
+        study = cls(cls.parser(prog).parse_args(arguments))
+        for loaded in load_models(study.options):
+            study.measure(loaded)
+        study.finish()
+
+    def write(self, output: Output, subfolder: str = "") -> None:
+        """Write tables and figures below the output folder, and print where they are."""
+        folder = self.options.output / subfolder
+        print_line(f"tables and figures: {folder} ({len(output.write(folder))} files)")
+
+
+def add_number(
+    parser: argparse._ActionsContainer, name: str, default: int, smallest: int, text: str, metavar: str | None = None
+) -> None:
+    """Add an option for a whole number of at least ``smallest``, with its default in the help text."""
+    text = f"{text} (default: %(default)s)"
+    parser.add_argument(name, type=at_least(smallest), default=default, metavar=metavar, help=text)
+
+
+def add_layers_option(parser: argparse._ActionsContainer) -> None:
+    """Add ``--layers``."""
+    parser.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: detected)')
+
+
+def text_probe(loaded: LoadedModel, options: argparse.Namespace, classes: Sequence[str]) -> Probe:
+    """Return a probe of a text for a model.
+
+    Args:
+        loaded: the model, whose context limits the length of the sequences.
+        options: text, sequence_length, max_vectors; as on the command line.
+        classes: word classes of its tokens.
+
+    Raises:
+        ValueError: a text that is too short.
+        OSError: a text that cannot be read or downloaded.
+    """
+    settings = {
+        "sequence_length": min(options.sequence_length, loaded.context),
+        "max_vectors": options.max_vectors,
+        "design": DENSE,  # studies average over tokens, and take intervals from whole sequences
+        "classes": classes,
+    }
+    if options.text == "enwik8":
+        return Probe.enwik8(loaded.tokenizer, **settings)
+    corpus = load_corpus(options.text)
+    return Probe.from_texts([corpus.data.decode(errors="replace")], loaded.tokenizer, name=corpus.name, **settings)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Tables and figures by their path in the output folder, without a suffix."""
+
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write everything below a folder; return the files."""
+        files = [folder / f"{name}.csv" for name in self.tables]
+        for file, table in zip(files, self.tables.values(), strict=True):
+            write_atomically(file, lambda path, rows=table: rows.to_csv(path, index=False))
+        for name in self.figures:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        return [*files, *save(self.figures, folder)]
+
+
+def join_tables(tables: Mapping[Any, pd.DataFrame], *names: str) -> pd.DataFrame:
+    """Concatenate tables, their keys as the first columns, of these names; empty if there is no table."""
+    return pd.concat(tables, names=[*names]).reset_index([*names]).reset_index(drop=True) if tables else pd.DataFrame()
+
+
+def print_title(name: str, details: str = "") -> None:
+    """Print a bold title, with details behind it."""
+    PrintableConsole().print(Text.assemble((name, "bold"), f"  {details}" if details else ""), soft_wrap=True)
+
+
+def print_line(text: str) -> None:
+    """Print a line as it is, markup included."""
+    PrintableConsole().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_table(table: pd.DataFrame, columns: Sequence[tuple[str, str]], *, gap: int = 2) -> None:
+    """Print columns of a table, without lines.
+
+    Args:
+        table: a row for each line.
+        columns: heading and template of the cells of each, such as ``("95 %", "[{low:.3f}, {high:.3f}]")``; a cell is
+            empty if one of its values is missing. Columns that show one value as it is, ``"{name}"``, are aligned to
+            the left and may wrap, all others to the right.
+        gap: spaces between columns.
+    """
+    printed = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
+    for heading, template in columns:
+        is_text = template.strip("{}").isidentifier()
+        printed.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
+    fields = [[name for _, name, *_ in Formatter().parse(template) if name] for _, template in columns]
+    for row in table.to_dict("records"):
+        cells = zip(fields, columns, strict=True)
+        printed.add_row(
+            *(Text("" if pd.isna([row[n] for n in names]).any() else t.format(**row)) for names, (_, t) in cells)
+        )
+    PrintableConsole().print(printed)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
+    """Show a bar in the terminal that follows the share, in [0, 1], that it is called with."""
+    with tqdm(total=1.0, desc=title, leave=False, bar_format="{desc} {percentage:3.0f}% {bar} {elapsed}") as bar:
+
+        def progress(share: float) -> None:
+            bar.update(share - bar.n)
+
+        yield progress
+
+
+def series_colour(number: int) -> str:
+    """Return the colour of one of several series."""
+    return SUBSET_COLOURS[number] if number < len(SUBSET_COLOURS) else f"C{number % 10}"
+
+
+def layer_axis(*panels: Axes, label: str = "layer") -> None:
+    """Label x axes that count layers, with ticks at whole numbers."""
+    for axes in panels:
+        axes.set_xlabel(label)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def line_with_band(
+    axes: Axes,
+    x: ArrayLike,
+    values: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    band_alpha: float = 0.2,
+    **look: Any,
+) -> None:
+    """Draw a line and a band from ``low`` to ``high`` in its colour."""
+    axes.fill_between(np.asarray(x), low, high, color=look["color"], alpha=band_alpha, linewidth=0)
+    axes.plot(x, values, **look)
+
+
+def stem(name: str, stack: str | None) -> str:
+    """Return the name of a figure or table, with that of the stack in a model of several."""
+    return name if stack is None else f"{name}_{stack}"
+
+
+def select(table: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """Return the rows of a table with the given values in the given columns; None stands for a missing value."""
+    for column, value in values.items():
+        chosen = table[column].isna() if value is None else table[column] == value
+        table = cast(pd.DataFrame, table.loc[chosen])
+    return table

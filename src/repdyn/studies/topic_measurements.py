@@ -1,0 +1,414 @@
+"""Topics of documents by Latent Dirichlet Allocation, and the topic gaps of every layer and head of a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from repdyn.kernels import Undefined, attention_topic_gap, topic_gap, topic_gap_dot
+from repdyn.probe import Probe
+from repdyn.probe.design import MAX_VECTORS
+from repdyn.probe.windows import WindowPlan, tokenize_windows
+from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, is_function_word
+from repdyn.reading import LayerPatterns, Model, attention_weights, layer_states
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TokensOfWords: TypeAlias = Literal["whole", "last"]
+"""The tokens that have their word's topic: those that are a whole word, or the last one of each word, at which a
+decoder has read all of it."""
+
+N_TOPICS = 20
+MIN_DOCUMENTS = 5
+"""Documents that a word with a topic occurs in at least."""
+MAX_DOCUMENT_SHARE = 0.2
+"""Share of the documents that it occurs in at most: more frequent words are not specific to a topic."""
+MIN_WORD_LENGTH = 3
+CERTAINTY = 0.5
+"""A token has a topic if that one is more likely than all others together."""
+N_PASSES = 10
+"""Passes over the documents in the fit."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextTopics:
+    """Topics of a collection of documents, from :func:`find_topics`."""
+
+    documents: list[str]
+    lexicon: Lexicon
+    words: np.ndarray
+    """(n_words,) int64, numbers in the lexicon of the words that have topics."""
+    word_shares: np.ndarray
+    """(n_topics, n_words): frequency of each word in each topic; rows sum to 1."""
+    document_shares: np.ndarray
+    """(n_documents, n_topics): share of each topic in each document; rows sum to 1."""
+
+    def table(self, n_words: int = 20) -> pd.DataFrame:
+        """Return a row for each topic: topic (its number), share (of the text), words (the most frequent ones)."""
+        order = self.word_shares.argsort(axis=1)[:, ::-1][:, :n_words]
+        words = [" ".join(self.lexicon.words[self.words[word]] for word in topic) for topic in order]
+        return pd.DataFrame({"topic": range(len(words)), "share": self.document_shares.mean(axis=0), "words": words})
+
+    def of_words(self, document: int, words: Sequence[str], certainty: float = CERTAINTY) -> np.ndarray:
+        """Return the most likely topic of each word in a document.
+
+        Its probability is ``phi_kw theta_dk``, divided by the sum over topics k: phi are the word shares of
+        the topics, theta the topic shares of the document.
+
+        Args:
+            document: number of the document.
+            words: in lower case.
+            certainty: smallest probability, in [0, 1]; a word below it is ambiguous and has no topic.
+
+        Returns:
+            (len(words),) int64, -1 for none.
+        """
+        known = np.array([self._places.get(word, -1) for word in words], dtype=np.int64)
+        joint = self.word_shares[:, known].T * self.document_shares[document]
+        likely = joint.max(axis=1) >= certainty * joint.sum(axis=1)
+        return np.where((known >= 0) & likely, joint.argmax(axis=1), -1)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Column in ``word_shares`` by spelling."""
+        return {self.lexicon.words[number]: place for place, number in enumerate(self.words)}
+
+    def probe(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        sequence_length: int = 128,
+        n_sequences: int = 128,
+        tokens_of_words: TokensOfWords = "whole",
+        certainty: float = CERTAINTY,
+        seed: int = 0,
+        name: str = "documents with topics",
+    ) -> Probe:
+        """Return a probe whose tokens have topics: the beginnings of documents, one sequence from each.
+
+        All sequences have one length. As many vectors as possible are measured, in batches of at most 4096.
+
+        Args:
+            tokenizer: the model's.
+            sequence_length: tokens in a sequence, special ones included; at most the model's context.
+            n_sequences: documents drawn from those that are long enough.
+            tokens_of_words: the tokens that have their word's topic.
+            certainty: as for :meth:`of_words`.
+            seed: of the draw, and of the probe's plan.
+            name: of the text, for figures and logs.
+
+        Raises:
+            ValueError: too few documents are long enough, or no token has a topic.
+        """
+        if tokens_of_words not in get_args(TokensOfWords):
+            raise ValueError(f'expected tokens_of_words "whole" or "last", got {tokens_of_words!r}')
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for document in np.random.RandomState(seed).permutation(len(self.documents)).tolist():
+            if len(found) == n_sequences:
+                break
+            ids, words = _beginning(self.documents[document], tokenizer, sequence_length)
+            if len(ids) == sequence_length:
+                # the last word may be cut off
+                is_text = np.flatnonzero(~np.isin(ids, tokenizer.all_special_ids))
+                chosen = _tokens_of_words(words.numbers, tokens_of_words) & (np.arange(len(ids)) < is_text[-1])
+                spelled = [words.lexicon.words[number] for number in words.numbers[chosen]]
+                topics = np.full(len(ids), -1)
+                topics[chosen] = self.of_words(document, spelled, certainty)
+                found.append((ids, topics))
+        if len(found) < n_sequences:
+            raise ValueError(
+                f"expected {n_sequences} documents of at least {sequence_length} tokens, got {len(found)} among "
+                f"{len(self.documents)}; give more or longer documents, or take fewer or shorter sequences"
+            )
+        ids, topics = (np.stack(arrays) for arrays in zip(*found, strict=True))
+        if (topics < 0).all():
+            raise ValueError(
+                f"expected tokens with topics, got none among {ids.size}: no word of a topic is "
+                + ("a token of its own" if tokens_of_words == "whole" else "in these sequences")
+                + '; take tokens_of_words="last" (--tokens-of-words last), or longer documents'
+            )
+        return _probe(ids, topics, tokenizer, seed, name)
+
+
+def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0) -> TextTopics:
+    """Fit a topic model to documents by online variational Bayes.
+
+    Args:
+        documents: texts.
+        n_topics: number of topics.
+        seed: of the fit; the same documents and seed give the same topics on the same machine.
+
+    Raises:
+        ValueError: scikit-learn is missing, fewer than two topics, or too few documents or words.
+
+    Source: Blei, Ng, Jordan, Latent Dirichlet Allocation, JMLR 2003; Hoffman, Blei, Bach, Online Learning for Latent
+    Dirichlet Allocation, NeurIPS 2010.
+    """
+    try:
+        from scipy.sparse import csr_matrix
+        from sklearn.decomposition import LatentDirichletAllocation
+    except ImportError as error:
+        raise ValueError(
+            "expected scikit-learn, which finds the topics, but it is not installed; pip install 'repdyn[topics]'"
+        ) from error
+    if n_topics < 2:
+        raise ValueError(f"expected at least 2 topics, got {n_topics}")
+    lexicon = Lexicon()
+    spans = [lexicon.read(document).numbers for document in documents]
+    rows = np.repeat(np.arange(len(spans)), [len(numbers) for numbers in spans])
+    columns = np.concatenate([np.empty(0, dtype=np.int64), *spans])
+    counts = csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(spans), len(lexicon.words)))
+    counts.sum_duplicates()
+    words = _topic_words(lexicon, np.bincount(counts.indices, minlength=len(lexicon.words)), len(spans))
+    if len(spans) < n_topics or len(words) < n_topics:
+        raise ValueError(
+            f"expected at least {n_topics} documents and as many words for {n_topics} topics, got {len(spans)} "
+            f"documents and {len(words)} words that are in {MIN_DOCUMENTS} of them or more, and in at most "
+            f"{MAX_DOCUMENT_SHARE:.0%}; give more text"
+        )
+    model = LatentDirichletAllocation(n_topics, learning_method="online", max_iter=N_PASSES, random_state=seed)
+    document_shares = model.fit_transform(counts[:, words])
+    word_shares = model.components_ / model.components_.sum(axis=1, keepdims=True)
+    return TextTopics(documents, lexicon, words, word_shares, document_shares)
+
+
+def documents_of(text: str, fewest_words: int = 100) -> list[str]:
+    """Return the parts of a text between blank lines that have at least so many words: articles, or long paragraphs."""
+    return [part for part in re.split(r"\n\s*\n", text) if len(part.split()) >= fewest_words]
+
+
+def _topic_words(lexicon: Lexicon, n_documents_with: np.ndarray, n_documents: int) -> np.ndarray:
+    specific = [len(word) >= MIN_WORD_LENGTH and not is_function_word(word) for word in lexicon.words]
+    common = (n_documents_with >= MIN_DOCUMENTS) & (n_documents_with <= MAX_DOCUMENT_SHARE * n_documents)
+    return np.flatnonzero(np.array(specific, dtype=bool) & common)
+
+
+def _beginning(text: str, tokenizer: PreTrainedTokenizerBase, length: int) -> tuple[np.ndarray, TokenWords]:
+    """Return the first ``length`` tokens of a text, special ones included, or all if it has fewer; and their words."""
+    tokens, lengths, words, _ = tokenize_windows(
+        [text], tokenizer, WindowPlan(1, window_tokens=length), with_words=True
+    )
+    n_tokens = int(lengths[0]) if len(lengths) else 0
+    words = words or TokenWords(np.empty(0, dtype=np.int64), Lexicon())
+    return tokens[:n_tokens].numpy(), TokenWords(words.numbers[:n_tokens], words.lexicon)
+
+
+def _tokens_of_words(numbers: np.ndarray, which: TokensOfWords) -> np.ndarray:
+    """Return (n,) bool, from the number of each token's word, -1 for none."""
+    is_last = numbers != np.append(numbers[1:], NO_WORD)
+    is_first = numbers != np.append(NO_WORD, numbers[:-1])
+    return (numbers != NO_WORD) & is_last & (is_first if which == "whole" else True)
+
+
+def _probe(ids: np.ndarray, topics: np.ndarray, tokenizer: PreTrainedTokenizerBase, seed: int, name: str) -> Probe:
+    special = sorted(set(tokenizer.all_special_ids))
+    is_special = np.isin(ids, special)
+    n_vectors = int((~is_special[:, 1:]).sum())
+    return Probe.from_tokens(
+        ids,
+        special_ids=special,
+        max_vectors=min(MAX_VECTORS, n_vectors),
+        seed=seed,
+        pad_id=cast(int, tokenizer.pad_token_id or 0),
+        name=name,
+    ).with_topics(np.where(is_special, -1, topics).ravel())
+
+
+TABLE = "input embeddings"
+"""Name of the vocabulary as a layer, where each word counts once."""
+
+
+class TopicMeasurements(NamedTuple):
+    """The topic gaps of one stack of blocks."""
+
+    stack: str | None
+    ids: Tensor
+    """(n_vectors,) the tokens that have a topic."""
+    length: int
+    """Tokens in a sequence."""
+    embeddings: pd.DataFrame
+    """A row for each layer, :data:`TABLE` first, and kind of product: layer, product, gap, control, control_std, and
+    reason (why there is no gap); see :func:`repdyn.studies.topic_measurements.vector_gaps`."""
+    attention: pd.DataFrame
+    """A row for each layer from 1 on and head, and one for the mean over heads, whose head is missing: layer, head,
+    gap, control, difference, standard_error; only layer and reason for a layer without a gap."""
+
+
+def measure_topics(
+    model: Model, probe: Probe, layers: LayerPatterns = None, *, title: str = "", seed: int = 0
+) -> list[TopicMeasurements]:
+    """Measure the gaps of every layer and head, each with its control.
+
+    Args:
+        model: as for :func:`repdyn.layer_states`; a Hugging Face model.
+        probe: with topics, sequences of one length, each from a document of its own.
+        layers: as for :func:`repdyn.layer_states`.
+        title: of the progress bar.
+        seed: of the controls of the input embeddings.
+
+    Returns:
+        One for each stack of blocks.
+
+    Raises:
+        ValueError: a probe of one sequence, or without topics; otherwise as ``layer_states``.
+    """
+    if probe.topics is None or len(probe.lengths.unique()) > 1:
+        raise ValueError("expected a probe with topics and sequences of one length, as TextTopics.probe makes one")
+    length = int(probe.lengths[0])
+    topics = [probe.topics, *(labels.flatten() for labels in shifted_topics(probe.topics.view(-1, length)))]
+    whole = replace(probe, batch_vectors=int((~probe.is_sink).sum()), n_batches=1)
+    states = layer_states(model, whole, layers, subsets=["no_sink"], captures={"embeddings"})
+    weights = attention_weights(model, probe, layers, n_tokens=len(probe.tokens))
+    tokens = whole.sample("no_sink")[0]
+    ids, labels = probe.tokens[tokens], [one[tokens] for one in topics]
+    of_table = _table_gaps(states.embeddings, ids, labels[0], seed)
+    embeddings = {layer.stack: [{"layer": TABLE, **row} for row in of_table] for layer in states.layers}
+    attention: dict[str | None, list[pd.DataFrame]] = {stack: [] for stack in embeddings}
+    for layer in tqdm(states, total=len(states.layers), desc=title, leave=False):
+        rows = vector_gaps(layer.states[states.rows_of(tokens)], ids, labels)
+        embeddings[layer.stack] += [{"layer": layer.index, **row} for row in rows]
+        if layer.index:
+            try:
+                gaps = attention_gaps(weights.of(layer.stack, layer.index), probe.tokens, *topics)
+            except Undefined as error:
+                gaps = pd.DataFrame({"reason": [error.reason]})
+            attention[layer.stack].append(gaps.assign(layer=layer.index))
+    return [
+        TopicMeasurements(
+            stack,
+            ids[labels[0] >= 0],
+            length,
+            pd.DataFrame(rows).reindex(columns=["layer", "product", "gap", "control", "control_std", "reason"]),
+            pd.concat(attention[stack], ignore_index=True)
+            .reindex(columns=["layer", "head", "gap", "control", "difference", "standard_error", "reason"])
+            .astype({"head": "Int64"}),
+        )
+        for stack, rows in embeddings.items()
+    ]
+
+
+def _table_gaps(table: Tensor | str, ids: Tensor, topics: Tensor, seed: int) -> list[dict[str, Any]]:
+    """Return the gaps of the input embeddings of words with topics; a word's topic is its most frequent one."""
+    if isinstance(table, str):
+        return [{"product": product, "reason": table} for product in PRODUCTS]
+    words, place = ids[topics >= 0].unique(return_inverse=True)
+    counts = torch.zeros(len(words), int(topics.max()) + 1, dtype=torch.long)
+    counts.index_put_((place, topics[topics >= 0]), torch.tensor(1), accumulate=True)
+    labels = counts.argmax(dim=1)
+    return vector_gaps(table[words.to(table.device)], words, [labels, *permuted_topics(labels, N_CONTROLS, seed)])
+
+
+PRODUCTS = {"cosine": topic_gap.or_raise, "dot": topic_gap_dot.or_raise}
+
+N_CONTROLS = 10
+"""Other documents whose topics are assigned to each; fewer if there are fewer sequences."""
+
+
+def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
+    """Return the topics of other sequences, position by position.
+
+    Args:
+        topics: (n_sequences, length), -1 for none; each sequence from a document of its own.
+        n_shifts: number of other sequences, at most as many as there are.
+
+    Returns:
+        Tensors of the same shape; the s-th holds, for each sequence, the topics of the one s places before it.
+
+    Raises:
+        ValueError: fewer than two sequences.
+    """
+    if len(topics) < 2:
+        raise ValueError(f"expected at least 2 sequences, got {len(topics)}; raise --sequences")
+    return [topics.roll(shift, dims=0) for shift in range(1, min(n_shifts, len(topics) - 1) + 1)]
+
+
+def permuted_topics(topics: Tensor, number: int, seed: int) -> list[Tensor]:
+    """Return random permutations of the topics of words, the control of a table of words."""
+    random = np.random.RandomState(seed)
+    return [topics[torch.from_numpy(random.permutation(len(topics)))] for _ in range(number)]
+
+
+def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Compute the gaps of vectors.
+
+    Args:
+        x: (n, dim) vectors.
+        ids: (n,) their tokens.
+        labels: (n,) topics, -1 for none: first their own, then those of other documents.
+
+    Returns:
+        For the products cosine and dot: product, gap, control (mean gap under the topics of other documents) and
+        control_std (its standard deviation over them, NaN for a single one), or product and reason.
+    """
+    rows: list[dict[str, Any]] = []
+    for product, kernel in PRODUCTS.items():
+        try:
+            gap, *controls = (kernel(x, ids, topics).item() for topics in labels)
+            spread = float(np.std(controls, ddof=1)) if len(controls) > 1 else float("nan")
+            rows.append({"product": product, "gap": gap, "control": float(np.mean(controls)), "control_std": spread})
+        except Undefined as error:
+            rows.append({"product": product, "reason": error.reason})
+    return rows
+
+
+def attention_gaps(
+    weights: Sequence[tuple[Tensor, np.ndarray]], ids: Tensor, topics: Tensor, *others: Tensor
+) -> pd.DataFrame:
+    """Compute the gaps of one layer's attention.
+
+    Args:
+        weights: for each sequence (heads, n, n), and the numbers of its tokens (n,).
+        ids: (n_tokens,) of the probe.
+        topics: (n_tokens,) of the probe.
+        others: topics of other documents, of the same shape.
+
+    Returns:
+        As :func:`gaps_over_sequences`.
+
+    Raises:
+        Undefined: fewer than two sequences have pairs of both kinds, under their own topics and under those of others.
+    """
+    values, controls = [], []
+    for of_sequence, tokens in weights:
+        words = ids[tokens]
+        own, *under_others = (attention_topic_gap(of_sequence, words, labels[tokens]) for labels in (topics, *others))
+        values.append(own.cpu().numpy())
+        controls.append(torch.stack(under_others).nanmean(dim=0).cpu().numpy())
+    return gaps_over_sequences(np.stack(values), np.stack(controls))
+
+
+def gaps_over_sequences(values: np.ndarray, controls: np.ndarray) -> pd.DataFrame:
+    """Average gaps over sequences.
+
+    Args:
+        values: (n_sequences, heads); NaN for a sequence without a gap.
+        controls: (n_sequences, heads), the mean over the topics of other documents.
+
+    Returns:
+        A row for each head, and one for their mean, whose head is missing: head, gap, control, difference (gap minus
+        control, over the sequences that have both), standard_error (of the difference; sequences are independent).
+
+    Raises:
+        Undefined: fewer than two sequences have both.
+    """
+    n_sequences = int(np.isfinite(values - controls).all(axis=1).sum())
+    if n_sequences < 2:
+        raise Undefined(f"{n_sequences} of {len(values)} sequences have pairs of one topic and of different topics")
+    frames = []
+    for gaps, under_others in ((values, controls), (x.mean(axis=1, keepdims=True) for x in (values, controls))):
+        columns = {"gap": gaps, "control": under_others, "difference": gaps - under_others}
+        frame = pd.DataFrame({name: np.nanmean(found, axis=0) for name, found in columns.items()})
+        errors = np.nanstd(columns["difference"], axis=0, ddof=1) / np.sqrt(n_sequences)
+        frames.append(frame.assign(standard_error=errors))
+    heads = pd.array([*range(values.shape[1]), None], dtype="Int64")
+    return pd.concat(frames, ignore_index=True).assign(head=heads)

@@ -1,0 +1,239 @@
+"""``repdyn study topics``: topics found in a text, and how far embeddings and attention of models follow them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from repdyn.figures.drawing import entitle
+from repdyn.reading import LoadedModel, file_name
+from repdyn.studies.study import (
+    Output,
+    Study,
+    add_layers_option,
+    add_number,
+    layer_axis,
+    print_line,
+    print_table,
+    print_title,
+    select,
+    series_colour,
+)
+from repdyn.studies.topic_measurements import (
+    CERTAINTY,
+    N_TOPICS,
+    TABLE,
+    TextTopics,
+    TokensOfWords,
+    TopicMeasurements,
+    documents_of,
+    find_topics,
+    measure_topics,
+)
+from repdyn.tables.style import DIVERGING, of_stack, styled
+from repdyn.text.source import DEFAULT_TEXT, load_corpus
+
+
+class TopicStudy(Study):
+    """Study of whether embeddings and attention follow the topics of a text."""
+
+    help = (
+        "Whether words of one topic lie closer together, and attend more to each other, than words of different topics."
+    )
+    examples = """examples:
+  repdyn study topics bert-base-uncased roberta-base --text enwik8 -o FOLDER
+  repdyn study topics gpt2 --text wikipedia.txt.xz --topics 50 --documents 10000 -o FOLDER
+  repdyn study topics stories260K-hf --tokens-of-words last --text enwik8 -o FOLDER      words of several tokens
+
+Topics are found by Latent Dirichlet Allocation: pip install 'repdyn[topics]'. Every gap has a control: the same tokens
+under the topics of another document.
+"""
+
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        group = parser.add_argument_group("topics")
+        group.add_argument(
+            "--text",
+            default=DEFAULT_TEXT,
+            help="enwik8, builtin, or a path; blank lines separate documents (default: %(default)s)",
+        )
+        add_number(group, "--topics", N_TOPICS, 2, "number of topics", "N")
+        text = "documents of at least 100 words to find topics in, drawn from the text"
+        add_number(group, "--documents", 3000, 2, text, "N")
+        add_number(group, "--seed", 0, 0, "of all random draws")
+        group = parser.add_argument_group("sequences")
+        add_number(group, "--sequences", 128, 2, "number of sequences, each the beginning of a document", "N")
+        add_number(group, "--sequence-length", 128, 8, "tokens in each, at most the model's context")
+        group.add_argument(
+            "--tokens-of-words",
+            choices=get_args(TokensOfWords),
+            default="whole",
+            help="tokens with a topic: those that are a whole word, or the last one of a word (default: %(default)s)",
+        )
+        group.add_argument(
+            "--certainty",
+            type=float,
+            default=CERTAINTY,
+            help="probability from which on a word has a topic (default: %(default)s)",
+        )
+        add_layers_option(group)
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        if not 0 <= options.certainty <= 1:
+            raise ValueError(f"expected --certainty between 0 and 1, got {options.certainty}")
+        corpus = load_corpus(options.text)
+        documents = documents_of(corpus.data.decode(errors="replace"))
+        if len(documents) > options.documents:
+            drawn = np.random.RandomState(options.seed).choice(len(documents), options.documents, replace=False)
+            documents = [documents[number] for number in sorted(drawn)]
+        self.text, self.topics = corpus.name, find_topics(documents, options.topics, seed=options.seed)
+        self.measured: dict[str, TopicMeasurements] = {}
+        print_topics(self.topics, self.text)
+
+    def measure(self, loaded: LoadedModel) -> None:
+        options = self.options
+        probe = self.topics.probe(
+            loaded.tokenizer,
+            sequence_length=min(options.sequence_length, loaded.context),
+            n_sequences=options.sequences,
+            tokens_of_words=options.tokens_of_words,
+            certainty=options.certainty,
+            seed=options.seed,
+            name=self.text,
+        )
+        for one in measure_topics(loaded, probe, options.layers, title=loaded.name, seed=options.seed):
+            title = of_stack(loaded.name, one.stack)
+            print_gaps(title, one)
+            self.measured[title] = one
+
+    def finish(self) -> None:
+        tables = {"topics": self.topics.table()}
+        for kind in ("embeddings", "attention"):
+            frames = [getattr(one, kind).dropna(subset="gap").assign(model=name) for name, one in self.measured.items()]
+            tables[kind] = pd.concat(frames).drop(columns="reason")
+        drawn = {"depth": depth_figure(self.measured)}
+        for name, one in self.measured.items():
+            if len(one.attention.dropna(subset="gap")):
+                drawn[f"{file_name(name)}_heads"] = heads_figure(name, one)
+        self.write(Output(tables, drawn))
+
+
+STUDY = TopicStudy
+
+
+_N_WORDS = 8
+_COLUMNS = [
+    ("layer", "{layer:}"),
+    ("cosine", "{gap:.4f}"),
+    ("control", "{control:.4f}"),
+    ("attention", "{gap_mean:.3f}"),
+]
+_COLUMNS += [("control", "{control_mean:.3f}"), ("difference", "{difference:.3f} ± {standard_error:.3f}")]
+_COLUMNS += [("largest head", "{head_largest}: {difference_largest:.2f} ± {standard_error_largest:.2f}")]
+
+
+def print_topics(found: TextTopics, name: str) -> None:
+    """Print the topics by their most frequent words."""
+    print_title(name, f"{len(found.documents):,} documents, {len(found.words):,} words with topics")
+    print_table(found.table(_N_WORDS), [("topic", "{topic:d}"), ("share", "{share:.3f}"), ("words", "{words}")])
+    print_line("")
+
+
+def print_gaps(name: str, measured: TopicMeasurements) -> None:
+    """Print the gaps of a model layer by layer."""
+    attention = measured.attention.copy()
+    attention[["gap", "control", "difference", "standard_error"]] *= measured.length
+    heads = attention.dropna(subset=["gap", "head"])
+    largest = heads.loc[heads.groupby("layer")["difference"].idxmax()]
+    table = select(measured.embeddings, product="cosine").replace({"layer": {TABLE: "input"}})
+    table = table.merge(select(attention, head=None), "left", "layer", suffixes=("", "_mean"))
+    print_title(name, f"{len(measured.ids):,} tokens with topics, {len(measured.ids.unique()):,} different")
+    print_table(table.merge(largest, "left", "layer", suffixes=("", "_largest")), _COLUMNS)
+    for reason in pd.concat([measured.embeddings["reason"], measured.attention["reason"]]).dropna().unique():
+        print_line(f"no value where {reason}")
+    even = f"even attention (a weight of 1 / {measured.length})"
+    print_line(f"attention: mean over heads, times {even}; ± standard error\n")
+
+
+BOLD_FROM = 3.0
+"""Standard errors from 0, from which on a head's gap is printed in bold."""
+_MAX_NUMBERED = 16
+"""Heads that leave room for a number in each cell."""
+_UNIT = "times even attention"
+
+
+@styled
+def depth_figure(measured: Mapping[str, TopicMeasurements]) -> Figure:
+    """Draw the gaps of the embeddings, and of the attention minus its control, a line for each model."""
+    figure = Figure(figsize=(9.5, 4.6))
+    left, right = figure.subplots(1, 2)
+    for number, (name, one) in enumerate(measured.items()):
+        _draw_embeddings(left, one, name, series_colour(number))
+        _draw_attention(right, one, series_colour(number))
+    left.set_ylabel("gap of the cosine")
+    right.set_ylabel(f"gap of the attention minus control,\nmean over heads, {_UNIT}")
+    layer_axis(left, right)
+    for axes in (left, right):
+        axes.axhline(0, color="black", linewidth=0.8)
+    left.legend(fontsize=8)
+    entitle(
+        figure,
+        "Topic gaps: words of one topic minus words of different topics",
+        "Left: solid under their own topics, dashed under those of other documents (band: standard deviation over "
+        "them); square: input embeddings, each word once (bar: the same). Right: bars of two standard errors.",
+    )
+    return figure
+
+
+@styled
+def heads_figure(name: str, measured: TopicMeasurements) -> Figure:
+    """Draw the gap of each head of each layer minus its control, as a multiple of even attention."""
+    heads = measured.attention.dropna(subset=["gap", "head"])
+    values, errors = (
+        heads.pivot(index="layer", columns="head", values=column) * measured.length
+        for column in ("difference", "standard_error")
+    )
+    n_layers, n_heads = values.shape
+    figure = Figure(figsize=(min(11.0, 2.5 + 0.6 * n_heads), 1.8 + 0.4 * n_layers))
+    axes = figure.subplots()
+    limit = float(np.nanmax(np.abs(values))) or 1.0
+    image = axes.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", origin="lower")
+    figure.colorbar(image, ax=axes, label=f"gap minus control,\n{_UNIT}")
+    axes.grid(False)
+    axes.set_xlabel("head")
+    axes.set_ylabel("layer")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_yticks(range(n_layers), values.index)
+    if n_heads <= _MAX_NUMBERED:
+        for (row, column), value in np.ndenumerate(values.to_numpy()):
+            weight = "bold" if abs(value) >= BOLD_FROM * errors.iloc[row, column] else "normal"
+            look = {"fontsize": 7, "color": "white" if abs(value) > 0.6 * limit else "black", "weight": weight}
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", **look)
+    entitle(figure, f"{name}: topic gap of each head", f"Bold: {BOLD_FROM:g} standard errors from 0, or more.")
+    return figure
+
+
+def _draw_embeddings(axes: Axes, one: TopicMeasurements, name: str, colour: str) -> None:
+    gaps = select(one.embeddings, product="cosine").dropna(subset="gap")
+    layers, table = gaps.loc[gaps["layer"] != TABLE], select(gaps, layer=TABLE)
+    x, control, spread = layers["layer"].astype(int), layers["control"], layers["control_std"]
+    axes.plot(x, layers["gap"], color=colour, marker="o", markersize=4, label=name)
+    axes.plot(x, control, color=colour, linestyle="--", linewidth=1.2)
+    axes.fill_between(x, control - spread, control + spread, color=colour, alpha=0.18, linewidth=0)
+    look = {"color": colour, "marker": "s", "markersize": 5, "capsize": 2}
+    for gap, deviation in zip(table["gap"], table["control_std"], strict=True):
+        axes.errorbar([-0.35], [gap], deviation, **look)
+
+
+def _draw_attention(axes: Axes, one: TopicMeasurements, colour: str) -> None:
+    means = select(one.attention, head=None).dropna(subset="gap")
+    values, errors = means["difference"] * one.length, 2 * (means["standard_error"] * one.length)
+    axes.errorbar(means["layer"], values, errors, color=colour, marker="o", markersize=4, capsize=2)

@@ -1,1 +1,0 @@
-"""Topic structure of finished models on real text; see docs/topics.md."""
