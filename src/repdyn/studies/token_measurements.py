@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -202,7 +201,7 @@ CLASSES = ("function", "content")
 NEIGHBOURS = 10
 
 
-def measure_text(loaded: LoadedModel, options: argparse.Namespace) -> tuple[str, dict[str, pd.DataFrame]]:
+def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:
     """Compare the words of a text with the vocabulary, and test whether its tokens move together.
 
     Args:

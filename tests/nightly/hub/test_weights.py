@@ -65,14 +65,6 @@ def test_a_weight_that_a_block_of_the_model_does_not_need_is_left_out(tmp_path):
     assert load_model(tmp_path, Loading())
 
 
-def test_a_pooler_that_was_never_trained_does_not_matter(tmp_path):
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50)
-    BertForMaskedLM(config).save_pretrained(tmp_path)
-    assert type(load_model(tmp_path, Loading())).__name__ == "BertModel"
-
-
 ON_DISK = dict.fromkeys(("embed_in", "emb_dropout", "rotary_emb", "final_layer_norm"), "cpu")
 ON_DISK |= {"layers.0": "disk", "layers.1": "disk"}
 
