@@ -39,9 +39,8 @@ from repdyn.measurement.measure import measure_with, no_progress
 from repdyn.measurement.options import MeasurementOptions, layer_choice
 from repdyn.metrics import resolve
 from repdyn.store import Store
-from repdyn.store.keys import STATES_FOLDER, own_folder
-from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
-from repdyn.store.schema import FINISHED, Row, failure_rows, scalar_row
+from repdyn.store.files import STATES_FOLDER, own_folder
+from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, FINISHED, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tables.designs import NOT_RECORDED, own_window_warning
 from repdyn.utils.console import PrintableConsole
