@@ -7,7 +7,7 @@ import pytest
 from test_loggers import checkpoint
 
 from repdyn.publish.loggers import layout_of, logged_values, validate_log_layers
-from repdyn.store.scalars import PROBE_ACCURACY, PROBE_LOSS
+from repdyn.store.schema import PROBE_ACCURACY, PROBE_LOSS
 
 
 def layers(values, section):
