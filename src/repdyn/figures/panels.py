@@ -12,8 +12,7 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.figures.charts import Axis, Cells, Line, Mark, Panel, layer_label, value_axis
-from repdyn.store.scalars import LOSS
-from repdyn.store.schema import FINISHED
+from repdyn.store.schema import FINISHED, LOSS
 from repdyn.tables.designs import brief_sampling
 from repdyn.tables.frames import stack_of
 from repdyn.tables.runs import Key, MeasuredRun

@@ -38,7 +38,7 @@ from repdyn.report.plots import (
     training_plot,
 )
 from repdyn.report.runs import ReportData, ReportRun
-from repdyn.store.scalars import LOSS
+from repdyn.store.schema import LOSS
 from repdyn.tables.families import family_of
 from repdyn.tables.findings import JUDGED
 from repdyn.tables.runs import differences
