@@ -43,16 +43,6 @@ def sentence_lens(loaded: LoadedModel, ids: Sequence[int], k: int, layers: Layer
 
     A decoder reads the sentence once, and predicts the next token at each. An encoder reads it once for each ordinary
     token, which is then replaced by the mask token, and predicts what was there; special tokens are never masked.
-
-    Args:
-        loaded: the model, loaded with its head.
-        ids: of the sentence.
-        k: how many tokens each prediction lists.
-        layers: as for :func:`repdyn.layer_states`.
-
-    Raises:
-        ValueError: the model has no output head that reproduces its own predictions, or no mask token.
-        CheckpointError: the model cannot be run.
     """
     head, masked = output_head(loaded, ids, layers), _masked_places(loaded, ids)
     # a single token stands for the mask, which the annotations of transformers do not say

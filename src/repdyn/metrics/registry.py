@@ -166,9 +166,6 @@ def resolve(
 def as_tuple(metrics: str | Sequence[MetricLike]) -> tuple[MetricLike, ...]:
     """Return the requested metrics one by one.
 
-    Raises:
-        ValueError: no metric, or a single name that is not "all".
-
     >>> as_tuple("all"), as_tuple(["two_nn"])
     (('all',), ('two_nn',))
     """

@@ -150,9 +150,6 @@ DesignLike: TypeAlias = str | Design
 def resolve_design(design: DesignLike) -> Design:
     """Return the design of a given name; a Design is returned unchanged.
 
-    Raises:
-        ValueError: there is no design of this name.
-
     >>> resolve_design("paper").window_characters
     512
     """
@@ -166,11 +163,7 @@ def resolve_design(design: DesignLike) -> Design:
 
 
 def design_from_rule(rule: Mapping[str, Any]) -> Design:
-    """Return the design with a given ``rule``: the named one if it has the same rule, otherwise a new one.
-
-    Raises:
-        ValueError: the fields or types differ from those of :attr:`Design.rule`.
-    """
+    """Return the design with a given ``rule``: the named one if it has the same rule, otherwise a new one."""
     types = {"design": str, "disjoint_windows": bool, "exclude_own_window": bool, "metric_settings": dict}
     if set(rule) != set(types) or not all(type(rule[name]) is type_ for name, type_ in types.items()):
         raise ValueError(f"expected a sampling design with {', '.join(types)}, got {briefly(dict(rule))}")
@@ -235,9 +228,6 @@ CLASS_OPTIONS = ("words", "none", *CLASSES)
 
 def class_names(requested: str | Sequence[str]) -> tuple[str, ...]:
     """Return the word classes that an option names; "words" means all of them, "none" none.
-
-    Raises:
-        ValueError: an unknown name.
 
     >>> class_names(["rare", "function"]), class_names("none")
     (('function', 'rare'), ())

@@ -36,11 +36,6 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
 
     What neither the rows nor the probe tell, such as the text of a probe that is not in the store, is no deviation.
 
-    Args:
-        cloud: what a recipe asks for.
-        rows: of one run on one probe.
-        probe: that probe, if the store has it.
-
     Returns:
         Phrases such as "windows of 32 tokens, not 80".
     """
@@ -291,14 +286,7 @@ def _deviations(models: Sequence[Measured], chosen: Mapping[str, str]) -> tuple[
 
 
 def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: Mapping[str, int]) -> list[str]:
-    """Return sentences on the published values that cannot be judged on a choice, or are judged on stand-ins.
-
-    Args:
-        recipe: the published values; those that it does not run are left out.
-        models: the chosen models.
-        n_checkpoints: the number of chosen checkpoints with weights of their own, by run; models that could not be
-            listed are missing.
-    """
+    """Return sentences on the published values that cannot be judged on a choice, or are judged on stand-ins."""
     sentences: list[str] = []
     standing_in: dict[str, list[int]] = {}
     too_few: dict[str, dict[int, list[int]]] = {}

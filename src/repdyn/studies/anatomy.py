@@ -137,11 +137,7 @@ _MAX_PAIRS = 5
 
 
 def print_tables(overview: pd.DataFrame, distributions: pd.DataFrame) -> None:
-    """Print a row for each table and quantity, and what was left out.
-
-    Args:
-        overview, distributions: of :mod:`repdyn.studies.anatomy.measurements`.
-    """
+    """Print a row for each table and quantity, and what was left out."""
     columns = [("table", "{table}"), ("quantity", "{quantity}"), ("mean", "{mean:.3f}"), ("5 %", "{q05:.3f}")]
     columns += [("median", "{median:.3f}"), ("95 %", "{q95:.3f}"), ("min", "{min:.3f}"), ("max", "{max:.3f}")]
     print_table(distributions, columns)
@@ -173,13 +169,7 @@ def print_positions(
     order_end: int | None,
     start: tuple[str | None, float],
 ) -> None:
-    """Print the layout of positions: neighbours, rotation, order, and position 0 with the token that starts a text.
-
-    Args:
-        table: the positions.
-        offsets, rotation, order_end: of :mod:`repdyn.studies.anatomy.positions`.
-        start: the token that starts a text, and the cosine of its input embedding with position 0.
-    """
+    """Print the layout of positions: neighbours, rotation, order, and position 0 with the token that starts a text."""
     neighbours = offsets.loc[offsets["offset"] == 1, "mean"]
     n = len(table.rows)
     if len(neighbours):
@@ -201,12 +191,7 @@ def print_positions(
 
 
 def print_depth(stack: str | None, table: pd.DataFrame) -> None:
-    """Print means over the tokens of a sentence, layer by layer.
-
-    Args:
-        stack: name of the stack of blocks.
-        table: of :func:`repdyn.studies.paths.trajectory_table`.
-    """
+    """Print means over the tokens of a sentence, layer by layer."""
     means = table.pivot_table(index="layer", values=["norm", "step", "cosine"]).reset_index()
     columns = [("layer" if stack is None else f"{stack} layer", "{layer:.0f}"), ("|h|", "{norm:.3f}")]
     print_table(means, [*columns, ("step", "{step:.3f}"), ("cosine with next", "{cosine:.3f}")])

@@ -238,11 +238,7 @@ _MAX_MARKED = 40
 
 @styled
 def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw alignment against depth, a line for each model; against layers if all have the same number of them.
-
-    Args:
-        profiles: tables of :class:`repdyn.studies.convergence_measurements.ProfileEstimate`, by model.
-    """
+    """Draw alignment against depth, a line for each model; against layers if all have the same number of them."""
     figure = Figure(figsize=(7.5, 4.5))
     axes = figure.subplots()
     same_depth = len({len(table) for table in profiles.values()}) == 1
@@ -283,12 +279,7 @@ def gradient_figure(name: str, profile: ProfileEstimate) -> Figure:
 
 @styled
 def gap_figure(name: str, gaps: Mapping[tuple[str, str], pd.DataFrame]) -> Figure:
-    """Draw a panel for each pair of classes; markers are filled where the gap is significant.
-
-    Args:
-        name: of the model.
-        gaps: from :func:`repdyn.studies.convergence_measurements.class_gaps`.
-    """
+    """Draw a panel for each pair of classes; markers are filled where the gap is significant."""
     figure = Figure(figsize=(7.5, 1.2 + 2.4 * len(gaps)))
     panels = figure.subplots(len(gaps), sharex=True, squeeze=False)[:, 0]
     for number, (axes, ((first, second), gap)) in enumerate(zip(panels, gaps.items(), strict=True)):

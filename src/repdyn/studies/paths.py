@@ -100,9 +100,6 @@ def find_rotation(components: Components) -> Rotation | None:
     With z = x_a + i x_b the plane's path as complex numbers and Z its windowed Fourier transform, the net rotation is
     ``|Z(f)|^2 - |Z(-f)|^2`` (rotary spectrum: Gonella, Deep-Sea Research 19, 1972). The plane with the largest sum of
     it over f from ``MIN_TURNS / n`` to 0.45 is taken, and the period from its peak.
-
-    Args:
-        components: of positions in their order; at least 8 times :data:`MIN_TURNS` of them are needed.
     """
     scores = components.scores
     n, k = scores.shape
@@ -174,9 +171,6 @@ def find_order_end(rows: Tensor, *, seed: int = 0) -> int:
 
     Returns:
         n if every stretch is ordered, 0 if the first is not.
-
-    Raises:
-        ValueError: fewer positions.
     """
     n = len(rows)
     if n < MIN_POSITIONS:
@@ -216,11 +210,7 @@ class TokenTrajectory:
 def sentence_trajectories(
     loaded: LoadedModel, pair: Sequence[str]
 ) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory]]:
-    """Return two sentences' trajectories through each stack of the model's layers, by name of the stack.
-
-    Raises:
-        ValueError: a sentence without tokens, or longer than the model's context.
-    """
+    """Return two sentences' trajectories through each stack of the model's layers, by name of the stack."""
     ids = [list(loaded.tokenizer(sentence)["input_ids"]) for sentence in pair]
     if not all(ids):
         raise ValueError(

@@ -180,12 +180,7 @@ SIGNIFICANT = 0.05
 
 @styled
 def separation_figure(name: str, table: pd.DataFrame) -> Figure:
-    """Draw cosines within and between groups for each pooling, and how well they separate groups.
-
-    Args:
-        name: of the model, or of one stack of it.
-        table: of :func:`repdyn.studies.sentence_measurements.separation_table`, one stack and the baseline.
-    """
+    """Draw cosines within and between groups for each pooling, and how well they separate groups."""
     of_vectors, baseline = table.loc[table["vector"] != SHARED_TOKENS], select(table, vector=SHARED_TOKENS)
     poolings = _poolings(of_vectors)
     figure = Figure(figsize=(3.4 * (len(poolings) + 1) + 0.6, 4.2))
@@ -218,12 +213,7 @@ def separation_figure(name: str, table: pd.DataFrame) -> Figure:
 
 @styled
 def change_figure(name: str, table: pd.DataFrame) -> Figure:
-    """Draw how alike the differences of one kind of change are over the layers, a panel for each pooling.
-
-    Args:
-        name: of the model, or of one stack of it.
-        table: of :func:`repdyn.studies.sentence_measurements.change_table`, of one stack.
-    """
+    """Draw how alike the differences of one kind of change are over the layers, a panel for each pooling."""
     poolings, changes = _poolings(table), [change for change in table["change"].unique() if change != ALL_KINDS]
     figure = Figure(figsize=(3.7 * len(poolings) + 1.4, 4.4))
     panels = figure.subplots(1, len(poolings), squeeze=False, sharey=True)[0]
@@ -251,13 +241,7 @@ def change_figure(name: str, table: pd.DataFrame) -> Figure:
 
 @styled
 def collection_figure(name: str, source: str, table: pd.DataFrame, histograms: pd.DataFrame) -> Figure:
-    """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last.
-
-    Args:
-        name: of the model, or of one stack of it.
-        source: of the texts.
-        table, histograms: of :mod:`repdyn.studies.sentences.tables`, of one stack.
-    """
+    """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last."""
     poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
     figure = Figure(figsize=(3.4 * (len(poolings) + 1) + 0.6, 4.2))
     panels = figure.subplots(1, len(poolings) + 1, squeeze=False)[0]

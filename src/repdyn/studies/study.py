@@ -82,13 +82,7 @@ class Study(ABC):
 
     @classmethod
     def main(cls, arguments: Sequence[str], prog: str) -> None:
-        """Run the study on a command line.
-
-        Raises:
-            ValueError, OSError: an invalid option, or a text that cannot be used.
-            CheckpointError: a model that cannot be downloaded, loaded or run.
-            SystemExit: after ``--help``, or for an invalid command line.
-        """
+        """Run the study on a command line."""
         study = cls(cls.parser(prog).parse_args(arguments))
         for loaded in load_models(study.options):
             study.measure(loaded)
@@ -114,17 +108,7 @@ def add_layers_option(parser: argparse._ActionsContainer) -> None:
 
 
 def text_probe(loaded: LoadedModel, options: argparse.Namespace, classes: Sequence[str]) -> Probe:
-    """Return a probe of a text for a model.
-
-    Args:
-        loaded: the model, whose context limits the length of the sequences.
-        options: text, sequence_length, max_vectors; as on the command line.
-        classes: word classes of its tokens.
-
-    Raises:
-        ValueError: a text that is too short.
-        OSError: a text that cannot be read or downloaded.
-    """
+    """Return a probe of a text for a model."""
     settings = {
         "sequence_length": min(options.sequence_length, loaded.context),
         "max_vectors": options.max_vectors,
@@ -170,15 +154,7 @@ def print_line(text: str) -> None:
 
 
 def print_table(table: pd.DataFrame, columns: Sequence[tuple[str, str]], *, gap: int = 2) -> None:
-    """Print columns of a table, without lines.
-
-    Args:
-        table: a row for each line.
-        columns: heading and template of the cells of each, such as ``("95 %", "[{low:.3f}, {high:.3f}]")``; a cell is
-            empty if one of its values is missing. Columns that show one value as it is, ``"{name}"``, are aligned to
-            the left and may wrap, all others to the right.
-        gap: spaces between columns.
-    """
+    """Print columns of a table, without lines."""
     printed = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
     for heading, template in columns:
         is_text = template.strip("{}").isidentifier()

@@ -123,13 +123,7 @@ _MAX_LAYERS = 9
 
 
 def print_sentence(name: str, table: pd.DataFrame, reasons: Iterable[str]) -> None:
-    """Print the rank of each token's own embedding after some of the blocks, and missing states after attention.
-
-    Args:
-        name: of the model, and of a stack.
-        table: of a ``VocabularyComparison``, one stack.
-        reasons: one for each layer without a state after its attention.
-    """
+    """Print the rank of each token's own embedding after some of the blocks, and missing states after attention."""
     blocks = select(table, state="block")
     layers = np.unique(np.linspace(0, blocks["layer"].nunique() - 1, _MAX_LAYERS).round().astype(int))
     ranks = blocks.pivot(index=["position", "token"], columns="layer", values="rank").iloc[:, layers]
@@ -183,15 +177,7 @@ _MAX_NAMED = 20
 
 @styled
 def trajectory_figure(name: str, sentence: str, table: pd.DataFrame, quantity: str, caption: str) -> Figure:
-    """Draw a line for each token across the layers, after the attention and after the block.
-
-    Args:
-        name: of the model.
-        sentence: as it was typed.
-        table: of a ``VocabularyComparison``, one stack.
-        quantity: "cosine" or "rank".
-        caption: what the tokens are compared with.
-    """
+    """Draw a line for each token across the layers, after the attention and after the block."""
     figure = Figure(figsize=(11, 5.2))
     states = _states(table)
     panels = figure.subplots(1, len(states), sharex=True, sharey=True, squeeze=False)[0]
@@ -220,12 +206,7 @@ def _token_colours(n_tokens: int) -> Sequence[Any]:
 
 @styled
 def heatmap(name: str, sentence: str, table: pd.DataFrame, nearest: pd.DataFrame, caption: str) -> Figure:
-    """Draw tokens by layers, after the block: colour is the cosine, text the nearest token of the vocabulary.
-
-    Args:
-        name, sentence, caption: as for :func:`trajectory_figure`.
-        table, nearest: of a ``VocabularyComparison``, one stack.
-    """
+    """Draw tokens by layers, after the block: colour is the cosine, text the nearest token of the vocabulary."""
     blocks = select(table, state="block")
     cosines = blocks.pivot(index="position", columns="layer", values="cosine")
     names = select(nearest, state="block", place=1).pivot(index="position", columns="layer", values="nearest")
