@@ -26,6 +26,9 @@ from repdyn.probe.design import INDEPENDENT
 if TYPE_CHECKING:
     from repdyn.probe import Probe
 
+# Streams of random numbers from one seed.
+_TRAINING, _VALIDATION, _PROBE = range(3)
+
 
 @dataclass(frozen=True)
 class Documents:
@@ -110,10 +113,6 @@ def _validate_sizes(n_topics: int, n_words: int, alpha: float) -> None:
         raise ValueError(f"expected at least 2 topics and a word for each, got {n_topics} topics and {n_words} words")
     if not alpha > 0:
         raise ValueError(f"expected alpha > 0, got {alpha}")
-
-
-# Streams of random numbers from one seed.
-_TRAINING, _VALIDATION, _PROBE = range(3)
 
 
 class TopicDataModule(WindowsDataModule):

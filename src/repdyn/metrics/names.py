@@ -25,6 +25,8 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _UNSAFE = re.compile(r"[^\w.=+-]")
 _HOW = "write NAME, NAME[setting=value,setting=value] or either with @SUBSET, such as two_nn[discard=0.8]@no_sink"
+Kernel: TypeAlias = Callable[..., Any]
+_TRIAL_POINTS, _TRIAL_DIMENSIONS = 64, 3
 
 
 class ParsedName(NamedTuple):
@@ -126,10 +128,6 @@ def _value(text: str, name: str) -> Any:
     if _WORD.fullmatch(text):
         return text
     raise ValueError(f"expected the value of a setting to be a number, true, false or a word, got {text!r} in {name!r}")
-
-
-Kernel: TypeAlias = Callable[..., Any]
-_TRIAL_POINTS, _TRIAL_DIMENSIONS = 64, 3
 
 
 def checked(metric: str, kernel: Kernel, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

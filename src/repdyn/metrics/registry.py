@@ -26,6 +26,8 @@ ENTRY_POINTS = "repdyn.metrics"
 ALL = "all"
 """Stands for every metric that the probe allows."""
 _NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+MetricLike: TypeAlias = str | Metric
+DEFAULT_METRICS = ("anisotropy", "two_nn")
 
 
 class Registry(Mapping[str, Metric]):
@@ -127,10 +129,6 @@ def metric_info(name: str) -> Metric:
 
 def _unavailable(*inputs: object, **settings: object) -> Tensor:
     raise RuntimeError("expected the kernel of a registered metric, got a stored name alone; install its package")
-
-
-MetricLike: TypeAlias = str | Metric
-DEFAULT_METRICS = ("anisotropy", "two_nn")
 
 
 def resolve(

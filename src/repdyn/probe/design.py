@@ -25,6 +25,19 @@ MAX_VECTORS = BATCH_VECTORS
 the variation between its windows."""
 TOKENS_PER_VECTOR = 1.25
 """Least number of text tokens per vector, since ``no_sink`` excludes special tokens and first positions."""
+SUBSETS = ("all", "no_sink")
+"""The token subsets that every probe of tokens has."""
+NO_MASSIVE = "no_massive"
+"""The subset without vectors of massive norm, which is selected at each layer separately."""
+LAST_TOKEN = "last_token"
+WINDOW_MEAN = "window_mean"
+DIFFERENCES = "differences"
+VIEWS = (LAST_TOKEN, WINDOW_MEAN, DIFFERENCES)
+"""The views that select or combine tokens by their position in a window."""
+NORMED = ".normed"
+CLASSES = ("function", "content", "frequent", "rare")
+CLASS_OPTIONS = ("words", "none", *CLASSES)
+"""Values of the option ``classes``: all classes, none, or some by name."""
 
 
 @dataclass(frozen=True)
@@ -176,18 +189,6 @@ def design_from_rule(rule: Mapping[str, Any]) -> Design:
     return Design(rule["design"], **fields)
 
 
-SUBSETS = ("all", "no_sink")
-"""The token subsets that every probe of tokens has."""
-NO_MASSIVE = "no_massive"
-"""The subset without vectors of massive norm, which is selected at each layer separately."""
-LAST_TOKEN = "last_token"
-WINDOW_MEAN = "window_mean"
-DIFFERENCES = "differences"
-VIEWS = (LAST_TOKEN, WINDOW_MEAN, DIFFERENCES)
-"""The views that select or combine tokens by their position in a window."""
-NORMED = ".normed"
-
-
 class View(NamedTuple):
     """A selection of vectors from each window, with or without the model's final norm.
 
@@ -219,11 +220,6 @@ def view_of(subset: str) -> View:
     (View(vectors='no_sink', normed=False), True)
     """
     return View(subset.removesuffix(NORMED), subset.endswith(NORMED))
-
-
-CLASSES = ("function", "content", "frequent", "rare")
-CLASS_OPTIONS = ("words", "none", *CLASSES)
-"""Values of the option ``classes``: all classes, none, or some by name."""
 
 
 def class_names(requested: str | Sequence[str]) -> tuple[str, ...]:

@@ -60,6 +60,13 @@ _CLITICS = frozenset({"s", "m", "re", "ve", "ll", "d"})
 
 FUNCTION_WORDS = frozenset(word for words in _CLASSES.values() for word in words.split())
 """In lower case, with straight apostrophes."""
+NO_WORD = -1
+FREQUENT, RARE = 0.5, 0.9
+_APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
+_LETTER = r"[^\W\d_]"
+# Possessive quantifiers, so that backtracking does not match the first letters of "abc1" as a word.
+_WORD = re.compile(rf"(?<!\w){_LETTER}++(?:['{_APOSTROPHE}]{_LETTER}++)*+(?!\w)")
+_INT64_MAX = np.iinfo(np.int64).max
 
 
 def is_function_word(word: str) -> bool:
@@ -70,15 +77,6 @@ def is_function_word(word: str) -> bool:
     """
     stem, _, clitic = word.partition("'")
     return word in FUNCTION_WORDS or (stem in FUNCTION_WORDS and clitic in _CLITICS)
-
-
-NO_WORD = -1
-FREQUENT, RARE = 0.5, 0.9
-_APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
-_LETTER = r"[^\W\d_]"
-# Possessive quantifiers, so that backtracking does not match the first letters of "abc1" as a word.
-_WORD = re.compile(rf"(?<!\w){_LETTER}++(?:['{_APOSTROPHE}]{_LETTER}++)*+(?!\w)")
-_INT64_MAX = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ _OPPOSITE: dict[Verdict, Verdict] = {
     "not shown": "shown",
     "cannot be judged": "cannot be judged",
 }
+_LEAST_CHECKPOINTS = 5
 
 
 class BaseCriterion(ABC):
@@ -262,9 +263,6 @@ class Valley(Peak):
     """A valley of the profile over depth: as :class:`Peak`, with the lowest block, which the others exceed."""
 
     sign: ClassVar[int] = -1
-
-
-_LEAST_CHECKPOINTS = 5
 
 
 @dataclass(frozen=True)

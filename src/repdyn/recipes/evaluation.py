@@ -24,6 +24,14 @@ from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import is_measured, known_runs, select
 from repdyn.text.source import load_corpus
 
+Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
+REPRODUCED: dict[Verdict, Reproduced] = {
+    "shown": "reproduced",
+    "not shown": "not reproduced",
+    "cannot be judged": "cannot be judged",
+}
+"""The outcome of a published value, by the verdict on its criterion."""
+
 
 def probe_of(store: Store, rows: pd.DataFrame) -> Probe | None:
     """Return the probe of the rows of one probe; None if the store has no copy of it."""
@@ -101,15 +109,6 @@ def _name_of_text(source: str) -> str:
         return load_corpus(source).name
     except FileNotFoundError:
         return source
-
-
-Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
-REPRODUCED: dict[Verdict, Reproduced] = {
-    "shown": "reproduced",
-    "not shown": "not reproduced",
-    "cannot be judged": "cannot be judged",
-}
-"""The outcome of a published value, by the verdict on its criterion."""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ _AGAINST = {
     "parameters": "parameters",
     "width": "width of the layers",
 }
+_GUIDE_COLOUR = "#999999"
 
 
 def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured]) -> Figure | None:
@@ -155,9 +156,6 @@ def _name(metric: str) -> str:
     text = f"{metric_title(base)} ({metric_unit(base)})"
     tokens = "" if subset in {"", "all"} else f", {short_subset_title(subset)}"
     return textwrap.fill(f"{text}{tokens}", _LABEL_WIDTH)
-
-
-_GUIDE_COLOUR = "#999999"
 
 
 def lines_of(criterion: Criterion, metric: str, models: Sequence[Measured], colours: Mapping[str, str]) -> list[Line]:

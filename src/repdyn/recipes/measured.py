@@ -30,6 +30,9 @@ Step: TypeAlias = Literal["first", "last"]
 """A measured step."""
 Layers: TypeAlias = Literal["mean", "last", "lowest", "highest"]
 """Which blocks make up the value of a step: their mean, the last one, or the one with the lowest or highest value."""
+QUANTILES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+"""Ends of an interval over draws."""
+_N_DRAWS = 4000
 
 
 class NotMeasuredError(Exception):
@@ -176,11 +179,6 @@ def _summary(blocks: Sequence[Estimate], layers: Layers) -> Estimate:
     if layers in {"lowest", "highest"}:
         return (min if layers == "lowest" else max)(blocks, key=lambda block: block.value)
     return mean_estimate(blocks)
-
-
-QUANTILES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-"""Ends of an interval over draws."""
-_N_DRAWS = 4000
 
 
 def redrawn(estimates: Sequence[Estimate]) -> np.ndarray:

@@ -37,6 +37,24 @@ _CLOUD_KEYS = ("design", "text", "sequence_length", "max_vectors", "control")
 _PUBLISHED_KEYS = ("claim", "source", "models", "metric", "criterion", "not_run", "points")
 _PAPER = re.compile(r"\d{4}\.\d{4,5}")
 _JUDGED_BY = Literal["intervals", "values"]
+Criterion: TypeAlias = (
+    PublishedFinding | Peak | Trend | Phases | Correlation | Halfway | Between | Scaling | Stages | Across | Control
+)
+KINDS: dict[str, type[Criterion]] = {
+    "finding": PublishedFinding,
+    "peak": Peak,
+    "valley": Valley,
+    "trend": Trend,
+    "phases": Phases,
+    "correlation": Correlation,
+    "halfway": Halfway,
+    "between": Between,
+    "scaling": Scaling,
+    "stages": Stages,
+    "across": Across,
+    "control": Control,
+}
+"""The kinds of criteria, by the name that a recipe gives them."""
 
 
 @dataclass(frozen=True)
@@ -251,26 +269,6 @@ def _date(entry: Entry) -> date:
     if not isinstance(value, date):
         raise entry.error("the date of the criteria under stated", value, "write it as 2026-11-23")
     return value
-
-
-Criterion: TypeAlias = (
-    PublishedFinding | Peak | Trend | Phases | Correlation | Halfway | Between | Scaling | Stages | Across | Control
-)
-KINDS: dict[str, type[Criterion]] = {
-    "finding": PublishedFinding,
-    "peak": Peak,
-    "valley": Valley,
-    "trend": Trend,
-    "phases": Phases,
-    "correlation": Correlation,
-    "halfway": Halfway,
-    "between": Between,
-    "scaling": Scaling,
-    "stages": Stages,
-    "across": Across,
-    "control": Control,
-}
-"""The kinds of criteria, by the name that a recipe gives them."""
 
 
 def typed(entry: Entry, key: str, value: Any, hint: Any) -> Any:

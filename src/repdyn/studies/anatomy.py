@@ -37,6 +37,7 @@ from repdyn.tables.style import of_stack
 
 PAIR = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
 """One word differs, and another changes its meaning."""
+_MAX_PAIRS = 5
 
 
 class AnatomyStudy(Study):
@@ -133,13 +134,9 @@ def _add_trajectories(
 STUDY = AnatomyStudy
 
 
-_MAX_PAIRS = 5
-
-
 def print_tables(overview: pd.DataFrame, distributions: pd.DataFrame) -> None:
     """Print a row for each table and quantity, and what was left out."""
-    columns = [("table", "{table}"), ("quantity", "{quantity}"), ("mean", "{mean:.3f}"), ("5 %", "{q05:.3f}")]
-    columns += [("median", "{median:.3f}"), ("95 %", "{q95:.3f}"), ("min", "{min:.3f}"), ("max", "{max:.3f}")]
+    columns = "table | quantity | mean:.3f | 5 %={q05:.3f} | median:.3f | 95 %={q95:.3f} | min:.3f | max:.3f"
     print_table(distributions, columns)
     for row in overview.to_dict("records"):
         left_out = f"; left out: {row['left_out']}" if row["left_out"] else ""
@@ -193,5 +190,5 @@ def print_positions(
 def print_depth(stack: str | None, table: pd.DataFrame) -> None:
     """Print means over the tokens of a sentence, layer by layer."""
     means = table.pivot_table(index="layer", values=["norm", "step", "cosine"]).reset_index()
-    columns = [("layer" if stack is None else f"{stack} layer", "{layer:.0f}"), ("|h|", "{norm:.3f}")]
-    print_table(means, [*columns, ("step", "{step:.3f}"), ("cosine with next", "{cosine:.3f}")])
+    layer = "layer" if stack is None else f"{stack} layer"
+    print_table(means, f"{layer}={{layer:.0f}} | |h|={{norm:.3f}} | step:.3f | cosine with next={{cosine:.3f}}")

@@ -45,6 +45,8 @@ _MAX_BINS = 120
 # the tails hold single rows, which would squeeze everything else
 _SHOWN_QUANTILES = (0.0005, 0.9995)
 _FEW = 12
+_GREY = "0.72"
+_MAX_NAMED = 7
 
 
 @styled
@@ -198,10 +200,6 @@ def _draw_rotation(above: Axes, below: Axes, rotation: Rotation, n: int) -> None
     below.set_xlabel("position")
     for panel in (above, below):
         panel.set_xlim(0, n)
-
-
-_GREY = "0.72"
-_MAX_NAMED = 7
 
 
 class _Label(NamedTuple):

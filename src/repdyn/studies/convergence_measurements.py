@@ -28,6 +28,10 @@ LEVEL = 0.95
 
 # bounds the memory of one chunk of resamples
 _MAX_CELLS = 1 << 22
+THRESHOLD = 0.05
+"""Adjusted p-values below it are reported as significant."""
+MIN_CHECKPOINTS = 4
+"""With three points, ranks agree perfectly in a third of all cases."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,16 +93,10 @@ def resample_profiles(samples: Sequence[SequenceSums], n_resamples: int, seed: i
     return [np.concatenate(profiles) for profiles in resampled]
 
 
-def percentile_interval(values: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of the middle ``level`` of resampled values, (n_resamples, ...); NaN are ignored."""
-    if not 0 < level < 1:
-        raise ValueError(f"expected a level between 0 and 1, got {level}")
-    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
+def percentile_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of the middle 95 % of resampled values, (n_resamples, ...); NaN are ignored."""
+    low, high = np.nanquantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return low, high
-
-
-THRESHOLD = 0.05
-"""Adjusted p-values below it are reported as significant."""
 
 
 def paired_gap(first: SequenceSums, second: SequenceSums) -> pd.DataFrame:
@@ -373,10 +371,6 @@ def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
     return found
 
 
-MIN_CHECKPOINTS = 4
-"""With three points, ranks agree perfectly in a third of all cases."""
-
-
 def middle_rate(alignment: np.ndarray) -> float:
     """Return the mean of the gradient over the middle third of the steps, at least one of them.
 
@@ -397,14 +391,14 @@ SUMMARIES: dict[str, Callable[[np.ndarray], float]] = {
 """Scalar summaries of a profile A_0 ... A_L, (L + 1,)."""
 
 
-def summaries_with_loss(rows: pd.DataFrame, subset: str = "all") -> pd.DataFrame:
+def summaries_with_loss(rows: pd.DataFrame) -> pd.DataFrame:
     """Return each summary of the alignment profile and the loss, at every step that has both.
 
     Returns:
         Index step, ascending; columns those of :data:`SUMMARIES`, and "loss". Steps at which a layer has no value are
         left out.
     """
-    profiles = grid(measurements(rows), "alignment", subset).dropna(axis="columns")
+    profiles = grid(measurements(rows), "alignment", "all").dropna(axis="columns")
     loss = loss_of_run(rows).values
     steps = [step for step in profiles.columns if step in loss.index]
     table = {name: [of(profiles[step].to_numpy(float)) for step in steps] for name, of in SUMMARIES.items()}

@@ -32,6 +32,20 @@ _QUANTILES = {
     **{"q75": 0.75, "q95": 0.95, "q99": 0.99, "max": 1.0},
 }
 _PAIRS_AT_ONCE = 1 << 22
+# rows of one tile of cosines: 64 MB in float32
+_TILE = 4096
+# pairs that are measured again in float64: those that rounding may put behind the k-th
+_FEWEST_CANDIDATES = 1 << 14
+QUANTITIES = ("norm", "distance", "dot", "cosine", "cosine with mean")
+TWIN = 0.99
+"""Cosine from which on two rows are twins: training that distinguishes their tokens leaves none."""
+TWINS = "with a twin"
+"""Reason for leaving rows out."""
+_N_BINS = 100
+UNUSED = re.compile(r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_special_token_\d+\|>|madeupword\d+")
+"""Names of tokens that vocabularies reserve: no text is ever encoded as them."""
+NO_TOKEN, UNUSED_TOKEN, NO_POSITION = "no token has them", "unused tokens", "before position 0"
+"""Reasons for leaving rows out."""
 
 
 class RowPairs(NamedTuple):
@@ -151,12 +165,6 @@ def components_for(cumulative: np.ndarray, shares: Iterable[float] = SHARES) -> 
     return {share: int(np.searchsorted(cumulative, share - 1e-12) + 1) for share in shares}
 
 
-# rows of one tile of cosines: 64 MB in float32
-_TILE = 4096
-# pairs that are measured again in float64: those that rounding may put behind the k-th
-_FEWEST_CANDIDATES = 1 << 14
-
-
 class ClosestPairs(NamedTuple):
     """The result of a search through all pairs."""
 
@@ -237,16 +245,6 @@ def _tiles(n_rows: int, n_columns: int, within: bool) -> Iterator[tuple[int, int
     for row in range(0, n_rows, _TILE):
         for column in range(row if within else 0, n_columns, _TILE):
             yield row, column
-
-
-QUANTITIES = ("norm", "distance", "dot", "cosine", "cosine with mean")
-
-TWIN = 0.99
-"""Cosine from which on two rows are twins: training that distinguishes their tokens leaves none."""
-TWINS = "with a twin"
-"""Reason for leaving rows out."""
-
-_N_BINS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,13 +368,6 @@ def start_cosine(words: EmbeddingTable, positions: EmbeddingTable, token: str | 
         return math.nan
     one, other = words.row(token), positions.row("0")
     return float(torch.dot(one, other) / (one.norm() * other.norm()))
-
-
-UNUSED = re.compile(r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_special_token_\d+\|>|madeupword\d+")
-"""Names of tokens that vocabularies reserve: no text is ever encoded as them."""
-
-NO_TOKEN, UNUSED_TOKEN, NO_POSITION = "no token has them", "unused tokens", "before position 0"
-"""Reasons for leaving rows out."""
 
 
 @dataclass(frozen=True, eq=False)

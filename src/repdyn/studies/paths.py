@@ -36,6 +36,9 @@ MIN_POSITIONS = 2 * (_MIN_WINDOW + _N_OFFSETS)
 """Fewer positions do not show where their order ends."""
 _NULL_DRAWS = 2000
 _NULL_QUANTILE = 0.99
+MASSIVE = 10.0
+"""Multiple of the median norm of all states from which on a token is left out of the common plane, which would
+otherwise show that token alone: trained decoders have a first token of hundreds of times the norm of the others."""
 
 
 def by_offset(matrix: np.ndarray) -> pd.DataFrame:
@@ -189,11 +192,6 @@ def find_order_end(rows: Tensor, *, seed: int = 0) -> int:
     if not len(unordered):
         return n
     return int(unordered[0]) + (_MIN_WINDOW if unordered[0] else 0)
-
-
-MASSIVE = 10.0
-"""Multiple of the median norm of all states from which on a token is left out of the common plane, which would
-otherwise show that token alone: trained decoders have a first token of hundreds of times the norm of the others."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,16 @@ BUILT_IN_GROUPS = Path(__file__).with_name("paraphrases.json")
 """12 groups of 5 sentences of the same meaning in words as different as possible."""
 BUILT_IN_CHANGES = Path(__file__).with_name("changes.json")
 """4 kinds of change of the same 12 sentences, so that the content of a sentence does not reveal the kind."""
+FIRST, MEAN, LAST = POOLINGS = "first token", "mean", "last token"
+"""The ways to make one vector of a sentence's tokens."""
+_BATCH_SENTENCES = 64
+SHARED_TOKENS = "tokens in common"
+"""In the column vector: the baseline without a model, the share of tokens that two sentences have in common."""
+_ROUNDING = 1e-5
+_BINS = np.linspace(-1, 1, 201)
+N_PERMUTATIONS = 2000
+ALL_KINDS = "all kinds"
+N_BOOTSTRAP = 2000
 
 
 def read_texts(path: Path, *columns: str) -> pd.DataFrame:
@@ -57,12 +67,6 @@ def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
         raise ValueError(f"expected at least 3 paragraphs in {source}, got {len(distinct)}; give a longer text")
     chosen = np.unique(np.linspace(0, len(distinct) - 1, min(n_texts, len(distinct))).round().astype(int))
     return corpus.name, [distinct[number] for number in chosen]
-
-
-FIRST, MEAN, LAST = POOLINGS = "first token", "mean", "last token"
-"""The ways to make one vector of a sentence's tokens."""
-
-_BATCH_SENTENCES = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,13 +131,6 @@ def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[i
         present[row, [columns[token] for token in tokens]] = 1
     sizes = np.maximum(np.sqrt(present.sum(1)), 1)
     return (present @ present.T) / np.outer(sizes, sizes)
-
-
-SHARED_TOKENS = "tokens in common"
-"""In the column vector: the baseline without a model, the share of tokens that two sentences have in common."""
-
-_ROUNDING = 1e-5
-_BINS = np.linspace(-1, 1, 201)
 
 
 def separation_table(
@@ -205,10 +202,6 @@ def _pair_cosines(one: SentenceVectors) -> np.ndarray:
     return values[~np.isnan(values)]
 
 
-N_PERMUTATIONS = 2000
-ALL_KINDS = "all kinds"
-
-
 def consistency(
     before: np.ndarray, after: np.ndarray, kinds: Sequence[str], sources: Sequence[str], *, seed: int = 0
 ) -> pd.DataFrame:
@@ -277,9 +270,6 @@ def _means(
         parts = [np.stack(part, axis=1) for part in (sums_in, counts_in, sums_out, counts_out)]
         sum_in, count_in, sum_out, count_out = (np.hstack([part, part.sum(1, keepdims=True)]) for part in parts)
         return sum_in / count_in, sum_out / count_out
-
-
-N_BOOTSTRAP = 2000
 
 
 def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> dict[str, float]:

@@ -153,18 +153,21 @@ def print_line(text: str) -> None:
     PrintableConsole().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_table(table: pd.DataFrame, columns: Sequence[tuple[str, str]], *, gap: int = 2) -> None:
-    """Print columns of a table, without lines."""
+def print_table(table: pd.DataFrame, columns: str, *, gap: int = 2) -> None:
+    """Print columns of a table, without lines.
+
+    Each is ``name``, ``name:format`` or ``heading=template``, such as ``95 %=[{low:.3f}, {high:.3f}]``, with " | "
+    between them. A cell is empty if one of its values is missing; a plain name is text, which may wrap.
+    """
     printed = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
-    for heading, template in columns:
-        is_text = template.strip("{}").isidentifier()
-        printed.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
-    fields = [[name for _, name, *_ in Formatter().parse(template) if name] for _, template in columns]
+    templates = []
+    for column in columns.split(" | "):
+        heading, _, template = column.partition("=") if "=" in column else (column.split(":")[0], "", f"{{{column}}}")
+        printed.add_column(heading, justify="left" if column.isidentifier() else "right", no_wrap=":" in column)
+        templates.append((template, [name for _, name, *_ in Formatter().parse(template) if name]))
     for row in table.to_dict("records"):
-        cells = zip(fields, columns, strict=True)
-        printed.add_row(
-            *(Text("" if pd.isna([row[n] for n in names]).any() else t.format(**row)) for names, (_, t) in cells)
-        )
+        is_known = {name: not pd.isna(value) for name, value in row.items()}
+        printed.add_row(*(Text(t.format(**row) if all(map(is_known.get, names)) else "") for t, names in templates))
     PrintableConsole().print(printed)
 
 

@@ -31,6 +31,10 @@ from repdyn.reading import (
 from repdyn.studies.study import text_probe
 
 CAPTURES = ("after_attention", "embeddings")
+CLASSES = ("function", "content")
+NEIGHBOURS = 10
+State: TypeAlias = Literal["block", "attention"]
+"""After a block (layer 0: what enters the first one), or after its attention."""
 
 
 class SentenceStates(NamedTuple):
@@ -161,10 +165,6 @@ def embedding_scale(model: PreTrainedModel, table: Tensor, ids: Sequence[int]) -
     return 1.0 if abs(scale - 1) < 1e-6 else scale
 
 
-CLASSES = ("function", "content")
-NEIGHBOURS = 10
-
-
 def measure_text(loaded: LoadedModel, options: argparse.Namespace) -> tuple[str, dict[str, pd.DataFrame]]:
     """Compare the words of a text with the vocabulary, and test whether its tokens move together.
 
@@ -284,10 +284,6 @@ def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[
     within = float(squares.sum() - n) / pairs_within if pairs_within else math.nan
     between = float(sums.sum(0).square().sum() - squares.sum()) / pairs_between if pairs_between else math.nan
     return within, between
-
-
-State: TypeAlias = Literal["block", "attention"]
-"""After a block (layer 0: what enters the first one), or after its attention."""
 
 
 class LayerVectors(NamedTuple):

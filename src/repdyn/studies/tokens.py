@@ -39,6 +39,14 @@ from repdyn.studies.token_measurements import (
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, of_stack, styled
 
+_MAX_LAYERS = 9
+STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
+_COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3]}
+_QUANTITIES = {"cosine": "cosine to the token's own embedding", "rank": "closer rows of the vocabulary (rank)"}
+# more cells than that leave no room for text
+_MAX_CELLS = 400
+_MAX_NAMED = 20
+
 
 class TokenStudy(Study):
     """The tokens of a sentence, and the words of a text, against the vocabulary."""
@@ -119,17 +127,14 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
 STUDY = TokenStudy
 
 
-_MAX_LAYERS = 9
-
-
 def print_sentence(name: str, table: pd.DataFrame, reasons: Iterable[str]) -> None:
     """Print the rank of each token's own embedding after some of the blocks, and missing states after attention."""
     blocks = select(table, state="block")
     layers = np.unique(np.linspace(0, blocks["layer"].nunique() - 1, _MAX_LAYERS).round().astype(int))
     ranks = blocks.pivot(index=["position", "token"], columns="layer", values="rank").iloc[:, layers]
-    columns = [(f"layer {layer}", f"{{layer {layer}:,}}") for layer in ranks.columns]
+    columns = ["token", *(f"layer {layer}:," for layer in ranks.columns)]
     print_title(f"{name}: rank of each token's own embedding among the input embeddings")
-    print_table(ranks.add_prefix("layer ").reset_index(), [("token", "{token}"), *columns])
+    print_table(ranks.add_prefix("layer ").reset_index(), " | ".join(columns))
     layers_of: dict[str, list[str]] = {}
     for reason in reasons:
         layers_of.setdefault(reason.partition(": ")[2], []).append(reason)
@@ -139,8 +144,7 @@ def print_sentence(name: str, table: pd.DataFrame, reasons: Iterable[str]) -> No
 
 def print_classes(name: str, table: pd.DataFrame) -> None:
     """Print mean cosine, median rank and share of rank 0 of each class, layer by layer of one stack."""
-    columns = [("layer", "{layer:d}"), ("state", "{state}"), ("class", "{class}"), ("tokens", "{tokens:,}")]
-    columns += [("cosine", "{cosine:.4f}"), ("median rank", "{rank:,.1f}"), ("rank 0", "{kept:.1%}")]
+    columns = "layer:d | state | class | tokens:, | cosine:.4f | median rank={rank:,.1f} | rank 0={kept:.1%}"
     print_title(name)
     print_table(table, columns)
 
@@ -165,14 +169,6 @@ def print_steps(table: pd.DataFrame) -> None:
         f"{table[c].min():.3f} to {table[c].max():.3f} (mean {table[c].mean():.3f})" for c in ("within", "between")
     ]
     print_line(f"mean cosine of two tokens' steps: of one sequence {ranges[0]}, of different sequences {ranges[1]}")
-
-
-STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
-_COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3]}
-_QUANTITIES = {"cosine": "cosine to the token's own embedding", "rank": "closer rows of the vocabulary (rank)"}
-# more cells than that leave no room for text
-_MAX_CELLS = 400
-_MAX_NAMED = 20
 
 
 @styled

@@ -38,6 +38,11 @@ CERTAINTY = 0.5
 """A token has a topic if that one is more likely than all others together."""
 N_PASSES = 10
 """Passes over the documents in the fit."""
+TABLE = "input embeddings"
+"""Name of the vocabulary as a layer, where each word counts once."""
+PRODUCTS = {"cosine": topic_gap.or_raise, "dot": topic_gap_dot.or_raise}
+N_CONTROLS = 10
+"""Other documents whose topics are assigned to each; fewer if there are fewer sequences."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,10 +224,6 @@ def _probe(ids: np.ndarray, topics: np.ndarray, tokenizer: PreTrainedTokenizerBa
     ).with_topics(np.where(is_special, -1, topics).ravel())
 
 
-TABLE = "input embeddings"
-"""Name of the vocabulary as a layer, where each word counts once."""
-
-
 class TopicMeasurements(NamedTuple):
     """The topic gaps of one stack of blocks."""
 
@@ -291,12 +292,6 @@ def _table_gaps(table: Tensor | str, ids: Tensor, topics: Tensor, seed: int) -> 
     counts.index_put_((place, topics[topics >= 0]), torch.tensor(1), accumulate=True)
     labels = counts.argmax(dim=1)
     return vector_gaps(table[words.to(table.device)], words, [labels, *permuted_topics(labels, N_CONTROLS, seed)])
-
-
-PRODUCTS = {"cosine": topic_gap.or_raise, "dot": topic_gap_dot.or_raise}
-
-N_CONTROLS = 10
-"""Other documents whose topics are assigned to each; fewer if there are fewer sequences."""
 
 
 def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
