@@ -20,8 +20,8 @@ import torch
 import yaml
 
 from repdyn import Probe, kernels, measure
+from repdyn.capture.capture import expect
 from repdyn.capture.prepared_model import prepare
-from repdyn.capture.trial import expect
 from repdyn.data.datamodule import TextDataModule
 from repdyn.measurement.memory import working_bytes
 from repdyn.metrics import DEFAULT_METRICS

@@ -34,10 +34,10 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 def command_line_reference() -> str:
     """Return a section in Markdown for every command and kind of study, with its help as it is printed."""
-    from repdyn.cli.study import KINDS
+    from repdyn.cli.main import STUDIES
 
-    commands = [["sweep"], ["study"], *(["study", kind] for kind in KINDS)]
-    commands += [[name] for name in ("report", "figures", "alerts", "export", "explore", "metrics")]
+    commands = [["sweep"], ["study"], *(["study", kind] for kind in STUDIES)]
+    commands += [[name] for name in ("report", "figures", "watch", "insights", "query", "export", "explore", "metrics")]
     return "\n".join(f"## repdyn {' '.join(words)}\n\n```text\n{help_of(words)}```\n" for words in commands)
 
 

@@ -43,16 +43,6 @@ def course(run, metric, values, *, error=NARROW, n_blocks=2, **given):
     return with_error(run(n_blocks=n_blocks, steps=tuple(values), **{metric: from_values}, **given), error)
 
 
-def by_block(run, metric, blocks, *, error=NARROW, **given):
-    """Each block with a course of its own: ``blocks`` by step."""
-    n_blocks = len(next(iter(blocks.values())))
-
-    def from_values(step, depth):
-        return blocks[step][round(depth * n_blocks) - 1] if depth else 1e6
-
-    return with_error(run(n_blocks=n_blocks, steps=tuple(blocks), **{metric: from_values}, **given), error)
-
-
 def warmed_up(frame, rates):
     """With the learning rate stored, by step."""
     scalars = [make_scalar(step, rate, "train/learning_rate") for step, rate in rates.items()]

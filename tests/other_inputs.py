@@ -14,8 +14,6 @@ from transformers import (
     CLIPConfig,
     CLIPModel,
     PreTrainedModel,
-    SwinConfig,
-    SwinModel,
     ViTConfig,
     ViTForImageClassification,
     Wav2Vec2Config,
@@ -55,12 +53,6 @@ def frames_of_samples(mask: Tensor) -> Tensor:
 def pairs() -> dict[str, Tensor]:
     mask = lengths_mask(12, OF_EACH)
     return {"input_ids": ids(12), "attention_mask": mask, "pixel_values": random(N_INPUTS, 3, 32, 32)}
-
-
-def swin() -> SwinModel:
-    return SwinModel(
-        SwinConfig(image_size=32, patch_size=2, embed_dim=8, depths=[1, 1, 1], num_heads=[1, 1, 1], window_size=4)
-    )
 
 
 def clip() -> CLIPModel:
@@ -159,14 +151,6 @@ FAMILIES = {
         slice(1, None),
         {None: without_first},
         {None: lambda output: output.hidden_states},
-    ),
-    "Swin": Family(
-        swin,
-        lambda: {"pixel_values": random(N_INPUTS, 3, 32, 32)},
-        None,
-        {None: whole},
-        {None: lambda output: output.hidden_states},
-        n_blocks={None: 3},
     ),
     "CLIP": Family(
         clip,

@@ -38,25 +38,7 @@ SCALES = {
 }
 
 
-def _with(value: float) -> Tensor:
-    points = torch.tensor([[1.0, 2], [3, 1], [0, 1], [2, 2], [5, 3]])
-    points[1, 1] = value
-    return points
-
-
-NUMBERS = _with(4.0)
-NO_NUMBERS = {
-    "nan": (_with(torch.nan), "the points contain NaN"),
-    "inf": (_with(torch.inf), "the points contain inf"),
-    "minus_inf": (_with(-torch.inf), "the points contain inf"),
-}
-UNDEFINED = {**NO_NUMBERS, "constant": (torch.ones(5, 2), "1 distinct of 5 points, at least 3 needed")}
-# of a single cloud, in which any coordinate may be zero
-UNDEFINED_ALONE = [
-    (torch.zeros(10, 4), "1 distinct of 10 points, at least 3 needed"),
-    (torch.full((10, 4), torch.nan), "the points contain NaN"),
-    (torch.full((10, 4), torch.inf), "the points contain inf"),
-]
+NUMBERS = torch.tensor([[1.0, 2], [3, 4], [0, 1], [2, 2], [5, 3]])
 # after which either cloud of a pair is as similar to the other as before
 INVARIANCES = {
     "translation": lambda x: x + torch.linspace(-5, 50, x.shape[1]),
@@ -65,11 +47,3 @@ INVARIANCES = {
     "scaling": lambda x: x * 3.7,
     "columns_of_zeros": lambda x: torch.nn.functional.pad(x, (3, 40)),
 }
-
-
-def permuted_columns(points: Tensor) -> Tensor:
-    return points[:, torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(0))]
-
-
-N_POINTS = "expected clouds of as many points, row by row of the same tokens, got 5 and 4; take both from one probe"
-DIMENSIONS = "expected points of one dimension, got 2 and 3; across dimensions take linear_cka or linearity"

@@ -18,7 +18,9 @@ from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.loading import Loading
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.cli.sweep import main
+from repdyn.cli import measure
+from repdyn.cli.main import command_line
+from repdyn.cli.main import main as repdyn_main
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.store import Store
 from repdyn.text.corpus import builtin_corpus
@@ -28,6 +30,23 @@ QUICK = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu")
 MEASURED = "download _, load _, forward _, kernels _ (_ of it in the kernels)"
 """A checkpoint's line, as :func:`lines` returns it."""
 Command = Callable[..., tuple[int, str, str]]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run ``repdyn sweep``; it ends with SystemExit and its status, 0 too."""
+    repdyn_main(["sweep", *arguments])
+    raise SystemExit(0)
+
+
+def options_of(*arguments: object) -> SweepOptions:
+    """Return the options that a command line stands for, which is not run."""
+    app = command_line(())
+    command, bound, _ = app.parse_args(["sweep", *map(str, arguments)], exit_on_error=False, print_error=False)
+    seen: list[SweepOptions] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(measure, "run_sweep", seen.append)
+        command(*bound.args, **bound.kwargs)
+    return seen[0]
 
 
 @pytest.fixture

@@ -7,16 +7,15 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cyclopts import App
+from sweeping import options_of
 from synthetic_runs import fill, make_failures, make_published
 
-from repdyn.checkpoints.options import SweepOptions
-from repdyn.cli import main as command
-from repdyn.cli import sweep as sweep_command
-from repdyn.cli.completion import all_parsers, complete_parser, completion_script
-from repdyn.cli.main import main
+from repdyn.cli.main import STUDIES, command_line, main
 from repdyn.metrics import METRICS
 from repdyn.utils.records import print_json
 
@@ -39,9 +38,12 @@ for line in sys.argv[2:]:
 """
 
 
-@pytest.fixture(scope="module")
-def parser():
-    return complete_parser(command._parser(), {name: module for name, (module, _) in command._OWN_PARSER.items()})
+def every_command(app: App, *words: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command and study."""
+    yield words
+    for name in app:
+        if not name.startswith("-"):
+            yield from every_command(app[name], *words, name)
 
 
 @pytest.fixture
@@ -69,19 +71,20 @@ def listed(capsys, *arguments: object):
     return strict(capsys.readouterr().out)
 
 
-def test_every_help_fits_80_columns_and_has_examples(parser, monkeypatch):
+def test_every_help_fits_80_columns_and_has_examples(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    for each in all_parsers(parser):
-        if each.prog == "repdyn study":
-            each = command.import_module("repdyn.cli.study").build_parser(each.prog)
-        shown = each.format_help()
-        assert not [line for line in shown.splitlines() if len(line) > 80], each.prog
-        assert f"examples:\n  {each.prog.split()[0]}" in shown or "examples:\n  # " in shown
+    commands = list(every_command(command_line()))
+    assert len(commands) == 1 + 13 + len(STUDIES)
+    for words in commands:
+        main([*words, "--help"])
+        shown = capsys.readouterr().out
+        assert not [line for line in shown.splitlines() if len(line) > 80], words
+        assert f"Examples:\n  repdyn {' '.join(words)}".rstrip() in shown, words
 
 
-def test_every_command_is_in_the_docs(parser):
-    names = {each.prog.split()[1] for each in all_parsers(parser) if " " in each.prog}
-    assert {"sweep", "study", "figures", "alerts"} <= names
+def test_every_command_is_in_the_docs():
+    names = {words[0] for words in every_command(command_line(())) if words}
+    assert {"sweep", "study", "figures", "insights"} <= names
     assert not [name for name in names if f"| `repdyn {name}` |" not in DOCUMENTED]
 
 
@@ -102,16 +105,16 @@ def test_help_and_dry_runs_wait_for_neither_models_nor_tables(hub, family, monke
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["figres"], "'figures'"),
-        (["swep"], "'sweep'"),
-        ([], "expected a command"),
+        (["figres"], '"figures"'),
+        (["swep"], '"sweep"'),
         (["figures", "STORE", "--run", "lab/a-7Om"], "'lab/a-70m'"),
         (["export", "STORE", "--wandb-onlne"], "--wandb-online"),
         (["export", "STORE", "--to", "comet"], "comet"),
         (["export", "STORE", "--wandb-online", "--to", "csv"], "--wandb-online"),
-        (["alerts"], "--print-rules"),
-        (["alerts", "STORE", "--rules", "none.yaml"], "none.yaml"),
-        (["alerts", "STORE", "--json", "--print-rules"], "not allowed"),
+        (["figures", "STORE", "--otput", "x"], "--output"),
+        (["insights"], "--print-rules"),
+        (["insights", "STORE", "--rules", "none.yaml"], "none.yaml"),
+        (["insights", "STORE", "--json", "--csv"], "both"),
         (["sweep", "gpt2", "--max-disk", "much"], "20GB"),
         (["sweep", "gpt2", "--shard", "9/8"], "I/N"),
         (["sweep", "gpt2", "--layers", "a=,b=c"], "stack=pattern"),
@@ -133,7 +136,7 @@ def test_a_mistake_is_one_line_that_says_what_was_meant(arguments, word, store, 
     assert "error: " in last
 
 
-@pytest.mark.parametrize("name", ["figures", "alerts", "insights", "report", "export"])
+@pytest.mark.parametrize("name", ["figures", "insights", "report", "export"])
 def test_a_folder_that_is_no_store_is_not_made(name, tmp_path, capsys):
     assert "nowhere" in refused(capsys, name, tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
@@ -143,23 +146,19 @@ def test_ctrl_c_is_status_130(monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_figures", interrupted)
+    monkeypatch.setattr("repdyn.store.find_store", interrupted)
     with pytest.raises(SystemExit, match="^130$"):
         main(["figures", "store"])
     assert capsys.readouterr().err == "stopped\n"
 
 
-def test_the_options_of_a_sweep_reach_it(monkeypatch):
-    """An option that the parser has and SweepOptions lacks would be ignored without a word."""
-    seen = []
-    monkeypatch.setattr(sweep_command, "run", lambda options, **_: seen.append(options) or 0)
-    monkeypatch.setattr(sweep_command, "leave", lambda status: None)
-    main(["sweep", "gpt2", "--max-disk", "1.5GB", "--shard", "2/3", "--no-loss", "--layers", "a=x.*,b=y.*"])
-    (options,) = seen
+def test_the_options_of_a_sweep_reach_it():
+    words = ["--max-disk", "1.5GB", "--shard", "2/3", "--no-loss", "--layers", "a=x.*,b=y.*", "--token-positions", "2:"]
+    options = options_of("gpt2", *words, "--metrics", "two_nn", "'anisotropy@no_sink'", "--store", "s3://bucket/a")
     assert (options.source, options.max_disk, options.loss) == ("gpt2", 1_500_000_000, False)
     assert (options.shard.index, options.shard.count, options.layers) == (2, 3, {"a": "x.*", "b": "y.*"})
-    known = set(vars(sweep_command.build_parser("repdyn sweep").parse_args([])))
-    assert known - set(SweepOptions.__dataclass_fields__) == {"list_suites", "dry_run", "json", "csv"}
+    assert (options.token_positions, options.store) == (slice(2, None), "s3://bucket/a")
+    assert list(options.metrics) == ["two_nn", "'anisotropy@no_sink'"]
 
 
 def test_numbers_that_json_does_not_have(capsys):
@@ -170,7 +169,7 @@ def test_numbers_that_json_does_not_have(capsys):
 
 
 def test_json_of_alerts_insights_and_metrics_is_documented(store, capsys):
-    (alerts,) = listed(capsys, "alerts", store.path)
+    (alerts,) = listed(capsys, "insights", store.path, "--alerts")
     assert (alerts["run"], alerts["steps"], len(alerts["alerts"])) == ("lab/a-70m", [0, 8], 7)
     (found,) = listed(capsys, "insights", store.path)
     assert found["statements"][0]["steps"] == [8]
@@ -181,12 +180,12 @@ def test_json_of_alerts_insights_and_metrics_is_documented(store, capsys):
 
 
 def test_alerts_by_rules_of_ones_own_and_their_status(store, tmp_path, capsys):
-    main(["alerts", "--print-rules"])
+    main(["insights", "--print-rules"])
     (tmp_path / "rules.yaml").write_text(capsys.readouterr().out.replace("0.9", "0.001"))
-    main(["alerts", str(store.path), "--rules", str(tmp_path / "rules.yaml")])
+    main(["insights", str(store.path), "--rules", str(tmp_path / "rules.yaml")])
     assert "0.001" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="^1$"):
-        main(["alerts", str(store.path), "--fail"])
+        main(["insights", str(store.path), "--fail"])
 
 
 def test_the_list_of_metrics_is_that_of_the_docs(capsys):
@@ -194,18 +193,35 @@ def test_the_list_of_metrics_is_that_of_the_docs(capsys):
     assert capsys.readouterr().out == (Path(__file__).parents[1] / "docs" / "all_metrics.md").read_text()
 
 
-def test_figures_of_a_store_of_failures_alone(tmp_path, capsys):
-    store = fill(tmp_path, make_failures(8, "gated"))
-    main(["figures", str(store.path)])
-    assert "step 8: gated" in capsys.readouterr().out
-    assert not (store.path / "figures").exists()
+def test_a_command_that_wrote_nothing_is_no_success(tmp_path, store, capsys):
+    failed = fill(tmp_path / "failed", make_failures(8, "gated"))
+    other = fill(tmp_path / "other", make_published("lab/b", steps=(0, 8), settings="{}"))
+    for stores in ([failed], [store, other]):
+        with pytest.raises(SystemExit, match="^1$"):
+            main(["figures", *(str(each.path) for each in stores), "-o", str(tmp_path / "out")])
+    out, err = capsys.readouterr()
+    assert "step 8: gated" in out
+    assert err.count("no figure was drawn") == 2
+    assert not (tmp_path / "out").exists()
 
 
-def test_a_reader_that_has_seen_enough_and_a_script_for_completion(parser):
+def test_watch_once_prints_a_line_for_each_run_though_a_link_leads_to_itself(tmp_path, store, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    (store.path / "loop").symlink_to("loop")
+    main(["watch", str(tmp_path), "--once"])
+    heading, line = capsys.readouterr().out.splitlines()
+    assert (heading.split()[0], line.split()[0], line.split()[2]) == ("run", "lab/a-70m", "8")
+
+
+def test_readers_that_have_seen_enough_full_streams_and_a_script_for_completion():
     """``repdyn metrics | head -1`` must end without a traceback; bash completes commands and options."""
-    script = f"{sys.executable} -m repdyn metrics --json | head -1\n{completion_script(parser, 'bash')}\n"
-    script += "COMP_WORDS=(repdyn alerts --pri); COMP_CWORD=2\n"
-    script += r"$(complete -p repdyn | sed 's/.*-F \([^ ]*\).*/\1/'); "
-    script += 'echo "${COMPREPLY[*]}"'
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=120)
-    assert (done.stdout.split(), done.stderr) == (["[", "--print-rules"], "")
+    lines = [
+        f'r() {{ {sys.executable} -m repdyn "$@"; }}',
+        "r metrics --json | head -1; echo ${PIPESTATUS[0]}",
+        "r figres 2>/dev/full; echo $?; r figres 2>&-; echo $?; r metrics --json 2>/dev/full >/dev/null; echo $?",
+        "r metrics --json 2>/dev/null >/dev/full; echo $?",
+        command_line().generate_completion(shell="bash"),
+        "COMP_WORDS=(repdyn insights --pri); COMP_CWORD=2; _repdyn; echo ${COMPREPLY[*]}",
+    ]
+    done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True, timeout=120)
+    assert (done.stdout.split(), done.stderr) == (["[", "0", "2", "2", "0", "1", "--print-rules"], "")

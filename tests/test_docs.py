@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import re
@@ -14,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclopts import CycloptsError
+
+from repdyn.cli.main import command_line
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,31 +55,19 @@ def python_blocks() -> Iterator[tuple[str, str]]:
 COMMANDS = list(commands())
 
 
-class Parsed(Exception):
-    """A command line was accepted."""
+@pytest.fixture(scope="module")
+def accepted():
+    """Return a function that says whether the command ``repdyn`` accepts some words, without running them."""
+    app = command_line()
 
+    def accepted(words: list[str]) -> bool:
+        try:
+            app.parse_args(words, exit_on_error=False, print_error=False)
+        except CycloptsError:
+            return False
+        return True
 
-@pytest.fixture
-def parse_only(monkeypatch):
-    """Run the command ``repdyn`` up to the point where its options are known."""
-    from repdyn.cli.main import main
-
-    original = argparse.ArgumentParser.parse_args
-
-    def run(words: list[str]) -> bool:
-        def parse(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
-            options = original(self, args, namespace)
-            if list(args or [])[-1:] == words[-1:]:
-                raise Parsed
-            return options
-
-        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
-        with pytest.raises((Parsed, SystemExit)) as stopped:
-            main(words)
-        # --help and --version exit with 0, a refused option with 2
-        return isinstance(stopped.value, Parsed) or stopped.value.code in {0, None}
-
-    return run
+    return accepted
 
 
 def shell_words(line: str) -> list[str]:
@@ -86,14 +76,14 @@ def shell_words(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("page", "line"), [c for c in COMMANDS if c[1].startswith("repdyn ")])
-def test_repdyn_commands_are_accepted(parse_only, page, line):
+def test_repdyn_commands_are_accepted(accepted, page, line):
     words = shell_words(line)[1:]
     only_named = all(word.isalpha() for word in words)
-    assert parse_only([*words, "--help"] if only_named else words)
+    assert accepted([*words, "--help"] if only_named else words)
 
 
 @pytest.mark.parametrize(("page", "line"), [c for c in COMMANDS if c[1].startswith("python ")])
-def test_python_commands_name_what_exists(parse_only, page, line):
+def test_python_commands_name_what_exists(accepted, page, line):
     script, *words = shell_words(line)[1:]
     if script == "-m":
         assert find_spec(words[0])
@@ -101,7 +91,7 @@ def test_python_commands_name_what_exists(parse_only, page, line):
             assert (ROOT / path).exists(), path
             assert not name or f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
     elif script == "analyze_checkpoints.py":
-        assert parse_only(["sweep", *(words or ["--help"])])
+        assert accepted(["sweep", *(words or ["--help"])])
     elif script == "train.py":
         configs = [word for before, word in pairwise(words) if before == "--config"]
         assert all((ROOT / config).exists() for config in configs)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from saved_models import MARKUP
 
-from repdyn.cli.explore import main
+from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.explorer import lens_tables, server, tables
 from repdyn.explorer.server import choose_checkpoints, launch
@@ -200,7 +200,7 @@ def served(monkeypatch):
 
 
 def test_it_serves_this_computer_alone_unless_told_otherwise(served, capsys):
-    main(["gpt2"])
+    main(["explore", "gpt2"])
     (options,) = served
     assert (options.host, options.port, options.max_tokens) == ("127.0.0.1", 7860, 128)
     assert not options.open

@@ -11,7 +11,7 @@ from scipy.stats import t as student_t
 from synthetic_families import PYTHIA, make_everything
 from synthetic_runs import SAMPLED, make_published, to_frame
 
-from repdyn.figures.comparison import ComparedRuns, comparison_figures, means_over_layers, profiles
+from repdyn.figures.comparison import ComparedRuns, means_over_layers, profiles
 from repdyn.figures.convergence import convergence
 from repdyn.figures.heatmaps import heads_heatmap, heatmap
 from repdyn.figures.overviews import depth_overview, steps_overview
@@ -112,11 +112,6 @@ def test_a_finished_model_has_profiles_alone(run):
         assert legend.get_title().get_text() == ""
 
 
-def test_mean_over_layers_of_unmeasured_metrics_is_an_error(run):
-    with pytest.raises(ValueError, match="^expected one of the metrics rank, got rows of anisotropy, two_nn; name one"):
-        mean_over_layers(run(steps=(0,)), ["rank"])
-
-
 def test_heatmap_shows_every_cell(run):
     steps = (0, 1, 100)
     frame = run(n_blocks=3, steps=steps, dimension=lambda step, depth: NAN if step == depth == 0 else step + depth)
@@ -133,11 +128,6 @@ def test_heatmap_shows_every_cell(run):
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1", "2", "3"]
     assert figure.get_suptitle().splitlines()[0].endswith("all tokens; hatched: none that compares")
     assert figure.axes[1].get_ylabel() == "dimension"
-
-
-def test_two_stacks_are_not_drawn_as_one(two_stacks, frame_of):
-    with pytest.raises(ValueError, match="^expected the rows of one stack of blocks, got 2: 'encoder', 'decoder'"):
-        all_figures(frame_of(two_stacks()))
 
 
 HEADS = "attention_topic_gap"
@@ -390,25 +380,6 @@ def test_means_against_tokens(several):
     assert figure.get_suptitle().splitlines()[0] == (
         "Mean over layers during training, 2 decoders; 2 with one checkpoint left out"
     )
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (
-            {"n_vectors": 2048},
-            "^expected runs that compare, got batches of different numbers of vectors: 4,096 (a), 2,048 (b); choose among them$",
-        ),
-        ({"settings": "{}"}, "different settings of two_nn"),
-    ],
-    ids=["vectors", "settings"],
-)
-def test_runs_that_do_not_compare_are_an_error(published, frame_of, other, message):
-    frame = frame_of(published("lab/a", steps=(0,)), published("lab/b", steps=(0,)))
-    for column, value in other.items():
-        frame.loc[(frame["run"] == "lab/b") & frame["layer"].notna(), column] = value
-    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
-        comparison_figures(frame)
 
 
 STEPS_OF_SEED_FIGURES = (0, 1, 8, 64)

@@ -27,11 +27,6 @@ from repdyn.store.scalars import EMBEDDING_NORM
 from repdyn.tables import effects
 from repdyn.tables.activation_fits import MIN_STEPS, activation_fits, fit_activations
 from repdyn.tables.continuity import (
-    AROUND,
-    MAX_BLOCK,
-    MAX_SHARE,
-    MIN_JUMP,
-    MIN_LOSSES,
     Jumps,
     losses_out_of_line,
     repeated_embeddings,
@@ -435,10 +430,6 @@ def test_an_end_is_out_of_line_only_where_it_explains_the_jump_of_another_step()
     assert sorted(steps_of(replaced(losses, dict.fromkeys((19000, 20000), 9.0)))) == []  # no other step jumps
 
 
-def test_the_numbers_are_those_of_the_documentation():
-    assert (MIN_JUMP, MIN_LOSSES, MAX_BLOCK, AROUND, MAX_SHARE) == (5.0, 9, 5, 11, 1 / 6)
-
-
 STEPS_OF_ACTIVATION_FITS = np.array([0, *(2**k for k in range(10)), *range(1000, 143_001, 1000)], float)
 
 
@@ -472,18 +463,6 @@ def test_known_parameters_are_found(name):
     assert fit.at(STEPS_OF_ACTIVATION_FITS) == pytest.approx(
         curve(STEPS_OF_ACTIVATION_FITS, *KNOWN[name]), rel=1e-5, abs=1e-5 * abs(KNOWN[name][0])
     )
-
-
-def test_the_peak_is_the_maximum_of_the_curve():
-    for name, known in KNOWN.items():
-        fit = fit_activations(STEPS_OF_ACTIVATION_FITS, curve(STEPS_OF_ACTIVATION_FITS, *known))
-        if known[0] < 0:
-            assert math.isnan(fit.peak_step)
-            continue
-        places = np.geomspace(1, 3e6, 20_000)
-        assert fit.peak_step == pytest.approx(places[fit.at(places).argmax()], rel=1e-2), name
-    late = fit_activations(STEPS_OF_ACTIVATION_FITS, curve(STEPS_OF_ACTIVATION_FITS, *KNOWN["no peak yet"]))
-    assert late.peak_step > STEPS_OF_ACTIVATION_FITS[-1]
 
 
 RANDOM = np.random.default_rng(5)

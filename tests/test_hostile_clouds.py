@@ -1,8 +1,5 @@
 """Both kernels against float64 oracles, on clouds that break careless ones, whatever the surroundings."""
 
-import doctest
-import importlib
-
 import pytest
 import torch
 from hostile import HOSTILE, naive_anisotropy, naive_two_nn
@@ -76,23 +73,6 @@ def test_a_users_medium_precision_does_not_matter(name):
     assert torch.get_float32_matmul_precision() == "medium"
 
 
-@pytest.mark.parametrize("kernel", [anisotropy, two_nn])
-def test_deterministic_and_global_random_state_untouched(kernel):
-    points = HOSTILE["gaussian"]()
-    before = torch.get_rng_state()
-    first = kernel(points)
-    assert kernel(points).item() == first.item()
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("kernel", [anisotropy, two_nn])
-@pytest.mark.parametrize("name", ["gaussian", "duplicates_20_percent", "sinks"])
-def test_points_are_left_as_they_were(kernel, name):
-    points = HOSTILE[name]()
-    kernel(points)
-    assert torch.equal(points, HOSTILE[name]())
-
-
 def _rotation(dim):
     return torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(9))).Q
 
@@ -113,8 +93,3 @@ INVARIANCES = {
 def test_invariances(kernel, change, name):
     points = HOSTILE[name]().double()
     assert kernel(INVARIANCES[change](points)).item() == pytest.approx(kernel(points).item(), rel=1e-8)
-
-
-@pytest.mark.parametrize("module", ["anisotropy", "cloud", "neighbours", "two_nn"])
-def test_examples_in_docstrings(module):
-    assert doctest.testmod(importlib.import_module(f"repdyn.kernels.{module}")).failed == 0

@@ -195,10 +195,6 @@ def test_a_layer_that_stands_out():
     )
 
 
-def test_a_smooth_profile_has_no_layer_that_stands_out():
-    assert "layer" not in kinds(described(make_rows()))
-
-
 def test_many_neighbours_in_the_own_window():
     shares = {"design": "dense", "own_window_excluded": False}
     rows = [

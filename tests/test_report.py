@@ -28,7 +28,7 @@ from synthetic_runs import (
     to_frame,
 )
 
-from repdyn.cli.report import main
+from repdyn.cli.main import main
 from repdyn.figures.axes import value_axis
 from repdyn.report import write_report
 from repdyn.report.figures import heatmap, means, profile
@@ -353,7 +353,7 @@ def test_seeds_are_one_line_with_a_band(stores, what, points):
 
 
 def asked(*arguments: str) -> None:
-    main([str(argument) for argument in arguments])
+    main(["report", *map(str, arguments)])
 
 
 @pytest.fixture

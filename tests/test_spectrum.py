@@ -50,16 +50,6 @@ def test_rank_me_is_that_of_the_source_up_to_its_constant(name):
     assert rank_me(points).item() == pytest.approx(published, rel=2e-6 * len(shares))
 
 
-@pytest.mark.parametrize("name", ["gaussian", "heavy_tail", "d_gt_n"])
-def test_rank_me_is_invariant(name):
-    points = HOSTILE[name]().double()
-    dim = points.shape[1]
-    rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q
-    padded = torch.nn.functional.pad(points, (3, 40))
-    for changed in (points * 7, points + 5, points @ rotation, points.flip(0), points.repeat(2, 1), padded):
-        assert rank_me(changed).item() == pytest.approx(rank_me(points).item(), rel=1e-8)
-
-
 @pytest.mark.parametrize("name", ["gaussian", "heavy_tail", "d_gt_n", "low_rank"])
 def test_rank_me_of_points_as_they_are(name):
     points = HOSTILE[name]().double() + 3
@@ -86,11 +76,6 @@ def test_one_decomposition_serves_all(monkeypatch):
     for kernel in (anisotropy.or_raise, participation_ratio.or_raise, effective_rank.or_raise):
         kernel(cloud)
     assert calls == [1]
-
-
-@pytest.mark.parametrize("kernel", [participation_ratio, effective_rank, rank_me])
-def test_undefined_is_nan(kernel):
-    assert kernel(torch.zeros(10, 4)).isnan()
 
 
 @pytest.mark.parametrize("kernel", [participation_ratio.or_raise, effective_rank.or_raise, rank_me.or_raise])

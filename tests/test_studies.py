@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -27,18 +25,16 @@ from repdyn import Probe
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
-from repdyn.cli import study as cli
-from repdyn.cli.main import main
-from repdyn.cli.study import KINDS
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.cli.main import STUDIES, main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.kernels import attention_topic_gap, topic_gap, topic_gap_dot
 from repdyn.kernels.vocabulary import Vocabulary
-from repdyn.reading import LoadedModel, add_model_options, causal_stacks, load_models
+from repdyn.reading import LoadedModel, causal_stacks, load_models
 from repdyn.studies import sentence_measurements
 from repdyn.studies.embedding_tables import cosine_matrix
 from repdyn.studies.sentence_measurements import ALL_KINDS, FIRST, LAST, MEAN, consistency, sentence_vectors, separation
-from repdyn.studies.study import Study, select
+from repdyn.studies.study import select
 from repdyn.studies.token_measurements import (
     LayerVectors,
     capture_sentence,
@@ -59,6 +55,7 @@ from repdyn.studies.topic_measurements import (
     measure_topics,
     shifted_topics,
 )
+from repdyn.utils.arguments import ModelOptions
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
 
@@ -74,59 +71,30 @@ def refused(capsys, *arguments) -> str:
     return capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.fixture
-def kind(monkeypatch):
-    """A study that takes the place of every other one, and records the models that it measures."""
-
-    class Recorder(Study):
-        help = "Help."
-        examples = "examples:\n  one"
-        measured: ClassVar[list[str]] = []
-
-        @classmethod
-        def add_options(cls, parser):
-            parser.add_argument("--resamples")
-
-        def measure(self, loaded):
-            self.measured.append(loaded.name)
-
-    monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(STUDY=Recorder))
-    monkeypatch.setattr(
-        "repdyn.studies.study.load_models", lambda options: [SimpleNamespace(name=name) for name in options.models]
-    )
-    return Recorder
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_help_of_a_kind(name, capsys):
-    assert ended(name, "--help") == 0
+@pytest.mark.parametrize("name", STUDIES)
+def test_help_of_a_study(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["study", name, "--help"])
     text = capsys.readouterr().out
-    assert text.startswith(f"usage: repdyn study {name} ")
-    assert f"examples:\n  repdyn study {name} " in text
-    assert "-o FOLDER" in text
+    assert text.startswith(f"Usage: repdyn study {name} ")
+    assert f"Examples:\n  repdyn study {name} " in text
+    assert "--output -o" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        (["convergance"], "expected a kind of study, got 'convergance'; did you mean 'convergence'?"),
-        (["token", "gpt2"], "expected a kind of study, got 'token'; did you mean 'tokens'?"),
-        (["xyz"], "expected a kind of study, got 'xyz'; there are convergence, tokens, topics, anatomy, sentences"),
-        ([], "expected a kind of study, got none; there are convergence, tokens, topics, anatomy, sentences"),
-    ],
-    ids=["near", "nearer", "far", "none"],
-)
-def test_a_mistyped_kind_says_what_was_meant(typed, message, capsys):
-    assert refused(capsys, *typed) == f"repdyn study: error: {message}"
+@pytest.mark.parametrize(("typed", "word"), [(["convergance"], '"convergence"'), (["token", "gpt2"], '"tokens"')])
+def test_a_mistyped_study_says_what_was_meant(typed, word, capsys):
+    assert word in refused(capsys, *typed)
 
 
-@pytest.mark.parametrize("failure", [ValueError, OSError, CheckpointError, SweepStoppedError])
-def test_every_failure_is_one_line(failure, kind, capsys):
-    def finish(_):
+@pytest.mark.parametrize(("failure", "status"), [(ValueError, 2), (OSError, 1), (CheckpointError, 1)])
+def test_every_failure_is_one_line(failure, status, capsys, monkeypatch):
+    def fail(*_):
         raise failure("expected a model, got https://user:secret@host")
 
-    kind.finish = finish
-    assert refused(capsys, "topics", "a", "-o", "out") == "error: expected a model, got https://host"
+    monkeypatch.setattr("repdyn.studies.study.load_models", fail)
+    assert ended("tokens", "a", "-o", "out") == status
+    assert capsys.readouterr().err == "error: expected a model, got https://host\n"
 
 
 @pytest.fixture(autouse=True)
@@ -134,14 +102,12 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
 
 
-def options(*given, fewest=1) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_model_options(parser, fewest=fewest)
-    return parser.parse_args([*map(str, given), "-o", "out"])
+def options(*models, **loading) -> SimpleNamespace:
+    return SimpleNamespace(models=[*map(str, models)], **vars(ModelOptions(**loading)))
 
 
-def names(*given) -> list[str]:
-    return [subject.name for subject in load_models(options(*given))]
+def names(*models, **loading) -> list[str]:
+    return [subject.name for subject in load_models(options(*models, **loading))]
 
 
 def test_a_folder(save_model):
@@ -180,7 +146,7 @@ def run_folder(save_model, tmp_path):
 
 
 def test_checkpoints_of_a_run(run_folder):
-    assert names(run_folder, "--revisions", "step0,step16") == ["run@step0", "run@step16"]
+    assert names(run_folder, revisions=("step0", "step16")) == ["run@step0", "run@step16"]
 
 
 def grouped(n_groups=8, n_each=4, dim=20, spread=1.0, seed=0) -> tuple[np.ndarray, list[int]]:

@@ -103,154 +103,41 @@ ITEM = "  - {repository: me/m, step: 0}"
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("lines", "word"),
     [
-        (
-            ["name: m", "repository: me/m", "revision: x"],
-            "expected keys among name, for, repository, revisions, subfolders, commits, checkpoints, branch, "
-            "tokens_per_step, expected, tokenizer, run, checked_against, unverified in FILE, model 1, got 'revision'; "
-            "did you mean 'revisions'?",
-        ),
-        (
-            ["name: m", "checkpoints:", "  - {repository: me/m, steps: 0}"],
-            "expected keys among for, repository, revision, subfolder, step, tokens, stage in FILE, model 1, "
-            "checkpoint 1, got 'steps'; did you mean 'step'?",
-        ),
-        (["name: m", "checkpoints:", "  - me/m"], "expected a mapping with keys among for, repository,"),
-        (
-            ["name: m", "repository: me/m"],
-            "expected one of revisions, subfolders, commits, checkpoints in FILE, model 1, got",
-        ),
-        (
-            ["name: m", "repository: me/m", PATTERN, "subfolders: 'step(?P<step>\\d+)'"],
-            "got 'revisions, subfolders'; keep one",
-        ),
-        (
-            ["name: m", "repository: me/m", PATTERN, "branch: other"],
-            "expected the key branch only next to commits in FILE, model 1, got 'other'; remove it",
-        ),
-        (
-            ["name: m", "repository: me/m", "commits: 'Save (?P<number>\\d+)'"],
-            "got number; write the step as (?P<step>\\d+) (commits in FILE, model 1)",
-        ),
-        (
-            ["name: m", "repository: me/m", PATTERN, "checked_against: the card"],
-            "expected an address under checked_against in FILE, model 1, got 'the card'; begin it with https://",
-        ),
-        (["repository: me/m", PATTERN], "expected the key name in FILE, model 1, got None; add it"),
-        (["name: m", PATTERN], "expected the key repository in FILE, model 1, got None; add it"),
-        (
-            ["name: a/b", "repository: me/m", PATTERN],
-            "expected a name of letters, digits and . _ + - in FILE, model 1,",
-        ),
-        (
-            ["name: m", "repository: me/m", "revisions: step(?P<stp>.*)"],
-            "got stp; write the step as (?P<step>\\d+) (revisions in FILE, model 1)",
-        ),
-        (
-            ["name: m", "repository: me/m", "checkpoints:", ITEM],
-            "expected neither repository nor expected next to checkpoints in FILE, model 1, got ['repository']; move it "
-            "to the items",
-        ),
-        (["name: m", "checkpoints: []"], "expected a list under checkpoints in FILE, model 1, got []; begin each item"),
+        (["name: m", "repository: me/m", "revision: x"], "did you mean 'revisions'"),
+        (["name: m", "checkpoints:", "  - {repository: me/m, steps: 0}"], "checkpoint 1, got 'steps'"),
+        (["name: m", "checkpoints:", "  - me/m"], "expected a mapping"),
+        (["name: m", "repository: me/m"], "expected one of revisions"),
+        (["name: m", "repository: me/m", PATTERN, "subfolders: 'step(?P<step>\\d+)'"], "keep one"),
+        (["name: m", "repository: me/m", "revisions: step(?P<stp>.*)"], "got stp"),
+        (["repository: me/m", PATTERN], "the key name"),
+        (["name: a/b", "repository: me/m", PATTERN], "expected a name"),
         (
             ["name: m", "checkpoints:", ITEM, "  - {repository: me/n, step: 0}", "run: m"],
-            "expected one checkpoint for each step in FILE, model 1, got 'me/m@main and me/n@main for 0'; describe two",
+            "one checkpoint for each step",
         ),
-        (
-            ["name: m", "checkpoints:", ITEM, "  - {repository: me/n, step: 1}"],
-            "expected the key run for checkpoints of several repositories in FILE, model 1, got 'none'; name the run",
-        ),
-        (
-            ["name: m", "checkpoints:", "  - {repository: me/m}"],
-            "expected the key step in FILE, model 1, checkpoint 1,",
-        ),
-        (
-            ["name: m", "checkpoints:", "  - {repository: me/m, step: 0, tokens: many}"],
-            "expected a whole number such as 1000, 240k, 1.5T as tokens in FILE, model 1, checkpoint 1, got 'many'",
-        ),
-        (
-            ["name: 'm-{siez}'", "for: {size: [1]}", "repository: me/m", PATTERN],
-            "expected placeholders in name that are listed under for in FILE, model 1, got 'siez'; did you mean 'size'?",
-        ),
-        (
-            ["name: 'm-{size}'", "repository: me/m", PATTERN],
-            "in name that are listed under for in FILE, model 1, got 'size'; known: none",
-        ),
-        (
-            ["name: m", "for: 1", "repository: me/m", PATTERN],
-            "expected a mapping of names to lists under for in FILE,",
-        ),
-        (
-            ["name: m", "for: [1]", "repository: me/m", PATTERN],
-            "expected mappings of names to values in the list under for in FILE, model 1, got 1; write",
-        ),
-        (
-            ["name: m", "for: []", "repository: me/m", PATTERN],
-            "expected a list under for in FILE, model 1, got []",
-        ),
-        (
-            ["name: m", "for: {size: 7}", "repository: me/m", PATTERN],
-            "expected a list under size in FILE, model 1, for,",
-        ),
-        (
-            ["name: 'm-{size}'", "for: {size: [1.4]}", "repository: me/m", PATTERN],
-            "expected a string or an integer under size in FILE, model 1, for, got 1.4; put it in quotes",
-        ),
-        (
-            ["name: m", "repository: yes", PATTERN],
-            "expected a string or an integer under repository in FILE, model 1, got",
-        ),
-        (
-            ["name: m", "repository: me/m", PATTERN, "expected: ['0..10:3']"],
-            "expected a range first..last:step that reaches its last value in FILE, model 1, got '0..10:3'; check its",
-        ),
-        (
-            ["name: m", "repository: me/m", PATTERN, "expected: [one]"],
-            "expected a whole number such as 1000, 240k, 1.5T as step in FILE, model 1, got 'one'",
-        ),
-        (
-            ["name: m", "repository: me/m", PATTERN, "tokens_per_step: 0"],
-            "expected tokens_per_step of at least 1 in FILE, model 1, got 0; omit it if it is unknown",
-        ),
-        (
-            ["name: m", "for: {size: [1, 2]}", "repository: 'me/{size}'", PATTERN],
-            "expected a different name for each model in FILE, got 'm' twice; set the key name",
-        ),
-        (
-            ["name: 'm{size}'", "for: {size: [1, 2]}", "repository: me/m", PATTERN],
-            "expected a different run for each model in FILE, got 'me/m' twice; set the key run",
-        ),
+        (["name: m", "checkpoints:", "  - {repository: me/m, step: 0, tokens: many}"], "got 'many'"),
+        (["name: 'm-{siez}'", "for: {size: [1]}", "repository: me/m", PATTERN], "did you mean 'size'"),
+        (["name: 'm-{size}'", "for: {size: [1.4]}", "repository: me/m", PATTERN], "put it in quotes"),
+        (["name: m", "repository: me/m", PATTERN, "expected: ['0..10:3']"], "reaches its last value"),
+        (["name: m", "repository: me/m", PATTERN, "tokens_per_step: 0"], "tokens_per_step"),
+        (["name: m", "for: {size: [1, 2]}", "repository: 'me/{size}'", PATTERN], "a different name for each model"),
+        (["name: 'm{size}'", "for: {size: [1, 2]}", "repository: me/m", PATTERN], "a different run for each model"),
     ],
-    ids=lambda value: None if isinstance(value, list) else value[-40:],
 )
-def test_errors_name_file_and_entry(write, lines, message):
+def test_errors_name_file_and_entry(write, lines, word):
     path = write(*lines)
-    with pytest.raises(ValueError, match=re.escape(message.replace("FILE", str(path)))):
+    with pytest.raises(ValueError, match=re.escape(word)) as error:
         read_suite(path)
+    assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "",
-            "expected a mapping with keys among title, card, models, known_faults in FILE, got None; see docs/suites.md",
-        ),
-        (
-            "titel: x",
-            "expected keys among title, card, models, known_faults in FILE, got 'titel'; did you mean 'title'?",
-        ),
-        ("title: x\ncard: y", "expected a list under models in FILE, got None; begin each item with a dash"),
-        ("card: y\nmodels: [{name: m, repository: a/b, revisions: '(?P<step>.*)'}]", "expected the key title in FILE,"),
-        ("title: [", "expected YAML in FILE, got something that does not parse: while parsing"),
-        ("title: !!python/name:os.system", "expected YAML in FILE, got something that does not parse: could not"),
-    ],
-)
-def test_invalid_files(tmp_path, text, message):
+@pytest.mark.parametrize("text", ["", "titel: x", "title: x\ncard: y", "title: [", "title: !!python/name:os.system"])
+def test_invalid_files(tmp_path, text):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=re.escape(message.replace("FILE", str(path)))):
+    with pytest.raises(ValueError, match=re.escape(f"in {path}, got")):
         read_suite(path)
 
 
@@ -275,42 +162,18 @@ def test_known_faults(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("fault", "word"),
     [
-        (
-            "models: [m-c], steps: [1], kind: mixed, what: x, report: https://a",
-            "expected models of this suite, or patterns of their",
-        ),
-        (
-            "models: [m-a], steps: [10], kind: mixed, what: x, report: https://a",
-            "expected steps of m-a in FILE, known fault 1, got",
-        ),
-        (
-            "models: [m-a], kind: mixed, what: x, report: https://a",
-            "expected the key steps in FILE, known fault 1, got 'none'",
-        ),
-        (
-            "models: [m-a], steps: [1], kind: mixed, report: https://a",
-            "expected the key what in FILE, known fault 1, got None",
-        ),
-        (
-            "models: [m-a], steps: [1], kind: mixed, what: x, report: a",
-            "expected the address of a report in FILE, known fault 1",
-        ),
-        ("models: [m-a], steps: [1], what: x, report: https://a", "expected the key kind in FILE, known fault 1, got"),
-        (
-            "models: [m-a], steps: [1], kind: mix, what: x, report: https://a",
-            "expected a kind of copies, mixed, missing, order in FILE, known fault 1, got 'mix'; choose one",
-        ),
-        (
-            "steps: [1], kind: mixed, what: x, report: https://a",
-            "expected models of this suite, or patterns of their names",
-        ),
-        ("models: [m-a], step: [1]", "expected keys among models, steps, kind, what, report in FILE, known fault 1"),
+        ("models: [m-c], steps: [1], kind: mixed, what: x, report: https://a", "models of this suite"),
+        ("models: [m-a], steps: [10], kind: mixed, what: x, report: https://a", "steps of m-a"),
+        ("models: [m-a], kind: mixed, what: x, report: https://a", "the key steps"),
+        ("models: [m-a], steps: [1], kind: mixed, what: x, report: a", "address of a report"),
+        ("models: [m-a], steps: [1], kind: mix, what: x, report: https://a", "got 'mix'"),
+        ("models: [m-a], step: [1]", "expected keys among"),
     ],
 )
-def test_invalid_known_faults(tmp_path, fault, message):
+def test_invalid_known_faults(tmp_path, fault, word):
     path = tmp_path / "mine.yaml"
     path.write_text(f"{FAULTY}  - {{{fault}}}\n")
-    with pytest.raises(ValueError, match=re.escape(message.replace("FILE", str(path)))):
+    with pytest.raises(ValueError, match=word):
         read_suite(path)

@@ -20,9 +20,6 @@ from repdyn.metrics import FAMILIES, METRICS
 from repdyn.store import Store
 from repdyn.store.scalars import (
     LOSS,
-    PROBE_ACCURACY,
-    PROBE_BITS_PER_BYTE,
-    PROBE_CALIBRATION_ERROR,
     PROBE_LOSS,
 )
 from repdyn.tables import families, numbers, series, style
@@ -32,7 +29,6 @@ from repdyn.tables.frames import (
     by_stack,
     causality,
     grid,
-    is_finished,
     layer_mean,
     measurements,
     of_heads,
@@ -44,11 +40,10 @@ from repdyn.tables.frames import (
 )
 from repdyn.tables.frames import failures as failures_of
 from repdyn.tables.lines import cost_line, failure_line
-from repdyn.tables.losses import loss_of_run, probe_loss_line
+from repdyn.tables.losses import loss_of_run
 from repdyn.tables.runs import differences, measured_runs, never_measured, short_names
 from repdyn.tables.selection import is_measured, select
 from repdyn.tables.series import thin
-from repdyn.tables.texts import filled
 
 NAN = math.nan
 
@@ -110,13 +105,6 @@ def test_a_finished_model_among_steps_is_an_error(run):
         measurements(frame)
 
 
-def test_what_counts_as_finished(run):
-    assert is_finished(run(steps=(0,), stage="finished"))
-    assert not is_finished(run(steps=(0,), stage="stage1"))
-    assert not is_finished(run(steps=(0,)))
-    assert not is_finished(run(steps=(0,)).convert_dtypes())
-
-
 def test_failures_are_scalars_with_a_reason(published, failures, frame_of):
     frame = frame_of(published(steps=(0,)), failures(8))
     assert frame_of(failures(8))["reason"].tolist() == failures_of(frame)["reason"].tolist()
@@ -159,16 +147,6 @@ def test_the_margin_is_half_of_the_interval_and_missing_without_one(run):
     np.testing.assert_allclose(rows["margin"], rows["high"] - rows["value"], rtol=1e-12)
     np.testing.assert_allclose(rows["margin"], rows["value"] - rows["low"], rtol=1e-12)
     assert pooled["margin"].isna().all()
-
-
-def test_the_probes_of_two_designs_are_named_where_they_are_refused(run):
-    two = pd.concat([run(steps=(0,)), run(steps=(8,), probe="00d1", **DENSE)])
-    expected = (
-        "expected the rows of one probe, got 2: '00d1' (sampling design dense), '3f2ab1c09d77e412' (sampling design "
-        "independent); select one, for example frame[frame['probe'] == '00d1']"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
-        measurements(two)
 
 
 PYTHIA = [0, *(2**power for power in range(10)), *range(1000, 143001, 1000)]
@@ -369,16 +347,6 @@ def test_a_mistyped_run_says_what_it_resembles(store, typed, hint):
         select(store, [typed])
 
 
-def both(texts: list[str | None]) -> list[pd.Series]:
-    return [pd.Series(texts, dtype=object), pd.Series(texts, dtype="category")]
-
-
-@pytest.mark.parametrize("column", both(["b", None, "b", "c"]))
-def test_missing_texts_are_filled(column):
-    assert filled(column, "a").tolist() == ["b", "a", "b", "c"]
-    assert filled(column, "c").tolist() == ["b", "c", "b", "c"]
-
-
 def scalars(name: str, values: dict[int, float], **given):
     return [make_scalar(step, value, name, **given) for step, value in values.items()]
 
@@ -398,18 +366,6 @@ def test_a_loss_on_the_probe_at_few_steps_is_not_taken(n_on_probe, name):
         *scalars(PROBE_LOSS, {step: 4.0 for step in range(n_on_probe)}),
     ]
     assert loss_of_run(to_frame(rows)).name == name
-
-
-def test_the_line_of_a_training():
-    rows = [
-        *scalars(PROBE_LOSS, {0: 10.9, 1000: 2.3}),
-        *scalars(PROBE_BITS_PER_BYTE, {0: 4.0, 1000: 0.8125}),
-        *scalars(PROBE_ACCURACY, {0: 0.0, 1000: 0.451}),
-        *scalars(PROBE_CALIBRATION_ERROR, {0: 0.0, 1000: 0.0213}),
-    ]
-    assert probe_loss_line(to_frame(rows)) == (
-        "loss on the probe 10.9 at step 0, 2.3 at step 1,000 (0.812 bits per byte, accuracy 45%, calibration error 2.1%)"
-    )
 
 
 def test_sampling_names_the_design_and_the_windows(run):
@@ -468,10 +424,6 @@ def test_failures_of_many_steps_and_kinds(failures, frame_of):
         "11 checkpoints failed: step 0, 1, 2, 3, 4 and 3 more: out of memory: 0 bytes wanted, and so on and so on and so "
         "on and so on a...; step 10: gated; 2 for other reasons; --retry-failed tries again"
     )
-
-
-def test_a_step_measured_after_all_is_no_failure(published, frame_of):
-    assert failure_line(pd.concat([frame_of(published(steps=(0,)))])) is None
 
 
 NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.just(NAN))

@@ -75,13 +75,6 @@ def test_a_whole_screen(run):
     assert "warning" not in text
 
 
-def test_subsets_of_different_verdicts_stand_apart(run):
-    lines = [line.rstrip() for line in printed(run(no_sink=lambda step, depth: 0.2)).splitlines()]
-    at = lines.index("shown: bell-shaped anisotropy over depth (decoders), all")
-    assert lines[at + 1] == "  middle/first +87% [85, 89], middle/last +441% [434, 447]"
-    assert lines[at + 2] == "not shown: bell-shaped anisotropy over depth (decoders), no_sink"
-
-
 def test_no_control_characters_without_a_terminal(run):
     assert "\x1b" not in printed(run())
     assert "\x1b" in printed(run(), terminal=True)
@@ -274,10 +267,6 @@ def alert_at(layer):
     return Alert("fall", step=8, metric="two_nn", subset="all", stack=None, layer=layer, **numbers)
 
 
-def test_layers_at_equal_distances():
-    assert select_layers([grid_of([NAN] * 49)], range(49), (), 5) == [0, 12, 24, 36, 48]
-
-
 def test_extreme_layers_take_the_place_of_their_neighbours():
     values = [1.0] * 49
     values[7], values[29] = 0.0, 5.0
@@ -290,10 +279,6 @@ def test_layers_with_an_alert_come_before_extreme_ones():
     alerts = [alert_at(None), alert_at(20), alert_at(21)]
     assert select_layers([grid_of(values)], range(49), alerts, 4) == [0, 20, 21, 48]
     assert select_layers([grid_of(values)], range(49), alerts, 2) == [0, 48]
-
-
-def test_a_shallow_model_is_whole():
-    assert select_layers([grid_of([1.0, 2.0, 3.0])], range(3), (), 13) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("several", [True, False], ids=["steps", "one step"])
@@ -326,12 +311,6 @@ def test_the_document_is_what_the_table_gives():
 
 def lines_of_of_metric_list(metric):
     return [line for line in markdown().splitlines() if line.startswith(f"| `{metric}` |")]
-
-
-def test_every_metric_has_one_line_with_all_columns():
-    for metric in METRICS:
-        (line,) = lines_of_of_metric_list(metric)
-        assert len(line.split(" | ")) == 9
 
 
 def test_what_a_line_tells():

@@ -1,6 +1,5 @@
 """Utilities: suggestions for mistyped names, attempts, time limits, locked temporary files."""
 
-import argparse
 import os
 import random
 import signal
@@ -15,7 +14,6 @@ import pytest
 import torch
 
 from repdyn import Probe, open_store
-from repdyn.utils.arguments import SuggestingParser, at_least
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.files import (
     TEMPORARY_FILE,
@@ -24,64 +22,6 @@ from repdyn.utils.files import (
     temporary_folder,
 )
 from repdyn.utils.random_state import isolated_rng
-
-
-def refused(parser: argparse.ArgumentParser, capsys, *arguments: str) -> str:
-    with pytest.raises(SystemExit, match="^2$"):
-        parser.parse_args(arguments)
-    return capsys.readouterr().err.splitlines()[-1]
-
-
-def with_choices() -> SuggestingParser:
-    parser = SuggestingParser(choice="a fruit", prog="fruit")
-    parser.add_argument("fruit", metavar="FRUIT", choices=["apple", "pear"])
-    parser.add_argument("--ripe", action="store_true")
-    return parser
-
-
-def with_commands() -> SuggestingParser:
-    parser = SuggestingParser(choice="a command", prog="kitchen")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    commands.add_parser("wash").add_argument("--with", choices=["water", "soap"])
-    commands.add_parser("peel")
-    return parser
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["appel"], "fruit: error: expected a fruit, got 'appel'; did you mean 'apple'?"),
-        (["qqq"], "fruit: error: expected a fruit, got 'qqq'; there are apple, pear"),
-        ([], "fruit: error: expected a fruit, got none; there are apple, pear"),
-        (["pear", "--rip3"], "fruit: error: unrecognized arguments: --rip3; did you mean --ripe?"),
-        (["pear", "--zzz"], "fruit: error: unrecognized arguments: --zzz; see --help"),
-        (["pear", "apple"], "fruit: error: unrecognized arguments: apple"),
-    ],
-    ids=" ".join,
-)
-def test_a_mistyped_choice_or_option(capsys, arguments, message):
-    assert refused(with_choices(), capsys, *arguments) == message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["wsh"], "kitchen: error: expected a command, got 'wsh'; did you mean 'wash'?"),
-        ([], "kitchen: error: expected a command, got none; there are wash, peel"),
-        (["wash", "--wth"], "kitchen: error: unrecognized arguments: --wth; did you mean --with?"),
-        (["peel", "--with"], "kitchen: error: unrecognized arguments: --with; see --help"),
-    ],
-    ids=["mistyped", "none", "option", "option of another"],
-)
-def test_a_mistyped_command(capsys, arguments, message):
-    assert refused(with_commands(), capsys, *arguments) == message
-
-
-@pytest.mark.parametrize("text", ["2", "x", "-5", "3.0", ""])
-def test_whole_numbers(text):
-    assert at_least(3)("3") == 3
-    with pytest.raises(argparse.ArgumentTypeError, match=f"^expected a whole number of at least 3, got '{text}'$"):
-        at_least(3)(text)
 
 
 def test_every_part_is_tried_and_the_first_failure_raised():

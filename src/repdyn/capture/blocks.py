@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from repdyn.capture.library_classes import is_deepspeed_engine, is_fsdp1, is_pretrained_model
+from repdyn.capture.wrappers import is_deepspeed_engine, is_fsdp1, is_pretrained_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.after_attention import Branch, Branches, LayerKey, Slot, inputs_by_slot, outputs_by_slot
 from repdyn.capture.blocks import Block, Blocks
-from repdyn.capture.recorder import Recorder
+from repdyn.capture.recorder import Branch, Branches, LayerKey, Recorder, inputs_by_slot, outputs_by_slot
+from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.probe import ProbeBatch
 
 NO_ATTENTION = "no part of the block is named attention"
@@ -49,11 +49,13 @@ def find_branches(
         run: runs the model on it.
 
     Raises:
-        RuntimeError: as :meth:`Recorder.recording` does.
+        RuntimeError: as :meth:`Recorder.end` does.
     """
-    observer = _ModuleObserver(recorder)
-    with observer.attached(blocks), recorder.attached(), recorder.recording(batch):
+    observer = _ModuleObserver(recorder.token_states)
+    with observer.attached(blocks), recorder.attached():
+        recorder.begin(batch)
         run(batch)
+        recorder.end()
     layers = {(layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers}
     keys = [key for key in layers if key[1] > 0]
     if _nested(blocks):
@@ -88,10 +90,10 @@ class _ModuleTensor:
 class _ModuleObserver:
     """Hooks on all modules of the blocks: their inputs and outputs by stack and layer, in the order of time."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, token_states: TokenStates) -> None:
         self.tensors: dict[LayerKey, list[_ModuleTensor]] = {}
         self.has_attention: dict[LayerKey, bool] = {}
-        self._recorder = recorder
+        self._token_states = token_states
         self._n_entered: Counter[str | None] = Counter()
         self._calls: Counter[nn.Module] = Counter()
         self._dims: set[int] = set()
@@ -115,7 +117,7 @@ class _ModuleObserver:
     def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         self._n_entered[block.stack] += 1
         self._calls.clear()
-        self._dims = {rows.shape[1] for rows in self._recorder.all_rows(inputs_by_slot(args, kwargs)).values()}
+        self._dims = {rows.shape[1] for rows in self._token_states.rows_by_slot(inputs_by_slot(args, kwargs)).values()}
         key = block.stack, self._n_entered[block.stack]
         self.tensors[key], self.has_attention[key] = [], bool(_attention_of(block.module))
 
@@ -144,7 +146,7 @@ class _ModuleObserver:
         of_attention: bool = False,
     ) -> None:
         # rows without an axis of sequences confirm a sum here, where there is one sequence, and are no branch
-        for slot, rows in self._recorder.all_rows(parts, flat=not of_attention).items():
+        for slot, rows in self._token_states.rows_by_slot(parts, flat=not of_attention).items():
             if rows.shape[1] in self._dims:
                 tensor = _ModuleTensor(
                     rows[:_TOKENS].clone(), module, slot, self._calls[module], is_input, of_attention

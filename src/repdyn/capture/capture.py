@@ -10,27 +10,36 @@ encoder-decoder has its own layers, from 0 on.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from repdyn.capture import model_checks
 from repdyn.capture.branches import find_branches
-from repdyn.capture.embeddings import EmbeddingSearch
-from repdyn.capture.forward import frozen_outputs
-from repdyn.capture.fsdp import class_name
-from repdyn.capture.model_checks import Trial
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.recorder import Recorder
+from repdyn.capture.recorder import EmbeddingSearch, Recorder
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States, exchange_layers, rows_of_batches
 from repdyn.capture.token_states import split_where_square
+from repdyn.capture.wrappers import class_name
 from repdyn.probe import Probe, ProbeBatch
+from repdyn.probe.content import padded_batches
 from repdyn.utils.caller_state import plain_state
 from repdyn.utils.distributed import ALONE, Ranks
+
+Trial: TypeAlias = list[ProbeBatch]
+"""Two batches of one shape, so that equal inputs go through the same arithmetic, of a few sequences of which some are
+changed. Where they are rounded differently all the same, the unchanged ones show by how much."""
+
+_SHORT = 64
+"""Longer sequences cost more and show no more; models that need a certain length get the probe's."""
+_TIMED_SHARE = 8
+"""At most one in so many of a probe's windows is timed."""
 
 
 def no_progress(share: float) -> None:
@@ -133,15 +142,15 @@ def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_
         return {stack: probe.inputs.is_causal(stack) for stack in model.stacks}
     found: dict[str | None, bool | None] = {}
     for stack in model.stacks:
-        states = _run_trial(model, model_checks.causality_trials(probe), states_bytes, of_stack=stack)
-        found[stack] = None if states is None else model_checks.is_causal(states[stack])
+        states = _run_trial(model, causality_trials(probe), states_bytes, of_stack=stack)
+        found[stack] = None if states is None else is_causal(states[stack])
     return found
 
 
 def _check_padding_independence(model: PreparedModel, probe: Probe, states_bytes: int) -> None:
     """Check that the states of a padded sequence do not change with the tokens in its padding."""
-    states = _run_trial(model, model_checks.padding_trials(probe), states_bytes)
-    if states is not None and any(map(model_checks.depends_on_padding, states.values())):
+    states = _run_trial(model, padding_trials(probe), states_bytes)
+    if states is not None and any(map(depends_on_padding, states.values())):
         raise ValueError(
             "expected states that do not depend on the tokens in the padding, but those of "
             f"{class_name(model.module)} do: something in its forward pass ignores attention_mask (nonzero at tokens); "
@@ -190,23 +199,214 @@ def record(
         only_changing: the stack whose states may change from the first batch to the others; None for all.
     """
     n_layers = len(model.blocks) + len(model.stacks)
-    with model.evaluating() as run:
-        search = EmbeddingSearch(run.model.module, len(model.stacks)) if "embeddings" in captures else None
-        branches = {}
+    with model.evaluating() as run, ExitStack() as hooks:
+        blocks, states, branches = run.model.blocks, run.model.token_states(), {}
+        watched = run.model.module, blocks, states
         if first is not None:
-            learning = Recorder(run.model, np.arange(len(first.positions)), Buffers(states_bytes, n_layers))
-            branches = find_branches(run.model.blocks, learning, first, run)
-        recorder = Recorder(run.model, rows, Buffers(states_bytes, n_layers + len(branches)), branches)
-        others = [block for block in run.model.blocks if only_changing not in {None, block.stack}]
-        with recorder.attached(), search.attached() if search else nullcontext(), frozen_outputs(others) as each:
-            for batch in each(batches):
-                with recorder.recording(batch), search.watching(batch) if search else nullcontext():
-                    run(batch)
-    states = recorder.states(model.learned.autocast)
-    return states if search is None else replace(states, embeddings=search.table())
+            learning = Recorder(*watched, np.arange(len(first.positions)), Buffers(states_bytes, n_layers), model.slots)
+            branches = find_branches(blocks, learning, first, run)
+        recorder = Recorder(*watched, rows, Buffers(states_bytes, n_layers + len(branches)), model.slots, branches)
+        hooks.enter_context(recorder.attached())
+        search = None
+        if "embeddings" in captures:
+            search = EmbeddingSearch(run.model.module, len(model.stacks))
+            hooks.enter_context(search.attached())
+        frozen = _Frozen()
+        for block in blocks:
+            if only_changing not in {None, block.stack}:
+                hooks.enter_context(block.module.register_forward_hook(frozen.record_or_replay))
+        for batch in batches:
+            if search is not None:
+                search.begin(batch)
+            recorder.begin(batch)
+            run(batch)
+            recorder.end()
+            frozen.replay()
+    found = recorder.states(model.learned.autocast)
+    return found if search is None else replace(found, embeddings=search.table())
+
+
+class _Frozen:
+    """Hooks on blocks that put out what they did for the first batch again for every batch after it."""
+
+    def __init__(self) -> None:
+        self._first: list[Any] = []
+        self._again: Iterator[Any] | None = None
+
+    def replay(self) -> None:
+        self._again = iter(self._first)
+
+    def record_or_replay(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+        if self._again is not None:
+            return next(self._again)
+        self._first.append(output)
+        return output
 
 
 def _reporting(batches: Sequence[ProbeBatch], progress: Callable[[float], None]) -> Iterator[ProbeBatch]:
     for number, batch in enumerate(batches, start=1):
         yield batch
         progress(number / len(batches))
+
+
+def causality_trials(probe: Probe) -> Iterator[Trial]:
+    """Yield a sequence four times; then unchanged, with its second part changed, with its first changed, and unchanged.
+
+    Yields:
+        Two batches of a short length, then of the probe's own where that is longer; nothing where the probe has no
+        second token to try.
+    """
+    longest = int(probe.lengths.argmax())
+    tokens = probe.tokens.split(probe.lengths.tolist())[longest]
+    vocabulary = probe.tokens.unique()
+    if len(vocabulary) == 1 or len(tokens) < 2:
+        return
+    others = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
+    for length in _lengths(len(tokens)):
+        now, then, split = tokens[:length], others[:length], _split(length)
+        later, earlier = torch.cat([now[:split], then[split:]]), torch.cat([then[:split], now[split:]])
+        controls = [now] * (2 if length == 4 else 1)  # no batch is square
+        yield _as_trial([[now, *tried, *controls] for tried in ((now, now), (later, earlier))], torch.ones_like(now))
+
+
+def padding_trials(probe: Probe) -> Iterator[Trial]:
+    """Yield the shortest sequence, padded, three times; then unchanged, with other padding, and unchanged.
+
+    Yields:
+        Two batches of a short length, then of the probe's own where that is longer; nothing where it has no padding.
+    """
+    shortest = int(probe.lengths.argmin())
+    tokens = probe.tokens.split(probe.lengths.tolist())[shortest]
+    n_padded = int(probe.lengths.max()) - len(tokens)
+    others = probe.tokens.unique()
+    others = others[others != probe.pad_id]
+    if n_padded == 0 or len(others) == 0:
+        return
+    for length in _lengths(n_padded):
+        now = torch.cat([tokens, torch.full((length,), probe.pad_id)])
+        then = torch.cat([tokens, others[torch.arange(length) % len(others)]])
+        controls = [now] * (2 if len(now) == 3 else 1)
+        mask = (torch.arange(len(now)) < len(tokens)).long()
+        yield _as_trial([[now, tried, *controls] for tried in (now, then)], mask)
+
+
+def is_causal(states: Tensor) -> bool | None:
+    """Return whether no position sees a later one; None if undecidable.
+
+    Args:
+        states: (2, n_sequences, length, dim), the last layer's for the two batches of :func:`causality_trials`.
+    """
+    if not bool(states.isfinite().all()):
+        return None
+    split = _split(states.shape[2])
+    moved, rounding = _movement(states)
+    by_later, by_earlier = moved[1, :split], moved[2, split:]
+    if rounding > 0:  # those next to the change see it if any do
+        by_later, by_earlier = by_later[-8:], by_earlier[:8]
+    if _has_moved(by_later, states, rounding):
+        return False
+    # Blocks that are initialised as the identity let no position see any other.
+    return True if _has_moved(by_earlier, states, rounding) else None
+
+
+def depends_on_padding(states: Tensor) -> bool:
+    """Return whether states change with the padding.
+
+    Args:
+        states: (2, n_sequences, n_tokens, dim), the last layer's for the two batches of :func:`padding_trials`.
+    """
+    moved, rounding = _movement(states)
+    return _has_moved(moved[1], states, rounding)
+
+
+def _movement(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far each vector moved, (n_sequences, length), and how far it may by rounding alone.
+
+    Tokens that are sorted into batches of their own, as experts do, are rounded differently when others change, and a
+    few go to another expert.
+    """
+    moved = (states[1] - states[0]).abs().amax(dim=-1)
+    return moved, 4 * moved[[0, -1]].mean(dim=1).max()
+
+
+def _has_moved(moved: Tensor, states: Tensor, rounding: Tensor) -> bool:
+    """Return whether vectors moved: any one of them, or half of them where one alone may be an accident."""
+    least = torch.maximum(rounding, 1e-7 * states[0].square().mean().sqrt())
+    return bool((moved.median() if rounding > 0 else moved.max()) > least)
+
+
+def _lengths(whole: int) -> list[int]:
+    return sorted({min(whole, _SHORT), whole})
+
+
+def _split(length: int) -> int:
+    """Return a position near the middle, odd: windows, chunks and blocks of attention do not end there."""
+    return (length // 2 - 1) | 1
+
+
+def _as_trial(sequences: Sequence[Sequence[Tensor]], mask: Tensor) -> Trial:
+    """Return batches of sequences that share one mask, tokens numbered through both."""
+    stacked = [torch.stack(list(batch)) for batch in sequences]
+    masks = mask.expand_as(stacked[0]).contiguous()
+    positions = np.flatnonzero(masks.numpy())
+    numbers = np.arange(len(positions))
+    return [ProbeBatch(ids, masks, positions, i * len(positions) + numbers) for i, ids in enumerate(stacked)]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expected time of running a model on a probe, and the vectors that it gives."""
+
+    forward_seconds: float
+    """About how long all forward passes take; windows that a causal model reads in part are counted in full."""
+    vectors: list[Tensor]
+    """(dim,) one vector of each layer."""
+
+
+@plain_state()
+def try_model(model: PreparedModel, probe: Probe) -> None:
+    """Run a model on up to three windows of a probe that ask most of it; it is left as it was.
+
+    Raises:
+        ValueError, RuntimeError, OSError, MemoryError, torch.OutOfMemoryError: as :meth:`PreparedModel.on` and
+            :func:`repdyn.capture.capture.capture` do.
+    """
+    batch = _windows(probe)
+    record(model.on(probe), [batch], np.arange(len(batch.tokens)), STATES_BYTES)
+
+
+@plain_state()
+def expect(model: PreparedModel, probe: Probe, tokens_per_forward: int) -> Expected:
+    """Run a model on one batch such as a measurement runs, and return what a whole probe takes."""
+    model = model.on(probe)
+    n_windows = len(probe.lengths)
+    size = min(max(1, tokens_per_forward // int(probe.lengths.max())), -(-n_windows // _TIMED_SHARE))
+    batch = split_where_square(next(probe.batches(size)), model.token_positions)[0]
+    seconds, rows = 0.0, np.full(len(batch.tokens), -1)
+    rows[0] = 0  # a single vector shows the size of all
+
+    def timed() -> Iterator[ProbeBatch]:
+        nonlocal seconds
+        start = time.perf_counter()
+        yield batch
+        if model.device.type != "cpu" and torch.accelerator.is_available():
+            torch.accelerator.synchronize(model.device)
+        seconds = time.perf_counter() - start
+
+    layers = record(model, timed(), rows, STATES_BYTES).layers
+    return Expected(seconds * n_windows / len(batch.input_ids), [layer.states[0] for layer in layers])
+
+
+def _windows(probe: Probe) -> ProbeBatch:
+    """Return the windows of a probe that ask most of a model: the longest, that of the largest id, and the shortest.
+
+    Of a probe of inputs it is the first batch.
+    """
+    if probe.inputs is not None:
+        return next(probe.batches(1))
+    windows = probe.tokens.split(probe.lengths.tolist())
+    largest = int(probe.window_of(probe.tokens.argmax().numpy()))
+    numbers = [int(probe.lengths.argmax()), largest, int(probe.lengths.argmin())]
+    chosen = [windows[number] for number in dict.fromkeys(numbers)]
+    lengths = torch.tensor([len(window) for window in chosen])
+    return next(padded_batches(torch.cat(chosen), lengths, probe.pad_id, len(chosen)))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from repdyn.capture.blocks import Blocks, hugging_face_model
+from repdyn.capture.blocks import hugging_face_model
 from repdyn.capture.shadow import Learned, Shadow, address, variables_restored
 from repdyn.kernels import full_precision
 from repdyn.probe import ProbeBatch
@@ -295,31 +295,3 @@ def _without_accelerate_autocast(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         attributes.update(before)
-
-
-@contextmanager
-def frozen_outputs(blocks: Blocks) -> Iterator[Callable[[Iterable[ProbeBatch]], Iterator[ProbeBatch]]]:
-    """Replay the outputs that the given blocks had for the first batch, for every batch after it.
-
-    Yields:
-        A function that the batches must be iterated through.
-    """
-    first: list[Any] = []
-    replay: Iterator[Any] | None = None
-
-    def each(batches: Iterable[ProbeBatch]) -> Iterator[ProbeBatch]:
-        nonlocal replay
-        for batch in batches:
-            yield batch
-            replay = iter(first)
-
-    def record_or_replay(_module: nn.Module, _args: Any, output: Any) -> Any:
-        if replay is None:
-            first.append(output)
-            return output
-        return next(replay)
-
-    with ExitStack() as hooks:
-        for block in blocks:
-            hooks.enter_context(block.module.register_forward_hook(record_or_replay))
-        yield each

@@ -15,9 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.after_attention import Slot, outputs_by_slot
 from repdyn.capture.blocks import Block, Blocks, LayerPatterns, find_blocks, find_network, hugging_face_model, unwrapped
-from repdyn.capture.embeddings import EmbeddingSearch
 from repdyn.capture.forward import (
     Forward,
     call_with_dict,
@@ -28,11 +26,10 @@ from repdyn.capture.forward import (
     parameters_of,
     restoring,
 )
-from repdyn.capture.fsdp import class_name, inside_fsdp_root, own_class
-from repdyn.capture.library_classes import is_pretrained_model
-from repdyn.capture.links import Links
+from repdyn.capture.recorder import EmbeddingSearch, Links, outputs_by_slot, watching
 from repdyn.capture.shadow import Learned, NoShadow, replacements
-from repdyn.capture.token_states import InputStates, TokenPositions, TokenStates
+from repdyn.capture.token_states import InputStates, Slot, TokenPositions, TokenStates
+from repdyn.capture.wrappers import class_name, inside_fsdp_root, is_pretrained_model, own_class
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
 
@@ -201,8 +198,9 @@ class PreparedModel:
             search = EmbeddingSearch(run.model.module, check=partial(_check_known, largest, self.module))
             states = run.model.token_states()
             states.begin(batch)
+            search.begin(batch)
             links = Links(run.model.module, run.model.blocks, states)
-            with search.attached(), search.watching(batch), links.attached():
+            with search.attached(), watching(run.model.blocks, links.enter, links.leave):
                 try:
                     run(batch)
                 except ForwardFailed:

@@ -1,85 +1,216 @@
-"""A recorder: forward hooks that copy the sampled rows of the blocks' inputs and outputs."""
+"""Hooks that watch a forward pass: where a model's states are, and copies of those of the sampled tokens."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.after_attention import AfterAttention, Branches, Slot, inputs_by_slot, outputs_by_slot
-from repdyn.capture.blocks import Block
-from repdyn.capture.links import silent_blocks
+from repdyn.capture.blocks import Block, list_candidates
 from repdyn.capture.states import Buffers, LayerStates, States
+from repdyn.capture.token_states import Slot, TokenStates
+from repdyn.capture.wrappers import is_dtensor
 from repdyn.probe import ProbeBatch
 
-if TYPE_CHECKING:
-    from repdyn.capture.prepared_model import PreparedModel
+LayerKey: TypeAlias = tuple[str | None, int]
+"""A stack and a layer."""
+
+NONE_FOUND = "no nn.Embedding of the model is given the token ids"
+NOT_IN_MEMORY = "the weights of the input embedding are not in this process's memory"
+SEVERAL = "the stacks have input embeddings of their own, and which is whose is not known"
+NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each token"
+
+
+def inputs_by_slot(args: tuple, kwargs: Mapping[str, Any]) -> dict[Slot, Any]:
+    """Return the arguments of a module's call by position or name."""
+    return {**dict(enumerate(args)), **kwargs}
+
+
+def outputs_by_slot(value: Any) -> Mapping[Slot, Any]:
+    """Return the output of a module's call by position or name."""
+    if isinstance(value, Mapping):
+        return value
+    return dict(enumerate(value)) if isinstance(value, tuple | list) else {0: value}
+
+
+BlockHook: TypeAlias = Callable[[Block, Mapping[Slot, Any]], None]
+"""Takes a block, and what it is called with or returns."""
+
+
+@contextmanager
+def watching(blocks: Sequence[Block], enter: BlockHook, leave: BlockHook) -> Iterator[None]:
+    """Call functions where a block begins and ends to run."""
+
+    def begins(block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
+        enter(block, inputs_by_slot(args, kwargs))
+
+    def ends(block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
+        leave(block, outputs_by_slot(output))
+
+    with ExitStack() as hooks:
+        for block in blocks:
+            hooks.enter_context(block.module.register_forward_pre_hook(partial(begins, block), with_kwargs=True))
+            hooks.enter_context(block.module.register_forward_hook(partial(ends, block)))
+        yield
+
+
+class Links:
+    """What shows in a pass over one batch whether each block takes what the one before returned.
+
+    Args:
+        model: the module that is run.
+        blocks: its blocks, which pass states from one to the next, or do not.
+        states: where the tokens of the batch are, in any tensor of a block.
+    """
+
+    def __init__(self, model: nn.Module, blocks: Sequence[Block], states: TokenStates) -> None:
+        self._model, self._blocks, self._states = model, blocks, states
+        self._entered: dict[str | None, dict[Slot, Tensor]] = {}
+        self._left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
+        self.slots: dict[str | None, tuple[Slot, Slot]] = {}
+        """By stack, which part of what blocks take and which of what they return the states are."""
+        self._called: set[str] = set()
+        self.failure = ""
+        """What was wrong with the blocks that ran."""
+
+    @property
+    def reason(self) -> str:
+        """Why the blocks are not the layers of one stream; "" where they are."""
+        return self.failure or silent_blocks(self._blocks, self._model, self._called)
+
+    def enter(self, block: Block, parts: Mapping[Slot, Any]) -> None:
+        entered = self._rows(block, parts)
+        previous, left = self._left.get(block.stack, ("", {}))
+        before = self._entered.get(block.stack, {}).values()
+        self._entered[block.stack] = entered
+        if not left or self.failure:
+            return
+        pairs = [(into, out) for out in left for into in entered if _are_same(left[out], entered[into])]
+        # what a block only passes on, such as positions, is not its states
+        pairs.sort(key=lambda pair: any(_are_same(states, left[pair[1]]) for states in before))
+        if pairs:
+            self.slots.setdefault(block.stack, pairs[0])
+            return
+        self.failure = (
+            f"expected blocks that each take the output of the one before, but {block.name!r} does not take the output "
+            f"of {previous!r}, so that these are not the layers of one stream; name the blocks that are with layers=, "
+            f"or run the model once with forward=; the model has {list_candidates(self._model)}"
+        )
+
+    def leave(self, block: Block, parts: Mapping[Slot, Any]) -> None:
+        self._called.add(block.name)
+        self._left[block.stack] = block.name, self._rows(block, parts)
+
+    def _rows(self, block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
+        self._states.stack = block.stack
+        found = self._states.rows_by_slot(parts)
+        if not found and not self.failure:
+            self.failure = self._states.explain_mismatch(block.name, parts)
+        return found
+
+
+def silent_blocks(blocks: Sequence[Block], model: nn.Module, called: Collection[str]) -> str:
+    """Return what is wrong where some blocks were not called in a pass; "" where all were."""
+    silent = [block.name for block in blocks if block.name not in called]
+    if not silent:
+        return ""
+    few = ", ".join(silent[:4]) + (", ..." if len(silent) > 4 else "")
+    return (
+        f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {few}; the forward pass does not go "
+        f"through them. Name the blocks it does go through with layers=; the model has {list_candidates(model)}"
+    )
+
+
+def _are_same(states: Tensor, others: Tensor) -> bool:
+    """Return whether two tensors are the same states, up to device, precision and one scale factor.
+
+    RWKV halves its states every few blocks against overflow.
+    """
+    if states.shape != others.shape:
+        return False
+    states = states.to(others)
+    if torch.allclose(states, others, rtol=0, atol=0, equal_nan=True):
+        return True
+    finite = states.isfinite() & others.isfinite()
+    a, b = states[finite].double(), others[finite].double()
+    scale = (a * b).sum() / a.square().sum()
+    rounding = 2 * torch.finfo(others.dtype).eps
+    return bool(scale != 0) and torch.allclose(scale * a, b, rtol=rounding, atol=0)
 
 
 class Recorder:
-    """Hooks that copy the inputs of the first block and the outputs of every block, stack by stack, as the blocks run.
+    """Copies the inputs of the first block and the outputs of every block, stack by stack, as the blocks run.
 
     Blocks may take and return more than the states. The states are what one block returns and the next takes, as the
     model's first pass has shown; else the first part with one vector for each token.
 
     Args:
-        model: whose blocks' outputs are layers.
+        module: the module that is run.
+        blocks: those in it whose outputs are layers.
+        token_states: finds the states of a batch's tokens.
         rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled; with those of means
             over sequences behind them, for batches that have ``means``.
         buffers: allocates the layers' buffers.
+        slots: by stack, which part of what blocks take and which of what they return the states are, where known.
         branches: where each block adds its attention's output to its input, to record the sum too; see
             :func:`repdyn.capture.branches.find_branches`.
     """
 
     def __init__(
-        self, model: PreparedModel, rows: np.ndarray, buffers: Buffers, branches: Branches | None = None
+        self,
+        module: nn.Module,
+        blocks: Sequence[Block],
+        token_states: TokenStates,
+        rows: np.ndarray,
+        buffers: Buffers,
+        slots: Mapping[str | None, tuple[Slot, Slot]],
+        branches: Branches | None = None,
     ) -> None:
-        self._model = model
-        self._rows = rows
-        self._n_rows = int(rows.max()) + 1
-        self._buffers = buffers
-        self._token_states = model.token_states()
-        self._stacks = {stack: _Stack() for stack in model.stacks}
-        self._after_attention = AfterAttention(branches or {}, self._n_rows, buffers)
+        self._module, self._blocks, self._slots = module, blocks, slots
+        self.token_states = token_states
+        self._rows, self._n_rows, self._buffers = rows, int(rows.max()) + 1, buffers
+        self._stacks = {block.stack: _Stack() for block in blocks}
+        self._after_attention = AfterAttention(branches, self._n_rows, buffers) if branches else None
 
     @contextmanager
     def attached(self) -> Iterator[None]:
         with ExitStack() as hooks:
-            for block in self._model.blocks:
-                enter, leave = partial(self._enter, block), partial(self._leave, block)
-                hooks.enter_context(block.module.register_forward_pre_hook(enter, with_kwargs=True))
-                hooks.enter_context(block.module.register_forward_hook(leave))
-            for stack, module in self._after_attention.modules:
+            hooks.enter_context(watching(self._blocks, self._enter, self._leave))
+            for stack, module in self._after_attention.modules if self._after_attention else ():
                 hooks.enter_context(module.register_forward_hook(partial(self._attend, stack)))
             yield
 
-    @contextmanager
-    def recording(self, batch: ProbeBatch) -> Iterator[None]:
-        """Record one batch that runs inside, and check on leaving that every block ran."""
+    def begin(self, batch: ProbeBatch) -> None:
+        """Begin a batch, which runs before :meth:`end`."""
         rows = self._rows[batch.tokens]
         mean_rows = np.empty(0, dtype=rows.dtype) if batch.means is None else self._rows[batch.means]
         self._target = torch.from_numpy(np.concatenate([rows[rows >= 0], mean_rows[mean_rows >= 0]]))
-        self._source = torch.from_numpy(batch.positions[rows >= 0])
+        # all tokens of a batch without samples are compared, and none is kept
+        self._source = torch.from_numpy(batch.positions[rows >= 0] if len(self._target) else batch.positions)
         self._averaged = torch.from_numpy(np.flatnonzero(mean_rows >= 0))
         self._mask = batch.attention_mask != 0
-        # All tokens of a batch without samples are compared, and none is kept.
-        if not len(self._target):
-            self._source = torch.from_numpy(batch.positions)
-        self._token_states.begin(batch)
+        self.token_states.begin(batch)
         for stack in self._stacks.values():
             stack.calls, stack.n_entered = [], 0
-        self._after_attention.begin(self._target)
-        yield
+        if self._after_attention is not None:
+            self._after_attention.begin(self._target)
+
+    def end(self) -> None:
+        """Check that every block ran.
+
+        Raises:
+            RuntimeError: one did not, or they ran in another order than for the first batch.
+        """
         called = {name for stack in self._stacks.values() for name in stack.calls}
-        if reason := silent_blocks(self._model.blocks, self._model.module, called):
+        if reason := silent_blocks(self._blocks, self._module, called):
             raise RuntimeError(reason)
         for stack in self._stacks.values():
             stack.order = stack.order or stack.calls
@@ -88,59 +219,62 @@ class Recorder:
                     "expected the same blocks to run in the same order for every batch, got "
                     f"{_first_difference(stack.calls, stack.order)}; name the blocks that always run with layers="
                 )
-        self._after_attention.end(lambda place: self._stacks[place[0]].kept[place[1] - 1][1])
+        if self._after_attention is not None:
+            self._after_attention.end(lambda place: self._stacks[place[0]].kept[place[1] - 1][1])
 
     def states(self, autocast: torch.dtype | None = None) -> States:
         """Return what was recorded; ``autocast`` as in :class:`repdyn.capture.states.LayerStates`."""
-        self._token_states.check_positions_used()
-        layers = [
-            LayerStates(
-                index,
-                index / (len(stack.kept) - 1),
-                *stack.kept[index],
-                stack=name,
-                after_attention=self._after_attention.of(name, index),
-                autocast=autocast,
-            )
-            for name, stack in self._stacks.items()
-            for index in sorted(stack.kept)
-        ]
+        self.token_states.check_positions_used()
+        layers = []
+        for name, stack in self._stacks.items():
+            for index in sorted(stack.kept):
+                after = None if self._after_attention is None else self._after_attention.states.get((name, index))
+                depth = index / (len(stack.kept) - 1)
+                layers.append(
+                    LayerStates(index, depth, *stack.kept[index], name, after_attention=after, autocast=autocast)
+                )
         return States(layers, self._rows)
 
-    def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
-        stack, self._token_states.stack = self._stacks[block.stack], block.stack
+    def _enter(self, block: Block, parts: Mapping[Slot, Any]) -> None:
+        stack, self.token_states.stack = self._stacks[block.stack], block.stack
         stack.n_entered += 1
         stack.n_calls.clear()
         if stack.n_entered == 1:
-            self._pass(stack, 0, block, inputs_by_slot(args, kwargs))
+            self._keep(stack, 0, block, parts)
 
-    def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
-        stack, self._token_states.stack = self._stacks[block.stack], block.stack
+    def _leave(self, block: Block, parts: Mapping[Slot, Any]) -> None:
+        stack, self.token_states.stack = self._stacks[block.stack], block.stack
         stack.calls.append(block.name)
-        self._pass(stack, len(stack.calls), block, outputs_by_slot(output))
+        self._keep(stack, len(stack.calls), block, parts)
 
     def _attend(self, stack: str | None, module: nn.Module, _args: tuple, output: Any) -> None:
         """Keep the sampled rows of the attention's output that a block is about to add."""
+        if self._after_attention is None:
+            return
         place, calls = (stack, self._stacks[stack].n_entered), self._stacks[stack].n_calls
         branch = self._after_attention.branch(place, module, calls[module])
         calls[module] += 1
         if branch is not None:
-            for rows in self.all_rows({branch.slot: outputs_by_slot(output).get(branch.slot)}).values():
+            part = {branch.slot: outputs_by_slot(output).get(branch.slot)}
+            for rows in self.token_states.rows_by_slot(part).values():
                 self._after_attention.keep(place, self._select(rows)[: len(self._target)])
 
-    def _pass(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
+    def _keep(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
         """Keep a layer's states."""
-        if layer in stack.kept:
-            slot = stack.slots[layer]
-            states = self._select(self._rows_by_slot(block.name, {slot: parts.get(slot)})[slot])
-        elif stack.order is None:
-            found = self._rows_by_slot(block.name, parts)
-            linked = self._model.slots.get(block.stack, (None, None))[layer > 0]
-            stack.slots[layer] = linked if linked in found else next(iter(found))
-            states = self._select(found[stack.slots[layer]])
-            stack.kept[layer] = block.name, self._buffers.new(self._n_rows, states), states.device
-        else:  # an extra call is an error when the batch has passed
+        is_known = layer in stack.kept
+        if not is_known and stack.order is not None:  # an extra call is an error when the batch has passed
             return
+        found = self.token_states.rows_by_slot(
+            {stack.slots[layer]: parts.get(stack.slots[layer])} if is_known else parts
+        )
+        if not found:
+            raise RuntimeError(self.token_states.explain_mismatch(block.name, parts))
+        if not is_known:
+            linked = self._slots.get(block.stack, (None, None))[layer > 0]
+            stack.slots[layer] = linked if linked in found else next(iter(found))
+        states = self._select(found[stack.slots[layer]])
+        if not is_known:
+            stack.kept[layer] = block.name, self._buffers.new(self._n_rows, states), states.device
         buffer = stack.kept[layer][1]
         buffer[self._target] = states[: len(self._target)].to(buffer)
 
@@ -149,32 +283,11 @@ class Recorder:
         sampled = rows[self._source.to(rows.device)]
         if not len(self._averaged):
             return sampled
-        states = rows.unflatten(0, self._token_states.shape)[self._averaged.to(rows.device)]
+        states = rows.unflatten(0, self.token_states.shape)[self._averaged.to(rows.device)]
         mask = self._mask[self._averaged].unsqueeze(-1).to(rows.device)
         # in float32 at least, and without the padding, whose states may be anything
         total = states.to(torch.promote_types(rows.dtype, torch.float32)).where(mask, 0).sum(1)
         return torch.cat([sampled, (total / mask.sum(1)).to(rows.dtype)])
-
-    def _rows_by_slot(self, name: str, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
-        """Return the parts that are states, at least one, each as (n_sequences * length, dim)."""
-        found = self.all_rows(parts)
-        if not found:
-            raise RuntimeError(self._token_states.explain_mismatch(name, parts))
-        return found
-
-    def all_rows(self, parts: Mapping[Slot, Any], *, flat: bool = False) -> dict[Slot, Tensor]:
-        """Return the parts that are states of the current batch, as rows; if ``flat`` also those that already are."""
-        tensors = {k: part for k, part in parts.items() if isinstance(part, Tensor) and part.is_floating_point()}
-        found = {slot: self._rows_of(tensor, flat) for slot, tensor in tensors.items()}
-        return {slot: rows for slot, rows in found.items() if rows is not None}
-
-    def _rows_of(self, states: Tensor, flat: bool) -> Tensor | None:
-        n_sequences, length = self._token_states.shape
-        if not flat or states.ndim != 2:
-            return self._token_states.rows_of(states)
-        if len(states) == n_sequences * length:
-            return states
-        return self._token_states.rows_of(states[None]) if n_sequences == 1 else None
 
 
 @dataclass
@@ -197,3 +310,147 @@ def _first_difference(calls: list[str], before: list[str]) -> str:
     number = next(i for i, (now, then) in enumerate(zip_longest(calls, before)) if now != then)
     now, then = (repr(names[number]) if number < len(names) else "none" for names in (calls, before))
     return f"{now} as call {number + 1} where the first batch had {then}"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The attention's output that a block adds to its input."""
+
+    module: nn.Module
+    """The module that returns it."""
+    slot: Slot
+    """Which part of the module's output it is."""
+    call: int
+    """Which of the module's calls within the block, from 0 on."""
+    dtype: torch.dtype
+    """Data type of the sum."""
+    scale: float = 1.0
+    """The factor by which the block multiplies it."""
+
+
+Branches: TypeAlias = Mapping[LayerKey, Branch | str]
+"""By stack and layer: the branch, or the reason why there is none."""
+
+
+class AfterAttention:
+    """The sums of each block's input and its attention's branch.
+
+    A branch is written straight to its rows of the layer's buffer. The block's input is added when the batch has
+    passed: only then are the states of the previous layer identified. So no whole batch is held in memory.
+
+    Args:
+        branches: the branch of each layer, or the reason why there is none.
+        n_rows: number of rows of the buffers.
+        buffers: allocates the buffers.
+    """
+
+    def __init__(self, branches: Branches, n_rows: int, buffers: Buffers) -> None:
+        self._branches = {key: branch for key, branch in branches.items() if isinstance(branch, Branch)}
+        self.modules = {(stack, branch.module) for (stack, _), branch in self._branches.items()}
+        """The modules to hook, with the stack in whose blocks they run."""
+        self.states: dict[LayerKey, Tensor | str] = {k: why for k, why in branches.items() if isinstance(why, str)}
+        """(n_rows, dim) for each layer that a block returns, or the reason why there is none."""
+        self._n_rows, self._buffers = n_rows, buffers
+
+    def begin(self, target: Tensor) -> None:
+        """Begin a batch; ``target`` are the rows of its sampled tokens."""
+        self._target = target
+        self._recorded: set[LayerKey] = set()
+
+    def branch(self, key: LayerKey, module: nn.Module, call: int) -> Branch | None:
+        """Return the layer's branch if this call of the module returns it."""
+        branch = self._branches.get(key)
+        return branch if branch is not None and branch.module is module and branch.call == call else None
+
+    def keep(self, key: LayerKey, rows: Tensor) -> None:
+        """Keep the sampled rows (n, dim) of a layer's branch."""
+        branch = self._branches[key]
+        self._recorded.add(key)
+        rows = rows if branch.scale == 1 else rows * branch.scale
+        states = self._buffer(key, rows.to(branch.dtype))
+        states[self._target] = rows.to(states)
+
+    def end(self, entered: Callable[[LayerKey], Tensor]) -> None:
+        """Add the blocks' inputs when a batch has passed.
+
+        Args:
+            entered: returns the buffer of the states that entered a layer's block.
+        """
+        for key, branch in self._branches.items():
+            before = entered(key)[self._target].to(branch.dtype)
+            states = self._buffer(key, before)
+            # NaN where the attention did not run: other ranks wait for a tensor from this one
+            states[self._target] = states[self._target] + before.to(states) if key in self._recorded else torch.nan
+
+    def _buffer(self, key: LayerKey, like: Tensor) -> Tensor:
+        states = self.states.get(key)
+        if not isinstance(states, Tensor):
+            states = self.states[key] = self._buffers.new(self._n_rows, like)
+        return states
+
+
+class EmbeddingSearch:
+    """A search for the input embedding: the ``nn.Embedding`` that is called with exactly the tokens of a batch.
+
+    Args:
+        model: the model without wrappers.
+        n_stacks: stacks of blocks in the model; several may have several embeddings.
+        check: called with each that is found, before it runs.
+    """
+
+    def __init__(
+        self, model: nn.Module, n_stacks: int = 1, *, check: Callable[[nn.Embedding], None] | None = None
+    ) -> None:
+        self._several_stacks, self._check = n_stacks > 1, check
+        self._candidates = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        self._ids: Tensor | None = None
+        self._found: nn.Embedding | None = None
+        self._several = False
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        with ExitStack() as hooks:
+            for module in self._candidates:
+                hooks.enter_context(module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True))
+            yield
+
+    def begin(self, batch: ProbeBatch) -> None:
+        """Begin a batch."""
+        self._ids = batch.input_ids
+
+    def table(self) -> Tensor | str:
+        """Return the rows, (vocabulary, dim), without copy or gradient; or why there are none.
+
+        Shards of FSDP2 are gathered, so all ranks must call.
+        """
+        if self._found is None or self._several:
+            return SEVERAL if self._several else NONE_FOUND
+        weight = self._found.weight.detach()
+        if is_dtensor(weight):
+            weight = weight.full_tensor()
+        if weight.is_floating_point() and not _is_in_memory(weight):
+            return NOT_IN_MEMORY
+        return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
+
+    def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        if (self._found is not None and not self._several_stacks) or not isinstance(module, nn.Embedding):
+            return
+        ids = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.ndim == 2]
+        # BART's position embedding gets the ids too, for their shape
+        is_of_positions = "position" in type(module).__name__.lower()
+        if self._ids is not None and any(_are_ids(x, self._ids) or _are_ids(x.mT, self._ids) for x in ids):
+            if self._check is not None and not is_of_positions:
+                self._check(module)
+            self._found = self._found or module
+            self._several |= module.weight is not self._found.weight and not is_of_positions
+
+
+def _is_in_memory(weight: Tensor) -> bool:
+    """Return whether it is whole: accelerate loads weights when they are needed, FSDP1 keeps flat pieces."""
+    if weight.device.type == "meta" or weight.ndim == 1:
+        return False
+    return weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
+
+
+def _are_ids(found: Tensor, ids: Tensor) -> bool:
+    return found.shape == ids.shape and torch.equal(found.to(ids), ids)

@@ -33,7 +33,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils.hooks import RemovableHandle
 
-from repdyn.capture.library_classes import is_dtensor, is_fsdp1, is_fsdp2
+from repdyn.capture.wrappers import is_dtensor, is_fsdp1, is_fsdp2
 
 _WRAPPINGS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 _SHARED_BYTES = 1 << 20
@@ -221,6 +221,8 @@ class Shadow:
 
     def _container(self, x: Any) -> Any:
         kind = type(x)
+        if not x and kind in {list, set, dict, OrderedDict}:  # most of them
+            return self._remember(x, kind())
         values = x.values() if isinstance(x, dict) else x
         if kind in {list, set, dict, deque} and set(map(type, values)) <= _ATOMS:
             return self._remember(x, x.copy())

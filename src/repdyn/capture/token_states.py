@@ -23,6 +23,9 @@ TokenPositions: TypeAlias = slice | Callable[[Tensor, ProbeBatch], Tensor]
 learned vectors stand before the tokens; or a function from states (n_sequences, n_positions, dim) and the batch to
 those of its tokens, (n_sequences, length, dim)."""
 
+Slot: TypeAlias = int | str
+"""Position or name of states among a block's arguments or outputs."""
+
 _NAME_BLOCKS = "name blocks that pass one vector for each token with layers="
 
 
@@ -125,6 +128,22 @@ class TokenStates:
                 f"{n_sequences} sequences of {self.shape[1]} tokens; use another tokens_per_forward="
             )
         return tokens[0].flatten(2).flatten(0, 1) if tokens else None
+
+    def rows_by_slot(self, parts: Mapping[Slot, Any], *, flat: bool = False) -> dict[Slot, Tensor]:
+        """Return the parts of a call that are states of the batch, as rows; if ``flat`` also those that already are."""
+        found = {}
+        for slot, part in parts.items():
+            if not isinstance(part, Tensor) or not part.is_floating_point():
+                continue
+            if flat and part.ndim == 2:
+                n_sequences, length = self.shape
+                whole = part if len(part) == n_sequences * length else None
+                rows = self.rows_of(part[None]) if whole is None and n_sequences == 1 else whole
+            else:
+                rows = self.rows_of(part)
+            if rows is not None:
+                found[slot] = rows
+        return found
 
     def token_indices(self, n_positions: int) -> Tensor | None:
         """Return which positions of a batch of one sequence belong to tokens, (length,); None where none can.

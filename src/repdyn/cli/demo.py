@@ -1,81 +1,67 @@
-"""The command ``repdyn demo``: the report of a finished run, before anything is trained."""
+"""The page that ``repdyn demo`` opens: the report of a finished run, without the chart library, which Plotly has.
 
-# Imports only what is quick to import: the page must be there within two seconds.
+It is made again, from a store in the repository, by
+
+    python -m repdyn.cli.demo docs/runs/decoder
+"""
+
 from __future__ import annotations
 
-import argparse
 import base64
 import gzip
 import hashlib
+import re
+import sys
 import tempfile
-import webbrowser
-from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from repdyn.utils.arguments import SuggestingParser
-from repdyn.utils.names import printable
-
-PAGE = "demo.html.gz"
-"""The report as it comes with the package, with marks in place of the chart library, which Plotly's package has."""
-LIBRARY, LIBRARY_HASH = "@@chart-library@@", "@@chart-library-hash@@"
-FILE = "repdyn_demo.html"
-
-_EXAMPLES = """examples:
-  repdyn demo                           open the page in a browser
-  repdyn demo --no-browser -o FOLDER    write it there
-"""
+PAGE, FILE = "demo.html.gz", "repdyn_demo.html"
+TITLE = "A small decoder on Wikipedia text"
+_LIBRARY, _LIBRARY_HASH = "@@chart-library@@", "@@chart-library-hash@@"
+_BLOCK = re.compile(r'(<script type="application/octet-stream" id="plotly">)([^<]*)(</script>)')
 
 
-def main(arguments: Sequence[str], prog: str = "repdyn demo") -> None:
-    """Write the page, print its path and open it.
-
-    Raises:
-        OSError: the page cannot be written.
-        SystemExit: after --help or an invalid option.
-    """
-    options = build_parser(prog).parse_args(arguments)
-    folder = options.output or Path(tempfile.mkdtemp(prefix="repdyn_demo_"))
-    path = write_demo(folder)
-    print("a decoder of 6 layers, measured 51 times in 4,000 steps of training on Wikipedia text")
-    print(printable(f"report: {path}"))
-    print("next: python train.py, in a copy of the repository, for a run of your own")
-    if not options.no_browser:
-        webbrowser.open(path.resolve().as_uri())
-
-
-def write_demo(folder: Path) -> Path:
-    """Write the page into a folder, which is created if it is missing, and return its path."""
+def write_demo(folder: Path | None) -> Path:
+    """Write the page into a folder, a temporary one unless given, and return its path."""
+    folder = folder or Path(tempfile.mkdtemp(prefix="repdyn_demo_"))
     page = gzip.decompress((files("repdyn.cli") / PAGE).read_bytes()).decode()
-    library = chart_library()
+    library = _chart_library()
     content = base64.b64encode(gzip.compress(library, 1, mtime=0)).decode()
-    page = page.replace(LIBRARY, content).replace(LIBRARY_HASH, library_hash(library))
+    page = page.replace(_LIBRARY, content).replace(_LIBRARY_HASH, _hash(library))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     path.write_text(page, encoding="utf-8")
     return path
 
 
-def chart_library() -> bytes:
+def make_page(store: Path) -> bytes:
+    """Return the report of a store, compressed, with marks in place of the chart library and of its hash.
+
+    Raises:
+        ValueError: nothing is stored, or the report does not hold the chart library as expected.
+    """
+    from repdyn.report import write_report
+    from repdyn.store import open_store
+
+    with tempfile.TemporaryDirectory() as folder:
+        page = write_report(open_store(store), Path(folder) / "report.html", title=TITLE).read_text(encoding="utf-8")
+    library, found = _chart_library(), _BLOCK.search(page)
+    if not found or gzip.decompress(base64.b64decode(found[2])) != library or _hash(library) not in page:
+        raise ValueError("expected a report with Plotly's script and its hash, got none; adapt repdyn.cli.demo")
+    page = _BLOCK.sub(rf"\g<1>{_LIBRARY}\g<3>", page).replace(_hash(library), _LIBRARY_HASH)
+    return gzip.compress(page.encode(), 9, mtime=0)
+
+
+def _chart_library() -> bytes:
     """Return Plotly's script as browsers read it."""
     return (files("plotly") / "package_data" / "plotly.min.js").read_bytes().replace(b"\r\n", b"\n")
 
 
-def library_hash(library: bytes) -> str:
+def _hash(library: bytes) -> str:
     """Return the hash by which the security policy of a page allows the script."""
     return base64.b64encode(hashlib.sha256(library).digest()).decode()
 
 
-def build_parser(prog: str) -> argparse.ArgumentParser:
-    """Return a parser with every option of the command."""
-    """Return a parser with every option of the command."""
-    parser = SuggestingParser(
-        prog=prog,
-        description="Open the report of a finished run that comes with repdyn; nothing is trained or downloaded.",
-        epilog=_EXAMPLES,
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="folder for the page (default: a temporary one)"
-    )
-    parser.add_argument("--no-browser", action="store_true", help="do not open it")
-    return parser
+if __name__ == "__main__":
+    Path(__file__).with_name(PAGE).write_bytes(make_page(Path(sys.argv[1])))

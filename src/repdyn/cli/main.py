@@ -1,188 +1,211 @@
-"""The command ``repdyn``: sweep checkpoints, study and explore models, show and export the content of stores."""
+"""The command ``repdyn``: its commands, what they print when something is wrong, and their exit status.
 
-# Imports only what is quick to import: --help must not wait for torch.
+A command is a function of :mod:`repdyn.cli.measure` or :mod:`repdyn.cli.show`: its signature and docstring are its
+options and its help. It returns its exit status, None for 0, and raises what :func:`main` explains in one line.
+"""
+
 from __future__ import annotations
 
-import argparse
+import io
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from errno import EDQUOT, ENOSPC
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from inspect import cleandoc
+from typing import Any, Literal
 
-from repdyn.cli.listings import add_listings
-from repdyn.utils.arguments import SuggestingParser, add_seeds_option, add_store_command, given_seeds
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from repdyn.cli import measure, show
+from repdyn.cli.options import OPTIONS
 from repdyn.utils.extras import with_extra
 from repdyn.utils.names import printable
 from repdyn.utils.redaction import redacted
 
-_OWN_PARSER = {
-    "demo": ("repdyn.cli.demo", "open the report of a finished run that comes with repdyn"),
-    "audit": ("repdyn.cli.audit", "find what is wrong with published checkpoints"),
-    "sweep": ("repdyn.cli.sweep", "measure published or local checkpoints"),
-    "reproduce": ("repdyn.cli.reproduce", "reproduce the measurements of a paper"),
-    "study": ("repdyn.cli.study", "study one aspect of one or several models"),
-    "explore": ("repdyn.cli.explore", "explore the tokens of a sentence in the browser"),
-    "watch": ("repdyn.cli.watch", "watch runs in the browser, live"),
-    "report": ("repdyn.cli.report", "write a web page that shows what stores contain"),
-    "query": ("repdyn.cli.query", "query the measurements of stores in SQL"),
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_COMMANDS = {
+    "Measure": (measure.sweep, measure.audit, measure.reproduce),
+    "See": (show.report, show.watch, show.figures, show.insights, show.explore, show.demo),
+    "Use": (show.query, show.export, show.metrics),
 }
-"""Commands whose module parses its own options."""
-_EXAMPLES = """examples:
-  repdyn audit pythia-2.8b           copies among published checkpoints
-  repdyn sweep RUN                   measure the checkpoints of a run
-  repdyn reproduce --list            papers whose measurements can be repeated
-  repdyn study convergence bert-base-uncased -o FOLDER
-  repdyn metrics                     list every metric
-  repdyn explore gpt2                the tokens of a sentence, in the browser
-  repdyn insights RUN                what happened in a run
-  repdyn watch RUN                   all runs in the browser, live
-  repdyn report RUN                  write one self-contained web page
-  repdyn figures RUN                 draw figures and print a summary
-  repdyn alerts RUN                  list the alerts of a run
-  repdyn export RUN --to wandb       write the values to W&B, offline
-  repdyn query "select * from runs"  SQL over all stores below this folder
-  repdyn COMMAND --help              every option of a command
-"""
-_FIGURES_EXAMPLES = """examples:
-  repdyn figures runs/quickstart/TIME
-  repdyn figures sweeps --run EleutherAI/pythia-70m EleutherAI/pythia-160m
-  repdyn figures RUN --probe 3f2ab1c0 -o figures
-  repdyn figures runs/a-seed1 runs/a-seed2 runs/b    compare runs: a as a band over its seeds, b as a line
-"""
-_EXPORT_EXAMPLES = """examples:
-  repdyn export runs/quickstart/TIME
-  repdyn export sweeps --run EleutherAI/pythia-70m --to wandb csv -o logs
-  repdyn export RUN --wandb-online --wandb-project my-project    upload (account)
+STUDIES = {
+    "convergence": "how tokens approach their last layer, and at what rate",
+    "tokens": "the tokens of a sentence against the vocabulary, layer by layer",
+    "topics": "topics in embeddings and attention",
+    "anatomy": "embedding tables, and paths of tokens through the layers",
+    "sentences": "sentence vectors at every layer",
+}
+"""Each is the function of its name in ``repdyn.studies.NAME``, which is imported when it is needed."""
+_EXAMPLES = """Examples:
+  repdyn sweep gpt2                     measure a published model
+  repdyn report RUN --open              what a run's store contains, as a page
+  repdyn watch runs                     all runs in the browser, live
+  repdyn COMMAND --help                 every option of a command, with examples
 
-Each call creates new, complete runs and leaves those of earlier calls alone.
+Exit status: 0 done; 1 something failed, or nothing was written; 2 a mistaken
+command or input; 130 stopped by Ctrl-C. Errors are one line on standard error.
+"""
+_STUDY_EXAMPLES = """Examples:
+  repdyn study convergence bert-base-uncased --text builtin -o FOLDER
+  repdyn study tokens roberta-base -o FOLDER
+  repdyn study topics --help                      every option of a study
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one subcommand; exits with status 2 on an error and with 130 on Ctrl-C."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = _parser()
+    """Run one command.
+
+    Args:
+        arguments: those of the process unless given.
+
+    Raises:
+        SystemExit: with the status, unless it is 0.
+    """
+    if arguments is None:
+        _forgive_standard_error()
+    status = _run(sys.argv[1:] if arguments is None else list(arguments))
     try:
-        if given[:1] and given[0] in _OWN_PARSER:
-            module, _ = _OWN_PARSER[given[0]]
-            import_module(module).main(given[1:], prog=f"repdyn {given[0]}")
-            return
-        options = parser.parse_args(given)
-        options.run_command(options)
-    except BrokenPipeError:
-        # the reader, such as head, has seen enough; Python would complain once more when it closes the stream
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.stdout.flush()
+    except OSError as error:
+        status = _without_reader(error) or status
+    downloads: Any = sys.modules.get("repdyn.checkpoints.downloads")
+    if downloads and downloads.has_abandoned_threads():
+        os._exit(status)  # an unresponsive hub would delay the exit by a minute; files of downloads are deleted already
+    if status:
+        sys.exit(status)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run a command, print its error in one line, and return the exit status."""
+    try:
+        app = command_line(studies=_named_studies(arguments))
+        return app(arguments, print_error=False, exit_on_error=False, result_action="return_value") or OK
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else OK
+    except CycloptsError as error:
+        return _said(f"error: {error}", USAGE)
+    except KeyboardInterrupt as error:
+        return _said("; ".join(["stopped", *map(str, error.args)]), INTERRUPTED)
+    except BrokenPipeError as error:
+        return _without_reader(error)
     except ModuleNotFoundError as error:
-        missing = with_extra(error, " ".join(["repdyn", *given[:1]]))
+        missing = with_extra(error, " ".join(["repdyn", *arguments[:1]]))
         if missing is None:
             raise
-        parser.exit(2, f"error: {missing}\n")
-    except (ValueError, OSError) as error:
-        parser.exit(2, f"error: {printable(redacted(str(error)))}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "stopped\n")
+        return _said(f"error: {missing}", USAGE)
+    except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        return _said(f"error: {error}", USAGE)
+    except OSError as error:
+        if error.errno in {ENOSPC, EDQUOT}:
+            return _said(f"stopped: the disk is full ({error}); free some space, then repeat the command", FAILED)
+        return _said(f"error: {error}", FAILED)
+    except Exception as error:
+        errors: Any = sys.modules.get("repdyn.checkpoints.errors")  # with the hub's client, if it was needed
+        if errors and isinstance(error, errors.NoConnectionError):
+            return _said(f"stopped: {error}; the same command goes on from there", FAILED)
+        if errors and isinstance(error, errors.SweepStoppedError):
+            return _said(f"stopped: {error}", FAILED)
+        if errors and isinstance(error, errors.CheckpointError):
+            return _said(f"error: {error}", FAILED)
+        raise
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = SuggestingParser(
-        choice="a command",
-        prog="repdyn",
-        description="Track the geometry of a transformer's layers during training and over published checkpoints.",
-        epilog=_EXAMPLES,
+def command_line(studies: Collection[str] = tuple(STUDIES)) -> App:
+    """Return the command with all of its commands, in the order of the help.
+
+    Args:
+        studies: those that are imported, with torch, for their options.
+    """
+    app = App(
+        name="repdyn",
+        help="Track the geometry of a transformer's layers during training and over published checkpoints.",
+        help_epilogue=_EXAMPLES,
+        help_format="plaintext",
+        version=f"repdyn {version('repdyn')}",
+        default_parameter=Parameter(negative=(), consume_multiple=1, show_default=_shown),
+        group_parameters=OPTIONS,
+        suppress_keyboard_interrupt=False,
     )
-    parser.add_argument("--version", action="version", version=f"repdyn {version('repdyn')}")
-    parser.add_argument(
-        "--print-completion",
-        action=_PrintCompletion,
-        choices=("bash", "zsh", "tcsh"),
-        help="print the script by which a shell completes commands and options, and exit",
+    groups = {name: Group.create_ordered(name) for name in (*_COMMANDS, "Other")}
+    for group, functions in _COMMANDS.items():
+        for number, function in enumerate(functions):
+            _add(app, function, group=groups[group], sort_key=number)
+    study = App(
+        name="study",
+        help="Study one aspect of one or several models.",
+        help_epilogue=_STUDY_EXAMPLES,
+        group=groups["Measure"],
+        sort_key=len(_COMMANDS["Measure"]),
     )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, (_, description) in _OWN_PARSER.items():
-        commands.add_parser(name, help=description, add_help=False)
-    add_listings(commands)
-    figures = add_store_command(
-        commands, "figures", "draw the figures of a store and print a summary", _FIGURES_EXAMPLES, _figures, nargs="+"
-    )
-    add_seeds_option(figures)
-    figures.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="folder for the figures (default: figures in the store)"
-    )
-    export = add_store_command(
-        commands, "export", "write the values of a store to experiment loggers", _EXPORT_EXAMPLES, _export
-    )
-    export.add_argument(
-        "--to",
-        nargs="+",
-        choices=("wandb", "tensorboard", "csv", "mlflow"),
-        default=["wandb"],
-        metavar="LOGGER",
-        help="one or several of wandb, tensorboard and csv (default: wandb)",
-    )
-    export.add_argument(
-        "--wandb-online", action="store_true", help="upload to W&B instead of writing files for a later wandb sync"
-    )
-    export.add_argument(
-        "--log-layers",
-        nargs="+",
-        default=["default"],
-        metavar="METRIC",
-        help="metrics of which every layer is written, with * for any characters, or one of the words default "
-        "(anisotropy and two_nn), all, none",
-    )
-    export.add_argument("--wandb-project", default="repdyn", help="W&B project (default: %(default)s)")
-    export.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of the loggers' files (default: exports in the store)",
-    )
-    return parser
+    for number, (name, text) in enumerate(STUDIES.items()):
+        if name in studies:
+            _add(study, getattr(import_module(f"repdyn.studies.{name}"), name), sort_key=number)
+        else:
+            study.command(lambda: None, name=name, help=text, sort_key=number)
+    app.command(study)
+    app.register_install_completion_command(group=groups["Other"])
+    app.command(_print_completion, name="--print-completion", group=groups["Other"])
+    for flag in ("--help", "--version"):
+        app[flag].group = groups["Other"]
+    return app
 
 
-class _PrintCompletion(argparse.Action):
-    """Prints the script and exits, before a command is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: object, shell: Any, option: object = None) -> None:
-        from repdyn.cli.completion import complete_parser, completion_script
-
-        modules = {name: module for name, (module, _) in _OWN_PARSER.items()}
-        print(completion_script(complete_parser(parser, modules), shell))
-        parser.exit()
+def _add(app: App, function: Callable[..., int | None], **place: Any) -> None:
+    """Add a command whose examples, the last section of its docstring, end its help."""
+    # the lines of a paragraph are joined, since the help breaks them where the terminal ends
+    function.__doc__ = re.sub(r"(?<=\S)\n(?=\S)|\n {8}(?=\S)", " ", cleandoc(function.__doc__ or ""))
+    app.command(function, help_epilogue="Examples:\n" + function.__doc__.partition("\nExamples:\n")[2], **place)
 
 
-def _figures(options: argparse.Namespace) -> None:
-    from repdyn.publish.results import compare_stores, show_store
-    from repdyn.store import find_store
-
-    stores = [find_store(store) for store in options.store]
-    given = {"probe": options.probe, "folder": options.output, "seeds": given_seeds(options)}
-    if len(stores) > 1:
-        compare_stores(stores, options.run, **given)
-    else:
-        show_store(stores[0], options.run, **given)
+def _named_studies(arguments: Sequence[str]) -> Collection[str]:
+    """Return the studies whose options a command line needs."""
+    return tuple(STUDIES) if "-completion" in " ".join(arguments[:1]) else arguments[1:2]
 
 
-def _export(options: argparse.Namespace) -> None:
-    if options.wandb_online and "wandb" not in options.to:
-        raise ValueError(
-            f"expected --wandb-online with --to wandb, got --to {' '.join(options.to)}; leave out --wandb-online"
-        )
-    from repdyn.publish.export import export_store
-    from repdyn.store import find_store
+def _print_completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
+    """Print the script by which a shell completes commands and options."""
+    print(command_line().generate_completion(shell=shell))
 
-    for line in export_store(
-        find_store(options.store),
-        options.run,
-        to=options.to,
-        probe=options.probe,
-        folder=options.output,
-        project=options.wandb_project,
-        online=options.wandb_online,
-        log_layers=options.log_layers[0] if options.log_layers[0] in {"default", "all", "none"} else options.log_layers,
-    ):
-        print(printable(line))
+
+def _shown(default: Any) -> str | None:
+    """Return a default as the help shows it; None for those that say nothing."""
+    if default is None or default is False or default == ():
+        return None
+    return " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+
+
+def _said(line: str, status: int) -> int:
+    """Print a line to standard error, if it can be printed, and return the status."""
+    with suppress(OSError, ValueError):
+        print(printable(redacted(line)), file=sys.stderr)
+    return status
+
+
+def _without_reader(error: OSError) -> int:
+    """Give up standard output; a reader that has seen enough, such as head, is no failure."""
+    # Python would complain once more when it closes the stream
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK if isinstance(error, BrokenPipeError) else _said(f"error: standard output: {error}", FAILED)
+
+
+class _Forgiving(io.TextIOWrapper):
+    """A stream for notes, which a command does without where they cannot be written."""
+
+    def write(self, text: str, /) -> int:
+        with suppress(OSError):
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
+
+
+def _forgive_standard_error() -> None:
+    """Let a full or closed standard error neither end a command nor change its status."""
+    raw: Any = io.FileIO(sys.stderr.fileno() if sys.stderr else os.devnull, "w", closefd=not sys.stderr)
+    sys.stderr = _Forgiving(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from gradio import Blocks
 from gradio.themes import Default
@@ -23,7 +23,7 @@ from repdyn.reading import CheckpointError, SweepStoppedError, checkpoints_of_ru
 from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
 
 
-def serve(options: argparse.Namespace) -> None:
+def serve(options: Any) -> None:
     """Load the checkpoints, serve the page, and wait.
 
     Raises:

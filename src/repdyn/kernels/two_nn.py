@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -146,7 +146,12 @@ def _std_error(
     generator = torch.Generator().manual_seed(0)
     group = (torch.randperm(len(names), generator=generator) % n_groups).to(number.device)[number]
     kept = [log_ratios[group != left_out] for left_out in range(n_groups)]
-    without = torch.stack([_estimate(of_others, discard, estimator) for of_others in kept])
+    heights = cache(partial(_heights, discard=discard, device=log_ratios.device))  # most groups are of one size
+    if estimator == "regression":
+        fits = [_regression(of_others, heights(len(of_others))) for of_others in kept]
+    else:
+        fits = [_maximum_likelihood(of_others) for of_others in kept]
+    without = torch.stack(fits)
     return SHARED_NEIGHBOURS * ((n_groups - 1) * without.var(correction=0)).sqrt()
 
 
@@ -223,11 +228,9 @@ def two_nn(
         if duplicates == "count":
             return _regression_with_duplicates(cloud.once(ratios_with_duplicates), discard)
         log_ratios, _ = resolved(cloud).once(_sorted_log_ratios)
-        return _estimate(log_ratios, discard, estimator)
-
-
-def _estimate(log_ratios: Tensor, discard: float, estimator: Estimator) -> Tensor:
-    return _regression(log_ratios, discard) if estimator == "regression" else _maximum_likelihood(log_ratios)
+        if estimator == "maximum_likelihood":
+            return _maximum_likelihood(log_ratios)
+        return _regression(log_ratios, _heights(len(log_ratios), discard, log_ratios.device))
 
 
 def _sorted_log_ratios(cloud: Cloud) -> tuple[Tensor, Tensor]:
@@ -241,15 +244,17 @@ def _sorted_log_ratios(cloud: Cloud) -> tuple[Tensor, Tensor]:
     return log_ratios, order
 
 
-def _regression(log_ratios: Tensor, discard: float) -> Tensor:
-    n = len(log_ratios)
+def _regression(log_ratios: Tensor, heights: Tensor) -> Tensor:
+    x = _not_all_tied(log_ratios[: len(heights)])
+    return (x @ heights) / (x @ x)
+
+
+def _heights(n: int, discard: float, device: torch.device) -> Tensor:
+    """Return -log(1 - F_i) of the ratios that are kept, the largest of which is finite because some are not."""
     n_kept = n_kept_of(n, discard)
     if n_kept < 2:
         raise Undefined(f"discard = {discard} keeps {n_kept} of {n} distinct points, at least 2 needed")
-    x = _not_all_tied(log_ratios[:n_kept])
-    # -log(1 - i / n), the largest of which is finite because n_kept < n
-    y = -torch.log1p(-torch.arange(1, n_kept + 1, dtype=torch.float64, device=x.device) / n)
-    return (x @ y) / (x @ x)
+    return -torch.log1p(-torch.arange(1, n_kept + 1, dtype=torch.float64, device=device) / n)
 
 
 def _regression_with_duplicates(ratios: RatiosWithDuplicates, discard: float) -> Tensor:

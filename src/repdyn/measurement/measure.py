@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import LayerPatterns, unwrapped
 from repdyn.capture.capture import capture, causality
-from repdyn.capture.fsdp import check_no_tensor_parallelism, class_name, count_parameters, is_sharded
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import CaptureKind
+from repdyn.capture.wrappers import check_no_tensor_parallelism, class_name, count_parameters, is_sharded
 from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer

@@ -6,7 +6,7 @@ from repdyn.capture.capture import no_progress
 from repdyn.capture.states import LayerStates
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.reading.lookups import Lookup, TableKind, find_lookups, ordinary_tokens
-from repdyn.reading.models import LoadedModel, add_model_options, checkpoints_of_run, file_name, load_model, load_models
+from repdyn.reading.models import LoadedModel, checkpoints_of_run, file_name, load_model, load_models
 from repdyn.reading.states import Model, attention_weights, causal_stacks, count_blocks, layer_states, output_head
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "Model",
     "SweepStoppedError",
     "TableKind",
-    "add_model_options",
     "attention_weights",
     "causal_stacks",
     "checkpoints_of_run",

@@ -6,13 +6,12 @@ Downloads are not trusted: weights are read without running pickles, and code of
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, cast
 from urllib.parse import quote
 
 import torch
@@ -23,14 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub, choose_files
-from repdyn.checkpoints.loading import (
-    Loading,
-    add_loading_options,
-    add_timeout_option,
-    check_device,
-    resolved_device,
-    revision_names,
-)
+from repdyn.checkpoints.loading import Loading, check_device, resolved_device
 from repdyn.checkpoints.local import checkpoints_folder
 from repdyn.checkpoints.probes import context_length, has_tokenizer, load_tokenizer, tokenizer_files
 from repdyn.text.corpus import cache_directory
@@ -82,34 +74,6 @@ def file_name(name: str) -> str:
     return re.sub(r"[^\w.,=@+()-]+", "_", name)
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] = 1) -> None:
-    """Add MODEL..., the options for loading models, and ``-o``.
-
-    Args:
-        parser: the study's parser.
-        fewest: how many models must be named.
-    """
-    parser.add_argument(
-        "models",
-        nargs="+" if fewest else "*",
-        metavar="MODEL",
-        help="hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run",
-    )
-    parser.add_argument(
-        "-o", "--output", type=_folder, required=True, metavar="FOLDER", help="folder for tables and figures"
-    )
-    group = parser.add_argument_group("model loading")
-    group.add_argument(
-        "--revisions",
-        type=revision_names,
-        default=(),
-        metavar="R[,R...]",
-        help="branches, tags or commits of each repository without one of its own (default: main); a run's checkpoints",
-    )
-    add_loading_options(group)
-    add_timeout_option(group)
-
-
 def load_model(
     source: str,
     revision: str | None = None,
@@ -149,13 +113,11 @@ def load_model(
     return _load(name, found, tokenizer, loading, timeout=timeout, with_head=with_head)
 
 
-def load_models(
-    options: argparse.Namespace, *, release: bool = True, with_heads: bool = False
-) -> Iterator[LoadedModel]:
+def load_models(options: Any, *, release: bool = True, with_heads: bool = False) -> Iterator[LoadedModel]:
     """Load the models that the options name, one at a time, in their order.
 
     Args:
-        options: models, revisions, tokenizer, device, dtype, trust_remote_code, timeout; as on the command line.
+        options: models (their names), and the fields of :class:`repdyn.utils.arguments.ModelOptions`.
         release: remove a model's weights from memory as soon as the next one is requested, even if something still
             refers to it: a study keeps its results, never the model.
         with_heads: load the language-modelling head of each model that has one.
@@ -285,9 +247,3 @@ def _fetch(hub: Hub, repository: str, revision: str, *, with_weights: bool, with
     folder = cache_directory() / "models" / quote(repository, safe="") / commit
     hub.download(repository, commit, chosen, folder)
     return folder
-
-
-def _folder(text: str) -> Path:
-    if Path(text).exists() and not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"expected a folder, or a path where one can be made, got the file {text}")
-    return Path(text)

@@ -83,7 +83,10 @@ def find_stores(path: str | Path) -> list[Store]:
 
 def _has_measurements(folder: Path) -> bool:
     """Return whether a folder has one with files of measurements; it is read no further than to the first of them."""
-    return any(inside.is_dir() and has_row_files(Path(inside.path)) for inside in _entries(folder))
+    # a link is followed where it leads somewhere; asking it whether it is a folder fails where it leads to itself
+    return any(
+        not inside.is_file(follow_symlinks=False) and has_row_files(Path(inside.path)) for inside in _entries(folder)
+    )
 
 
 def _stores_below(folder: Path, depth: int) -> Iterator[Path]:

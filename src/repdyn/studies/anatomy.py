@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import math
+from typing import Annotated
 
 import pandas as pd
 
@@ -32,8 +32,9 @@ from repdyn.studies.paths import (
     sentence_trajectories,
     trajectory_table,
 )
-from repdyn.studies.study import Output, Study, add_number, print_line, print_table, print_title, stem
+from repdyn.studies.study import Folder, Output, Study, print_line, print_table, print_title, run_study, stem
 from repdyn.tables.style import of_stack
+from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
 PAIR = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
 """One word differs, and another changes its meaning."""
@@ -42,35 +43,6 @@ _MAX_PAIRS = 5
 
 class AnatomyStudy(Study):
     """The embedding tables of a model, and the paths of tokens through its layers."""
-
-    help = (
-        "The context-free embeddings of a model (input, position, segment), and the paths of tokens through its layers."
-    )
-    examples = """examples:
-  repdyn study anatomy bert-base-cased -o FOLDER
-  repdyn study anatomy gpt2 facebook/opt-125m --closest 50 -o FOLDER
-  repdyn study anatomy bert-base-cased --pair "He plays the bass." "He eats the bass." -o FOLDER
-
-Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
-"""
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        group = parser.add_argument_group("analysis")
-        group.add_argument(
-            "--pair",
-            nargs=2,
-            default=PAIR,
-            metavar=("A", "B"),
-            help=f'two sentences (default: "{PAIR[0]}" "{PAIR[1]}")',
-        )
-        add_number(group, "--closest", 20, 1, "closest pairs", "K")
-        text = "pairs of rows sampled for a distribution; all if there are no more"
-        add_number(group, "--pairs", MAX_PAIRS, 1, text, "N")
-        add_number(group, "--seed", 0, 0, "of that sample")
-        group.add_argument(
-            "--unused", action="store_true", help="keep rows of the input table that training did not distinguish"
-        )
 
     def measure(self, loaded: LoadedModel) -> None:
         output = Output()
@@ -131,7 +103,37 @@ def _add_trajectories(
     print_depth(stack, frames[0])
 
 
-STUDY = AnatomyStudy
+def anatomy(
+    models: Models,
+    /,
+    *,
+    output: Folder,
+    loading: ModelOptions = ModelOptions(),
+    pair: tuple[str, str] = PAIR,
+    closest: Count = 20,
+    pairs: Count = MAX_PAIRS,
+    seed: Annotated[int, at_least(0)] = 0,
+    unused: bool = False,
+) -> None:
+    """Study anatomy: context-free embeddings (input, position, segment), and paths of tokens through the layers.
+
+    Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
+
+    Args:
+        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
+        output: Folder for tables and figures.
+        pair: Two sentences.
+        closest: Number of closest pairs.
+        pairs: Pairs of rows sampled for a distribution; all if there are no more.
+        seed: Of that sample.
+        unused: Keep rows of the input table that training did not distinguish.
+
+    Examples:
+      repdyn study anatomy bert-base-cased -o FOLDER
+      repdyn study anatomy gpt2 facebook/opt-125m --closest 50 -o FOLDER
+      repdyn study anatomy gpt2 --pair "He plays the bass." "He eats the bass." -o F
+    """
+    run_study(AnatomyStudy, loading, locals())
 
 
 def print_tables(overview: pd.DataFrame, distributions: pd.DataFrame) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from cyclopts import Parameter
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from repdyn.figures.drawing import entitle
-from repdyn.probe.design import CLASS_OPTIONS, CLASSES
+from repdyn.probe.design import CLASS_OPTIONS
 from repdyn.reading import LoadedModel, file_name
 from repdyn.store import find_store
 from repdyn.studies.convergence_measurements import (
@@ -30,16 +30,16 @@ from repdyn.studies.convergence_measurements import (
     summaries_with_loss,
 )
 from repdyn.studies.study import (
+    Folder,
     Output,
     Study,
-    add_layers_option,
-    add_number,
     join_tables,
     layer_axis,
     line_with_band,
     print_line,
     print_table,
     print_title,
+    run_study,
     series_colour,
 )
 from repdyn.tables.frames import by_stack
@@ -47,7 +47,7 @@ from repdyn.tables.losses import loss_of_run
 from repdyn.tables.selection import select
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, of_stack, styled
 from repdyn.text.source import DEFAULT_TEXT
-from repdyn.utils.addresses import path_or_url
+from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
 
 _COLUMNS = (
     "layer:d | alignment:.4f | 95 %=[{alignment_low:.4f}, {alignment_high:.4f}]"
@@ -62,45 +62,7 @@ _MAX_MARKED = 40
 class ConvergenceStudy(Study):
     """Study of how the tokens of a model approach their states at the last layer."""
 
-    help = "How the tokens of a model approach their states at the last layer: alignment A_l, gradient G_l, and gaps."
-    examples = """examples:
-  repdyn study convergence bert-base-uncased distilbert-base-uncased -o FOLDER
-  repdyn study convergence stories260K-hf --text builtin --sentences 0 -o FOLDER
-  repdyn study convergence RUN/hf_checkpoints/step100 RUN/hf_checkpoints/step1000 --before-after -o FOLDER
-  repdyn study convergence EleutherAI/pythia-70m@step1000 EleutherAI/pythia-70m --before-after -o FOLDER
-  repdyn study convergence --store RUN/repdyn -o FOLDER       is the alignment correlated with the loss?
-"""
-    fewest_models = 0
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        text = parser.add_argument_group("text")
-        text.add_argument("--text", default=DEFAULT_TEXT, help="enwik8, builtin, or a path (default: %(default)s)")
-        add_number(text, "--sequence-length", 128, 2, "tokens in a sequence, at most the model's context")
-        add_number(text, "--max-vectors", 16384, 3, "tokens of the text")
-        text.add_argument(
-            "--classes",
-            nargs="+",
-            choices=CLASS_OPTIONS,
-            default=["words"],
-            metavar="CLASS",
-            help=f"word classes to compare: {', '.join(CLASSES)}, words for all of them, or none (default: words)",
-        )
-        add_number(text, "--sentences", 1000, 0, "generated sentences of each kind, simple and complex; 0 for none")
-        group = parser.add_argument_group("analysis")
-        add_layers_option(group)
-        add_number(group, "--resamples", 1000, 1, "of the bootstrap")
-        add_number(group, "--seed", 0, 0, "of the bootstrap")
-        group.add_argument("--before-after", action="store_true", help="the second of two models minus the first")
-        group.add_argument(
-            "--store",
-            type=path_or_url,
-            metavar="RUN",
-            help="runs or a store with the metric alignment: correlation with the loss",
-        )
-        group.add_argument("--run", nargs="+", metavar="NAME", help="some of the store's runs (default: every run)")
-
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Any) -> None:
         super().__init__(options)
         if not options.models and not options.store:
             raise ValueError("expected a model or --store RUN, got neither; see --help")
@@ -175,7 +137,48 @@ class ConvergenceStudy(Study):
         self.output.tables["loss"] = pd.concat(frames, ignore_index=True)
 
 
-STUDY = ConvergenceStudy
+def convergence(
+    models: Models = (),
+    /,
+    *,
+    output: Folder,
+    loading: ModelOptions = ModelOptions(),
+    text: str = DEFAULT_TEXT,
+    sequence_length: Annotated[int, at_least(2)] = 128,
+    max_vectors: Annotated[int, at_least(3)] = 16384,
+    classes: Annotated[Sequence[str], Parameter(choices=CLASS_OPTIONS)] = ("words",),
+    sentences: Annotated[int, at_least(0)] = 1000,
+    layers: str | None = None,
+    resamples: Count = 1000,
+    seed: Annotated[int, at_least(0)] = 0,
+    before_after: bool = False,
+    store: Place | None = None,
+    run: list[str] | None = None,
+) -> None:
+    """Study convergence: how tokens approach their states at the last layer, and at what rate.
+
+    Args:
+        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
+        output: Folder for tables and figures.
+        text: Use enwik8, builtin, or a path.
+        sequence_length: Tokens in a sequence, at most the model's context.
+        max_vectors: Tokens of the text.
+        classes: Word classes to compare; words for all of them, or none.
+        sentences: Generated sentences of each kind, simple and complex; 0 for none.
+        layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
+        resamples: Of the bootstrap.
+        seed: Of the bootstrap.
+        before_after: Compare two models: the second minus the first.
+        store: Runs or a store with the metric alignment, for its correlation with the loss.
+        run: Some of the store's runs (default: every run).
+
+    Examples:
+      repdyn study convergence bert-base-uncased distilbert-base-uncased -o FOLDER
+      repdyn study convergence gpt2 --text builtin --sentences 0 -o FOLDER
+      repdyn study convergence RUN --revisions step100,step1000 --before-after -o F
+      repdyn study convergence --store RUN/repdyn -o FOLDER
+    """
+    run_study(ConvergenceStudy, loading, locals())
 
 
 def print_profile(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -226,7 +225,7 @@ class ProfileEstimate(NamedTuple):
     rate_high: float
 
 
-def measure_convergence(loaded: LoadedModel, options: argparse.Namespace) -> list[ConvergenceMeasurements]:
+def measure_convergence(loaded: LoadedModel, options: Any) -> list[ConvergenceMeasurements]:
     """Run a model over a text, and over generated sentences if there are to be any.
 
     Returns:
@@ -241,7 +240,7 @@ def measure_convergence(loaded: LoadedModel, options: argparse.Namespace) -> lis
     return [ConvergenceMeasurements(of_stack(loaded.name, stack), text.hash, sums) for stack, sums in found.items()]
 
 
-def _sentence_probe(loaded: LoadedModel, options: argparse.Namespace) -> Probe:
+def _sentence_probe(loaded: LoadedModel, options: Any) -> Probe:
     try:
         return sentence_probe(loaded.tokenizer, options.sentences, sequence_length=loaded.context)
     except ValueError as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -33,19 +33,21 @@ from repdyn.studies.sentence_measurements import (
     shared_token_cosines,
 )
 from repdyn.studies.study import (
+    Folder,
     Output,
     Study,
-    add_number,
     layer_axis,
     line_with_band,
     print_line,
     print_table,
     print_title,
+    run_study,
     select,
     stem,
 )
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import of_stack, styled
+from repdyn.utils.arguments import ModelOptions, Models, at_least
 
 _COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00"}
 SIGNIFICANT = 0.05
@@ -54,35 +56,7 @@ SIGNIFICANT = 0.05
 class SentenceStudy(Study):
     """Vectors of sentences at every layer."""
 
-    help = (
-        "Vectors of sentences at every layer: do paraphrases lie together, does one kind of change move them one way?"
-    )
-    examples = """examples:
-  repdyn study sentences bert-base-cased sentence-transformers/all-MiniLM-L6-v2 -o FOLDER
-  repdyn study sentences gpt2 --groups paraphrases.json --changes changes.csv -o FOLDER
-  repdyn study sentences bert-base-cased --text enwik8 --texts 1000 -o FOLDER
-
-paraphrases.json: {"group": ["sentence", ...], ...}          or CSV with the columns group, sentence
-changes.json:     {"kind": [["before", "after"], ...], ...}  or CSV with the columns kind, before, after
-
-Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
-"""
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        group = parser.add_argument_group("sentences")
-        group.add_argument(
-            "--groups", type=Path, metavar="FILE", help="groups of paraphrases (default: 12 built-in ones)"
-        )
-        group.add_argument("--changes", type=Path, metavar="FILE", help="changed sentences (default: 48 built-in ones)")
-        group.add_argument(
-            "--text", default="builtin", help="collection of texts: builtin, enwik8, or a path (default: %(default)s)"
-        )
-        add_number(group, "--texts", 500, 3, "paragraphs of it, spread evenly", "N")
-        add_number(group, "--max-tokens", 128, 2, "tokens of a sentence or paragraph; longer ones are cut off", "N")
-        add_number(group, "--seed", 0, 0, "of bootstrap and permutations")
-
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Any) -> None:
         super().__init__(options)
         self.groups = read_texts(options.groups or BUILT_IN_GROUPS, "group", "sentence")
         self.changes = read_texts(options.changes or BUILT_IN_CHANGES, "kind", "before", "after")
@@ -141,7 +115,41 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         return sequences
 
 
-STUDY = SentenceStudy
+def sentences(
+    models: Models,
+    /,
+    *,
+    output: Folder,
+    loading: ModelOptions = ModelOptions(),
+    groups: Path | None = None,
+    changes: Path | None = None,
+    text: str = "builtin",
+    texts: Annotated[int, at_least(3)] = 500,
+    max_tokens: Annotated[int, at_least(2)] = 128,
+    seed: Annotated[int, at_least(0)] = 0,
+) -> None:
+    """Study sentences: do vectors of paraphrases lie together, does one kind of change move them one way?
+
+    Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG. The files of groups
+    and changes are JSON, {"group": ["sentence", ...]} and {"kind": [["before", "after"], ...]}, or CSV with the
+    columns group, sentence and kind, before, after.
+
+    Args:
+        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
+        output: Folder for tables and figures.
+        groups: File of groups of paraphrases (default: 12 built-in ones).
+        changes: File of changed sentences (default: 48 built-in ones).
+        text: Collection of texts: builtin, enwik8, or a path.
+        texts: Paragraphs of it, spread evenly.
+        max_tokens: Tokens of a sentence or paragraph; longer ones are cut off.
+        seed: Of bootstrap and permutations.
+
+    Examples:
+      repdyn study sentences bert-base-cased gpt2 -o FOLDER
+      repdyn study sentences gpt2 --groups paraphrases.json -o FOLDER
+      repdyn study sentences bert-base-cased --text enwik8 --texts 1000 -o FOLDER
+    """
+    run_study(SentenceStudy, loading, locals())
 
 
 def print_separation(table: pd.DataFrame) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import Any, ClassVar, Literal, cast
+from types import SimpleNamespace
+from typing import Annotated, Any, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
+from cyclopts import Parameter
+from cyclopts.validators import Path as PathValidator
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -24,12 +26,15 @@ from tqdm import tqdm
 from repdyn.figures.files import save
 from repdyn.probe import Probe
 from repdyn.probe.design import DENSE
-from repdyn.reading import LoadedModel, add_model_options, load_models
+from repdyn.reading import LoadedModel, load_models
 from repdyn.tables.style import SUBSET_COLOURS
 from repdyn.text.source import load_corpus
-from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
+
+Folder: TypeAlias = Annotated[Path, Parameter(alias="-o", validator=PathValidator(file_okay=False))]
+"""The option of the folder for tables and figures."""
 
 
 class Study(ABC):
@@ -39,39 +44,15 @@ class Study(ABC):
     a time in :meth:`measure`, and combines models in :meth:`finish`.
 
     Args:
-        options: parsed by :meth:`parser`.
+        options: those of its command, by name.
 
     Raises:
         ValueError: options that contradict each other, or a text that cannot be used.
         OSError: a file that cannot be read.
     """
 
-    help: ClassVar[str]
-    """What the study answers, in a sentence."""
-    examples: ClassVar[str]
-    """Shown after the options; begins with "examples:"."""
-    fewest_models: ClassVar[Literal[0, 1]] = 1
-
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Any) -> None:
         self.options = options
-
-    @classmethod
-    def parser(cls, prog: str) -> argparse.ArgumentParser:
-        """Return the parser of the study's command line."""
-        parser = SuggestingParser(
-            prog=prog,
-            description=cls.help,
-            epilog=cls.examples,
-            allow_abbrev=False,
-        )
-        add_model_options(parser, fewest=cls.fewest_models)
-        cls.add_options(parser)
-        return parser
-
-    @classmethod
-    @abstractmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the options that only this study has."""
 
     @abstractmethod
     def measure(self, loaded: LoadedModel) -> None:
@@ -80,34 +61,31 @@ class Study(ABC):
     def finish(self) -> None:  # noqa: B027 (most studies are finished with each model)
         """Write what needs the results of all models."""
 
-    @classmethod
-    def main(cls, arguments: Sequence[str], prog: str) -> None:
-        """Run the study on a command line."""
-        study = cls(cls.parser(prog).parse_args(arguments))
-        for loaded in load_models(study.options):
-            study.measure(loaded)
-        study.finish()
-
     def write(self, output: Output, subfolder: str = "") -> None:
         """Write tables and figures below the output folder, and print where they are."""
         folder = self.options.output / subfolder
         print_line(f"tables and figures: {folder} ({len(output.write(folder))} files)")
 
 
-def add_number(
-    parser: argparse._ActionsContainer, name: str, default: int, smallest: int, text: str, metavar: str | None = None
-) -> None:
-    """Add an option for a whole number of at least ``smallest``, with its default in the help text."""
-    text = f"{text} (default: %(default)s)"
-    parser.add_argument(name, type=at_least(smallest), default=default, metavar=metavar, help=text)
+def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, Any]) -> None:
+    """Run a study on one model after another.
+
+    Args:
+        study: the class.
+        models: how they are loaded.
+        options: names of the ``models``, the folder ``output``, and what the study itself needs.
+
+    Raises:
+        ValueError, OSError: an invalid option, or a text that cannot be used.
+        CheckpointError: a model that cannot be downloaded, loaded or run.
+    """
+    begun = study(SimpleNamespace(**{**vars(models), **options}))
+    for loaded in load_models(begun.options):
+        begun.measure(loaded)
+    begun.finish()
 
 
-def add_layers_option(parser: argparse._ActionsContainer) -> None:
-    """Add ``--layers``."""
-    parser.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: detected)')
-
-
-def text_probe(loaded: LoadedModel, options: argparse.Namespace, classes: Sequence[str]) -> Probe:
+def text_probe(loaded: LoadedModel, options: Any, classes: Sequence[str]) -> Probe:
     """Return a probe of a text for a model."""
     settings = {
         "sequence_length": min(options.sequence_length, loaded.context),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -165,7 +164,7 @@ def embedding_scale(model: PreTrainedModel, table: Tensor, ids: Sequence[int]) -
     return 1.0 if abs(scale - 1) < 1e-6 else scale
 
 
-def measure_text(loaded: LoadedModel, options: argparse.Namespace) -> tuple[str, dict[str, pd.DataFrame]]:
+def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:
     """Compare the words of a text with the vocabulary, and test whether its tokens move together.
 
     Returns:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -16,15 +15,15 @@ from matplotlib.ticker import NullLocator
 from repdyn.figures.drawing import entitle
 from repdyn.reading import LoadedModel
 from repdyn.studies.study import (
+    Folder,
     Output,
     Study,
-    add_layers_option,
-    add_number,
     layer_axis,
     line_with_band,
     print_line,
     print_table,
     print_title,
+    run_study,
     select,
     stem,
 )
@@ -38,6 +37,7 @@ from repdyn.studies.token_measurements import (
 )
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, of_stack, styled
+from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
 _MAX_LAYERS = 9
 STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
@@ -50,36 +50,6 @@ _MAX_NAMED = 20
 
 class TokenStudy(Study):
     """The tokens of a sentence, and the words of a text, against the vocabulary."""
-
-    help = "The tokens of a sentence against the vocabulary, layer by layer: cosine and rank of their own embeddings."
-    examples = """examples:
-  repdyn study tokens roberta-base -o FOLDER
-  repdyn study tokens gpt2 --sentence "Time flies like an arrow." --nearest 20 -o FOLDER
-  repdyn study tokens roberta-base --positions -o FOLDER       position embeddings added to every row
-  repdyn study tokens gpt2 --no-causal-mask -o FOLDER          once more, with every token seeing all others
-  repdyn study tokens roberta-base --text builtin -o FOLDER    function words and content words of a text
-
-Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
-"""
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        group = parser.add_argument_group("sentence")
-        group.add_argument(
-            "--sentence", default="The £1 coin lies on the table.", metavar="TEXT", help='(default: "%(default)s")'
-        )
-        add_number(group, "--nearest", 10, 1, "nearest tokens", "K")
-        group.add_argument(
-            "--positions", action="store_true", help="add the token's position embedding to every row of the vocabulary"
-        )
-        group.add_argument(
-            "--no-causal-mask", action="store_true", help="measure a decoder once more, without its causal mask"
-        )
-        add_layers_option(group)
-        text = parser.add_argument_group("words of a text")
-        text.add_argument("--text", metavar="SOURCE", help="enwik8, builtin, or a path (default: none)")
-        add_number(text, "--sequence-length", 128, 3, "tokens in a sequence, at most the model's context")
-        add_number(text, "--max-vectors", 2048, 3, "tokens of the text")
 
     def measure(self, loaded: LoadedModel) -> None:
         self._measure(loaded, loaded.name, loaded.folder_name)
@@ -124,7 +94,45 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         output.figures["density"] = density_figure(name, text, tables["density"])
 
 
-STUDY = TokenStudy
+def tokens(
+    models: Models,
+    /,
+    *,
+    output: Folder,
+    loading: ModelOptions = ModelOptions(),
+    sentence: str = "The £1 coin lies on the table.",
+    nearest: Count = 10,
+    positions: bool = False,
+    no_causal_mask: bool = False,
+    layers: str | None = None,
+    text: str | None = None,
+    sequence_length: Annotated[int, at_least(3)] = 128,
+    max_vectors: Annotated[int, at_least(3)] = 2048,
+) -> None:
+    """Study tokens: those of a sentence against the vocabulary, layer by layer, by cosine and rank.
+
+    Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
+
+    Args:
+        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
+        output: Folder for tables and figures.
+        sentence: Its tokens are followed.
+        nearest: Number of nearest tokens.
+        positions: Add the token's position embedding to every row of the vocabulary.
+        no_causal_mask: Measure a decoder once more, with every token seeing all others.
+        layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
+        text: Compare function words and content words of enwik8, builtin, or a path too.
+        sequence_length: Tokens in a sequence of the text, at most the model's context.
+        max_vectors: Tokens of the text.
+
+    Examples:
+      repdyn study tokens roberta-base -o FOLDER
+      repdyn study tokens gpt2 --sentence "Time flies." --nearest 20 -o FOLDER
+      repdyn study tokens roberta-base --positions -o FOLDER
+      repdyn study tokens gpt2 --no-causal-mask -o FOLDER
+      repdyn study tokens roberta-base --text builtin -o FOLDER
+    """
+    run_study(TokenStudy, loading, locals())
 
 
 def print_sentence(name: str, table: pd.DataFrame, reasons: Iterable[str]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
-from typing import get_args
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -15,14 +14,14 @@ from matplotlib.ticker import MaxNLocator
 from repdyn.figures.drawing import entitle
 from repdyn.reading import LoadedModel, file_name
 from repdyn.studies.study import (
+    Folder,
     Output,
     Study,
-    add_layers_option,
-    add_number,
     layer_axis,
     print_line,
     print_table,
     print_title,
+    run_study,
     select,
     series_colour,
 )
@@ -39,6 +38,7 @@ from repdyn.studies.topic_measurements import (
 )
 from repdyn.tables.style import DIVERGING, of_stack, styled
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
+from repdyn.utils.arguments import ModelOptions, Models, at_least
 
 _N_WORDS = 8
 _COLUMNS = (
@@ -56,48 +56,7 @@ _UNIT = "times even attention"
 class TopicStudy(Study):
     """Study of whether embeddings and attention follow the topics of a text."""
 
-    help = (
-        "Whether words of one topic lie closer together, and attend more to each other, than words of different topics."
-    )
-    examples = """examples:
-  repdyn study topics bert-base-uncased roberta-base --text enwik8 -o FOLDER
-  repdyn study topics gpt2 --text wikipedia.txt.xz --topics 50 --documents 10000 -o FOLDER
-  repdyn study topics stories260K-hf --tokens-of-words last --text enwik8 -o FOLDER      words of several tokens
-
-Topics are found by Latent Dirichlet Allocation: pip install 'repdyn[topics]'. Every gap has a control: the same tokens
-under the topics of another document.
-"""
-
-    @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        group = parser.add_argument_group("topics")
-        group.add_argument(
-            "--text",
-            default=DEFAULT_TEXT,
-            help="enwik8, builtin, or a path; blank lines separate documents (default: %(default)s)",
-        )
-        add_number(group, "--topics", N_TOPICS, 2, "number of topics", "N")
-        text = "documents of at least 100 words to find topics in, drawn from the text"
-        add_number(group, "--documents", 3000, 2, text, "N")
-        add_number(group, "--seed", 0, 0, "of all random draws")
-        group = parser.add_argument_group("sequences")
-        add_number(group, "--sequences", 128, 2, "number of sequences, each the beginning of a document", "N")
-        add_number(group, "--sequence-length", 128, 8, "tokens in each, at most the model's context")
-        group.add_argument(
-            "--tokens-of-words",
-            choices=get_args(TokensOfWords),
-            default="whole",
-            help="tokens with a topic: those that are a whole word, or the last one of a word (default: %(default)s)",
-        )
-        group.add_argument(
-            "--certainty",
-            type=float,
-            default=CERTAINTY,
-            help="probability from which on a word has a topic (default: %(default)s)",
-        )
-        add_layers_option(group)
-
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Any) -> None:
         super().__init__(options)
         if not 0 <= options.certainty <= 1:
             raise ValueError(f"expected --certainty between 0 and 1, got {options.certainty}")
@@ -138,7 +97,46 @@ under the topics of another document.
         self.write(Output(tables, drawn))
 
 
-STUDY = TopicStudy
+def topics(
+    models: Models,
+    /,
+    *,
+    output: Folder,
+    loading: ModelOptions = ModelOptions(),
+    text: str = DEFAULT_TEXT,
+    topics: Annotated[int, at_least(2)] = N_TOPICS,
+    documents: Annotated[int, at_least(2)] = 3000,
+    seed: Annotated[int, at_least(0)] = 0,
+    sequences: Annotated[int, at_least(2)] = 128,
+    sequence_length: Annotated[int, at_least(8)] = 128,
+    tokens_of_words: TokensOfWords = "whole",
+    certainty: float = CERTAINTY,
+    layers: str | None = None,
+) -> None:
+    """Study topics: do words of one topic lie closer together, and attend more to each other, than others?
+
+    Topics are found by Latent Dirichlet Allocation: pip install 'repdyn[topics]'. Every gap has a control: the same
+    tokens under the topics of another document.
+
+    Args:
+        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
+        output: Folder for tables and figures.
+        text: Use enwik8, builtin, or a path; blank lines separate documents.
+        topics: Number of topics.
+        documents: Documents of at least 100 words to find topics in, drawn from the text.
+        seed: Of all random draws.
+        sequences: Number of sequences, each the beginning of a document.
+        sequence_length: Tokens in each, at most the model's context.
+        tokens_of_words: Tokens with a topic: those that are a whole word, or the last one of a word.
+        certainty: Probability from which on a word has a topic.
+        layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
+
+    Examples:
+      repdyn study topics bert-base-uncased roberta-base --text enwik8 -o FOLDER
+      repdyn study topics gpt2 --text wikipedia.txt.xz --topics 50 -o FOLDER
+      repdyn study topics stories260K-hf --tokens-of-words last -o FOLDER
+    """
+    run_study(TopicStudy, loading, locals())
 
 
 def print_topics(found: TextTopics, name: str) -> None:

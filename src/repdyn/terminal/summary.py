@@ -156,7 +156,7 @@ def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
     for line in lines[:_MAX_ALERTS]:
         yield Text(f"alert at {line}", style="red")
     if (more := len(lines) - _MAX_ALERTS) > 0:
-        yield Text(f"and {more} more alerts, which repdyn alerts lists", style="red")
+        yield Text(f"and {more} more alerts, which repdyn insights --alerts lists", style="red")
 
 
 def _missing(rows: pd.DataFrame) -> Iterator[Text]:

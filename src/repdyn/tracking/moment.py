@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from repdyn.capture.library_classes import is_dtensor
+from repdyn.capture.wrappers import is_dtensor
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.store.schema import Checkpoint, Row, scalar_row
 

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from repdyn.capture.fsdp import class_name, is_sharded
+from repdyn.capture.capture import expect, try_model
 from repdyn.capture.prepared_model import prepare
-from repdyn.capture.trial import expect, try_model
+from repdyn.capture.wrappers import class_name, is_sharded
 from repdyn.measurement.measure import measure_with
 from repdyn.measurement.memory import working_bytes
 from repdyn.metrics import resolve

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import socket
 from collections.abc import Collection
 from ipaddress import ip_address
@@ -11,7 +10,6 @@ from urllib.parse import urlsplit
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _PORTS = 100
-_LAST_PORT = 65535
 
 
 def is_loopback(host: str) -> bool:
@@ -41,13 +39,6 @@ def host_refusal(header: str, accepted: Collection[str] | None) -> str | None:
     if accepted is None or _name(header) in accepted:
         return None
     return f"expected a request to {' or '.join(sorted(accepted))}, got one to {header!r}"
-
-
-def port_number(text: str) -> int:
-    """Return the port that an option of a command names."""
-    if not text.isdecimal() or int(text) > _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"expected a port from 0 to {_LAST_PORT}, got {text!r}")
-    return int(text)
 
 
 def free_port(host: str, port: int) -> int:
@@ -127,12 +118,3 @@ def folder_path(path: str | Path) -> Path:
             f"expected the folder of a store, got the file {str(path)!r}; name a folder, which is created if needed"
         )
     return path
-
-
-def path_or_url(text: str) -> str | Path:
-    """Return a URL as it is, and anything else as a path; the type of an option that names a store.
-
-    >>> path_or_url("hf://datasets/me/sweep")
-    'hf://datasets/me/sweep'
-    """
-    return text if is_url(text) else Path(text)

@@ -13,6 +13,10 @@ _EXTRAS = {
     "report": ("matplotlib", "plotly"),
     "hf": ("transformers", "tokenizers"),
     "sweep": ("huggingface_hub", "httpx2", "psutil", "datasets"),
+    "explore": ("gradio",),
+    "query": ("duckdb",),
+    "topics": ("sklearn",),
+    "watch": ("starlette", "uvicorn"),
     "train": ("jsonargparse", "lxml", "mwparserfromhell", "tensorboard", "wandb"),
 }
 

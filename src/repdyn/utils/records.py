@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import math
@@ -17,34 +16,16 @@ import yaml
 from repdyn.utils.names import in_one_line
 
 
-def add_record_options(parser: argparse._ActionsContainer, when: str = "") -> None:
-    """Add --json and --csv, of which one may be given; see :func:`print_records`.
-
-    Args:
-        parser: of the command, or a group of its options.
-        when: condition for the help, such as ", with --dry-run".
-    """
-    is_exclusive = isinstance(parser, argparse._MutuallyExclusiveGroup)
-    formats = parser if is_exclusive else parser.add_mutually_exclusive_group()
-    formats.add_argument("--json", action="store_true", help=f"print JSON{when}; docs/cli.md describes its fields")
-    formats.add_argument("--csv", action="store_true", help=f"print CSV{when}, with the same fields as columns")
-
-
-def wants_records(options: argparse.Namespace) -> bool:
-    """Return whether --json or --csv was given."""
-    return options.json or options.csv
-
-
-def print_records(records: Sequence[Mapping[str, Any]], options: argparse.Namespace, each: str | None = None) -> None:
+def print_records(records: Sequence[Mapping[str, Any]], *, as_csv: bool, each: str | None = None) -> None:
     """Print records as JSON, or as CSV with a line for each record.
 
     Args:
         records: dictionaries of the same fields.
-        options: of the command, with ``json`` and ``csv``.
+        as_csv: the format.
         each: field with a list of records; each of these is a line of the CSV, after the plain fields of the record
             that contains it.
     """
-    if options.csv:
+    if as_csv:
         _print_csv([row for record in records for row in _rows(record, each)])
     else:
         print_json(list(records))

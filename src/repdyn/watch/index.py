@@ -100,7 +100,12 @@ class Index:
         """Find new histories and changed files; return the runs that lost rows."""
         known, self._runs = self._runs, {}
         for store in self._stores.values():
-            for path in store.paths():
+            try:
+                paths = store.paths()
+            except OSError as error:  # one store that cannot be read hides none of the others
+                log.warning("%s; %s is left out", error, store.path)
+                continue
+            for path in paths:
                 folder = path.parts[-1].folder
                 run = known.get(folder)
                 # what a history consists of changes with the runs that go on from it

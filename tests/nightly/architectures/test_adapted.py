@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from shrunk import VOCABULARY, build
@@ -16,25 +14,6 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 
 
-def test_lora(llama, probe):
-    peft = pytest.importorskip("peft")
-    plain = last_states(llama, probe)
-    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    adapted = peft.get_peft_model(copy.deepcopy(llama), config)
-    asked = [p.requires_grad for p in adapted.parameters()]
-    rows = measure(adapted, probe, ["anisotropy"]).rows
-    assert [row.module for row in rows][::2][1] == "base_model.model.model.layers.0"
-    assert {row.causal for row in rows} == {True}
-    assert [p.requires_grad for p in adapted.parameters()] == asked
-    with_adapter = last_states(adapted, probe)
-    assert not torch.allclose(with_adapter, plain, atol=1e-3)
-    assert torch.equal(last_states(adapted.get_base_model(), probe), with_adapter)
-    with adapted.disable_adapter():
-        assert torch.equal(last_states(adapted, probe), plain)
-    merged = adapted.merge_and_unload()
-    torch.testing.assert_close(last_states(merged, probe), with_adapter, atol=1e-5, rtol=1e-4)
-
-
 def test_lora_without_a_task_on_an_encoder_decoder(probe):
     peft = pytest.importorskip("peft")
     model = build("t5", "T5ForConditionalGeneration")
@@ -44,16 +23,11 @@ def test_lora_without_a_task_on_an_encoder_decoder(probe):
     assert rows[0].module == "base_model.model.encoder.block.0"
 
 
-@pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
-def test_prompt_that_stands_before_the_tokens_is_refused(llama, probe, kind):
+def test_prompt_that_stands_before_the_tokens_is_refused(llama, probe):
     peft = pytest.importorskip("peft")
-    config = getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=5)
+    config = peft.PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
     adapted = peft.get_peft_model(llama, config)
-    with pytest.raises(
-        ValueError,
-        match=r"expected states of the probe's tokens alone, but the active adapter of this PeftModelForCausalLM "
-        r"\((PROMPT_TUNING|P_TUNING)\) puts 5 learned vectors before them; measure the model without its prompt, model.get_base_model\(\)",
-    ):
+    with pytest.raises(ValueError, match=r"5 learned vectors.*model.get_base_model\(\)"):
         measure(adapted, probe)
     with pytest.raises(ValueError, match="puts 5 learned vectors before them"):
         measure(

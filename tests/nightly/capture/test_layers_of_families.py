@@ -1,12 +1,9 @@
 """Capture: the right vectors of the right layers, and a model left as it was found."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 from small import HandWritten, random_tokens
-from tiny_models import RAGGED_IDS, RAGGED_MASK, tiny
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -18,6 +15,16 @@ from repdyn import Probe
 from repdyn.capture.blocks import find_blocks
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
+from repdyn.models import build_model
+
+RAGGED_IDS = random_tokens(10, 9)
+RAGGED_MASK = (torch.arange(9)[None, :] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]).long()
+
+
+def tiny(family: str, **changes):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 3, "n_heads": 2, "context_length": 16, "dropout": 0.1}
+    return build_model(family, **sizes | changes, pad_token_id=1)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
@@ -36,61 +43,6 @@ def test_batch_size_and_padding_side_do_not_matter(family):
             assert np.array_equal(states.rows, reference.rows)
             for ours, expected in zip(states.layers, reference.layers, strict=True):
                 torch.testing.assert_close(ours.states, expected.states, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_transformer_encoder_with_padding_mask(batch_first):
-    class Encoder(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(50, 16)
-            layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
-            self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=batch_first)
-
-        def forward(self, input_ids, attention_mask):
-            x = self.embedding(input_ids)
-            out = self.encoder(x if batch_first else x.transpose(0, 1), src_key_padding_mask=attention_mask == 0)
-            return out if batch_first else out.transpose(0, 1)
-
-    torch.manual_seed(0)
-    model = Encoder().eval()
-    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
-    states = capture(prepare(model), probe, ["all"], tokens_per_forward=1000)
-    batch = next(probe.batches(10))
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        expected = model(batch.input_ids, batch.attention_mask).flatten(0, 1)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(True)
-    rows = expected.detach()[batch.positions[probe.sample("all").ravel()]]
-    torch.testing.assert_close(states.layers[-1].states, rows, rtol=1e-5, atol=1e-5)
-    assert len(states.layers) == 4
-
-
-@pytest.mark.parametrize(("n_sequences", "tokens_per_forward"), [(12, 144), (28, 192)], ids=["whole", "remainder"])
-def test_length_first_blocks_are_not_mistaken_where_a_batch_could_be_square(n_sequences, tokens_per_forward):
-    class LengthFirst(HandWritten):
-        def forward(self, tokens):
-            x = (self.token(tokens) + self.position(torch.arange(tokens.shape[1]))).transpose(0, 1)
-            for block in self.blocks:
-                x = block(x)
-            return x
-
-    class Transposing(nn.Module):
-        def __init__(self, block):
-            super().__init__()
-            self.block = block
-
-        def forward(self, x):
-            return self.block(x.transpose(0, 1)).transpose(0, 1)
-
-    torch.manual_seed(0)
-    model = LengthFirst()
-    model.blocks = nn.ModuleList(Transposing(block) for block in model.blocks)
-    probe = Probe.from_tokens(random_tokens(n_sequences, 12), max_vectors=120)
-    square = capture(prepare(model), probe, ["all"], tokens_per_forward=tokens_per_forward)
-    single = capture(prepare(model), probe, ["all"], tokens_per_forward=12)
-    torch.testing.assert_close(square.layers[-1].states, single.layers[-1].states, rtol=1e-5, atol=1e-5)
 
 
 def test_causality_that_cannot_be_told(hand_written, small_probe):
@@ -146,52 +98,3 @@ def test_a_pattern_matches_a_model_with_and_without_its_head(pattern, with_head)
     model = tiny("gpt_neox")
     found = find_blocks(model if with_head else model.base_model, pattern)
     assert [block.module for block in found] == list(model.base_model.layers)
-
-
-def test_several_streams_of_a_token_are_one_vector(hand_written, small_probe):
-    class Streams(nn.Module):
-        def __init__(self, block, first):
-            super().__init__()
-            self.block, self.first = block, first
-
-        def forward(self, streams):
-            x = self.block(streams.sum(0 if self.first else 2))
-            return torch.stack([x, 2 * x, -x], 0 if self.first else 2)
-
-    expected = capture(prepare(hand_written), small_probe, ["all"]).layers[1].states
-    for first in (True, False):
-        model = copy.deepcopy(hand_written)
-        model.blocks = nn.ModuleList(Streams(block, first) for block in model.blocks)
-        model.norm, model.head = nn.Identity(), nn.Identity()
-
-        def forward(model, batch, dim=0 if first else 2):
-            x = model.token(batch.input_ids) + model.position(torch.arange(batch.input_ids.shape[1]))
-            x = torch.stack([x, 0 * x, 0 * x], dim)
-            for block in model.blocks:
-                x = block(x)
-
-        states = capture(prepare(model, forward=forward), small_probe, ["all"]).layers
-        assert [layer.states.shape[1] for layer in states] == [48] * 4
-        torch.testing.assert_close(states[1].states, torch.cat([expected, 2 * expected, -expected], 1))
-
-
-def test_states_under_any_name_and_in_any_place(hand_written, small_probe):
-    expected = capture(prepare(hand_written), small_probe, ["all"])
-
-    class Unusual(nn.Module):
-        def __init__(self, block):
-            super().__init__()
-            self.block = block
-
-        def forward(self, mask, *, residual, lengths):
-            return {"weights": mask, "residual": self.block(residual)}
-
-    def forward(model, batch):
-        x = model.token(batch.input_ids) + model.position(torch.arange(batch.input_ids.shape[1]))
-        for block in model.blocks:
-            x = block(batch.attention_mask, residual=x, lengths=None)["residual"]
-
-    hand_written.blocks = nn.ModuleList(Unusual(block) for block in hand_written.blocks)
-    states = capture(prepare(hand_written, forward=forward), small_probe, ["all"])
-    for ours, theirs in zip(states.layers, expected.layers, strict=True):
-        assert torch.equal(ours.states, theirs.states)

@@ -40,11 +40,6 @@ def test_a_model_of_one_length_is_tried_at_that_length(length):
     assert {row.causal for row in measure(FixedLength(length), probe, ["anisotropy"]).rows} == {True}
 
 
-def test_what_fails_at_every_length_is_told_as_it_is(small_probe):
-    with pytest.raises(ValueError, match=r"The size of tensor a \(12\) must match the size of tensor b \(9\)"):
-        causality(prepare(FixedLength(9)), small_probe)
-
-
 class Masked(nn.Module):
     def __init__(self, mask):
         super().__init__()
@@ -63,8 +58,8 @@ def masked(mask):
     return model
 
 
-@pytest.mark.parametrize("length", [16, 32, 48, 64, 128])
-@pytest.mark.parametrize("size", [4, 8, 16])
+@pytest.mark.parametrize("length", [16, 128])
+@pytest.mark.parametrize("size", [4, 16])
 def test_attention_in_blocks_is_not_causal(size, length):
     model = masked(lambda i: i[:, None] // size >= i[None] // size)
     assert causality(prepare(model), Probe.from_tokens(random_tokens(4, length), max_vectors=48)) == {None: False}
@@ -113,12 +108,7 @@ class Heeding(Encoder):
 @pytest.mark.parametrize("model_class", [Unheeding, Reversed])
 def test_states_that_depend_on_the_padding_are_refused(model_class, ragged):
     torch.manual_seed(0)
-    with pytest.raises(
-        ValueError,
-        match="expected states that do not depend on the tokens in the padding, but those of "
-        rf"{model_class.__name__} do: something in its forward pass ignores attention_mask \(nonzero at "
-        r"tokens\); use sequences of one length, or run the model with forward=lambda model, batch: ...",
-    ):
+    with pytest.raises(ValueError, match="do not depend on the tokens in the padding.*forward="):
         capture(prepare(model_class()), ragged, ["all"])
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,32 +19,6 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def n_mapped(folder: Path) -> int:
-    return Path("/proc/self/maps").read_text().count(f"{folder}/")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_what_fits_stays_in_memory(folder):
-    buffers = Buffers(limit=1000, n_expected=4)
-    large, small = torch.empty(1, 100), torch.empty(1, 50)
-    kept = [buffers.new(2, like) for like in (large, large, small)]  # 800, 800 and 400 bytes
-    assert n_mapped(folder) == 2
-    kept += [buffers.new(1, small)]  # the last 200
-    assert n_mapped(folder) == 2
-    assert [tuple(buffer.shape) for buffer in kept] == [(2, 100), (2, 100), (2, 50), (1, 50)]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_file_has_no_name_and_goes_with_the_last_view(folder):
-    buffer = Buffers(limit=0, n_expected=1).new(3000, torch.empty(1, 7))
-    assert not list(folder.iterdir())
-    view = buffer[5:]
-    del buffer
-    assert n_mapped(folder) == 1
-    del view
-    assert n_mapped(folder) == 0
-
-
 @pytest.mark.parametrize("reserves", [True, False], ids=["posix_fallocate", "without"])
 def test_too_small_a_disk_is_told_before_anything_is_written(folder, monkeypatch, reserves):
     def full(file, offset, n_bytes):
@@ -59,10 +32,6 @@ def test_too_small_a_disk_is_told_before_anything_is_written(folder, monkeypatch
     buffers = Buffers(limit=4_000_000_000, n_expected=10)
     like = torch.empty(1, 1, device="meta").expand(1, 1000)
     buffers.new(1_000_000, like)
-    message = (
-        rf"expected at least 36.0 GB of free space in {folder} for the states of layers beyond states_bytes, got 3.0 GB "
-        r"\(No space left on device\); set TMPDIR to a folder with more, take a probe of fewer vectors, or raise states_bytes"
-    )
-    with pytest.raises(OSError, match=message):
+    with pytest.raises(OSError, match=rf"at least 36.0 GB of free space in {folder}"):
         buffers.new(1_000_000, like)
     assert not list(folder.iterdir())

@@ -6,13 +6,12 @@ import pytest
 import torch
 from small import Block, HandWritten, random_tokens
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from repdyn import Probe, measure
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
-from repdyn.measurement.identity import layer_choice, metric_set
 
 DIM = 16
 
@@ -62,10 +61,6 @@ def last_tokens(states, batch):
     return states[:, -batch.input_ids.shape[1] :]
 
 
-def one_too_few(states, batch):
-    return states[:, 3:]
-
-
 def seeded(model_class, **settings):
     torch.manual_seed(0)
     return model_class(**settings).eval()
@@ -96,50 +91,9 @@ def test_states_of_the_tokens_in_every_layer(model_class, choice, probe):
             torch.testing.assert_close(layer.states, states, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("model_class", [WithMeta, LengthFirst])
-def test_a_batch_of_as_many_sequences_as_positions(model_class):
-    """11 sequences of 9 tokens and 2 more vectors: a square that is split by a slice, and refused of a function."""
-    model = seeded(model_class)
-    probe = Probe.from_tokens(random_tokens(22, 9), max_vectors=150, batch_vectors=75, design="dense")
-    single = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], tokens_per_forward=9)
-    square = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], tokens_per_forward=99)
-    for one, other in zip(single.layers, square.layers, strict=True):
-        torch.testing.assert_close(one.states, other.states, rtol=1e-5, atol=1e-5)
-    with pytest.raises(RuntimeError, match=r"got \(11, 11, 16\) for 11 sequences of 9 tokens; .* tokens_per_forward="):
-        capture(prepare(model, token_positions=last_tokens), probe, ["all"], tokens_per_forward=99)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_causality_is_that_of_the_tokens(causal, probe):
     assert causality(prepare(seeded(WithMeta, causal=causal), token_positions=slice(2, None)), probe) == {None: causal}
-
-
-def test_rows_tell_choices_apart(probe):
-    of_slice = measure(seeded(WithMeta), probe, ["anisotropy"], token_positions=slice(2, None)).rows
-    of_function = measure(seeded(WithMeta), probe, ["anisotropy"], token_positions=last_tokens).rows
-    assert {row.layers for row in of_slice} == {'{"layers": null, "token_positions": "2:"}'}
-    assert {row.layers for row in of_function} == {'{"layers": null, "token_positions": "last_tokens"}'}
-    assert [row.value for row in of_slice] == [row.value for row in of_function]
-    choices = [None, slice(2, None), slice(None, -2), last_tokens, one_too_few]
-    assert len({metric_set("all", token_positions=choice) for choice in choices}) == len(choices)
-    assert metric_set("all") == metric_set("all", token_positions=None)
-    assert (
-        layer_choice({"encoder": "e.*"}, slice(2, None)) == '{"layers": {"encoder": ["e.*"]}, "token_positions": "2:"}'
-    )
-
-
-def test_states_after_attention_are_those_of_the_tokens(probe):
-    model = seeded(WithMeta)
-    found = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], captures={"after_attention"}).layers
-    with torch.no_grad():
-        model(probe.tokens.view(10, 9))
-        x = model.stream[1]
-        normed = model.blocks[1].norm(x)
-        mask = torch.ones(11, 11, dtype=torch.bool).triu(1)
-        x = x + model.blocks[1].attention(normed, normed, normed, attn_mask=mask)[0]
-    expected = x[:, 2:].reshape(-1, DIM)[probe.sample("all").ravel()]
-    assert isinstance(found[2].after_attention, torch.Tensor)
-    torch.testing.assert_close(found[2].after_attention, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("choice", [slice(2, None), last_tokens], ids=["slice", "function"])
@@ -163,13 +117,14 @@ def tiny_llama():
     return LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
 
 
-@pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
-def test_prompt_tuning_is_measured_at_its_tokens(kind):
+def test_prompt_tuning_is_measured_at_its_tokens():
     peft = pytest.importorskip("peft")
     lengths = torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])
     mask = (torch.arange(9)[None, :] < lengths[:, None]).long()
     padded = Probe.from_tokens(random_tokens(10, 9), mask, max_vectors=56, batch_vectors=28, design="dense")
-    adapted = peft.get_peft_model(tiny_llama(), getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=5)).eval()
+    adapted = peft.get_peft_model(
+        tiny_llama(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
+    ).eval()
     batch = next(padded.batches(10))
     with torch.no_grad():
         hidden = adapted(
@@ -184,13 +139,3 @@ def test_prompt_tuning_is_measured_at_its_tokens(kind):
     assert {row.causal for row in profile.rows} == {True}
     with pytest.raises(ValueError, match=r"get_base_model\(\), or leave .* out with token_positions=slice\(5, None\)"):
         measure(adapted, padded)
-
-
-def test_a_prompt_before_one_of_two_stacks(probe):
-    """Its decoder has one position for each token, and is taken whole."""
-    peft = pytest.importorskip("peft")
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
-    model = T5ForConditionalGeneration(T5Config(vocab_size=50, decoder_start_token_id=0, **sizes))
-    config = peft.PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=5, num_transformer_submodules=1)
-    profile = measure(peft.get_peft_model(model, config), probe, ["anisotropy"], token_positions=slice(5, None))
-    assert {(row.stack, row.causal) for row in profile.rows} == {("encoder", False), ("decoder", True)}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from repdyn.cli import audit as command
+from repdyn.cli.main import main
 
 REPORT = "https://example.org/reports/1"
 SUITE = f"""title: mine
@@ -43,7 +43,7 @@ def run(tmp_path, monkeypatch, capsys) -> Run:
     def run(*arguments: str) -> tuple[int, str, str]:
         status = 0
         try:
-            command.main(arguments)
+            main(["audit", *arguments])
         except SystemExit as stop:
             status = int(str(stop.code))
         return status, *capsys.readouterr()

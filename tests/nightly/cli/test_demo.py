@@ -57,11 +57,11 @@ def test_it_takes_less_than_two_seconds_and_imports_nothing_slow(tmp_path):
 
 
 def test_the_page_that_comes_with_the_package_is_that_of_the_repository():
-    from repdyn.cli.demo_page import make_page
+    from repdyn.cli.demo import make_page
 
     def content(page: bytes) -> str:
         return re.sub(r"Written [\d :-]+ UTC", "", gzip.decompress(page).decode())
 
     there = content((files("repdyn.cli") / demo.PAGE).read_bytes())
     now = content(make_page(ROOT / "docs" / "runs" / "decoder"))
-    assert there == now, "make it again with: python -m repdyn.cli.demo_page docs/runs/decoder"
+    assert there == now, "make it again with: python -m repdyn.cli.demo docs/runs/decoder"

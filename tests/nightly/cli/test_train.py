@@ -14,9 +14,9 @@ import pytest
 import torch
 import wandb
 import yaml
+from sweeping import main as analyze_checkpoints
 
 from repdyn import Probe, open_store
-from repdyn.cli.sweep import main as analyze_checkpoints
 from repdyn.cli.train import Run, TrainCLI
 
 ROOT = Path(__file__).parents[3]
@@ -142,8 +142,8 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train
     assert family == "bert" or figures in result.stdout.replace("\n", "")
 
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    for view in ("show_store", "write_report"):
-        monkeypatch.setattr(f"repdyn.cli.sweep.{view}", lambda *_: None)
+    for view in ("repdyn.publish.results.show_store", "repdyn.report.write_report"):
+        monkeypatch.setattr(view, lambda *_: None)
     with pytest.raises(SystemExit, match="^0$"):
         analyze_checkpoints([str(folder)])
     again = open_store(folder / "sweep").to_pandas()

@@ -47,13 +47,6 @@ def test_training_windows_are_shuffled_anew_each_epoch_and_alike_in_each_run(sou
     assert epochs[0] != text_of(TextDataModule(source, sequence_length=50, seed=1).train_dataloader())
 
 
-def test_batches_have_the_keys_and_shapes_of_a_model_input(source: str):
-    batch = batches(TextDataModule(source, sequence_length=64, batch_size=4).train_dataloader())[0]
-    assert {key: (tuple(value.shape), value.dtype) for key, value in batch.items()} == {
-        key: ((4, 64), torch.int64) for key in ("input_ids", "attention_mask", "labels")
-    }
-
-
 def test_masked_windows_stand_between_cls_and_sep(source: str):
     data = TextDataModule(source, objective="masked", sequence_length=52)
     batch = batches(data.val_dataloader())[0]
@@ -71,24 +64,6 @@ def test_validation_is_the_same_every_time_whatever_the_batch_size(source: str):
         return runs
 
     assert all(torch.equal(a, b) for a, b in zip(validation(3), validation(16), strict=True))
-
-
-def test_the_vocabulary_is_known_before_any_text_is_read():
-    data = TextDataModule("/nowhere/at/all")
-    assert (data.vocab_size, data.pad_token_id) == (260, 256)
-
-
-def test_the_quickstart_needs_nothing():
-    data = TextDataModule()
-    data.prepare_data()
-    data.setup("fit")
-    assert data.bytes_per_token == 1.0
-    assert data.description.startswith("language reference of Python 3.")
-    windows = data.probe_windows()
-    assert windows.shape[1] == INDEPENDENT.window_tokens
-    assert len(windows) == 512
-    probe = data.probe()
-    assert (probe.n_batches, probe.batch_vectors, probe.has_disjoint_batches("all")) == (1, 4096, True)
 
 
 def test_any_hugging_face_tokenizer_will_do(source: str, tmp_path: Path, cache: Path):
@@ -136,12 +111,6 @@ def test_the_design_decides_the_windows(source: str):
     assert (paper.n_batches, paper.batch_vectors) == (1, 128 * 20)
 
 
-def test_probe_windows_of_an_encoder_are_not_masked(source: str):
-    windows = TextDataModule(source, objective="masked", sequence_length=52, max_vectors=100).probe_windows()
-    assert not (windows == 259).any()
-    assert windows[:, 0].tolist() == [257] * len(windows)
-
-
 def test_the_probe_carries_tokens_and_plan(source: str):
     data = TextDataModule(source, objective="masked", sequence_length=52, max_vectors=800, batch_vectors=400)
     probe = data.probe()
@@ -182,17 +151,6 @@ def test_the_probe_knows_classes_of_words(prose: Path, tmp_path: Path, objective
     assert not set(shown["content"]) & set(" .,0123456789'")
 
 
-def test_token_ids_of_another_tokenizer_in_the_cache_are_refused(prose: Path, tmp_path: Path, cache: Path):
-    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
-    settings: dict[str, Any] = {"tokenizer": str(tmp_path / "tokenizer"), "sequence_length": 52}
-    settings |= {"max_vectors": 400, "batch_vectors": 400, "classes": "words"}
-    assert len(TextDataModule(str(prose), **settings).probe().classes) == 4
-    for path in (cache / "tokens").iterdir():
-        np.save(path, np.load(path)[::-1])
-    with pytest.raises(ValueError, match=f"expected the token ids in the cache .* delete {cache / 'tokens'}"):
-        TextDataModule(str(prose), **settings).probe()
-
-
 def test_a_dump_is_cleaned_for_training(tmp_path: Path, make_dump: Callable[..., bytes]):
     path = tmp_path / "dump.xml"
     path.write_bytes(make_dump({"Fox": "The '''quick''' [[fox]]. " * 200}))
@@ -200,18 +158,3 @@ def test_a_dump_is_cleaned_for_training(tmp_path: Path, make_dump: Callable[...,
     assert b"'''" in text_of(raw.val_dataloader())
     assert b"'''" not in text_of(cleaned.val_dataloader())
     assert "cleaned" in cleaned.description
-
-
-@pytest.mark.real_data
-def test_the_real_prefix_trains_and_probes(enwik8_prefix: Path, real_cache: Path):
-    data = TextDataModule(str(enwik8_prefix), cache_dir=str(real_cache))
-    assert data.description.startswith("enwik8 prefix, 4.15 MB, cleaned: 2,9")
-    assert data.probe_windows().shape == (512, 80)
-    assert data.probe().n_batches == 1
-
-
-@pytest.mark.real_data
-def test_a_trained_tokenizer_takes_several_bytes_to_a_token(enwik8_prefix: Path, real_data: Path):
-    data = TextDataModule(str(enwik8_prefix), tokenizer=str(real_data / "stories260K-hf"), max_bytes=1_000_000)
-    assert data.vocab_size == 512
-    assert data.bytes_per_token == pytest.approx(1.6, abs=0.1)

@@ -40,7 +40,7 @@ def test_topics_that_share_words_write_theirs_as_often_as_their_shares_say():
         assert np.abs(found - shares).max() < 5 * np.sqrt(0.25 / len(words))
 
 
-@pytest.mark.parametrize("alpha", [0.02, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("alpha", [0.02, 1.0])
 def test_shares_of_topics_have_the_spread_of_their_dirichlet_distribution(alpha):
     n_topics, length = 5, 400
     documents = TopicModel.disjoint(n_topics, n_topics, alpha).documents(2000, length, seed=0)
@@ -49,25 +49,6 @@ def test_shares_of_topics_have_the_spread_of_their_dirichlet_distribution(alpha)
     of_dirichlet = (1 / n_topics) * (1 - 1 / n_topics) / (n_topics * alpha + 1)
     of_drawing = (1 / n_topics) * (1 - 1 / n_topics) / length
     assert shares.var(axis=0).mean() == pytest.approx(of_dirichlet + of_drawing, rel=0.1)
-
-
-def test_a_tiny_alpha_makes_documents_of_one_topic():
-    documents = TopicModel.disjoint(4, 8, alpha=1e-3).documents(50, 20, seed=0)
-    assert np.mean([len(set(topics)) for topics in documents.topics.tolist()]) < 1.2
-
-
-def test_words_are_exchangeable():
-    documents = TopicModel.disjoint(4, 8, alpha=0.1).documents(3000, 10, seed=0)
-    same = np.array([[(documents.topics[:, i] == documents.topics[:, j]).mean() for j in range(10)] for i in range(10)])
-    apart = same[~np.eye(10, dtype=bool)]
-    assert apart.max() - apart.min() < 0.06
-
-
-def test_the_same_seed_writes_the_same():
-    model = TopicModel.disjoint(4, 8, alpha=0.1)
-    first, again, other = (model.documents(5, 10, seed).words for seed in (0, 0, 1))
-    assert (first == again).all()
-    assert (first != other).any()
 
 
 # the data module
@@ -147,10 +128,7 @@ def test_the_tokenizer_reads_what_the_documents_are_made_of(tmp_path):
     ("arguments", "expected"),
     [
         ([], TextDataModule),
-        (["fit", "--config", str(CONFIGS / "quickstart.yaml")], TextDataModule),
         (["fit", "--config", str(CONFIGS / "topics_lda.yaml")], TopicDataModule),
-        (["fit", f"--config={CONFIGS / 'topics_lda.yaml'}"], TopicDataModule),
-        (["fit", "-c", str(CONFIGS / "quickstart.yaml"), "--data.text", "lda"], TopicDataModule),
         (["fit", "-c", str(CONFIGS / "quickstart.yaml"), "--data.text=lda"], TopicDataModule),
         (["fit", "-c", str(CONFIGS / "topics_lda.yaml"), "--data.text", "builtin"], TextDataModule),
         (["fit", "-c", "no_such_file.yaml"], TextDataModule),

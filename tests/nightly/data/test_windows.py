@@ -51,13 +51,6 @@ def test_fixed_masks_depend_on_the_window_alone(windows: Windows):
     assert not torch.equal(other["labels"], whole["labels"])
 
 
-def test_training_masks_change_from_batch_to_batch_and_repeat_from_run_to_run(windows: Windows):
-    first, second = collate(fixed=False), collate(fixed=False)
-    batches = [first([windows[0]])["labels"] for _ in range(3)]
-    assert not torch.equal(batches[0], batches[1])
-    assert all(torch.equal(batch, second([windows[0]])["labels"]) for batch in batches)
-
-
 def test_workers_draw_new_masks_each_epoch_and_repeat_from_run_to_run(windows: Windows):
     def two_epochs() -> list[torch.Tensor]:
         loader = DataLoader(

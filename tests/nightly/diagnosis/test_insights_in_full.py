@@ -9,43 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from synthetic_runs import make_row, make_scalar, to_frame
+from synthetic_runs import to_frame
+from test_insights import curve, described, kinds, layers_at, losses
 
 from repdyn import insights, open_store
 from repdyn.alerts import find_alerts
-from repdyn.diagnosis import RunInsights, describe_run
-from repdyn.diagnosis.curves import _hinge, _knots, _squares
+from repdyn.diagnosis import describe_run
 
 RUNS = Path(__file__).parents[3] / "docs" / "runs"
-
-
-STEPS = tuple(range(0, 240, 10))
-
-
-def described(rows) -> RunInsights:
-    frame = to_frame(rows)
-    return describe_run(frame, find_alerts(frame))
-
-
-def layers_at(values_by_step, metric="two_nn", subset="all", noise=0.0, n_layers=6, **more):
-    """Return rows of layers that all have the value of their step."""
-    return [
-        make_row(step=step, layer=layer, depth=layer / 5, metric=metric, subset=subset, value=value, std=noise, **more)
-        for step, value in values_by_step.items()
-        for layer in range(n_layers)
-    ]
-
-
-def losses(values):
-    return [make_scalar(10 * place, value) for place, value in enumerate(values)]
-
-
-def curve(function, steps=STEPS):
-    return {step: float(function(step)) for step in steps}
-
-
-def kinds(found: RunInsights) -> list[str]:
-    return [statement.kind for statement in found.statements]
 
 
 def test_noise_alone_turns_rarely():
@@ -96,21 +67,3 @@ def test_the_diverging_run_is_told_from_its_loss_and_its_collapse():
     assert found.headline.startswith("failed: The training loss diverged")
     peak = next(each for each in found.statements if each.metric == "two_nn" and each.kind == "peak")
     assert peak.evidence["last"] == pytest.approx(0.999, abs=0.001)
-
-
-def test_the_knots_that_are_tried_contain_that_of_least_squares():
-    random = np.random.default_rng(0)
-    for number in range(40):
-        steps = np.unique(random.integers(0, 10 ** random.integers(2, 6), random.integers(12, 200)))
-        places = np.log10(1.0 + steps - steps[0])
-        values = (
-            random.normal(size=len(places)).cumsum() if number % 2 else np.maximum(0.0, places - places[5]) + places
-        )
-        values += 1e-3 * random.normal(size=len(places)) + 10.0 ** (number % 8)
-        left = {
-            knot: _squares(np.column_stack([np.ones_like(places), places, _hinge(places, knot)]), values)[0]
-            for knot in range(2, len(places) - 2)
-        }
-        tried = _knots(places, values).tolist()
-        assert min(left, key=lambda knot: left[knot]) in tried
-        assert len(tried) < len(left)

@@ -2,47 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_docs import COMMANDS, FENCE, shell_words
 
 ROOT = Path(__file__).parents[3]
-
-
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-# LOG.md and CHANGELOG.md tell of names that are gone; all_metrics.md is generated, and compared where that is tested
-PAGES = [path for path in PAGES if path.name not in {"LOG.md", "CHANGELOG.md", "all_metrics.md"}]
-
-
-SCHEMATIC = re.compile(r"\.\.\.|\[options\]|\bKIND\b|\bCOMMAND\b|\|")
-
-
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def commands() -> Iterator[tuple[str, str]]:
-    """Every line of a shell block, of an indented block and in backticks that begins with repdyn or python."""
-    for page in PAGES:
-        text = page.read_text()
-        blocks = [code for language, code in FENCE.findall(text) if language in {"bash", "text", ""}]
-        rest = FENCE.sub("", text)
-        blocks += re.findall(r"^ {4}(?:.*\\\n)*.*$", rest, re.MULTILINE)
-        found = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
-        found += [" ".join(code.split()) for code in re.findall(r"(?<!`)`((?:repdyn|python) [^`]+)`(?!`)", rest)]
-        for line in dict.fromkeys(found):
-            if re.match(r"(repdyn|python) ", line) and not SCHEMATIC.search(line.split(" #")[0]):
-                yield str(page.relative_to(ROOT)), line
-
-
-COMMANDS = list(commands())
-
-
-def shell_words(line: str) -> list[str]:
-    words = shlex.split(line, comments=True)
-    return words[: words.index(">")] if ">" in words else words
 
 
 def train_commands() -> list[str]:
@@ -76,8 +41,8 @@ def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
     [
         "repdyn --version",
         "repdyn metrics",
-        "repdyn alerts --print-rules",
-        "repdyn alerts docs/runs/decoder",
+        "repdyn insights --print-rules",
+        "repdyn insights --alerts docs/runs/decoder",
         "repdyn sweep --list-suites",
         "repdyn study --help",
         "repdyn figures docs/runs/finished -o OUT",

@@ -28,6 +28,12 @@ def statistics() -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
+def test_three_seeds_give_no_verdict_and_models_that_learned_nothing_none_either():
+    few, untrained = (analyze(made_up_rows(**made_up), 6.9).tests for made_up in ({"seeds": 3}, {"last_loss": 6.5}))
+    assert {test.verdict for test in few} == {"undecided"}
+    assert {test.verdict for test in untrained} == {"untestable"}
+
+
 def test_the_figure_has_a_panel_for_each_statistic(statistics):
     figure = forest(statistics)
     assert [axes.get_title(loc="left") for axes in figure.axes] == list(STATISTICS)

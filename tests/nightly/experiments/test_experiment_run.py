@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from test_experiment import PLAN_OF_EXPERIMENT_RUN as PLAN
 
 from experiments import analyze, run
 from experiments.collect import collect
@@ -23,28 +24,6 @@ from experiments.train import PROGRESS, newest_checkpoint, train
 from repdyn import open_store
 
 ROOT = Path(__file__).parents[3]
-
-
-PROBE = {"max_vectors": 256, "batch_vectors": 128}
-
-
-PLAN = {
-    "name": "tiny",
-    "text": {"sha256": None},
-    "vocab_size": 512,
-    "training": {"max_steps": 40, "precision": "32-true", "gradient_clip_val": 1.0},
-    "model": {"hidden_size": 16, "n_layers": 5, "n_heads": 2, "global_attention": True, "warmup_steps": 8},
-    "data": {"sequence_length": 32, "batch_size": 4, "bos": True, "mask_probability": 0.3, "max_bytes": 200_000},
-    "schedule": {"every": 8},
-    "probes": {
-        "a": {"split": "validation", "design": "independent", **PROBE},
-        "b": {"split": "test", "design": "independent", **PROBE},
-    },
-    "arms": {
-        "causal": {"seeds": [1], "model": {"family": "modernbert-decoder"}},
-        "masked": {"seeds": [1], "weights_seed": 1000, "model": {"family": "modernbert"}},
-    },
-}
 
 
 def write(path: Path, **changes) -> Path:

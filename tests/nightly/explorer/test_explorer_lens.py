@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from saved_models import MARKUP
+from test_explorer import logits
 
 from repdyn.explorer.session import LISTED
 
@@ -11,11 +12,6 @@ SENTENCE = f"The £ {MARKUP[0]}"
 
 
 ENCODER, DECODER = 0, 1
-
-
-def logits(loaded, ids):
-    with torch.no_grad():
-        return loaded.with_head(torch.tensor([ids])).logits[0].double()
 
 
 def test_an_earlier_layer_is_read_through_the_decoder_s_norm_and_unembedding(session):

@@ -9,19 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 import pytest
+from test_explorer import SENTENCE, looked_at
 
 from repdyn.explorer import session as session_module
 from repdyn.studies.paths import fit_plane, sentence_trajectories
 from repdyn.studies.token_measurements import capture_sentence, compare_sentence, encode_sentence, token_names
 
-SENTENCE = "The £1 coin"
-
-
 OTHER = "The £2 note"
-
-
-def looked_at(session, place=3, **settings):
-    return session.token(SENTENCE, place, **settings)[0]
 
 
 @pytest.mark.parametrize("with_positions", [False, True], ids=["", "positions"])

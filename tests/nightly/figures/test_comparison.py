@@ -1,4 +1,4 @@
-"""x"""
+"""Figures of several runs: colours, files, and no text on another."""
 
 import colorsys
 

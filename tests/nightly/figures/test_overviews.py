@@ -1,4 +1,4 @@
-"""x"""
+"""Overviews of a family: nothing is clipped, and no legend lies on a panel."""
 
 import pytest
 from synthetic_families import make_everything

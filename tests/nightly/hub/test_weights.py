@@ -24,7 +24,6 @@ from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.loading import Loading
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.plan import Task
-from repdyn.checkpoints.probes import _config, load_tokenizer
 from repdyn.checkpoints.run import measure_tasks
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.utils.attempts import TimeoutRunner
@@ -66,14 +65,6 @@ def test_a_weight_that_a_block_of_the_model_does_not_need_is_left_out(tmp_path):
         weights | {"model.layers.1.self_attn.old": torch.ones(2)}, tmp_path / "model.safetensors", {"format": "pt"}
     )
     assert load_model(tmp_path, Loading())
-
-
-def test_a_pooler_that_was_never_trained_does_not_matter(tmp_path):
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50)
-    BertForMaskedLM(config).save_pretrained(tmp_path)
-    assert type(load_model(tmp_path, Loading())).__name__ == "BertModel"
 
 
 ON_DISK = dict.fromkeys(("embed_in", "emb_dropout", "rotary_emb", "final_layer_norm"), "cpu")
@@ -139,11 +130,3 @@ def test_a_named_pipe_is_not_waited_for(family, tmp_path, name):
     expected = "expected .*regular file.* a named pipe or a device"
     with pytest.raises(CheckpointError, match=expected):
         TimeoutRunner(20)("loading", lambda: load(Path(str(target.path))))
-
-
-def test_no_tokenizer_or_configuration_is_read_from_a_named_pipe(family):
-    (family[8] / "tokenizer.json").unlink()
-    os.mkfifo(family[8] / "tokenizer.json")
-    for load in (lambda: load_tokenizer(family[8], "it", trust_remote_code=False), lambda: _config(family[8], False)):
-        with pytest.raises(CheckpointError, match="tokenizer.json is a named pipe or a device; remove it"):
-            TimeoutRunner(20)("loading", load)

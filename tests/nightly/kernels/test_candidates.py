@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from grouped import GROUPED, GROUPINGS, n_outside
+from grouped import GROUPINGS
 from hostile import HOSTILE
 
-from repdyn.kernels import Cloud, candidates, full_precision
+from repdyn.kernels import candidates, full_precision
 
 DTYPES = [torch.bfloat16, torch.float32]
 
@@ -36,28 +36,6 @@ def listed(points, k=2, groups=None):
 
 def in_order(groups):
     return groups.sort().values.unique_consecutive(return_inverse=True)[1]
-
-
-@pytest.mark.parametrize(
-    ("name", "k"), [*((name, k) for name in HOSTILE for k in (2, 64)), ("gaussian", 1), ("sinks", 1), ("sinks", 8)]
-)
-def test_complete_rows_hold_their_nearest(name, k, dtype):
-    points = Cloud(HOSTILE[name]()).distinct
-    k = min(k, len(points) - 1)
-    assert missed(points, k, listed(points, k)) == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "grouping", "k"),
-    [*((*pair, 2) for pair in GROUPED), *(("sinks", grouping, k) for grouping in GROUPINGS for k in (1, 64))],
-)
-def test_complete_rows_hold_their_nearest_outside_of_their_group(name, grouping, k, dtype):
-    points = Cloud(HOSTILE[name]()).distinct
-    groups = in_order(GROUPINGS[grouping](len(points)))
-    if n_outside(groups) < 1:
-        pytest.skip("no neighbours")
-    k = min(k, n_outside(groups))
-    assert missed(points, k, listed(points, k, groups), groups) == 0
 
 
 @pytest.mark.parametrize("grouping", [None, "eights", "half_in_one", "doubling"])
@@ -130,15 +108,6 @@ def test_wide_coordinates_do_not_widen_the_margin(dtype):
     found = listed(points)
     assert found.complete.all()
     assert len(found.first) < 12 * len(points)
-
-
-def test_known_distances_shorten_the_list(dtype):
-    points = HOSTILE["gaussian"]()
-    found = listed(points)
-    reach = torch.cdist(points.double(), points.double()).topk(3, largest=False).values[:, 2]
-    kept = found.within(reach)
-    assert 2 * len(points) <= kept.sum() <= len(found.first)
-    assert not found.within(reach * 0).any()
 
 
 def test_points_that_rounding_swallows_are_left_open(dtype):

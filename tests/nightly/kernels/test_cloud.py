@@ -11,24 +11,16 @@ import repdyn.kernels
 from repdyn.kernels import Cloud, Undefined, cloud, full_precision
 
 REPEATING = torch.tensor([[1.0, 2.0], [0.0, 5.0], [1.0, 2.0], [-0.0, 5.0], [3.0, 3.0], [1.0, 2.0]])
-SHAPE = (
-    "expected points of shape (n_vectors, dim) with dim >= 1, got shape {}; flatten leading axes with x.flatten(0, -2)"
+
+
+@pytest.mark.parametrize(
+    "points",
+    [torch.zeros(5), torch.zeros(2, 3, 4), torch.zeros(5, 0), torch.zeros(4, 2).long(), torch.zeros(4, 2).cfloat()],
+    ids=["1 axis", "3 axes", "no coordinates", "integers", "complex"],
 )
-DTYPE = "expected points in float16, bfloat16, float32 or float64, got {}; convert with x.float()"
-
-
-@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (5, 0)])
-def test_wrong_shape(shape):
-    with pytest.raises(ValueError, match="expected points of shape") as caught:
-        Cloud(torch.zeros(shape))
-    assert str(caught.value) == SHAPE.format(shape)
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn])
-def test_wrong_dtype(dtype):
-    with pytest.raises(ValueError, match="expected points in float16") as caught:
-        Cloud(torch.zeros(4, 2).to(dtype))
-    assert str(caught.value) == DTYPE.format(dtype)
+def test_what_is_no_cloud_is_refused(points):
+    with pytest.raises(ValueError, match="expected points"):
+        Cloud(points)
 
 
 def _with(value):
@@ -43,14 +35,11 @@ UNDEFINED = {
     "minus_inf": (_with(-math.inf), "the points contain inf"),
     "nan_and_inf": (torch.tensor([[math.nan], [math.inf], [0]]), "the points contain NaN"),
     "none": (torch.zeros(0, 4), "0 distinct of 0 points, at least 3 needed"),
-    "one": (torch.zeros(1, 4), "1 distinct of 1 points, at least 3 needed"),
-    "two": (torch.eye(2), "2 distinct of 2 points, at least 3 needed"),
-    "constant": (torch.full((64, 3), 0.1), "1 distinct of 64 points, at least 3 needed"),
     "two_distinct": (torch.eye(2).repeat(50, 1), "2 distinct of 100 points, at least 3 needed"),
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(("points", "reason"), UNDEFINED.values(), ids=UNDEFINED.keys())
 def test_undefined_clouds_say_why(points, reason, dtype):
     with pytest.raises(Undefined) as caught:
@@ -85,11 +74,6 @@ def test_distinct_does_not_copy_when_nothing_repeats():
     assert Cloud(points).distinct.data_ptr() == points.data_ptr()
 
 
-def test_counts_do_not_need_finite_points():
-    points = torch.tensor([[math.nan, 1.0], [math.nan, 1.0], [math.inf, 0.0]])
-    assert (Cloud(points).n_vectors, Cloud(points).n_unique) == (3, 2)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_centred(dtype):
     points = (torch.randn(3000, 70, generator=torch.Generator().manual_seed(0)) + 100).to(dtype)
@@ -99,16 +83,6 @@ def test_centred(dtype):
     exact = (points.double() - points.double().mean(0)) / 128
     # a deviation is rounded as those from a point amid the cloud are, some hundredths here
     torch.testing.assert_close(centred.double(), exact, rtol=2e-7, atol=1e-9)
-
-
-def test_derived_tensors_are_computed_once():
-    subject = Cloud(REPEATING)
-    assert subject.centred is subject.centred
-    assert subject.distinct is subject.distinct
-    calls = []
-    compute = lambda given: calls.append(given) or len(calls)  # noqa: E731
-    assert (subject.once(compute), subject.once(compute)) == (1, 1)
-    assert calls == [subject]
 
 
 @pytest.fixture
@@ -169,15 +143,6 @@ def test_exact_arithmetic_restores_after_an_error():
     with pytest.raises(KeyError), full_precision("cpu"):
         raise KeyError
     assert _settings() == before
-
-
-@pytest.mark.usefixtures("precision")
-def test_exact_arithmetic_leaves_inherited_precision_inherited():
-    _set_parent()
-    with full_precision("cpu"):
-        pass
-    torch.backends.fp32_precision = "ieee"
-    assert _settings() == ("highest", "ieee", "ieee")
 
 
 def test_exact_arithmetic_turns_autocast_and_autograd_off():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from grouped import shuffled
 from hostile import HOSTILE
-from pairs import NO_NUMBERS, after_a_block
+from pairs import after_a_block
 from pretend_cuda import PretendCuda
 from torch import Tensor
 
@@ -105,91 +105,50 @@ def of_sequences(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x: kernel(Sequences(x, (2, len(x) - 2)))
 
 
-CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple]]] = {
-    "alignment": (kernels.alignment, two),
-    "alignment_gradient": (kernels.alignment_gradient, three),
-    "alpha_req": (lambda x: kernels.alpha_req(x, last=24), one),
-    "anisotropy": (kernels.anisotropy, one),
-    "anisotropy_by_iteration": (kernels.anisotropy, wide),
-    "attention_topic_gap": (kernels.attention_topic_gap, weights_with_topics),
-    "class_variance": (kernels.class_variance, with_ids),
-    "components": (kernels.components, one),
-    "effective_rank": (kernels.effective_rank, one),
-    "gride": (kernels.gride, grouped),
-    "isoscore": (kernels.isoscore, one),
-    "largest_activation": (of_sequences(kernels.largest_activation), one),
-    "levina_bickel": (kernels.levina_bickel, grouped),
-    "linear_cka": (kernels.linear_cka, two),
-    "linearity": (kernels.linearity, two),
-    "local_dimension": (kernels.local_dimension, grouped),
-    "massive_activation_share": (kernels.massive_activation_share, one),
-    "mean_cosine": (kernels.mean_cosine, one),
-    "mutual_knn": (on_grouped(kernels.mutual_knn), two_grouped),
-    "near_duplicate_share": (of_cloud(kernels.near_duplicate_share), grouped),
-    "norm": (kernels.norm, one),
-    "outlier_kurtosis": (kernels.outlier_kurtosis, one),
-    "participation_ratio": (kernels.participation_ratio, one),
-    "ph_dimension": (kernels.ph_dimension, grouped),
-    "procrustes_distance": (kernels.procrustes_distance, two),
-    "rank_me": (kernels.rank_me, one),
-    "same_group_share": (of_cloud(kernels.same_group_share), grouped),
-    "sequence_cosine": (of_sequences(kernels.sequence_cosine), one),
-    "sequence_entropy": (of_sequences(kernels.sequence_entropy), one),
-    "sink_rate": (kernels.sink_rate, weights),
-    "step_cosine": (kernels.step_cosine, two),
-    "step_length": (kernels.step_length, two),
-    "token_cosine": (on_vocabulary(kernels.token_cosine), tokens),
-    "token_rank": (on_vocabulary(kernels.token_rank), tokens),
-    "token_top1_match": (on_vocabulary(kernels.token_top1_match), tokens),
-    "top_norm_variance_share": (kernels.top_norm_variance_share, one),
-    "topic_gap": (kernels.topic_gap, topics),
-    "topic_gap_dot": (kernels.topic_gap_dot, topics),
-    "two_nn": (kernels.two_nn, grouped),
-    "two_nn_with_duplicates": (lambda x, groups: kernels.two_nn(x, groups, duplicates="count"), grouped),
+CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]]] = {
+    "alignment": (kernels.alignment, two, (4, 4)),
+    "alignment_gradient": (kernels.alignment_gradient, three, (7, 7)),
+    "alpha_req": (lambda x: kernels.alpha_req(x, last=24), one, (5, 5)),
+    "anisotropy": (kernels.anisotropy, one, (4, 4)),
+    "anisotropy_by_iteration": (kernels.anisotropy, wide, (25, 25)),
+    "attention_topic_gap": (kernels.attention_topic_gap, weights_with_topics, (4, 4)),
+    "class_variance": (kernels.class_variance, with_ids, (8, 8)),
+    "components": (kernels.components, one, (4, 4)),
+    "effective_rank": (kernels.effective_rank, one, (4, 4)),
+    "gride": (kernels.gride, grouped, (35, 43)),
+    "isoscore": (kernels.isoscore, one, (4, 4)),
+    "largest_activation": (of_sequences(kernels.largest_activation), one, (1, 1)),
+    "levina_bickel": (kernels.levina_bickel, grouped, (35, 43)),
+    "linear_cka": (kernels.linear_cka, two, (8, 8)),
+    "linearity": (kernels.linearity, two, (13, 13)),
+    "local_dimension": (kernels.local_dimension, grouped, (28, 32)),
+    "massive_activation_share": (kernels.massive_activation_share, one, (3, 3)),
+    "mean_cosine": (kernels.mean_cosine, one, (3, 3)),
+    "mutual_knn": (on_grouped(kernels.mutual_knn), two_grouped, (36, 44)),
+    "near_duplicate_share": (of_cloud(kernels.near_duplicate_share), grouped, (22, 26)),
+    "norm": (kernels.norm, one, (1, 1)),
+    "outlier_kurtosis": (kernels.outlier_kurtosis, one, (3, 3)),
+    "participation_ratio": (kernels.participation_ratio, one, (4, 4)),
+    "ph_dimension": (kernels.ph_dimension, grouped, (25, 29)),
+    "procrustes_distance": (kernels.procrustes_distance, two, (6, 6)),
+    "rank_me": (kernels.rank_me, one, (4, 4)),
+    "same_group_share": (of_cloud(kernels.same_group_share), grouped, (19, 23)),
+    "sequence_cosine": (of_sequences(kernels.sequence_cosine), one, (3, 3)),
+    "sequence_entropy": (of_sequences(kernels.sequence_entropy), one, (3, 3)),
+    "sink_rate": (kernels.sink_rate, weights, (1, 1)),
+    "step_cosine": (kernels.step_cosine, two, (4, 4)),
+    "step_length": (kernels.step_length, two, (2, 2)),
+    "token_cosine": (on_vocabulary(kernels.token_cosine), tokens, (5, 5)),
+    "token_rank": (on_vocabulary(kernels.token_rank), tokens, (15, 15)),
+    "token_top1_match": (on_vocabulary(kernels.token_top1_match), tokens, (15, 15)),
+    "top_norm_variance_share": (kernels.top_norm_variance_share, one, (7, 7)),
+    "topic_gap": (kernels.topic_gap, topics, (15, 15)),
+    "topic_gap_dot": (kernels.topic_gap_dot, topics, (16, 16)),
+    "two_nn": (kernels.two_nn, grouped, (24, 28)),
+    "two_nn_with_duplicates": (lambda x, groups: kernels.two_nn(x, groups, duplicates="count"), grouped, (20, 24)),
 }
-# waits of the host for the device, on 300 points and on 1100, which are two tiles of the search for neighbours
-SYNCS: dict[str, tuple[int, int]] = {
-    "alignment": (4, 4),
-    "alignment_gradient": (7, 7),
-    "alpha_req": (5, 5),
-    "anisotropy": (4, 4),
-    "anisotropy_by_iteration": (25, 25),
-    "attention_topic_gap": (4, 4),
-    "class_variance": (8, 8),
-    "components": (4, 4),
-    "effective_rank": (4, 4),
-    "gride": (35, 43),
-    "isoscore": (4, 4),
-    "largest_activation": (1, 1),
-    "levina_bickel": (35, 43),
-    "linear_cka": (8, 8),
-    "linearity": (13, 13),
-    "local_dimension": (28, 32),
-    "massive_activation_share": (3, 3),
-    "mean_cosine": (3, 3),
-    "mutual_knn": (36, 44),
-    "near_duplicate_share": (22, 26),
-    "norm": (1, 1),
-    "outlier_kurtosis": (3, 3),
-    "participation_ratio": (4, 4),
-    "ph_dimension": (25, 29),
-    "procrustes_distance": (6, 6),
-    "rank_me": (4, 4),
-    "same_group_share": (19, 23),
-    "sequence_cosine": (3, 3),
-    "sequence_entropy": (3, 3),
-    "sink_rate": (1, 1),
-    "step_cosine": (4, 4),
-    "step_length": (2, 2),
-    "token_cosine": (5, 5),
-    "token_rank": (15, 15),
-    "token_top1_match": (15, 15),
-    "top_norm_variance_share": (7, 7),
-    "topic_gap": (15, 15),
-    "topic_gap_dot": (16, 16),
-    "two_nn": (24, 28),
-    "two_nn_with_duplicates": (20, 24),
-}
+"""By name: the kernel, its inputs, and how often the host waits for the device on 300 points and on 1100, two tiles of the
+search for neighbours."""
 
 
 SEARCHING = {"gride", "levina_bickel", "mutual_knn", "near_duplicate_share", "same_group_share", "two_nn"}
@@ -197,13 +156,13 @@ SEARCHING |= {"two_nn_with_duplicates", "local_dimension", "ph_dimension"}
 
 
 def test_the_documentation_states_these_numbers():
-    small = {name: waits for name, (waits, _) in SYNCS.items()}
+    small = {name: waits for name, (*_, (waits, _)) in CALLS.items()}
     searching = {small[name] for name in SEARCHING}
-    others = {small[name] for name in SYNCS.keys() - SEARCHING}
+    others = {small[name] for name in CALLS.keys() - SEARCHING}
     page = " ".join((Path(__file__).parents[3] / "docs" / "performance.md").read_text().split())
     assert f"waits for the device {min(searching)} to {max(searching)} times in a kernel that searches" in page
     assert f"and {min(others)} to {max(others)} times in any other" in page
-    assert {large - waits for waits, large in SYNCS.values()} == {0, 4, 8}  # of one cloud, and of two
+    assert {large - waits for *_, (waits, large) in CALLS.values()} == {0, 4, 8}  # of one cloud, and of two
 
 
 def on_device(name: str, arguments: Sequence[Tensor], context: Callable[[], Any] = PretendCuda) -> tuple[Tensor, Any]:
@@ -215,7 +174,7 @@ def on_device(name: str, arguments: Sequence[Tensor], context: Callable[[], Any]
 
 def test_every_kernel_is_here():
     public = {name for name in kernels.__all__ if hasattr(getattr(kernels, name), "or_raise")}
-    assert public <= CALLS.keys() == SYNCS.keys()
+    assert public <= CALLS.keys()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +190,7 @@ def test_every_kernel_is_here():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CALLS)
 def test_the_value_is_that_of_the_cpu(name, dtype, context, tolerance):
-    kernel, make = CALLS[name]
+    kernel, make, _ = CALLS[name]
     arguments = make(300, dtype)
     expected = torch.as_tensor(kernel(*arguments))
     assert expected.isfinite().all()
@@ -242,8 +201,8 @@ def test_the_value_is_that_of_the_cpu(name, dtype, context, tolerance):
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name][1] in {one, two, grouped}])
 @pytest.mark.parametrize("cloud", BRANCHES)
 def test_rare_branches_do_not_mix_devices(name, cloud):
-    kernel, make = CALLS[name]
-    x = NO_NUMBERS[cloud][0] if cloud in NO_NUMBERS else HOSTILE[cloud]()
+    kernel, make, _ = CALLS[name]
+    x = torch.full((5, 2), torch.nan) if cloud == "nan" else HOSTILE[cloud]()
     arguments = {one: (x,), two: (x, after_a_block(x)), grouped: (x, windows(len(x)))}[make]
     expected = torch.as_tensor(kernel(*arguments))
     torch.testing.assert_close(on_device(name, arguments)[0], expected, rtol=1e-7, atol=1e-12, equal_nan=True)
@@ -252,4 +211,4 @@ def test_rare_branches_do_not_mix_devices(name, cloud):
 @pytest.mark.parametrize("name", CALLS)
 def test_the_host_waits_no_more_often_than_recorded(name):
     syncs = [on_device(name, CALLS[name][1](n, torch.float32))[1].syncs for n in (300, 1100)]
-    assert all(map(le, [each.total() for each in syncs], SYNCS[name])), syncs
+    assert all(map(le, [each.total() for each in syncs], CALLS[name][2])), syncs

@@ -7,11 +7,10 @@ import pytest
 import scipy.linalg
 import torch
 from hostile import HOSTILE
-from pairs import DEVICES, SCALES, after_a_block, normal, pair, rotation
+from pairs import DEVICES, after_a_block, normal, pair, rotation
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
-from repdyn.kernels import Cloud, Undefined
 from repdyn.kernels.similarity import linearity
 
 MODULE = sys.modules["repdyn.kernels.similarity"]
@@ -80,30 +79,6 @@ def test_near_one_what_is_missing_keeps_its_digits(share):
     assert 1 - linearity(x, linear + factor * rest).item() == pytest.approx(share, abs=1e-13)
 
 
-@pytest.mark.parametrize(("of_layer", "of_step"), [(1, 1e-4), (1e4, 1), (1, 1e4)], ids=["small", "undone", "large"])
-def test_steps_of_any_size_keep_their_digits(of_layer, of_step):
-    """A block that adds little, one that takes away nearly all there was, and one that drowns it."""
-    x = of_layer * normal(500, 30)
-    added = of_step * (torch.tanh(normal(500, 30) @ normal(30, 30, seed=1)) @ normal(30, 30, seed=2))
-    following = added + (0 if of_layer > of_step else x)
-    for of, explained in (("state", following), ("step", following - x)):
-        found = 1 - linearity(x, following, of=of).item()
-        assert found == pytest.approx(naive_unexplained(x, explained)[0], rel=1e-6, abs=1e-14)
-
-
-def test_state_and_step_share_one_fit(monkeypatch):
-    fits = []
-    solve = torch.linalg.cholesky_ex
-    monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda gram: fits.append(1) or solve(gram))
-    cloud, following = map(Cloud, pair("gaussian"))
-    for of in ("state", "step"):
-        for adjusted in (True, False):
-            linearity.or_raise(cloud, following, of=of, adjusted=adjusted)
-    assert fits == [1]
-    linearity.or_raise(cloud, Cloud(following.x))
-    assert fits == [1, 1]
-
-
 @pytest.mark.parametrize("condition", [1e2, 1e4, 3e5])
 def test_directions_that_are_hard_to_tell(condition):
     """Whatever is computed: the wanted one is told by singular values of the points themselves."""
@@ -142,48 +117,3 @@ def test_constant_columns_take_up_no_point(constant, dtype):
     assert rank == 5
     expected = 1 - unexplained * 59 / (59 - rank)
     assert linearity(with_constants, y, adjusted=True).item() == pytest.approx(expected, abs=1e-9)
-
-
-def test_a_small_column_is_none_that_is_constant():
-    x, y = normal(60, 5), normal(60, 4, seed=1)
-    small = x * torch.tensor([1, 1e-20, 1, 1e-13, 1e13], dtype=torch.float64)
-    assert linearity(small, y, adjusted=True).item() == pytest.approx(linearity(x, y, adjusted=True).item(), abs=1e-9)
-
-
-@pytest.mark.parametrize(("dtype", "scale"), SCALES.values(), ids=SCALES)
-def test_scales_whose_squares_are_no_numbers(dtype, scale):
-    x, following = normal(90, 20).to(dtype), after_a_block(normal(90, 20)).to(dtype)
-    for of in ("state", "step"):
-        expected = linearity(x, following, of=of).item()
-        found = linearity(x * scale, following * scale, of=of).item()
-        assert found == pytest.approx(expected, abs=1e-6 if dtype == torch.float32 else 1e-12)
-    assert linearity(x * scale, following).item() == pytest.approx(linearity(x, following).item(), abs=1e-6)
-
-
-def test_points_that_any_map_fits():
-    with pytest.raises(Undefined, match="^21 distinct of 21 points in 20 dimensions, at least 22 needed$"):
-        linearity.or_raise(Cloud(normal(21, 20)), Cloud(normal(21, 20, seed=1)))
-    assert linearity(normal(22, 20), normal(22, 20, seed=1)).isfinite()
-    repeating = normal(15, 20).repeat(4, 1)
-    with pytest.raises(Undefined, match="^15 distinct of 60 points in 20 dimensions, at least 22 needed$"):
-        linearity.or_raise(Cloud(repeating), Cloud(normal(60, 20, seed=1)))
-
-
-@pytest.mark.parametrize("added", [0.0, 1.0, 1e-3])
-def test_a_block_that_adds_the_same_to_all(added):
-    x = normal(100, 20)
-    with pytest.raises(Undefined, match="^the step to be explained is the same for all points$"):
-        linearity.or_raise(Cloud(x), Cloud(x + added), of="step")
-    assert linearity(x, x + added).item() == pytest.approx(1, abs=1e-12)
-
-
-@pytest.mark.parametrize("adjusted", [True, False])
-@pytest.mark.parametrize("constant", [0.0, 7.3, 1e-30, 1e30])
-def test_a_block_that_takes_everything_away_is_linear(constant, adjusted):
-    x = normal(100, 20).float()
-    assert linearity(x, torch.full((100, 20), constant), of="step", adjusted=adjusted).item() == 1
-    two_points = torch.full((100, 20), 7.3)
-    two_points[:30, 0] += 1
-    unexplained, rank = naive_unexplained(x, two_points - x)
-    expected = 1 - unexplained * (99 / (99 - rank) if adjusted else 1)
-    assert linearity(x, two_points, of="step", adjusted=adjusted).item() == pytest.approx(expected, abs=1e-6)

@@ -1,13 +1,11 @@
-import itertools
-
 import numpy as np
 import pytest
 import torch
 from grouped import GROUPINGS, n_outside
 from hostile import HOSTILE
-from pairs import INVARIANCES, NUMBERS, SCALES, after_a_block, normal, pair
+from pairs import INVARIANCES, after_a_block, normal, pair
 
-from repdyn.kernels import Cloud, Undefined, mutual_knn, neighbours
+from repdyn.kernels import Cloud, mutual_knn
 
 
 def naive_neighbours(points, k, groups=None):
@@ -67,29 +65,6 @@ def test_neighbours_outside_of_the_group(name, grouping):
     assert compared(a, b, groups, k=k, calibrated=False) == pytest.approx(overlap, abs=1e-12)
 
 
-def permuted(neighbours, permutation):
-    """The neighbours after the points were given other numbers."""
-    renamed = [set()] * len(neighbours)
-    for i, own in enumerate(neighbours):
-        renamed[permutation[i]] = {permutation[j] for j in own}
-    return renamed
-
-
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_chance_is_the_mean_over_all_permutations_that_keep_groups_together(k):
-    groups = torch.tensor([0, 0, 1, 1, 2, 2])
-    a, b = naive_neighbours(normal(6, 3), k, groups), naive_neighbours(normal(6, 2, seed=1), k, groups)
-    orders = [
-        [2 * order[i // 2] + (i % 2 ^ flips[i // 2]) for i in range(6)]
-        for order in itertools.permutations(range(3))
-        for flips in itertools.product((0, 1), repeat=3)
-    ]
-    chance = np.mean([naive_overlap(a, permuted(b, order), k) for order in orders])
-    overlap = compared(normal(6, 3), normal(6, 2, seed=1), groups, k=k, calibrated=False)
-    calibrated = compared(normal(6, 3), normal(6, 2, seed=1), groups, k=k)
-    assert calibrated == pytest.approx((overlap - chance) / (1 - chance), abs=1e-12)
-
-
 @pytest.mark.parametrize("change", INVARIANCES)
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "d_gt_n"])
 def test_invariances(name, change):
@@ -116,27 +91,6 @@ def test_a_token_repeated_in_either_cloud_is_left_out_of_both():
     assert compared(torch.cat([a, a[:40]]), torch.cat([b, b[:40]])) == compared(a, b)
 
 
-def test_neighbours_that_are_known_are_not_searched_again(monkeypatch):
-    a, b = (Cloud(x, n_neighbours=11) for x in pair("low_rank"))
-    expected = mutual_knn(a, b).item()
-    monkeypatch.setattr(neighbours, "nearest_neighbours", lambda *_, **__: pytest.fail("searched again"))
-    assert mutual_knn(b, a).item() == expected
-
-
-@pytest.mark.parametrize(("dtype", "scale"), SCALES.values(), ids=SCALES)
-def test_scales_whose_squares_are_no_numbers(dtype, scale):
-    a, b = normal(90, 20).to(dtype), after_a_block(normal(90, 20)).to(dtype)
-    assert compared(a * scale, b) == pytest.approx(compared(a, b), abs=2 / 900)
-
-
-@pytest.mark.parametrize(("k", "possible"), [(2, 2), (3, 2), (2, 1)])
-def test_too_few_neighbours_have_a_reason(k, possible):
-    groups = torch.tensor({2: [0, 0, 0, 1, 2], 1: [0, 0, 0, 0, 2]}[possible])
-    few = f"a token has {possible} others that it could be next to, distinct in both clouds and outside its group"
-    with pytest.raises(Undefined, match=f"^{few}, at least {k + 1} needed$"):
-        mutual_knn.or_raise(Cloud(NUMBERS, groups=groups), Cloud(NUMBERS, groups=groups), k=k)
-
-
 def test_tokens_whose_last_neighbour_is_tied_are_left_out():
     """On a line of pairs each token has one nearest neighbour, but the one in the middle of two pairs has two."""
     pairs = torch.arange(40.0)[:, None] + 0.2 * (torch.arange(40)[:, None] % 2)
@@ -144,11 +98,3 @@ def test_tokens_whose_last_neighbour_is_tied_are_left_out():
     other = torch.cat([pairs + 0.01 * normal(40, 1).float(), tied[-1:] + 100])
     expected = naive_overlap(naive_neighbours(tied, 1)[:-1], naive_neighbours(other, 1)[:-1], 1)
     assert compared(tied, other, k=1, calibrated=False) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("tied", [0, 1])
-def test_where_most_are_tied_it_is_undefined(tied):
-    clouds = [torch.eye(9), torch.eye(9)]
-    clouds[1 - tied] = normal(9, 3)
-    with pytest.raises(Undefined, match="^for 9 of 9 tokens neighbours 2 and 3 are tied$"):
-        mutual_knn.or_raise(*clouds, k=2)

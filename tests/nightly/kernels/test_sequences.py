@@ -7,7 +7,6 @@ from hostile import HOSTILE
 
 from repdyn.kernels import (
     Sequences,
-    Undefined,
     largest_activation,
     sequence_cosine,
     sequence_entropy,
@@ -90,44 +89,9 @@ def test_invariances(name, kernel):
     assert kernel(backwards).item() == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_the_largest_activation_of_what_is_not_finite(value):
-    points = torch.eye(6)
-    points[4, 4] = value
-    with pytest.raises(Undefined, match="the vectors contain NaN or inf"):
-        largest_activation.or_raise(Sequences(points, (3, 3)))
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("exponent", [-300, -200, -30, 30, 200, 300])
 def test_vectors_of_any_size(exponent, kernel):
     points, lengths = HOSTILE["gaussian"]().double(), SPLITS["unequal"]
     expected = kernel(Sequences(points, lengths)).item()
     assert kernel(Sequences(points * 10.0**exponent, lengths)).item() == pytest.approx(expected, rel=1e-9)
-
-
-NAN = torch.eye(6)
-NAN[4, 4] = torch.nan
-UNDEFINED = {
-    "1 of 2 sequences have one token, at least 2 needed": (KERNELS, torch.eye(6), (5, 1)),
-    "the vectors contain NaN or inf": (KERNELS, NAN, (3, 3)),
-    "1 of 2 sequences have vectors of zeros alone": (KERNELS, torch.eye(6) * (torch.arange(6) > 2)[:, None], (3, 3)),
-    "1 of 6 vectors are zero and have no direction": ([sequence_cosine], torch.eye(6) * (torch.arange(6) > 0), (4, 2)),
-    "vectors of one coordinate have an entropy of 0, at most and at least": (
-        [sequence_entropy],
-        torch.ones(6, 1),
-        (3, 3),
-    ),
-}
-
-
-@pytest.mark.parametrize("reason", UNDEFINED)
-def test_undefined_is_nan_with_a_reason(reason):
-    kernels, points, lengths = UNDEFINED[reason]
-    for kernel in kernels:
-        found = kernel(Sequences(points, lengths))
-        assert found.isnan()
-        assert found.shape == ()
-        with pytest.raises(Undefined) as caught:
-            kernel.or_raise(Sequences(points, lengths))
-        assert caught.value.reason == reason

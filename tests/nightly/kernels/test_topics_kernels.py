@@ -1,4 +1,4 @@
-"""Topic gaps against loops over all pairs, and what they must not see."""
+"""Topic gaps and the attention to the first position, against loops, and what they must not see."""
 
 import itertools
 import math
@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from repdyn.kernels.cloud import Cloud, Undefined
+from repdyn.kernels import sink_rate
 from repdyn.kernels.groups import (
     attention_topic_gap,
     topic_gap,
@@ -62,28 +62,6 @@ def test_other_precisions_are_summed_in_float64(kind, dtype):
 
 
 @pytest.mark.parametrize("kind", KERNELS)
-def test_a_few_coordinates_at_a_time_are_all_of_them(kind, monkeypatch):
-    x, ids, topics = labelled()
-    whole = KERNELS[kind][0](x, ids, topics).item()
-    monkeypatch.setattr("repdyn.kernels.groups._CHUNK", 1)
-    assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(whole, rel=1e-12)
-
-
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_scales(scale):
-    x, ids, topics = labelled(dtype=torch.float32)
-    expected = naive(x, ids, topics, cosine)
-    assert topic_gap((x * scale).float(), ids, topics).item() == pytest.approx(expected, rel=1e-5)
-    of_dots = topic_gap_dot((x * scale).float(), ids, topics).item()
-    assert of_dots == pytest.approx(naive((x * scale).float(), ids, topics, dot), rel=1e-12)
-
-
-def test_a_common_offset_costs_no_digits():
-    x, ids, topics = labelled()
-    assert topic_gap(x + 1e3, ids, topics).item() == pytest.approx(naive(x + 1e3, ids, topics, cosine), rel=1e-8)
-
-
-@pytest.mark.parametrize("kind", KERNELS)
 def test_invariances(kind):
     x, ids, topics = labelled()
     gap, kernel = KERNELS[kind][0](x, ids, topics).item(), KERNELS[kind][0]
@@ -93,39 +71,6 @@ def test_invariances(kind):
     assert kernel(x[order], ids[order], topics[order]).item() == pytest.approx(gap, rel=1e-10)
     assert kernel(x @ rotation, ids, topics).item() == pytest.approx(gap, rel=1e-10)
     assert kernel(x, names[ids], torch.where(topics < 0, -3, 7 * topics)).item() == pytest.approx(gap, rel=1e-10)
-
-
-@pytest.mark.parametrize("kind", KERNELS)
-@pytest.mark.parametrize(
-    ("ids", "topics", "reason"),
-    [
-        ([1, 2, 3], [-1, -1, -1], "none of the vectors has a topic"),
-        ([1, 2, 3], [0, 1, 2], "no two of the 3 vectors with a topic have different words of one topic"),
-        ([1, 1, 2], [0, 0, 1], "no two of the 3 vectors with a topic have different words of one topic"),
-        ([1, 2, 3], [0, 0, -1], "no two of the 2 vectors with a topic have different words of different topics"),
-    ],
-)
-def test_undefined_without_pairs(kind, ids, topics, reason):
-    public, kernel = KERNELS[kind]
-    x, ids, topics = torch.eye(3), torch.tensor(ids), torch.tensor(topics)
-    with pytest.raises(Undefined, match=f"^{reason}$"):
-        kernel(Cloud(x), ids, topics)
-    assert public(x, ids, topics).isnan()
-
-
-def test_a_zero_vector_has_no_cosine_but_inner_products():
-    x, ids, topics = torch.eye(4), torch.arange(4), torch.tensor([0, 0, 1, 1])
-    x[2] = 0
-    with pytest.raises(Undefined, match=r"^1 of 4 vectors are zero, and so have no cosine$"):
-        topic_gap.or_raise(Cloud(x), ids, topics)
-    assert topic_gap_dot(x, ids, topics).item() == 0
-
-
-def test_inner_products_out_of_range():
-    x, ids, topics = labelled()
-    with pytest.raises(Undefined, match=r"^inner products leave the range of float64; rescale the vectors$"):
-        topic_gap_dot.or_raise(Cloud(1e200 * x), ids, topics)
-    assert topic_gap(1e200 * x, ids, topics).item() == pytest.approx(topic_gap(x, ids, topics).item(), rel=1e-12)
 
 
 # attention
@@ -159,13 +104,6 @@ def test_attention_against_a_loop_over_pairs(mask, seed):
     assert attention_topic_gap(weights, ids, topics).tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def test_attention_head_by_head(monkeypatch):
-    weights, ids, topics, _ = attention()
-    whole = attention_topic_gap(weights, ids, topics).tolist()
-    monkeypatch.setattr("repdyn.kernels.groups._CHUNK", 1)
-    assert attention_topic_gap(weights, ids, topics).tolist() == pytest.approx(whole, rel=1e-12)
-
-
 def test_attention_to_itself_and_to_its_own_word_is_no_topic():
     ids = torch.tensor([0, 1, 2, 3] * 4)
     topics = ids // 2
@@ -187,3 +125,15 @@ def test_a_weight_of_zero_in_one_head_is_a_weight():
     by_topic = (topics[:, None] == topics).double() / 2
     weights = torch.stack([by_topic, torch.full((4, 4), 0.25).double()])
     assert attention_topic_gap(weights, torch.arange(4), topics).tolist() == [0.5, 0]
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.3])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_sink_rate_is_that_of_the_sums_without_the_first_position(dtype, causal, threshold):
+    weights = attention(n=20, heads=6, causal=causal)[0]
+    weights[..., 0] += torch.linspace(0, 0.5, 6)[:, None]
+    weights = weights.to(dtype)
+    expected = [float(sum(row[0] for row in head[1:]) / 19 > threshold) for head in weights.double().tolist()]
+    assert 0 < sum(expected) < 6
+    assert sink_rate(weights, threshold=threshold).tolist() == expected

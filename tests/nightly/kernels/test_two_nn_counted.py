@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from grouped import GROUPED, GROUPINGS, n_outside
 from hostile import HOSTILE
 from reference.clouds import REPEATING
 
-from repdyn.kernels import Cloud, Undefined, two_nn
+from repdyn.kernels import two_nn
 
 REFERENCE = [
     line.split()
@@ -92,28 +91,3 @@ def test_a_fifth_is_a_fifth(n):
     assert published(points) == pytest.approx(naive(points), rel=1e-9)
     collapsed = two_nn(points, discard=0.8)
     assert collapsed.isnan() if n < 10 else collapsed.item() == pytest.approx(naive(points), rel=1e-4)
-
-
-def test_one_search_serves_both_conventions(monkeypatch):
-    cloud = Cloud(HOSTILE["duplicates_20_percent"]())
-    two_nn.or_raise(cloud)
-    monkeypatch.setattr("repdyn.kernels.neighbours.nearest_neighbours", None)
-    assert two_nn.or_raise(cloud, discard=0.8, duplicates="count") > 0
-
-
-UNDEFINED = {
-    "the points contain NaN": torch.full((9, 2), torch.nan),
-    "2 distinct of 18 points, at least 3 needed": torch.eye(2).repeat(9, 1),
-    "discard = 0.8 keeps 0 of 0 points that have a ratio (80 removed), at least 1 needed": torch.eye(40).repeat(2, 1),
-    "discard = 0.8 keeps 0 of 4 points that have a ratio (0 removed), at least 1 needed": torch.tensor(
-        [[0.0], [1.0], [3.0], [7.0]]
-    ),
-}
-
-
-@pytest.mark.parametrize(("reason", "points"), UNDEFINED.items(), ids=UNDEFINED)
-def test_undefined_is_nan_with_a_reason(reason, points):
-    assert np.isnan(published(points))
-    with pytest.raises(Undefined) as caught:
-        two_nn.or_raise(Cloud(points), discard=0.8, duplicates="count")
-    assert caught.value.reason == reason

@@ -6,15 +6,11 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from repdyn.kernels import Undefined
 from repdyn.kernels.vocabulary import (
     Vocabulary,
     nearest_rows,
-    token_cosine,
     token_cosines,
-    token_rank,
     token_ranks,
-    token_top1_match,
 )
 
 DIM, N_ROWS, N_VECTORS = 48, 900, 60
@@ -102,25 +98,6 @@ def test_ranks_are_a_float64_references(name, noise):
     assert torch.equal(token_ranks(x, ids, Vocabulary(table)), naive_ranks(x, ids, table))
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_values_are_a_float64_references(name):
-    table = TABLES[name]()
-    x, ids = tokens_of(table)
-    vocabulary, ranks = Vocabulary(table), naive_ranks(x, ids, table)
-    own = naive_cosines(x, table)[torch.arange(len(x)), ids]
-    assert token_cosine(x, ids, vocabulary).item() == pytest.approx(own.mean().item(), rel=1e-12)
-    assert token_rank(x, ids, vocabulary).item() == ranks.double().quantile(0.5).item()
-    assert token_top1_match(x, ids, vocabulary).item() == pytest.approx((ranks == 0).double().mean().item(), rel=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_vectors_of_any_precision(dtype):
-    table = gaussian()
-    x, ids = tokens_of(table)
-    x = (1e-3 * x).to(dtype)
-    assert torch.equal(token_ranks(x, ids, Vocabulary(table)), naive_ranks(x, ids, table))
-
-
 def test_a_crowded_tile_is_multiplied_in_float64():
     """All rows closer together than float32 can tell."""
     table = gaussian(1)[:1].double() + 1e-8 * gaussian().double()
@@ -142,32 +119,6 @@ def test_tiles_and_slices_leave_the_ranks_alone(monkeypatch):
     in_tiles = nearest_rows(x, Vocabulary(table), 5)
     assert torch.equal(in_tiles[1], rows)
     torch.testing.assert_close(in_tiles[0], cosines, rtol=1e-12, atol=0)
-
-
-def test_ranks_are_computed_once_for_the_same_tokens(monkeypatch):
-    table = gaussian()
-    x, ids = tokens_of(table)
-    vocabulary, calls = Vocabulary(table), []
-    from repdyn.kernels import tokens as module
-
-    closer_rows = module.closer_rows
-    monkeypatch.setattr(module, "closer_rows", lambda *given: calls.append(1) or closer_rows(*given))
-    for kernel in (token_rank.or_raise, token_top1_match.or_raise):
-        kernel(x[:50], ids[:50], vocabulary)  # a slice of its own each time
-    assert calls == [1]
-    token_rank.or_raise(x[:49], ids[:49], vocabulary)
-    token_rank.or_raise(x[:50], ids[:50].flip(0), vocabulary)
-    assert calls == [1, 1, 1]
-
-
-def test_only_the_last_results_are_cached():
-    table = gaussian()
-    x, ids = tokens_of(table)
-    vocabulary = Vocabulary(table)
-    for n in range(1, 60):
-        for shift in (0, 1):
-            token_ranks(x[:n] + shift, ids[:n], vocabulary)
-    assert len(vocabulary._cache) == 64
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["", "added"])
@@ -194,11 +145,6 @@ def test_rows_that_float32_cannot_tell_apart_are_done_again():
     torch.testing.assert_close(cosines, expected.values[:, :5], rtol=1e-12, atol=0)
 
 
-def test_equal_rows_are_named_in_their_order():
-    table = gaussian()[:3].repeat(4, 1)
-    assert nearest_rows(table[:1], Vocabulary(table), 4)[1].tolist() == [[0, 3, 6, 9]]
-
-
 def test_a_vector_added_to_every_row():
     table, added = gaussian(), 2 * gaussian(4, 1)[0]
     x, ids = tokens_of(table)
@@ -206,38 +152,3 @@ def test_a_vector_added_to_every_row():
     assert torch.equal(token_ranks(x, ids, vocabulary), naive_ranks(x, ids, shifted))
     expected = naive_cosines(x, shifted)[torch.arange(len(x)), ids]
     torch.testing.assert_close(token_cosines(x, ids, vocabulary), expected, rtol=1e-12, atol=0)
-
-
-def zero_row():
-    table = gaussian()
-    table[3] = 0
-    return table
-
-
-def broken(number):
-    table = gaussian()
-    table[5, 5] = number
-    return table
-
-
-@pytest.mark.parametrize(
-    ("x", "table", "reason"),
-    [
-        (gaussian()[:4], zero_row(), "the input embedding of token 3 is zero"),
-        (zero_row()[:4], gaussian(), "1 of 4 vectors are zero"),
-        (gaussian()[:4, :40], gaussian(), "the input embeddings have 48 dimensions, the vectors 40"),
-        (broken(torch.nan)[4:8], gaussian(), "the vectors contain NaN"),
-        (broken(-torch.inf)[4:8], gaussian(), "the vectors contain inf"),
-        (gaussian()[:4], broken(torch.nan), "the input embeddings contain NaN"),
-        (gaussian()[:4], broken(torch.inf), "the input embeddings contain inf"),
-        (gaussian()[:0], gaussian(), "there are no vectors"),
-    ],
-    ids=["zero row", "zero vector", "dimensions", "NaN", "inf", "NaN in table", "inf in table", "none"],
-)
-def test_what_is_undefined_has_a_reason(x, table, reason):
-    ids, vocabulary = torch.arange(len(x)), Vocabulary(table)
-    for kernel in (token_cosine.or_raise, token_rank.or_raise, token_top1_match.or_raise):
-        with pytest.raises(Undefined, match=f"^{reason}$"):
-            kernel(x, ids, vocabulary)
-    for kernel in (token_cosine, token_rank, token_top1_match):
-        assert kernel(x, ids, vocabulary).isnan()

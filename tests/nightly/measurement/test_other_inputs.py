@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import numpy as np
 import pandas as pd
@@ -24,7 +23,6 @@ from other_inputs import (
     wav2vec2,
 )
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from transformers import (
     AutoModel,
     PreTrainedModel,
@@ -32,8 +30,6 @@ from transformers import (
 
 from repdyn import Probe, Tracker, kernels, measure, open_store
 from repdyn.probe.inputs import draws_of
-from repdyn.tables.findings import findings
-from repdyn.tables.frames import by_stack
 
 
 @pytest.fixture(params=FAMILIES)
@@ -66,22 +62,6 @@ def test_values_are_those_of_the_states_that_the_model_reports(family: Family) -
             states = torch.cat([of_batch[layer] for of_batch in reported])
             expected = [float(kernels.anisotropy(x.double())) for x in naive_vectors(family, states, stack, probe)]
             assert rows[stack, layer].value == pytest.approx(np.mean(expected), rel=1e-5)
-
-
-def test_rows_say_what_was_measured(family: Family) -> None:
-    frame = measure(model_of(family), probe_of(family), layers=family.layers).to_pandas()
-    assert set(frame["subset"]) == {"all"}
-    assert set(frame["design"]) == {"inputs"}
-    assert set(frame["n_windows"]) == {N_INPUTS // 2}
-    assert set(frame["vectors_per_window"]) == {OF_EACH}
-    assert bool(frame["own_window_excluded"][frame["metric"] == "two_nn"].all())
-    causal = family.causal if isinstance(family.causal, dict) else {None: family.causal}
-    for stack, rows in by_stack(frame).items():
-        assert set(rows["causal"]) == {causal[stack]}
-        assert {finding.verdict for finding in findings(rows)} == {"cannot be judged"}
-        assert {finding.evidence for finding in findings(rows)} == {
-            "measured on other inputs than text, which the finding is about"
-        }
 
 
 def train(family: Family, folder, probe: Probe | None, steps: int = 2) -> PreTrainedModel:
@@ -189,33 +169,24 @@ def wrong(states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "word"),
     [
-        pytest.param({"positions": "mask"}, "expected positions='mask' to name a mask (n_inputs, length) among the inputs, got pixel_values", id="no mask"),
-        pytest.param({"positions": wrong}, "expected positions= to return a mask of shape (16, 17) of torch.bool, got (17,) of torch.float32", id="no boolean"),
-        pytest.param({"positions": slice(10, None)}, "expected at least 8 positions that count of each input at 'vit.layers.0', got 7 in states of shape (16, 17, 16); take fewer vectors of more inputs", id="few positions"),
-        pytest.param({"positions": {"encoder": None}}, "expected positions= for each stack, got 'encoder' and none for None", id="stack"),
+        ({"positions": "mask"}, "mask"),
+        ({"positions": wrong}, "torch.float32"),
+        ({"positions": slice(10, None)}, "take fewer vectors of more inputs"),
     ],
-)  # fmt: skip
-def test_positions_that_cannot_be_are_refused_before_a_training(settings: dict, message: str, tmp_path) -> None:
+    ids=["no mask", "no boolean", "few positions"],
+)
+def test_positions_that_cannot_be_are_refused_before_a_training(settings: dict, word: str, tmp_path) -> None:
     family = FAMILIES["ViT"]
     probe = Probe.from_inputs(batches_of(family), max_vectors=384, batch_vectors=192, **settings)
-    with pytest.raises((ValueError, RuntimeError), match=re.escape(message)):
+    with pytest.raises((ValueError, RuntimeError), match=word):
         Tracker(model_of(family), probe, store=tmp_path).start()
 
 
 def test_inputs_that_the_forward_does_not_take_are_refused_before_a_training(tmp_path) -> None:
     probe = Probe.from_inputs([{"images": random(48, 3, 32, 32)}], max_vectors=384, batch_vectors=192)
-    with pytest.raises(
-        ValueError,
-        match=r"expected the inputs to run ViTForImageClassification.forward\(pixel_values, .* got AttributeError: .*; name the inputs as the forward does",
-    ):
-        Tracker(vit(), probe, store=tmp_path).start()
-    probe = Probe.from_inputs(random(48, 3, 30, 30).split(16), max_vectors=384, batch_vectors=192)
-    with pytest.raises(
-        ValueError,
-        match=r"expected the inputs to run ViTForImageClassification.forward\(.*\), got ValueError: Input image size",
-    ):
+    with pytest.raises(ValueError, match="name the inputs as the forward does"):
         Tracker(vit(), probe, store=tmp_path).start()
 
 
@@ -229,28 +200,8 @@ def test_all_metrics_are_those_without_tokens() -> None:
     assert not {"sink_rate", "lens_kl", "sequence_entropy", "next_token_variance"} & set(frame["metric"])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_inputs_are_given_in_the_precision_of_the_weights(dtype: torch.dtype) -> None:
-    model = wav2vec2().to(dtype)
+def test_inputs_are_given_in_the_precision_of_the_weights() -> None:
+    model = wav2vec2().to(torch.bfloat16)
     frame = measure(model, probe_of(FAMILIES["wav2vec2"]), ("anisotropy",)).to_pandas()
-    assert set(frame["dtype"]) == {str(dtype).removeprefix("torch.")}
+    assert set(frame["dtype"]) == {"bfloat16"}
     assert bool(frame["value"].notna().all())
-
-
-def test_a_model_of_tensors_in_order_is_called_with_them() -> None:
-    class TwoImages(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
-
-        def forward(self, left: Tensor, right: Tensor) -> Tensor:
-            x = torch.cat([left, right], 1)
-            for layer in self.layers:
-                x = layer(x)
-            return x.mean(1)
-
-    left, right = random(48, 6, 8), random(48, 6, 8, seed=1)
-    probe = Probe.from_inputs(zip(left.split(16), right.split(16), strict=True), max_vectors=384, batch_vectors=192)
-    model = TwoImages()
-    assert all(math.isfinite(row.value) for row in measure(model, probe).rows)
-    assert cross_entropy(model(left, right), torch.zeros(48, dtype=torch.long)).isfinite()

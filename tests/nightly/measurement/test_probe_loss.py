@@ -15,8 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from repdyn import Probe, measure
 from repdyn.capture.output_head import NO_LOGITS
-from repdyn.kernels.lens import Predictions, calibration_error
-from repdyn.measurement.probe_loss import MASKED_SHARE, NO_MASK, masked_tokens, next_tokens
+from repdyn.measurement.probe_loss import MASKED_SHARE, NO_MASK, masked_tokens
 from repdyn.models import build_model
 from repdyn.store.scalars import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
 
@@ -133,24 +132,6 @@ def test_reasons():
     broken = a_model()
     nn.init.constant_(broken.lm_head.weight, torch.inf)
     assert "not finite" in reason(broken, a_probe())
-
-
-def test_no_token_is_predicted_across_windows():
-    probe = a_probe(special_ids=())
-    targets = next_tokens(probe)
-    for at, tokens in zip(targets.positions, targets.tokens, strict=True):
-        assert (probe.window_of_token[at] == probe.window_of_token[at + 1]).all()
-        assert torch.equal(tokens, probe.tokens[at + 1])
-
-
-def test_calibration_error():
-    generator = np.random.default_rng(0)
-    confidence = generator.random(400)
-    hits = generator.random(400) < 0.5
-    given = Predictions(torch.zeros(400), torch.from_numpy(confidence), torch.from_numpy(hits))
-    assert calibration_error(given).item() == pytest.approx(naive_calibration_error(confidence, hits), rel=1e-12)
-    certain = Predictions(torch.zeros(4), torch.ones(4).double(), torch.ones(4, dtype=torch.bool))
-    assert calibration_error(certain).item() == 0.0
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "bert"])

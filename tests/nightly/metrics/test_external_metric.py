@@ -11,9 +11,7 @@ import torch
 from small import HandWritten, random_tokens
 
 from repdyn import Probe, Tracker, open_store
-from repdyn.cli.sweep import main
 from repdyn.metrics import METRICS, metric_info
-from repdyn.models import build_model
 from repdyn.tables.families import has_own_figures
 from repdyn.tables.style import metric_title, metric_unit
 
@@ -68,21 +66,6 @@ def test_it_is_measured_live_with_settings(live):
     values = frame.loc[frame["layer"].notna()].pivot_table("value", ["step", "layer"], "metric")
     assert list(values) == NAMES
     assert (values["longest_share"] < values["longest_share[power=2]"]).all()
-
-
-def test_it_is_swept(tmp_path, monkeypatch):
-    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
-    sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
-    build_model("gpt_neox", **sizes).save_pretrained(tmp_path / "run" / "hf_checkpoints" / "step8")
-    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
-    open_store(tmp_path / "run" / "repdyn").save_probe(probe)
-    with pytest.raises(SystemExit) as ended:
-        main([str(tmp_path / "run"), "--metrics", *NAMES])
-    assert ended.value.code == 0
-    frame = open_store(tmp_path / "run" / "sweep").to_pandas()
-    assert sorted(frame.loc[frame["layer"].notna(), "metric"].unique()) == NAMES
-    assert frame.loc[frame["metric"] == "longest_share", "value"].between(0, 1).all()
 
 
 @pytest.mark.process

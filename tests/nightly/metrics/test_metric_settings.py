@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
 from dataclasses import replace
 
 import pytest
 import torch
-from small import HandWritten, random_tokens
+from small import random_tokens
 
 from repdyn import Probe, measure
-from repdyn.measurement.identity import metric_set
 from repdyn.metrics import METRICS, resolve
 from repdyn.metrics.metric import imported
 from repdyn.probe.design import PAPER
@@ -61,32 +59,6 @@ def test_a_design_says_what_a_plain_name_means(probe, paper):
     assert names_of(["two_nn", "two_nn[discard=0.8]"], probe) == ["two_nn", "two_nn[discard=0.8]"]
     assert names_of("all", paper) == names_of("all", probe)
     assert {metric.settings["discard"] for metric, _ in resolve("all", paper) if metric.name == "two_nn"} == {0.8}
-
-
-def test_what_is_measured_has_one_name_for_each_setting(probe, paper):
-    sets = [["two_nn"], ["two_nn[discard=0.8]"], ["two_nn[discard=0.7]"], ["two_nn", "two_nn[discard=0.8]"]]
-    assert len({metric_set(metrics, None, probe) for metrics in sets}) == 4
-    assert metric_set(["two_nn[discard=0.8]"], None, probe) == metric_set(["two_nn[discard=0.80]"], None, probe)
-    assert metric_set(["two_nn"], None, paper) != metric_set(["two_nn"], None, probe)
-
-
-def test_two_settings_are_measured_side_by_side(probe):
-    torch.manual_seed(0)
-    model = HandWritten().eval()
-    names = ["two_nn", "two_nn[discard=0.8]", "levina_bickel[k=40]", "two_nn[discard=0.8,duplicates=count]@no_sink"]
-    frame = measure(model, probe, names, "blocks.*").to_pandas()
-    assert set(frame["metric"] + "@" + frame["subset"]) == {
-        "two_nn@all",
-        "two_nn[discard=0.8]@all",
-        "levina_bickel[k=40]@all",
-        "two_nn[discard=0.8,duplicates=count]@no_sink",
-    }
-    alone = measure(model, probe, ["two_nn[discard=0.8]"], "blocks.*").to_pandas()
-    there = frame.loc[frame["metric"] == "two_nn[discard=0.8]", "value"]
-    assert there.tolist() == alone["value"].tolist()
-    assert (there.to_numpy() != frame.loc[frame["metric"] == "two_nn", "value"].to_numpy()).all()
-    told = json.loads(frame.loc[frame["metric"] == "two_nn[discard=0.8]", "settings"].iloc[0])
-    assert told == {"discard": 0.8, "duplicates": "collapse", "estimator": "regression"}
 
 
 def test_where_duplicates_count_few_distinct_vectors_are_no_smaller_sample(probe):

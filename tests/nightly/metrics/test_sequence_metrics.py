@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import HandWritten, random_tokens
+from small import random_tokens
 from torch import Tensor
 from transformers import AutoModel, BertConfig, GPT2Config, PreTrainedModel
 
-from repdyn import Probe, Tracker, measure
-from repdyn.store import open_store
+from repdyn import Probe, measure
 
 NAMES = ["sequence_entropy", "sequence_entropy[normalised=false]", "sequence_cosine", "largest_activation"]
 SMALL = {"vocab_size": 50, "max_position_embeddings": 320, "hidden_size": 16, "num_attention_heads": 2}
@@ -111,24 +110,3 @@ def test_other_metrics_do_not_notice(make, family):
     timed = ["seconds", "measured_at"]
     # a window that is read to its end may be padded in another batch
     pd.testing.assert_frame_equal(alone.drop(columns=timed), beside.drop(columns=timed), rtol=1e-6)
-
-
-def test_windows_of_one_token_have_no_value_and_the_reason():
-    lengths = torch.tensor([1] * 100 + [100])
-    probe = Probe(random_tokens(1, 200)[0], lengths, batch_vectors=40, n_batches=2)
-    frame = measure(model_of("gpt2"), probe, [*NAMES, "mean_cosine@all"]).to_pandas()
-    rows = frame[frame["metric"] != "mean_cosine"]
-    assert set(rows["reason"]) == {"batch 0: fewer windows of 2 tokens or more than batches"}
-    assert frame.loc[frame["metric"] == "mean_cosine", "value"].notna().all()
-
-
-def test_live_is_offline(tmp_path, without_figures):
-    torch.manual_seed(0)
-    model = HandWritten()
-    with Tracker(model, even(), schedule=1, store=tmp_path, run="r", metrics=NAMES, report=False) as tracker:
-        tracker.step(loss=1.0)
-    live = open_store(tmp_path).to_pandas("r")
-    live = live[live["step"].eq(1) & live["layer"].notna()].set_index(["metric", "layer"])["value"]
-    offline = measure(model, even(), NAMES).to_pandas().set_index(["metric", "layer"])["value"]
-    assert len(live) == 16
-    assert live.to_dict() == offline.to_dict()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import torch
 
 from repdyn import Probe
 from repdyn.probe.inputs import as_batch
-from repdyn.probe.probe import LabelledTokens
 
 
 def images(n_batches: int = 4, size: int = 8, seed: int = 0) -> list[dict[str, torch.Tensor]]:
@@ -38,7 +35,6 @@ def test_few_inputs_give_more_vectors_each_and_batches_share_no_input() -> None:
     [
         pytest.param({"x": torch.ones(2, 3), "flag": True}, id="dictionary"),
         pytest.param((torch.ones(2, 3), torch.ones(2)), id="tuple"),
-        pytest.param([torch.ones(2, 3)], id="list"),
         pytest.param(torch.ones(2, 3), id="tensor"),
         pytest.param(np.ones((2, 3)), id="array"),
     ],
@@ -60,7 +56,6 @@ def test_later_changes_of_the_inputs_do_not_reach_the_probe() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param({"positions": slice(1, None)}, id="positions"),
         pytest.param({"positions": {"encoder": None, "decoder": slice(1, None)}}, id="positions of stacks"),
         pytest.param({"seed": 1}, id="seed"),
         pytest.param({"vectors_per_input": 9}, id="vectors per input"),
@@ -100,26 +95,16 @@ def test_a_function_is_hashed_by_its_name_and_not_written(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "settings", "message"),
+    ("batches", "settings", "word"),
     [
-        pytest.param(torch.ones(2, 3), {}, "expected several batches of inputs, got one Tensor; put it into a list", id="one tensor"),
-        pytest.param([{"a": torch.ones(2, 3), "b": torch.ones(3)}], {}, "whose first dimension is the number of inputs, got a: (2, 3), b: (3,)", id="sizes"),
-        pytest.param([{"a": object()}], {}, "got a: object; give the batches as the model's forward takes them", id="no tensors"),
-        pytest.param(images(1, 1), {}, "expected at least one input for each of 2 batches of vectors, got 1 inputs", id="one input"),
-        pytest.param(images(), {"vectors_per_input": 1}, "expected 64 vectors, got 32 inputs with 1 vectors of each; give at least 64 inputs", id="few vectors"),
-        pytest.param(images(), {"positions": 3}, "expected positions= to be a slice, such as slice(1, None)", id="positions"),
-        pytest.param(images(), {"positions": lambda states, inputs: states}, "a function defined with def", id="lambda"),
+        (torch.ones(2, 3), {}, "Tensor"),
+        ([{"a": torch.ones(2, 3), "b": torch.ones(3)}], {}, "first dimension"),
+        ([{"a": object()}], {}, "object"),
+        (images(), {"vectors_per_input": 1}, "32 inputs"),
+        (images(), {"positions": lambda states, inputs: states}, "a function defined with def"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_a_probe_is_refused(batches, settings: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
+    ids=["one tensor", "sizes", "no tensors", "few vectors", "lambda"],
+)
+def test_what_cannot_be_a_probe_is_refused(batches, settings: dict, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         probe_of(batches, **settings)
-
-
-def test_inputs_have_neither_classes_nor_topics() -> None:
-    probe = probe_of(images())
-    assert isinstance(probe, LabelledTokens)
-    with pytest.raises(ValueError, match="expected classes and topics of a probe of tokens"):
-        probe.with_classes({"rare": torch.ones(len(probe.tokens), dtype=torch.bool)})
-    with pytest.raises(ValueError, match="expected classes and topics of a probe of tokens"):
-        probe.with_topics(torch.zeros(len(probe.tokens), dtype=torch.long))

@@ -1,6 +1,5 @@
-"""x"""
+"""Exports of a store: each is a complete run of its logger."""
 
-import csv
 import json
 import math
 import os
@@ -12,8 +11,9 @@ import pytest
 import wandb
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_export import table
 
-from repdyn.figures.run import all_figures, heatmap
+from repdyn.figures.run import all_figures
 from repdyn.publish.description import provenance
 from repdyn.publish.export import export_store
 
@@ -40,10 +40,6 @@ def two_figures(monkeypatch) -> None:
         return {name: figures[name] for name in ("mean_over_layers", "profile_two_nn")}
 
     monkeypatch.setattr("repdyn.publish.export.all_figures", some)
-
-
-def table(folder: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((folder / "metrics.csv").open()))
 
 
 def records(run: Path) -> list[dict]:
@@ -112,25 +108,3 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
             if record["type"] == "metric"
         }
         assert {name for name, axis in axes.items() if axis != "repdyn/step"} == {"repdyn/step"}
-
-
-def test_a_figure_that_fails_keeps_nothing_else_from_being_emitted(published, filled, tmp_path, monkeypatch):
-    def draw(frame, metric, subset, alerts):
-        if (frame["run"] == "lab/a").all():
-            raise RuntimeError("no heatmap today")
-        return heatmap(frame, metric, subset, alerts)
-
-    monkeypatch.setattr("repdyn.figures.run.heatmap", draw)
-    store = filled(tmp_path, *(published(name, steps=(0, 8), probe="one") for name in ("lab/a", "lab/b")))
-    lines = []
-    with pytest.raises(RuntimeError, match="^no heatmap today$"):
-        lines.extend(export_store(store, to=["tensorboard"]))
-    # what a generator gave before it failed is not in a list that was made of it
-    done = store.path / "exports" / "tensorboard" / "lab"
-    n_images = {}
-    for name in "ab":
-        events = EventAccumulator(str(done / name / "version_0"))
-        events.Reload()
-        assert [event.step for event in events.Scalars("two_nn/mean")] == [0, 8]
-        n_images[name] = len(events.Tags()["images"])
-    assert n_images == {"a": 3, "b": 6}

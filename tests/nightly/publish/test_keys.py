@@ -4,12 +4,11 @@ import math
 import re
 
 import pytest
+from test_loggers import checkpoint
 
 from repdyn.publish.keys import logged_values, validate_log_layers
 from repdyn.publish.targets import layout_of
 from repdyn.store.scalars import PROBE_ACCURACY, PROBE_LOSS
-
-NAN = math.nan
 
 
 def layers(values, section):
@@ -55,16 +54,6 @@ def test_heads_are_logged_with_every_layer(row):
     assert sum("_heads/" in key for key in logged_values(rows, ["sink_rate"])) == 10
 
 
-def test_another_word_is_an_error(row):
-    expected = 'expected log_layers "default", "all", "none" or a sequence of patterns such as ("two_nn", "cka_*"), got "every"'
-    for use in (lambda: logged_values([row(layer=3)], "every"), lambda: validate_log_layers("every", [])):
-        with pytest.raises(
-            ValueError,
-            match=f"^{re.escape(expected).replace(chr(34) + 'every' + chr(34), chr(39) + 'every' + chr(39))}$",
-        ):
-            use()
-
-
 def test_a_pattern_must_match_what_is_measured():
     measured = [("two_nn", "all"), ("two_nn", "no_sink")]
     validate_log_layers(["two_*", "*@no_sink"], measured)
@@ -86,21 +75,6 @@ def test_the_layout_has_a_category_for_each_section(row):
         }
 
 
-def test_the_layout_without_layers_has_no_chart_of_them(row):
-    assert [list(charts) for charts in layout_of(logged_values(deep(row, ["two_nn@all"]), "none")).values()] == [
-        ["two_nn: mean, min, max"]
-    ]
-
-
-def checkpoint(row, step, n_layers=3):
-    """One measured step; layer 1 has no value."""
-    return [
-        row(step=step, layer=layer, subset=subset, value=NAN if layer == 1 else step + layer + shift)
-        for subset, shift in (("all", 0.0), ("no_sink", 0.5))
-        for layer in range(n_layers)
-    ]
-
-
 def test_names_and_means(row, scalar_row):
     without_subset = row(step=10, layer=0, metric="two_nn", subset=None, value=7.0)
     values = logged_values([*checkpoint(row, 10), without_subset, scalar_row(10, 3.0)])
@@ -120,56 +94,6 @@ def test_names_and_means(row, scalar_row):
     }
     assert math.isnan(values["anisotropy/layer_01"])
     assert math.isnan(values["anisotropy_no_sink/layer_01"])
-
-
-def test_names_are_padded_to_the_deepest_layer(row):
-    assert set(logged_values([row(layer=3), row(layer=120)])) == {
-        "anisotropy/layer_003",
-        "anisotropy/layer_120",
-        *(f"anisotropy/{statistic}" for statistic in ("mean", "min", "max")),
-    }
-
-
-def test_heads_have_a_section_of_their_own_without_a_mean(row):
-    rows = [
-        row(metric="attention_topic_gap", layer=layer, head=head, value=layer + (0.5 if head is None else head))
-        for layer in (1, 2)
-        for head in (None, 0, 1)
-    ]
-    assert logged_values(rows, "all") == {
-        "attention_topic_gap/layer_01": 1.5,
-        "attention_topic_gap/layer_02": 2.5,
-        "attention_topic_gap/mean": 2.0,
-        "attention_topic_gap/min": 1.5,
-        "attention_topic_gap/max": 2.5,
-        "attention_topic_gap_heads/layer_01_head_00": 1,
-        "attention_topic_gap_heads/layer_01_head_01": 2,
-        "attention_topic_gap_heads/layer_02_head_00": 2,
-        "attention_topic_gap_heads/layer_02_head_01": 3,
-    }
-
-
-def test_heads_of_a_stack_and_a_subset(row):
-    rows = [row(layer=3, head=head, stack="decoder", subset="no_sink") for head in (7, 120)]
-    assert set(logged_values(rows, "all")) == {
-        "anisotropy_decoder_no_sink_heads/layer_03_head_007",
-        "anisotropy_decoder_no_sink_heads/layer_03_head_120",
-    }
-    with pytest.raises(ValueError, match="got two for 'anisotropy_heads/layer_03_head_07'"):
-        logged_values([row(layer=3, head=7), row(layer=3, head=7)])
-
-
-def test_mean_of_nothing_is_nan(row):
-    assert math.isnan(logged_values([row(layer=0, value=NAN)])["anisotropy/mean"])
-
-
-def test_two_rows_of_one_name_are_an_error(row):
-    expected = (
-        "expected one row for each name, got two for 'anisotropy/layer_03' (the second: step 7, settings "
-        '{"k": 2}); log one step at a time, and one setting of a metric'
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
-        logged_values([row(layer=3), row(layer=3, step=7, settings='{"k": 2}')])
 
 
 def test_stacks_have_names_and_means_of_their_own(row, scalar_row):
@@ -213,8 +137,3 @@ def test_the_loss_on_the_probe_is_logged_and_the_losses_of_the_training_are_not(
     ]
     assert {key for key in logged_values(rows) if not key.startswith("anisotropy")} == {PROBE_LOSS, PROBE_ACCURACY}
     assert logged_values(rows, "none")[PROBE_LOSS] == 2.5
-
-
-def test_a_loss_on_the_probe_without_a_value_is_not_logged(row):
-    missing = row(metric=PROBE_LOSS, value=NAN, layer=None, subset=None, reason="the model has no output head")
-    assert logged_values([missing]) == {}

@@ -68,30 +68,3 @@ def test_a_store_is_exported(tmp_path, tracking, monkeypatch):
     assert [step for step, _ in history(logger, "two_nn/mean")] == [0, 8]
     found = set(files(logger))
     assert {"report.html", "figures/heatmap_two_nn_all/step_00000008.png"} <= found
-
-
-def test_without_an_address_the_database_is_in_the_folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    given = {}
-
-    class Opened(MLFlowLogger):
-        def __init__(self, name, **options):
-            given.update(options, name=name)
-
-        run_id = "1234"
-
-        def finalize(self, status):
-            given["status"] = status
-
-    monkeypatch.setattr("repdyn.publish.export.MLFlowLogger", Opened)
-    from repdyn.publish.export import open_logger
-
-    with open_logger("mlflow", "lab/a", tmp_path / "logs", project="mine") as (_, place):
-        assert place == f"sqlite:///{tmp_path}/logs/mlflow/mlflow.db, run 1234"
-    assert given == {
-        "name": "mine",
-        "run_name": "lab/a",
-        "tracking_uri": f"sqlite:///{tmp_path}/logs/mlflow/mlflow.db",
-        "artifact_location": (tmp_path / "logs" / "mlflow" / "artifacts").as_uri(),
-        "status": "success",
-    }

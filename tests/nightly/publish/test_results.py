@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from synthetic_runs import DENSE, SAMPLED
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_loggers import BrokenBoard
 
 from repdyn.figures.run import heatmap
 from repdyn.publish.results import show_run, show_store
@@ -49,12 +50,6 @@ def images(logger):
     return set(events.Tags()["images"])
 
 
-class BrokenBoard(TensorBoardLogger):
-    @property
-    def experiment(self):
-        raise ConnectionError("the board is gone")
-
-
 def test_a_live_run_has_its_figures_in_the_store_itself(published, filled, tmp_path, capsys):
     live = published("lab/a", steps=(0, 8), checkpoint=None)
     store = filled(tmp_path, live)
@@ -67,11 +62,6 @@ def test_a_live_run_has_its_figures_in_the_store_itself(published, filled, tmp_p
     assert files == written
     assert text.startswith(again.rstrip())
     assert f"next: repdyn insights {store.path}" in text.replace("\n", "")
-
-
-def test_a_swept_run_has_a_folder_of_its_own_for_others_will_follow(published, filled, tmp_path, unpainted):
-    store = filled(tmp_path, published("lab/a", steps=(0, 8)))
-    assert folders(show_run(store, "lab/a"), store) == ["figures/lab%2Fa"]
 
 
 def test_several_runs_have_a_folder_each(published, filled, tmp_path, unpainted):
@@ -87,11 +77,6 @@ def test_probes_of_one_run_do_not_overwrite_each_other(published, filled, tmp_pa
     assert all(path.read_bytes() == content for path, content in first.items())
     with pytest.raises(ValueError, match="^expected the rows of one probe, got 2"):
         show_run(store, "lab/a")
-
-
-def test_a_failure_on_another_probe_is_no_second_probe(published, failures, filled, tmp_path, unpainted):
-    store = filled(tmp_path, published("lab/a", steps=(0,), probe="one"), failures(8, run="lab/a", probe="two"))
-    assert folders(show_run(store, "lab/a", probe="one"), store) == ["figures/lab%2Fa"]
 
 
 def test_a_figure_is_drawn_once_for_its_file_and_the_loggers(published, filled, tmp_path, monkeypatch, unpainted):
@@ -113,37 +98,11 @@ def test_a_few_runs_have_a_summary_each_and_a_comparison(published, finished, fi
     assert "comparison: 6 files in" in text
 
 
-def test_many_runs_have_a_line_each(published, filled, tmp_path, unpainted):
-    store = filled(tmp_path, *(published(f"lab/{name}", steps=(0, 8), n_blocks=2) for name in "abcd"))
-    text, written = shown(store)
-    assert len(folders(written, store)) == 5
-    for name in "abcd":
-        (line,) = [line for line in text.splitlines() if line.startswith(f"lab/{name}: ")]
-        assert line == f"lab/{name}: 12 files in {tmp_path}/figures/lab%2F{name}"
-    assert "GPTNeoX" not in text
-    assert "bell   bell-shaped" in text
-
-
-def test_some_runs_and_another_folder(published, filled, tmp_path, unpainted):
-    store = filled(tmp_path / "s", *(published(f"lab/{name}", steps=(0, 8), n_blocks=2) for name in "abc"))
-    text, written = shown(store, ["lab/a", "lab/c"], folder=tmp_path / "o")
-    assert sorted({path.parent.name for path in written}) == ["comparison", "lab%2Fa", "lab%2Fc"]
-    assert {path.parents[1] for path in written} == {tmp_path / "o"}
-    assert "lab/b" not in text
-    assert not (store.path / "figures").exists()
-
-
 def test_a_run_that_only_failed_is_said_and_left_out(published, failures, filled, tmp_path, unpainted):
     store = filled(tmp_path, published("lab/a", steps=(0,)), failures(8, "gated", run="lab/b"))
     text, written = shown(store)
     assert "lab/b: nothing measured, 1 checkpoint failed: step 8: gated; --retry-failed tries again" in text
     assert folders(written, store) == ["figures/lab%2Fa"]
-
-
-def test_a_store_of_failures_alone(failures, filled, tmp_path):
-    text, written = shown(filled(tmp_path, failures(8, "gated", run="lab/b")))
-    assert text.startswith("lab/b: nothing measured")
-    assert not written
 
 
 def test_several_probes_are_shown_one_by_one_and_not_compared(published, filled, tmp_path, unpainted):
@@ -189,32 +148,6 @@ def test_each_stack_of_a_model_is_shown_for_itself_and_beside_the_other(two_stac
     assert text.replace("tracking took 8.1 s\n", "").startswith(again.rstrip())
 
 
-def test_stacks_lie_in_the_folder_of_their_run_and_probe(two_stacks, published, filled, tmp_path, unpainted):
-    store = filled(
-        tmp_path,
-        two_stacks("lab/t5", steps=(0, 8), probe="one", checkpoint="lab/t5@0"),
-        two_stacks("lab/t5", steps=(0, 8), probe="two", checkpoint="lab/t5@0"),
-    )
-    assert folders(show_run(store, "lab/t5", probe="one"), store) == [
-        f"figures/lab%2Ft5/one/{name}" for name in ("comparison", "decoder", "encoder")
-    ]
-    text, written = shown(store)
-    assert folders(written, store) == [
-        f"figures/lab%2Ft5/{probe}/{stack}" for probe in ("one", "two") for stack in ("decoder", "encoder")
-    ]
-    assert "not compared: several probes of lab/t5; choose one with --probe HASH:\n" in text
-
-
-def test_stacks_count_as_runs_where_they_are_many(two_stacks, filled, tmp_path, unpainted):
-    store = filled(tmp_path, *(two_stacks(f"lab/{name}", steps=(0, 8)) for name in "ab"))
-    text, written = shown(store)
-    assert f"lab/a (encoder): 12 files in {tmp_path}/figures/lab%2Fa/encoder\n" in text
-    assert f"lab/b (decoder): 12 files in {tmp_path}/figures/lab%2Fb/decoder\n" in text
-    assert "T5ForConditionalGeneration" not in text
-    assert "a (decoder) dec" in text
-    assert len(folders(written, store)) == 5
-
-
 def test_a_stack_may_have_any_name(two_stacks, filled, tmp_path, unpainted):
     rows = [replace(row, stack=row.stack and f"../{row.stack}.blocks") for row in two_stacks("lab/t5", steps=(0, 8))]
     store = filled(tmp_path, rows)
@@ -252,16 +185,6 @@ def test_a_figure_that_fails_keeps_nothing_else_from_a_run(two_stacks, filled, t
     assert "comparison: 6 files in" in text
 
 
-def test_a_figure_that_fails_keeps_nothing_else_from_a_store(published, filled, tmp_path, broken_heatmap):
-    store = filled(tmp_path, published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 8)))
-    stream = io.StringIO()
-    with pytest.raises(RuntimeError, match="^no heatmap today$"):
-        show_store(store, console=Console(file=stream, width=80))
-    text = stream.getvalue().replace("\n", "")
-    assert text.count("lab%2Fa (10 files)") == text.count("lab%2Fb (10 files)") == 1
-    assert "comparison: 6 files in" in text
-
-
 def test_a_logger_that_fails_keeps_nothing_else_from_a_run(published, filled, tmp_path, capsys):
     store, logger = filled(tmp_path / "store", published("lab/a", steps=(0, 8), checkpoint=None)), board(tmp_path)
     with pytest.raises(ConnectionError, match="^the board is gone$"):
@@ -269,23 +192,3 @@ def test_a_logger_that_fails_keeps_nothing_else_from_a_run(published, filled, tm
     assert {f"figures/{name}" for name in NAMES} < images(logger)
     assert len(list((store.path / "figures").iterdir())) == 12
     assert capsys.readouterr().out.startswith("lab/a  GPTNeoXForCausalLM (decoder)")
-
-
-def test_a_folder_that_cannot_be_written_keeps_nothing_else_from_a_run(published, filled, tmp_path, capsys):
-    store, logger = filled(tmp_path / "store", published("lab/a", steps=(0, 8), checkpoint=None)), board(tmp_path)
-    (store.path / "figures").write_text("in the way")
-    with pytest.raises(FileExistsError):
-        show_run(store, "lab/a", loggers=[logger])
-    assert {f"figures/{name}" for name in NAMES} < images(logger)
-    assert capsys.readouterr().out.startswith("lab/a  GPTNeoXForCausalLM (decoder)")
-
-
-def test_a_stack_that_cannot_be_shown_keeps_the_other_from_nothing(two_stacks, filled, tmp_path, unpainted):
-    rows = [row for row in two_stacks("quick/1", steps=(0, 8)) if row.stack != "encoder"]
-    twice = [replace(row, stack="encoder") for row in rows if row.layer == 0]
-    store = filled(tmp_path, [*rows, *twice, *(replace(row, settings='{"k": 2}') for row in twice)])
-    stream = io.StringIO()
-    with pytest.raises(ValueError, match="^expected one value per step, layer, metric and subset, got 2"):
-        show_store(store, console=Console(file=stream, width=80))
-    assert "quick/1 (decoder)  T5ForConditionalGeneration (decoder)" in stream.getvalue()
-    assert len(list((store.path / "figures" / "decoder").iterdir())) == 12

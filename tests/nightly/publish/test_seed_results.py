@@ -8,7 +8,7 @@ from rich.console import Console
 from synthetic_runs import fill, make_published
 
 from repdyn.cli.main import main
-from repdyn.publish.results import compare_stores, show_store
+from repdyn.publish.results import show_store
 
 
 @pytest.fixture
@@ -54,13 +54,6 @@ def test_the_table_has_a_line_for_the_seeds(tmp_path, no_figures):
     assert set(table["seeds"]) == {"lab/m (3 seeds)"}
     assert table.loc[table["metric"] == "two_nn", "mean"].tolist() == [3.0] * 15
     assert no_figures == [None]
-
-
-def test_stores_of_one_seed_each_are_compared(tmp_path, no_figures):
-    stores = [fill(tmp_path / name, seed(number)) for number, name in ((1, "a"), (3, "b"))]
-    text, files = shown(compare_stores, stores, folder=tmp_path / "out")
-    assert "m (2 seeds)" in text
-    assert files == [tmp_path / "out" / "comparison" / "seeds.csv"]
 
 
 def test_runs_named_like_seeds_that_differ_are_compared_as_runs(tmp_path, no_figures):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
+import numpy as np
 from pages import read_page
-from synthetic_runs import (
-    fill,
-    make_row,
-    make_rows,
-)
+from synthetic_runs import fill, make_rows, make_two_stacks
 
 from repdyn.report import write_report
+from repdyn.tables.frames import by_stack, grid, measurements
 
 STEPS = (0, 1, 8, 64)
 
@@ -29,13 +24,15 @@ def test_many_runs_make_one_page(tmp_path):
     assert compared["heatmaps_note"] == "; the first 24 runs"
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf])
-def test_metrics_that_are_infinite_everywhere_make_a_page(tmp_path, value):
-    metrics = ("anisotropy", "two_nn", "token_rank")
-    cells = [(metric, step, layer) for metric in metrics for step in STEPS for layer in range(3)]
-    rows = [make_row(metric=m, step=step, layer=layer, depth=layer / 2, value=value) for m, step, layer in cells]
-    tree = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html")).tree
-    assert set(tree["runs"][0]["metrics"]) == set(metrics)
+def test_each_stack_of_a_model_is_there_for_itself(tmp_path):
+    store = fill(tmp_path, make_two_stacks())
+    page = read_page(write_report(store, tmp_path / "page.html"))
+    labels = {run["label"]: run["metrics"]["two_nn"]["all"]["layers"] for run in page.tree["runs"]}
+    assert labels == {"lab/t5 (decoder)": list(range(7)), "lab/t5 (encoder)": list(range(5))}
+    rows = measurements(by_stack(store.to_pandas())["encoder"])
+    encoder = next(run for run in page.tree["runs"] if "encoder" in run["label"])
+    values = page.array(encoder["metrics"]["two_nn"]["all"]["values"])
+    np.testing.assert_array_equal(values, grid(rows, "two_nn", "all").to_numpy(np.float32))
 
 
 def test_signs_that_turn_the_order_of_letters_are_shown_as_signs(tmp_path):

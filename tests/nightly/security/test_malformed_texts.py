@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from sweeping import attempt
 
-from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.datamodule import TextDataModule
-from repdyn.data.tokens import encode, load_tokenizer
+from repdyn.data.tokens import load_tokenizer
 from repdyn.text import corpus as text
 from repdyn.text.clean import articles, clean_corpus
 from repdyn.text.corpus import Corpus, read_corpus
@@ -75,7 +74,6 @@ def test_an_archive_of_several_files_or_behind_a_password(tmp_path):
 DUMPS = {
     "malformed": b"<mediawiki><page></title></page>",
     "no UTF-8": b"<mediawiki><page><title>\xff</title></page>",
-    "NUL": b"<mediawiki><page><title>\0</title></page>",
     "an unknown entity": b"<mediawiki><page><title>&evil;</title></page>",
     "nested": b"<mediawiki>" + b"<a>" * 5000 + b"</page>",
     "only a redirect": b"<mediawiki><page><title>a</title><revision><text>#REDIRECT [[b]]</text></revision></page>",
@@ -102,10 +100,7 @@ def test_entities_of_a_dump_are_not_written_out(tmp_path):
 
 
 TOKENIZERS = {
-    "empty": {},
     "no JSON": {"tokenizer.json": b"{"},
-    "no UTF-8": {"tokenizer.json": b"\xff\xfe\x00"},
-    "another model": {"tokenizer.json": b'{"version": "1.0", "model": {"type": "Evil", "vocab": {}}}'},
     "merges of nothing": {"tokenizer.json": b'{"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":["x y"]}}'},
     "a class of nowhere": {"tokenizer_config.json": b'{"tokenizer_class": "os.system"}'},
     "a model that is no model": {"tokenizer.model": b"\x00\x01", "tokenizer_config.json": b'{"tokenizer_class": "LlamaTokenizer"}'},
@@ -125,20 +120,3 @@ def test_a_tokenizer_that_is_malformed(tmp_path, files):
         load_tokenizer(str(folder), for_encoder=False)
     with pytest.raises(ValueError, match="which does not load"):
         TextDataModule(tokenizer=str(folder))
-
-
-def test_cleaned_text_and_ids_that_were_damaged_in_the_cache(tmp_path):
-    page = "<page><title>T</title><revision><text>Some prose here.</text></revision></page>"
-    corpus = Corpus("dump", f"<mediawiki>{page}</mediawiki>".encode())
-    clean_corpus(corpus, tmp_path, num_proc=1)
-    for path in (tmp_path / "clean").glob("*.arrow"):
-        path.write_bytes(b"damaged")
-    with pytest.raises(
-        ValueError, match=f"expected cleaned text in {tmp_path}/clean/.*, cannot read it: .*; delete it"
-    ):
-        clean_corpus(corpus, tmp_path, num_proc=1)
-    encode(b"text", byte_tokenizer(), tmp_path)
-    (path,) = tmp_path.glob("*.npy")
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ValueError, match=f"expected token ids in {path}, which does not read"):
-        encode(b"text", byte_tokenizer(), tmp_path)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.reading import add_model_options, load_models
+from repdyn.reading import load_models
+from repdyn.utils.arguments import ModelOptions
 
 
 @pytest.fixture(autouse=True)
@@ -17,14 +18,12 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
 
 
-def options(*given, fewest=1) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_model_options(parser, fewest=fewest)
-    return parser.parse_args([*map(str, given), "-o", "out"])
+def options(*models, **loading) -> SimpleNamespace:
+    return SimpleNamespace(models=[*map(str, models)], **vars(ModelOptions(**loading)))
 
 
-def names(*given) -> list[str]:
-    return [subject.name for subject in load_models(options(*given))]
+def names(*models, **loading) -> list[str]:
+    return [subject.name for subject in load_models(options(*models, **loading))]
 
 
 def test_a_repository_at_revisions(save_model, hub):
@@ -33,7 +32,7 @@ def test_a_repository_at_revisions(save_model, hub):
     hub.publish("lab/small", "main", save_model("end", seed=3))
     seen = {
         subject.name: next(subject.model.parameters()).sum().item()
-        for subject in load_models(options("lab/small@step1", "lab/small", "--revisions", "step2"))
+        for subject in load_models(options("lab/small@step1", "lab/small", revisions=("step2",)))
     }
     assert list(seen) == ["lab/small@step1", "lab/small@step2"]
     assert len(set(seen.values())) == 2
@@ -46,7 +45,7 @@ def test_a_hub_that_drips_ends_with_the_timeout(save_model, hub, what):
     hub.fault(what, "slow", bytes_per_second=20)
     started = time.monotonic()
     with pytest.raises(CheckpointError, match="--timeout 1 seconds"):
-        names("lab/small", "--timeout", "1")
+        names("lab/small", timeout=1)
     assert time.monotonic() - started < 10
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweeping import main as sweep
 
 from repdyn import open_store
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.plan import selection_notes
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, select_targets
-from repdyn.cli.sweep import main as sweep
 
 BRANCH = "tiny-1"
 SAVED = "Saving HF Model -- Step {}"

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 from hub_server import HubServer
+from sweeping import main
 from transformers import AutoModelForCausalLM
 
 from repdyn import open_store, query
-from repdyn.cli.sweep import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.store import Store
 from repdyn.tables.frames import measurements
@@ -29,8 +29,8 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     monkeypatch.setattr(
         "repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False
     )  # or it would end this process
-    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda store, names: None)
-    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.publish.results.show_store", lambda store, names: None)
+    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
         quick = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu", "--metrics", "anisotropy")

@@ -17,10 +17,10 @@ import pytest
 from hub_server import HubServer
 from jobs import batches, tiny_language_model, tracker, trainer
 from small import random_tokens
+from sweeping import main
 
 from repdyn import Probe, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
-from repdyn.cli.sweep import main
 from repdyn.store import Store
 
 N_CHECKPOINTS = 25
@@ -75,8 +75,8 @@ class PublishedCheckpoint:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("signal.signal", lambda *_: None)
             patched.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
-            patched.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
-            patched.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
+            patched.setattr("repdyn.publish.results.show_store", lambda *_: None)
+            patched.setattr("repdyn.report.write_report", lambda _, path: path)
             with pytest.raises(SystemExit, match="^0$"):
                 main(self.command(store))
 

@@ -12,7 +12,7 @@ import torch
 from jobs import Job, batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from small import random_tokens
-from sweeping import downloads_in, settings
+from sweeping import downloads_in, main, settings
 from transformers import AutoModelForCausalLM
 
 from repdyn import Probe, measure, open_store
@@ -24,7 +24,6 @@ from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task, partition_tasks
 from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.weights import load_lightning
-from repdyn.cli.sweep import main
 from repdyn.models import build_model
 from repdyn.store import Store
 from repdyn.store.schema import Checkpoint
@@ -64,8 +63,8 @@ def measured(tmp_path, probe):
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
     """Figures take their time, and few tests look at them."""
-    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.publish.results.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
 
 
 @pytest.fixture

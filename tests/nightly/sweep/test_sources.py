@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 from small import random_tokens
+from sweeping import options_of
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Source, find_sources
-from repdyn.cli.sweep import build_parser
 from repdyn.data.byte_tokenizer import byte_tokenizer
 
 
 def found(*arguments: object) -> tuple[list[Source], list[str]]:
-    given = build_parser("analyze_checkpoints.py").parse_args([str(argument) for argument in arguments])
-    return find_sources(SweepOptions.of(vars(given)).resolved(), Hub())
+    return find_sources(options_of(*arguments).resolved(), Hub())
 
 
 def one(*arguments: object) -> Source:

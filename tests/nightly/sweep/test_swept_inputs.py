@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 import torch
 from other_inputs import FAMILIES, batches_of, model_of, probe_of, step, values
+from sweeping import main
 
 from repdyn import measure, open_store
-from repdyn.cli.sweep import main
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -22,8 +22,8 @@ def test_a_sweep_of_saved_checkpoints_has_the_live_values(name: str, tmp_path, m
         expected.append(values(measure(model, probe, layers=family.layers).to_pandas().assign(step=number)))
         step(model, batches_of(family)[number], torch.optim.SGD(model.parameters(), lr=0.01))
     layers = ["--layers", ",".join("=".join(each) for each in family.layers.items())] if family.layers else []
-    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda store, names: None)
-    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.publish.results.show_store", lambda store, names: None)
+    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit) as stop:
         main([str(tmp_path / "run"), "--probe", str(tmp_path / "probe.safetensors"), "--device", "cpu", *layers])

@@ -1,4 +1,4 @@
-"""x"""
+"""Growth of anisotropy and rise of dimension, judged on courses made for each border of the criteria."""
 
 import pytest
 from judged_runs import (

@@ -1,34 +1,13 @@
-"""x"""
+"""The summary of a run fits one screen, whatever the run."""
 
-import io
 import math
-from pathlib import Path
 
 import pytest
-from rich.console import Console
+from test_terminal import EVERYTHING, printed, table_lines
 
-from repdyn.terminal.summary import MAX_LINES, print_summary
+from repdyn.terminal.summary import MAX_LINES
 
 NAN = math.nan
-
-
-def printed(frame, *, width=80, terminal=False, **given):
-    stream = io.StringIO()
-    print_summary(frame, console=Console(file=stream, width=width, force_terminal=terminal), **given)
-    return stream.getvalue()
-
-
-def table_lines(lines):
-    """Those of the layers."""
-    start = next(at for at, line in enumerate(lines) if line.startswith("layer ")) + 1
-    return lines[start : lines.index("", start)]
-
-
-EVERYTHING = {
-    "figures": [Path("runs/first/figures/a.png"), Path("runs/first/figures/a.svg")],
-    "tracking_seconds": 8.1,
-    "total_seconds": 810.0,
-}
 
 
 @pytest.mark.parametrize("n_blocks", [1, 6, 12, 32, 120])

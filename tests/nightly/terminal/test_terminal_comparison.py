@@ -1,21 +1,9 @@
-"""x"""
-
-import io
+"""The table of several runs fits its width, and long names stay different."""
 
 import pytest
-from rich.console import Console
+from test_terminal import lines_of
 
-from repdyn.terminal.comparison import MAX_WIDTH, print_comparison, shortened
-
-
-def printed(frame, *, width=100, terminal=False):
-    stream = io.StringIO()
-    print_comparison(frame, console=Console(file=stream, width=width, force_terminal=terminal))
-    return stream.getvalue()
-
-
-def lines_of(frame, **given):
-    return [line.rstrip() for line in printed(frame, **given).splitlines()]
+from repdyn.terminal.comparison import MAX_WIDTH, shortened
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])

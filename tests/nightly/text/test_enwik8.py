@@ -89,12 +89,11 @@ def test_downloaded_once_and_then_read_from_the_cache(address: str, cache: Path)
 @pytest.mark.parametrize(
     ("file", "error", "message"),
     [
-        ("wrong.zip", ValueError, r"expected enwik8 at http.*wrong\.zip, got sha256 \w{64}, 14 bytes; .* its path"),
-        ("page.zip", ValueError, r"expected enwik8 at http.*page\.zip, got another file .*; .* give its path"),
-        ("cut.zip", ConnectionError, r"cut\.zip ended after [\d,]+ of [\d,]+ bytes; retry, or download it"),
-        ("none.zip", ConnectionError, r"cannot download enwik8 from http.*none\.zip \(HTTP Error 404.*; .* its path"),
+        ("wrong.zip", ValueError, "sha256"),
+        ("page.zip", ValueError, "another file"),
+        ("cut.zip", ConnectionError, "ended after"),
+        ("none.zip", ConnectionError, "404"),
     ],
-    ids=["wrong checksum", "no zip", "breaks off", "404"],
 )
 def test_a_failed_download_raises_and_leaves_no_file(
     address: str, cache: Path, file: str, error: type[Exception], message: str
@@ -110,9 +109,7 @@ def test_a_server_that_sends_a_byte_now_and_then(address: str, cache: Path, monk
     monkeypatch.setattr(enwik8, "_TOTAL_SECONDS", 0.5)
     started = time.monotonic()
     said = r"\d+ bytes in 0\.5 s" if file == "drips.zip" else r"no answer in 0\.5 s"
-    with pytest.raises(
-        ConnectionError, match=rf"cannot download enwik8 from http.*\({said}.*\); download it elsewhere"
-    ):
+    with pytest.raises(ConnectionError, match=said):
         enwik8_corpus(url=f"{address}/{file}")
     assert time.monotonic() - started < 3
     assert list(cache.iterdir()) == []

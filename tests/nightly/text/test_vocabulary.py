@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from repdyn.text.clean import clean_corpus
-from repdyn.text.corpus import Corpus, read_corpus
+from repdyn.text.corpus import Corpus
 from repdyn.text.vocabulary import Vocabulary, main, vocabulary
 
 
@@ -30,11 +29,3 @@ def test_the_command_prints_raw_and_cleaned_counts(
     assert [row[-6:] for row in rows][1] == ["8", "│", "6", "│", "5", "│"]
     assert "cleaned" in rows[1]
     assert f"{path.stat().st_size:,}" in rows[0]
-
-
-@pytest.mark.real_data
-def test_the_vocabulary_of_the_real_prefix(enwik8_prefix: Path, real_cache: Path):
-    raw = read_corpus(enwik8_prefix)
-    assert vocabulary(raw) == Vocabulary("enwik8 prefix, 4.15 MB", 4_154_399, byte_values=200, characters=1522)
-    cleaned = vocabulary(clean_corpus(raw, real_cache))
-    assert (cleaned.byte_values, cleaned.characters) == (189, 466)

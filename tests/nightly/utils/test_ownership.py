@@ -67,12 +67,6 @@ def _umask() -> int:
     return mask
 
 
-def test_killed_before_the_folder_was_made(temporary):
-    (temporary / f".repdyn-probe-{'0' * 32}").touch()
-    assert remove_abandoned_folders() == []
-    assert list(temporary.iterdir()) == []
-
-
 def test_a_file_system_without_locks(temporary, tmp_path, monkeypatch):
     """Files are written as elsewhere; nothing is known to be abandoned."""
 

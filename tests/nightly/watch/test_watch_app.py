@@ -7,11 +7,10 @@ import json
 
 import pytest
 from synthetic_runs import fill, make_rows
+from test_watch import STEPS
 
 from repdyn.watch.app import Feed
 from repdyn.watch.index import Index
-
-STEPS = (0, 10, 20)
 
 
 @pytest.fixture

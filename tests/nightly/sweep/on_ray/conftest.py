@@ -18,11 +18,11 @@ import pytest
 import torch
 from hub_server import HubServer
 from ray_helpers import NOWHERE, STEPS, find_tasks, ray, wait_until
+from sweeping import options_of
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
-from repdyn.cli.sweep import build_parser
 from repdyn.store import Store
 
 
@@ -118,7 +118,7 @@ def store(tmp_path: Path) -> Store:
 def options(tmp_path: Path) -> Callable[..., SweepOptions]:
     def make(*more: str) -> SweepOptions:
         command = ["lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu"]
-        given = build_parser("sweep").parse_args([*command, "--downloads", str(tmp_path / "downloads"), *more])
-        return replace(SweepOptions.of(vars(given)), loss=False, dtype="auto")
+        given = options_of(*command, "--downloads", tmp_path / "downloads", *more)
+        return replace(given, loss=False, dtype="auto")
 
     return make

@@ -24,6 +24,7 @@ from ray_helpers import (
     wait_until,
     workers_by_step,
 )
+from sweeping import main
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints import ray_engine
@@ -32,8 +33,7 @@ from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.plan import partition_tasks
 from repdyn.checkpoints.ray_engine import sweep_with_ray
 from repdyn.checkpoints.run import store_failure
-from repdyn.cli import sweep as cli
-from repdyn.cli.sweep import main
+from repdyn.cli import main as cli
 from repdyn.store import Store
 
 pytestmark = pytest.mark.process

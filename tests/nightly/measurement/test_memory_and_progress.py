@@ -1,4 +1,4 @@
-"""The memory of a measurement is bounded by its states and its batches, and the bound is known beforehand."""
+"""The memory of a measurement is bounded, and known beforehand; a measurement can be broken off between batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from small import HandWritten, random_tokens
 
 from repdyn import Probe, measure
 from repdyn.measurement.memory import TILES_BYTES, working_bytes
-from repdyn.metrics import DEFAULT_METRICS
+from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.utils import caller_state
 
 SIZE = {"max_vectors": 2048, "batch_vectors": 1024}
@@ -46,19 +46,32 @@ def test_the_estimate_bounds_what_a_measurement_takes(metrics) -> None:
     assert taken <= estimate <= 3 * taken + TILES_BYTES
 
 
-def test_states_beyond_their_limit_are_in_files() -> None:
-    probe = Probe.from_tokens(random_tokens(256, 40, vocabulary=5000), **SIZE)
-    vectors = [torch.zeros(128, dtype=torch.float16)] * 1000
-    whole = working_bytes(vectors, probe, DEFAULT_METRICS, states_bytes=1 << 40)
-    assert (
-        whole - working_bytes(vectors, probe, DEFAULT_METRICS, states_bytes=0)
-        == len({int(token) for subset in ("all", "no_sink") for token in probe.tokens_of(subset)}) * 1000 * 256
-    )
-
-
 def test_a_measurement_never_holds_the_states_of_all_tokens_that_are_read() -> None:
     torch.manual_seed(0)
     model = HandWritten(n_layers=16, dim=32)
     probe = Probe.from_tokens(random_tokens(64, 60), max_vectors=256, batch_vectors=128)
     of_all_tokens = 17 * len(probe.tokens) * 32 * 4
     assert peak(model, probe, ["norm"]) < of_all_tokens / 2
+
+
+class Stop(Exception):
+    """What a progress function raises to break a measurement off."""
+
+
+@pytest.mark.parametrize("on_error", ["raise", "record"])
+def test_a_measurement_is_broken_off_between_batches(hand_written, small_probe, on_error):
+    batches = []
+
+    def kernel(cloud) -> torch.Tensor:
+        batches.append(cloud)
+        return torch.tensor(1.0)
+
+    def progress(what: str, share: float) -> None:
+        if batches:
+            raise Stop
+
+    metric = Metric(name="counting", kernel=kernel)
+    with pytest.raises(Stop):
+        measure(hand_written, small_probe, (metric,), progress=progress, on_error=on_error)
+    assert len(batches) == 1
+    assert small_probe.n_batches == 2

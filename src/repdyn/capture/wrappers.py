@@ -1,21 +1,61 @@
-"""Models whose weights are sharded over the ranks (FSDP): run through the module that gathers them."""
+"""Classes that models are made of or wrapped in, and models whose weights are sharded over the ranks (FSDP).
+
+Classes of transformers, of DeepSpeed and of torch's sharding are recognised without importing them: an object exists
+only after the module of its class has been imported, and a training that uses none does not wait for it.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from repdyn.capture.library_classes import is_dtensor, is_fsdp1, is_fsdp2
-
 if TYPE_CHECKING:
-    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 T = TypeVar("T")
+
+
+def is_pretrained_model(candidate: object) -> TypeGuard[PreTrainedModel]:
+    """Return whether something is a Hugging Face model."""
+    return _is_a(candidate, "transformers.modeling_utils", "PreTrainedModel")
+
+
+def is_pretrained_config(candidate: object) -> TypeGuard[PreTrainedConfig]:
+    """Return whether something is the configuration of a Hugging Face model."""
+    return _is_a(candidate, "transformers.configuration_utils", "PreTrainedConfig")
+
+
+def is_fsdp1(candidate: object) -> TypeGuard[FullyShardedDataParallel]:
+    """Return whether something is a module wrapped in FullyShardedDataParallel."""
+    return _is_a(candidate, "torch.distributed.fsdp", "FullyShardedDataParallel")
+
+
+def is_fsdp2(candidate: object) -> TypeGuard[FSDPModule]:
+    """Return whether something is a module that ``fully_shard`` was applied to."""
+    return _is_a(candidate, "torch.distributed.fsdp", "FSDPModule")
+
+
+def is_dtensor(candidate: object) -> TypeGuard[DTensor]:
+    """Return whether something is a tensor that is distributed over ranks."""
+    return _is_a(candidate, "torch.distributed.tensor", "DTensor")
+
+
+def is_deepspeed_engine(candidate: object) -> bool:
+    """Return whether something is a module wrapped in the engine of DeepSpeed."""
+    return _is_a(candidate, "deepspeed.runtime.engine", "DeepSpeedEngine")
+
+
+def _is_a(candidate: object, module: str, name: str) -> bool:
+    kind: Any = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(candidate, kind)
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -1,0 +1,447 @@
+"""The commands that show or hand on what stores contain, and the explorer and the demo."""
+
+# Imports only what is quick to import: --help must not wait for torch.
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+import webbrowser
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from repdyn.cli.options import Port, Records, Rows, Run, Runs, seeds_of
+from repdyn.utils.addresses import is_loopback, is_url
+from repdyn.utils.arguments import Count, ModelOptions, Models, Output, at_least
+from repdyn.utils.names import printable
+
+if TYPE_CHECKING:
+    from repdyn.alerts import Rule
+    from repdyn.metrics import Metric
+    from repdyn.store import Store
+    from repdyn.tables.runs import MeasuredRun
+
+FAILED = 1
+_RUNS_WITH_PROGRESS_BAR = 4
+_QUERY = re.compile(r"\s*(select|with|from|describe|summarize|show|pivot)\s", re.IGNORECASE)
+
+
+def report(
+    stores: Runs,
+    /,
+    *,
+    rows: Rows = Rows(),
+    output: Output = None,
+    seeds: list[str] | None = None,
+    title: str | None = None,
+    open: bool = False,
+) -> None:
+    """Write a self-contained web page that shows what stores contain; it needs no network.
+
+    Args:
+        stores: Folder of a run, a store or its URL, or a folder with a single store.
+        output: File to write (default: report.html in the store).
+        seeds: Patterns of runs that are seeds of one model (default: names that differ in the number behind "seed",
+            such as a-seed1 and a-seed2; none: each run on its own).
+        title: Heading of the page (default: the names of the runs).
+        open: Open the page in a browser.
+
+    Examples:
+      repdyn report runs/quickstart/TIME
+      repdyn report RUN OTHER -o report.html --title "Two seeds"
+      repdyn report sweeps --run EleutherAI/pythia-70m --open
+      repdyn report runs/a-seed1 runs/a-seed2 runs/b    a as a band, b as a line
+    """
+    from repdyn.report import PAGE, write_report
+    from repdyn.store import find_store
+
+    started = time.perf_counter()
+    found = [find_store(store) for store in stores]
+    path = write_report(
+        found,
+        output or found[0].output / PAGE,
+        runs=rows.run,
+        probe=rows.probe,
+        title=title,
+        seeds=seeds_of(seeds),
+        progress=_progress,
+    )
+    seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
+    print(printable(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s"))
+    if open:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _progress(runs: Sequence[MeasuredRun]) -> Iterable[MeasuredRun]:
+    from tqdm import tqdm
+
+    return tqdm(runs, unit="run", disable=None if len(runs) >= _RUNS_WITH_PROGRESS_BAR else True, leave=False)
+
+
+def figures(stores: Runs, /, *, rows: Rows = Rows(), output: Output = None, seeds: list[str] | None = None) -> int:
+    """Draw the figures of a store and print a summary; compare the runs of several stores.
+
+    Args:
+        stores: Folder of a run, a store or its URL, or a folder with a single store.
+        output: Folder for the figures (default: figures in the store).
+        seeds: Patterns of runs that are seeds of one model (default: names that differ in the number behind "seed",
+            such as a-seed1 and a-seed2; none: each run on its own).
+
+    Examples:
+      repdyn figures runs/quickstart/TIME
+      repdyn figures sweeps --run EleutherAI/pythia-70m EleutherAI/pythia-160m
+      repdyn figures RUN --probe 3f2ab1c0 -o figures
+      repdyn figures runs/a-seed1 runs/a-seed2 runs/b    a as a band, b as a line
+    """
+    from repdyn.publish.results import compare_stores, show_store
+    from repdyn.store import find_store
+
+    found = [find_store(store) for store in stores]
+    settings: dict[str, Any] = {"probe": rows.probe, "folder": output, "seeds": seeds_of(seeds)}
+    if len(found) > 1:
+        files = compare_stores(found, rows.run, **settings)
+    else:
+        files = show_store(found[0], rows.run, **settings)
+    return 0 if files else _nothing("no figure was drawn, for the reason above")
+
+
+def _nothing(why: str) -> int:
+    """Say why a command wrote nothing, and return its status."""
+    print(f"error: {why}", file=sys.stderr)
+    return FAILED
+
+
+def watch(
+    runs: Runs,
+    /,
+    *,
+    once: bool = False,
+    interval: Annotated[float, Parameter(validator=Number(gte=0.1, lte=86400))] = 2.0,
+    host: str = "127.0.0.1",
+    port: Port = 8765,
+    token: str | None = None,
+    no_token: bool = False,
+    open: bool = False,
+) -> int:
+    """Watch runs in a browser, live: all of them in a table, and the report of each.
+
+    The pages are served to this computer only, unless --host is given, and to those who have the token of the address.
+    On another machine: run it there, forward its port with "ssh -L 8765:localhost:8765 MACHINE", and open the printed
+    address here.
+
+    Args:
+        runs: Store, folder of a run, or folder above any number of them; it may appear later.
+        once: Print the table as it is now, and serve nothing.
+        interval: Seconds between two looks for new measurements.
+        host: Address it is served at.
+        port: Port, or the next free one; 0 for any.
+        token: Text that requests need, of at least 8 letters, digits, - or _ (default: a new random one).
+        no_token: Answer all requests of this computer.
+        open: Open a browser.
+
+    Examples:
+      repdyn watch runs                            every run below a folder
+      repdyn watch runs --once                     a table here, now
+      repdyn watch runs/mine other/store --open    in a browser
+      repdyn watch runs --interval 30              look every half minute
+    """
+    if once:
+        from repdyn.cli.tables import print_runs
+        from repdyn.watch.index import Index
+
+        index = Index(runs)
+        while index.poll(1.0):
+            pass
+        print_runs(list(index.summaries.values()))
+        return 0 if index.summaries else _nothing(f"no measurement in {', '.join(map(str, runs))} yet")
+    if token is not None and (no_token or not re.fullmatch(r"[\w-]{8,}", token, re.ASCII)):
+        raise ValueError("expected --token with at least 8 letters, digits, - or _, and without --no-token")
+    from repdyn.watch.server import serve
+
+    _warn_of_others(host, "see the runs" if no_token else "see the runs if they can read the traffic")
+    serve(runs, host=host, port=port, interval=interval, token=token, needs_token=not no_token, open_browser=open)
+    return 0
+
+
+def _warn_of_others(host: str, what: str) -> None:
+    if not is_loopback(host):
+        print(
+            f"warning: those who can connect to {host} can {what}; leave out --host to serve this computer only, and "
+            "use ssh -L from elsewhere",
+            file=sys.stderr,
+        )
+
+
+def insights(
+    store: Run | None = None,
+    /,
+    *,
+    rows: Rows = Rows(),
+    alerts: bool = False,
+    rules: Path | None = None,
+    fail: bool = False,
+    print_rules: bool = False,
+    records: Records = Records(),
+) -> int:
+    """Say what happened in the runs of a store, or list their alerts.
+
+    Args:
+        store: Folder of a run, a store or its URL, or a folder with a single store.
+        alerts: List the alerts instead: collapsed layers, halved dimensions, jumping profiles.
+        rules: YAML file of rules for the alerts (default: those of each run).
+        fail: List the alerts, and exit with status 1 if there is one.
+        print_rules: Print the default rules, as such a file.
+
+    Examples:
+      repdyn insights runs/quickstart/TIME
+      repdyn insights sweeps --run EleutherAI/pythia-70m
+      repdyn insights RUN --json | jq '.[].status'
+      repdyn insights RUN --alerts
+      repdyn insights --print-rules > alerts.yaml    the default rules, to be edited
+      repdyn insights RUN --alerts --rules alerts.yaml
+      repdyn insights RUN --fail && echo healthy
+    """
+    from repdyn.alerts import RULES, as_yaml, read_rules
+    from repdyn.store import find_store
+
+    if print_rules:
+        print(as_yaml(RULES), end="")
+        return 0
+    if store is None:
+        raise ValueError("expected the folder of a run or a store, got none; or --print-rules for the default rules")
+    found = find_store(store)
+    if alerts or fail or rules:
+        n_alerts = _alerts(found, rows, read_rules(rules) if rules else None, records)
+        return FAILED if n_alerts and fail else 0
+    from repdyn.diagnosis import insights as insights_of
+    from repdyn.terminal.alerts import print_insights
+
+    statements = insights_of(found, rows.run, rows.probe)
+    if records:
+        records.print([each.as_dict() for each in statements], each="statements")
+    else:
+        print_insights(statements)
+    return 0
+
+
+def _alerts(store: Store, rows: Rows, rules: Sequence[Rule] | None, records: Records) -> int:
+    """Print the alerts of a store, and return their number."""
+    from repdyn.alerts import ALERT_COLUMNS, find_alerts, stored_rules
+    from repdyn.tables.selection import select
+    from repdyn.terminal.alerts import print_alerts
+
+    if not records:
+        return print_alerts(store, rows.run, probe=rows.probe, rules=rules)
+    listed = []
+    for (run, probe), frame in select(store, rows.run, rows.probe, columns=ALERT_COLUMNS).items():
+        used = stored_rules(store.alerts_path(run)) if rules is None else rules
+        found = [{**asdict(alert), "message": alert.message} for alert in find_alerts(frame, used)]
+        steps = sorted(frame.loc[frame["layer"].notna(), "step"].unique().tolist())
+        listed.append(
+            {"run": run, "probe": probe, "steps": steps, "rules": [rule.name for rule in used], "alerts": found}
+        )
+    records.print(listed, each="alerts")
+    return sum(len(run["alerts"]) for run in listed)
+
+
+def export(
+    store: Run,
+    /,
+    *,
+    rows: Rows = Rows(),
+    to: Sequence[Literal["wandb", "tensorboard", "csv", "mlflow"]] = ("wandb",),
+    log_layers: Sequence[str] = ("default",),
+    output: Output = None,
+    wandb_online: bool = False,
+    wandb_project: str = "repdyn",
+) -> int:
+    """Write the values of a store to experiment loggers.
+
+    Each call creates new, complete runs and leaves those of earlier calls alone.
+
+    Args:
+        store: Folder of a run, a store or its URL, or a folder with a single store.
+        to: Loggers.
+        log_layers: Metrics of which every layer is written, with * for any characters, or one of the words default
+            (anisotropy and two_nn), all, none.
+        output: Folder of the loggers' files (default: exports in the store).
+        wandb_online: Upload to W&B instead of writing files for a later wandb sync.
+        wandb_project: W&B project.
+
+    Examples:
+      repdyn export runs/quickstart/TIME
+      repdyn export sweeps --run EleutherAI/pythia-70m --to wandb csv -o logs
+      repdyn export RUN --wandb-online --wandb-project my-project
+    """
+    if wandb_online and "wandb" not in to:
+        raise ValueError(f"expected --wandb-online with --to wandb, got --to {' '.join(to)}; leave out --wandb-online")
+    from repdyn.publish.export import export_store
+    from repdyn.store import find_store
+
+    chosen: Any = log_layers[0] if log_layers[0] in {"default", "all", "none"} else list(log_layers)
+    lines = []
+    for line in export_store(
+        find_store(store),
+        rows.run,
+        to=to,
+        probe=rows.probe,
+        folder=output,
+        project=wandb_project,
+        online=wandb_online,
+        log_layers=chosen,
+    ):
+        print(printable(line))
+        lines.append(line)
+    return 0 if any(" in " in line for line in lines) else _nothing("nothing was exported, since nothing is measured")
+
+
+def query(
+    sql: Annotated[str, Parameter(name="SQL")],
+    stores: Runs = (Path(),),
+    /,
+    *,
+    records: Records = Records(),
+) -> None:
+    """Query the measurements of stores in SQL, as DuckDB understands it.
+
+    The views are rows (a row for each value, with everything stored about it), runs (a row for each run and probe) and
+    profiles (a row for each layer and subset of a checkpoint, with a column for each metric). Each has the column
+    store. An undefined value is NULL.
+
+    Args:
+        sql: One statement over the views.
+        stores: Folders of runs, stores, or folders above them.
+
+    Examples:
+      repdyn query "select run, model, last_step from runs" sweeps
+      repdyn query "select layer, two_nn from profiles where step = 1000" RUN
+      repdyn query "select * from profiles order by step, layer" RUN --csv
+      repdyn query "select run, step, reason from rows where value is null" RUN
+      repdyn query "describe rows" RUN    the columns of a view
+    """
+    later = next((str(store) for store in stores if _QUERY.match(str(store)) and not Path(store).exists()), None)
+    if later or is_url(sql) or Path(sql or "-").exists():
+        order = f"{shlex.quote(later or 'select * from runs')} {shlex.quote(sql)}"
+        raise ValueError(f"expected the query before the stores, got {sql!r} first; repdyn query {order}")
+    from repdyn.cli.tables import plain_records, print_frame
+    from repdyn.store import find_stores
+    from repdyn.tables.sql import query as rows_of
+
+    found = {store.path.resolve(): store for path in stores for store in find_stores(path)}
+    if not found:
+        raise ValueError(f"expected stores with measurements, found none in {', '.join(map(str, stores))}")
+    frame = rows_of(list(found.values()), sql)
+    if records:
+        records.print(plain_records(frame))
+    else:
+        print_frame(frame)
+
+
+def metrics(*, markdown: bool = False, records: Records = Records()) -> None:
+    """List every metric.
+
+    Args:
+        markdown: Print it with settings and sources, as docs/all_metrics.md.
+
+    Examples:
+      repdyn metrics
+      repdyn metrics --markdown > all_metrics.md
+      repdyn metrics --json | jq -r '.[].name'
+    """
+    from repdyn.metrics import METRICS
+    from repdyn.terminal import metric_list
+
+    if records:
+        records.print([_listed_metric(metric) for metric in METRICS.values()])
+    elif markdown:
+        print(metric_list.markdown(), end="")
+    else:
+        metric_list.print_metrics()
+
+
+def _listed_metric(metric: Metric) -> dict[str, Any]:
+    from repdyn.metrics import DEFAULT_METRICS
+
+    names = ("name", "meaning", "family", "range", "subsets", "position", "per_head", "source")
+    return {
+        **{name: getattr(metric, name) for name in names},
+        "unit": metric.unit or metric.name,
+        "settings": dict(metric.settings),
+        "probe_requires": metric.probe_requires or None,
+        "default": metric.name in DEFAULT_METRICS,
+    }
+
+
+SENTENCES = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
+
+
+def explore(
+    models: Models,
+    /,
+    *,
+    loading: ModelOptions = ModelOptions(),
+    layers: str | None = None,
+    sentence: str = SENTENCES[0],
+    second: str = SENTENCES[1],
+    nearest: Count = 10,
+    max_tokens: Annotated[int, at_least(2)] = 128,
+    host: str = "127.0.0.1",
+    port: Port = 7860,
+    open: bool = False,
+) -> None:
+    """Explore the tokens of a sentence in a browser.
+
+    The page shows what each layer predicts at a token (the logit lens), and where it takes it in the vocabulary. It is
+    served to this computer only, unless --host is given: it has no password.
+
+    Args:
+        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
+        layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
+        sentence: First sentence.
+        second: Second sentence of the paths.
+        nearest: Number of nearest tokens.
+        max_tokens: Tokens of a sentence.
+        host: Address it is served at.
+        port: Port, or the next free one; 0 for any.
+        open: Open a browser.
+
+    Examples:
+      repdyn explore roberta-base
+      repdyn explore EleutherAI/pythia-70m --revisions step512,step143000
+      repdyn explore runs/quickstart/TIME                  three checkpoints
+      repdyn explore bert-base-cased distilbert-base-cased --sentence "Hello."
+      repdyn explore my-model --port 0 --open              any free port
+    """
+    from repdyn.explorer.server import serve
+
+    _warn_of_others(host, "use the explorer without a password")
+    page = {"layers": layers, "sentence": sentence, "second": second, "nearest": nearest, "max_tokens": max_tokens}
+    serve(SimpleNamespace(models=models, host=host, port=port, open=open, **page, **vars(loading)))
+
+
+def demo(*, output: Output = None, no_browser: bool = False) -> None:
+    """Open the report of a finished run that comes with repdyn; nothing is trained or downloaded.
+
+    Args:
+        output: Folder for the page (default: a temporary one).
+        no_browser: Do not open it.
+
+    Examples:
+      repdyn demo                           open the page in a browser
+      repdyn demo --no-browser -o FOLDER    write it there
+    """
+    from repdyn.cli.demo import write_demo
+
+    path = write_demo(output)
+    print("a decoder of 6 layers, measured 51 times in 4,000 steps of training on Wikipedia text")
+    print(printable(f"report: {path}"))
+    print("next: python train.py, in a copy of the repository, for a run of your own")
+    if not no_browser:
+        webbrowser.open(path.resolve().as_uri())

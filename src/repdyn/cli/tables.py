@@ -1,0 +1,160 @@
+"""Tables of other commands in the terminal: plans, suites and audits of checkpoints, and results of queries."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from repdyn.tables.numbers import gigabytes, short_value
+from repdyn.utils.console import PrintableConsole
+from repdyn.utils.names import in_one_line, shorten_list
+from repdyn.utils.redaction import redacted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from repdyn.checkpoints.audit import Finding, History
+    from repdyn.checkpoints.plan import ModelPlan
+    from repdyn.checkpoints.suites import Suite
+
+_FILE_WIDTH = 10_000
+_SEVERITIES = {"fault": "red", "remark": "dim"}
+
+
+def console() -> Console:
+    """Return a console that breaks lines in a terminal alone, since a file has no width."""
+    return PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH)
+
+
+def print_plans(plans: Sequence[ModelPlan]) -> None:
+    """Print what a sweep would do: a line for each model, totals, and what would fail."""
+    out = console()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("model", "checkpoints"):
+        table.add_column(column)
+    for column in ("done", "failed before", "to do", "download", "largest", "time"):
+        table.add_column(column, justify="right")
+    by_design = len({plan.design for plan in plans}) > 1
+    for plan in plans:
+        run = plan.selection.run
+        cells = (
+            *(
+                f"{run}, {plan.design}" if by_design else run,
+                shorten_list([t.revision for t in plan.selection.targets]),
+            ),
+            *map(str, (plan.n_done, plan.n_failed_before, len(plan.waiting))),
+            *(gigabytes(sum(plan.downloads)), gigabytes(max(plan.downloads, default=0))),
+            "" if plan.minutes is None or not plan.waiting else f"{plan.minutes:.2g} min",
+        )
+        table.add_row(*map(Text, cells))
+    out.print(table)
+    total = gigabytes(sum(sum(plan.downloads) for plan in plans))
+    lines = [f"{total} to download in total; at most the two largest on disk at a time, or as --max-disk allows"]
+    if any(plan.minutes is not None and plan.waiting for plan in plans):
+        lines.append("time: beside the download, at the pace of the checkpoint measured last")
+    for what, in_part in (("copies of another checkpoint", False), ("mixtures of two checkpoints", True)):
+        if n := sum(len(plan.owners(in_part=in_part)) for plan in plans):
+            lines.append(f"{what}, which are not downloaded: {n}")
+    for line in lines:
+        out.print(line, soft_wrap=True)
+    for problem in (problem for plan in plans for problem in plan.problems):
+        out.print(Text(f"would fail: {redacted(problem)}", "yellow"), soft_wrap=True)
+
+
+def print_suites(suites: Iterable[Suite]) -> None:
+    """Print the names of suites and of their models, and what is not verified of them."""
+    out = PrintableConsole()
+    for suite in suites:
+        out.print(Text.assemble((suite.name, "bold"), f"  {suite.title}"), soft_wrap=True)
+        out.print(Padding(Text(", ".join(model.name for model in suite.models)), (0, 0, 0, 4)))
+        unverified: dict[str, list[str]] = {}
+        for model in suite.models:
+            if model.unverified:
+                unverified.setdefault(model.unverified, []).append(model.name)
+        for what, names in unverified.items():
+            which = "all" if len(names) == len(suite.models) else shorten_list(names)
+            out.print(Padding(Text(f"not verified, {what}: {which}", "yellow"), (0, 0, 0, 4)))
+
+
+def print_audit(history: History, findings: Sequence[Finding]) -> None:
+    """Print a history's findings under a line with its counts; it fits any width."""
+    from repdyn.checkpoints.audit import find_copies
+
+    out, n = PrintableConsole(), len(history.checkpoints)
+    n_copies = sum(len(group.copies) for group in find_copies(history))
+    n_faults = sum(finding.severity == "fault" for finding in findings)
+    counts = [f"{n} checkpoint{'s' * (n != 1)}" if n else "nothing to compare"]
+    counts += [f"{n_copies} with the weights of another"] * bool(n_copies)
+    counts.append(f"{n_faults} fault{'s' * (n_faults != 1)}" if n_faults else "no fault")
+    out.print(Text.assemble((f"{history.run}: ", "bold"), ", ".join(counts)))
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for finding in findings:
+        lines = [_capitalised(finding.sentence), *(f"reported: {report}" for report in finding.reports)]
+        table.add_row(Text(finding.severity, _SEVERITIES[finding.severity]), Text("\n".join(lines)))
+    if findings:
+        out.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _capitalised(sentence: str) -> str:
+    """Return a sentence with a capital, unless it begins with the name of a revision or file."""
+    return sentence[:1].upper() + sentence[1:] if sentence.split(" ", 1)[0].isalpha() else sentence
+
+
+def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
+    """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means over layers."""
+    from repdyn.terminal.alerts import STATUS_STYLES  # with pandas, which plans do without
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("run", "status"):
+        table.add_column(heading)
+    for heading in ("step", "loss", "two_nn", "anisotropy"):
+        table.add_column(heading, justify="right")
+    for run in summaries:
+        step = "" if run["step"] is None else f"{run['step']:,}" + (f" of {run['total']:,}" if run["total"] else "")
+        values = ("" if run[name] is None else short_value(run[name]) for name in ("loss", "two_nn", "anisotropy"))
+        table.add_row(Text(in_one_line(run["label"])), Text(run["status"], STATUS_STYLES[run["status"]]), step, *values)
+    console().print(table)
+
+
+def print_frame(frame: pd.DataFrame) -> None:
+    """Print the rows of a data frame."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name, column in frame.items():
+        table.add_column(Text(in_one_line(str(name))), justify="right" if column.dtype.kind in "iuf" else "left")
+    for values in frame.itertuples(index=False):
+        table.add_row(*(Text(in_one_line(_cell(_plain(value)))) for value in values))
+    console().print(table)
+
+
+def plain_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return rows with values of JSON: None for what is missing, lists for arrays, ISO 8601 for times."""
+    return [_plain(record) for record in frame.to_dict("records")]
+
+
+def _plain(value: Any) -> Any:
+    import numpy as np
+    import pandas as pd
+
+    if isinstance(value, np.ndarray | list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or value is pd.NA or value is pd.NaT or value != value:  # NaN differs from itself
+        return None
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(map(_cell, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
