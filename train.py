@@ -9,18 +9,20 @@ python train.py fit --help                                        --help all for
 """
 
 import sys
+from importlib.resources import files
 from pathlib import Path
-
-from repdyn.cli.train_help import shipped_help
 
 QUICKSTART = Path(__file__).parent / "configs" / "quickstart.yaml"
 
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         sys.argv += ["fit", "--config", str(QUICKSTART)]
-    if page := shipped_help(sys.argv[1:]):
-        sys.stdout.write(page)
+    if sys.argv[-1] in {"-h", "--help"}:
+        # the options that most runs need, as a file: those of the parser take many seconds to find
+        print((files("repdyn.cli") / "train_help.txt").read_text(encoding="utf-8"), end="")
     else:
+        if sys.argv[-2:] == ["--help", "all"]:
+            sys.argv.pop()
         from repdyn.cli.train import TrainCLI  # with Lightning, which help does not wait for
 
         TrainCLI()

@@ -17,29 +17,31 @@ from typing import Any, Literal, NoReturn
 
 import torch
 import wandb
+import yaml
 from jsonargparse import DefaultHelpFormatter
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from repdyn.alerts import Rule, RulesLike
 from repdyn.alerts.rules import DEFAULT
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.callbacks.progress import RunProgressBar
-from repdyn.cli.saved_config import SaveConfig
-from repdyn.cli.train_help import HelpAction
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
+from repdyn.publish.stored_run import log_config
 from repdyn.tables.numbers import short_count
 from repdyn.tracking.options import TrackingOptions
 from repdyn.utils.arguments import closest
 from repdyn.utils.console import PrintableConsole
+from repdyn.utils.files import write_atomically
 from repdyn.utils.notices import silence_notices
 from repdyn.utils.precision import has_fast_bfloat16
 from repdyn.utils.records import read_yaml
+from repdyn.utils.redaction import redacted
 
 _EXAMPLES = """examples:
   train.py                                              the quickstart
@@ -131,6 +133,20 @@ class Run:
         return [WandbLogger(f"{self.name}/{folder.name}", folder, project=self.wandb_project, offline=offline)]
 
 
+class SaveConfig(SaveConfigCallback):
+    """Saves and logs the configuration without the passwords and tokens that somebody's loggers may be given."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        folder = trainer.log_dir  # all ranks must ask
+        if trainer.is_global_zero and folder is not None:
+            text = redacted(self.parser.dump(self.config, skip_none=False))
+            write_atomically(Path(folder) / self.config_filename, lambda path: path.write_text(text, encoding="utf-8"))
+            try:
+                log_config({"config": yaml.safe_load(text)}, trainer.loggers)
+            except Exception as error:  # whatever a logger raises, the training goes on
+                rank_zero_warn(f"the configuration could not be logged: {redacted(str(error))}")
+
+
 class TrainCLI(LightningCLI):
     """``fit`` with the groups run, model, data, trainer, tracker, hf_checkpoints, checkpoint and progress."""
 
@@ -155,8 +171,7 @@ class TrainCLI(LightningCLI):
         return {"fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"}}
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
-        parser = _SuggestingParser(**{**kwargs, "add_help": False})
-        parser.add_argument("-h", "--help", action=HelpAction)
+        parser = _SuggestingParser(**kwargs)
         parser.add_argument("-c", "--config", action="config", help="YAML file with any of these options.")
         return parser
 

@@ -14,8 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_export import table
 
 from repdyn.figures.run import all_figures
-from repdyn.publish.description import provenance
 from repdyn.publish.export import export_store
+from repdyn.publish.stored_run import provenance
 
 NAN = math.nan
 

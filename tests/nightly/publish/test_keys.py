@@ -6,8 +6,7 @@ import re
 import pytest
 from test_loggers import checkpoint
 
-from repdyn.publish.keys import logged_values, validate_log_layers
-from repdyn.publish.targets import layout_of
+from repdyn.publish.loggers import layout_of, logged_values, validate_log_layers
 from repdyn.store.scalars import PROBE_ACCURACY, PROBE_LOSS
 
 

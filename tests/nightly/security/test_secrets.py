@@ -17,7 +17,7 @@ from sweeping import main
 from repdyn import open_store
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
 from repdyn.cli import main as cli
-from repdyn.cli.saved_config import SaveConfig
+from repdyn.cli.train import SaveConfig
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
 
