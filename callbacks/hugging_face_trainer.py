@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -11,15 +11,14 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from repdyn.capture.blocks import LayerPatterns, unwrapped
-from repdyn.measurement.type_checks import check_probe
+from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.cost import known_steps
-from repdyn.tracking.moment import Moment, by_schedule_free, learning_rate_of
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Origin, TrackedRun
+from repdyn.tracking.run import Moment, Origin, TrackedRun, by_schedule_free, learning_rate_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.addresses import is_url
 
@@ -103,13 +102,13 @@ class HuggingFaceTracker(TrainerCallback):
         folder = Path(args.output_dir or "trainer_output").absolute()
         trial = state.trial_name if state.is_hyper_param_search else None
         run = ".".join(filter(None, (self.options.run or args.run_name or folder.name, trial, self._name)))
-        defaults = _DefaultLoggers(args, folder, self._name)
+        defaults = cache(partial(_default_loggers, args, folder, self._name))  # W&B's run may open after this callback
         tracked = TrackedRun(
             self.options,
             self._probe,
             run,
             open_store(self._requested_store or folder / "repdyn", refresh=False),
-            loggers=lambda: defaults.loggers if self._requested_loggers is None else self._requested_loggers,
+            loggers=lambda: defaults() if self._requested_loggers is None else self._requested_loggers,
             label=self._name,
         )
         tracked.begin(
@@ -127,16 +126,16 @@ class HuggingFaceTracker(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
     ) -> None:
-        if self._schedule.advance(state.global_step) and self._has_time(state.global_step):
-            self._measure(args, state, control, model, others.get("optimizer"))
+        if self._schedule.advance(state.global_step):
+            self._measure(args, state, control, model, others.get("optimizer"), is_optional=True)
         if self._tracked is not None:
             self._tracked.cost.count_step(state.global_step)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
     ) -> None:
-        if self._schedule.save(state.global_step) and self._has_time(state.global_step):
-            self._measure(args, state, control, model, others.get("optimizer"))
+        if self._schedule.save(state.global_step):
+            self._measure(args, state, control, model, others.get("optimizer"), is_optional=True)
 
     def on_log(
         self,
@@ -175,63 +174,58 @@ class HuggingFaceTracker(TrainerCallback):
         found = known.get(self._name) if state.global_step and isinstance(known, dict) else None
         return Origin(found["run"], found["store"], found.get("averaged")) if found and found.get("run") else None
 
-    def _has_time(self, step: int) -> bool:
-        """Return whether the budget has time to measure a scheduled step, which else may still turn out the last."""
-        has_time = self._tracked is None or self._tracked.cost.allows(step)
-        if not has_time:
-            self._schedule.release()
-        return has_time
-
     def _measure(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, optimizer: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module,
+        optimizer: Any,
+        is_optional: bool = False,
     ) -> None:
-        if self._tracked is None:
+        """Measure, unless the budget has no time for a step that may be left out."""
+        tracked, step = self._tracked, state.global_step
+        if tracked is None:
             return
+        if is_optional and not tracked.allows(step):
+            self._schedule.release()  # it may still turn out the last
+            return
+        self._measured_at = step
+        logged_at, loss = self._logged or (None, None)
         counts_tokens = str(args.include_num_input_tokens_seen) != "no"
-        step, loss = self._logged or (None, None)
-        self._measured_at = state.global_step
         module = unwrapped(model)
         trained, averaged = by_schedule_free(module, [getattr(optimizer, "optimizer", optimizer)])
         moment = Moment(
-            step=state.global_step,
-            trainer_step=state.global_step,
+            step=step,
+            trainer_step=step,
             tokens_seen=int(state.num_input_tokens_seen) if counts_tokens else None,
             scalars={
-                LOSS: loss if step == state.global_step else None,
+                LOSS: loss if logged_at == step else None,
                 LEARNING_RATE: learning_rate_of(optimizer),
                 VALIDATION_LOSS: self._validation_loss,
             },
             weights=trained,
             averaged=averaged,
         )
-        self._tracked.measure(module, moment, model)
+        tracked.measure(module, moment, model)
         self._validation_loss = None
-        control.should_training_stop |= self._tracked.shared("", ())[1]
+        control.should_training_stop |= tracked.shared("", ())[1]
         # saved with each checkpoint of the Trainer
         if isinstance(state.stateful_callbacks, dict):
-            state.stateful_callbacks.setdefault(_STATE, {})[self._name] = self._tracked.state()
+            state.stateful_callbacks.setdefault(_STATE, {})[self._name] = tracked.state()
 
 
-class _DefaultLoggers:
-    """Lightning loggers for the targets in the Trainer's ``report_to``."""
+def _default_loggers(args: TrainingArguments, folder: Path, name: str) -> list[Logger]:
+    """Return Lightning loggers for the targets in the Trainer's ``report_to``."""
+    loggers: list[Logger] = []
+    if "wandb" in args.report_to:
+        import wandb  # optional dependency, installed if the Trainer reports to it
+        from lightning.pytorch.loggers import WandbLogger
 
-    def __init__(self, args: TrainingArguments, folder: Path, name: str) -> None:
-        self._args = args
-        self._folder = folder
-        self._version = f"repdyn_{name}" if name else "repdyn"
+        if wandb.run is not None:
+            loggers.append(WandbLogger(experiment=wandb.run))
+    if "tensorboard" in args.report_to:
+        from lightning.pytorch.loggers import TensorBoardLogger
 
-    @cached_property
-    def loggers(self) -> list[Logger]:
-        targets = self._args.report_to
-        loggers: list[Logger] = []
-        if "wandb" in targets:
-            import wandb  # optional dependency, installed if the Trainer reports to it
-            from lightning.pytorch.loggers import WandbLogger
-
-            if wandb.run is not None:
-                loggers.append(WandbLogger(experiment=wandb.run))
-        if "tensorboard" in targets:
-            from lightning.pytorch.loggers import TensorBoardLogger
-
-            loggers.append(TensorBoardLogger(self._folder, name="runs", version=self._version))
-        return loggers
+        loggers.append(TensorBoardLogger(folder, name="runs", version=f"repdyn_{name}" if name else "repdyn"))
+    return loggers

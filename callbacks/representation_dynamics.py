@@ -9,12 +9,12 @@ from typing import Any, Unpack
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 
 from repdyn.callbacks.progress import mean_dimension
 from repdyn.callbacks.scheduled import (
     ScheduledCallback,
+    is_a,
     run_folder,
     run_name,
     tracked_module,
@@ -23,14 +23,17 @@ from repdyn.callbacks.scheduled import (
     validation_loss,
 )
 from repdyn.capture.blocks import LayerPatterns
-from repdyn.measurement.type_checks import check_probe
+from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.cost import known_steps
-from repdyn.tracking.moment import (
+from repdyn.tracking.options import TrackingArguments, TrackingOptions
+from repdyn.tracking.run import (
     Moment,
+    Origin,
+    TrackedRun,
     Weights,
     add_tokens,
     averages_of,
@@ -38,8 +41,6 @@ from repdyn.tracking.moment import (
     learning_rate_of,
     weights_of,
 )
-from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Origin, TrackedRun
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.addresses import is_url
 
@@ -181,7 +182,7 @@ class RepresentationDynamics(ScheduledCallback):
         fit.tracked.cost.count_step(self.step)
 
     def allows(self, trainer: Trainer) -> bool:
-        return self._required_fit.tracked.cost.allows(self.step)
+        return self._required_fit.tracked.allows(self.step, _monitors(trainer))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._is_training and self._fit is not None:
@@ -201,16 +202,22 @@ class RepresentationDynamics(ScheduledCallback):
         if not self._is_training or self._fit is None:
             return
         self._is_training, self._fit.is_finished = False, True
-        if isinstance(exception, SIGTERMException):
+        if is_a(exception, "SIGTERMException"):
             self._fit.tracked.name_commands()
         else:
             self._fit.tracked.finish(interrupted=True)
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         fit = self._required_fit
-        if (trainer.fast_dev_run and fit.has_acted) or trainer.received_sigterm:
-            return  # a single measurement is enough; after SIGTERM the trainer saves next
-        fit.has_acted = True
+        # a single measurement is enough; after SIGTERM the trainer saves next
+        if not ((trainer.fast_dev_run and fit.has_acted) or trainer.received_sigterm):
+            fit.has_acted = True
+            self._measure(trainer, pl_module, fit)
+        values, stops = fit.tracked.shared("", _monitors(trainer))
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
+        trainer.should_stop |= stops
+
+    def _measure(self, trainer: Trainer, pl_module: LightningModule, fit: _Fit) -> None:
         module = tracked_module(pl_module, self.model)
         trained, averaged = by_schedule_free(module, trainer.optimizers)
         moment = Moment(
@@ -227,10 +234,6 @@ class RepresentationDynamics(ScheduledCallback):
         )
         fit.tracked.measure(module, moment, trainer.strategy.model)
         fit.validation_loss = None
-        monitors = [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
-        values, stops = fit.tracked.shared("", monitors)
-        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
-        trainer.should_stop |= stops
 
     def progress(self) -> dict[str, float]:
         return mean_dimension(self._required_fit.tracked.latest)
@@ -279,6 +282,11 @@ def _store_of(origin: Origin | None, trainer: Trainer) -> str | Path | None:
     folders = [root, *(Path(logger.save_dir).absolute() for logger in trainer.loggers if logger.save_dir)]
     path = Path(origin.store)
     return path if path.is_dir() and any(path.is_relative_to(folder) for folder in folders) else None
+
+
+def _monitors(trainer: Trainer) -> list[object]:
+    """Return the names of the values that callbacks decide by."""
+    return [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
 
 
 def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:

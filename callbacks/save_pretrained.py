@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from repdyn.callbacks.scheduled import ScheduledCallback, run_folder, tracked_module, validate_not_sharded
 from repdyn.tracking.schedule import ScheduleLike
+from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.quiet import without_progress_bars
-from repdyn.utils.random_state import isolated_rng
 
 
 class SavePretrainedCheckpoint(ScheduledCallback):

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import Logger, WandbLogger
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
@@ -162,6 +160,11 @@ def steps_at_start(trainer: Trainer) -> int:
     return loop._batches_that_stepped + was_saved_within
 
 
+def is_a(one: object, *names: str) -> bool:
+    """Return whether an object is of a class of one of these names, of whichever of Lightning's two packages."""
+    return any(each.__name__ in names for each in type(one).__mro__)
+
+
 _VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
 """Names under which a LightningModule may log its validation loss; the first that is logged is stored."""
 
@@ -184,7 +187,7 @@ def run_name(trainer: Trainer) -> str:
     """Return the name and version of the first logger, or the name of the run's folder without one."""
     if trainer.logger is None or not trainer.logger.name:
         return run_folder(trainer).resolve().name
-    version = _wandb_name(trainer.logger) if isinstance(trainer.logger, WandbLogger) else trainer.logger.version
+    version = _wandb_name(trainer.logger) if is_a(trainer.logger, "WandbLogger") else trainer.logger.version
     return f"{trainer.logger.name}/{version}"
 
 
@@ -240,14 +243,14 @@ def validate_strategy(trainer: Trainer) -> None:
     Raises:
         ValueError: the strategy is DeepSpeed, which is not supported, or uses tensor parallelism.
     """
-    strategy = trainer.strategy
-    if isinstance(strategy, DeepSpeedStrategy):
+    strategy: Any = trainer.strategy
+    if is_a(strategy, "DeepSpeedStrategy"):
         raise ValueError(
             "expected a strategy that can run the model outside of the training step, got DeepSpeedStrategy; "
             "use DDP or FSDP, or save checkpoints during training and measure them afterwards with "
             "analyze_checkpoints.py"
         )
-    if isinstance(strategy, ModelParallelStrategy) and (size := strategy.device_mesh["tensor_parallel"].size()) > 1:
+    if is_a(strategy, "ModelParallelStrategy") and (size := strategy.device_mesh["tensor_parallel"].size()) > 1:
         raise ValueError(
             f"expected each layer on one device, got ModelParallelStrategy(tensor_parallel_size={size}); "
             "shard with data_parallel_size alone, or save checkpoints during training and measure them afterwards with "
@@ -261,7 +264,7 @@ def validate_not_sharded(trainer: Trainer) -> None:
     Raises:
         ValueError: the strategy shards the model.
     """
-    if isinstance(trainer.strategy, FSDPStrategy | DeepSpeedStrategy | ModelParallelStrategy):
+    if is_a(trainer.strategy, "FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy"):
         raise ValueError(
             f"expected a strategy that keeps the whole model on each device, got {type(trainer.strategy).__name__}; "
             "save checkpoints with Lightning's ModelCheckpoint"
@@ -270,7 +273,7 @@ def validate_not_sharded(trainer: Trainer) -> None:
 
 def warn_of_checkpointing(trainer: Trainer) -> None:
     """Warn where a trainer does not notify callbacks of checkpoints, or saves them without being called."""
-    checkpointing = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
+    checkpointing: list[Any] = [each for each in trainer.checkpoint_callbacks if is_a(each, "ModelCheckpoint")]
     if not checkpointing:
         rank_zero_warn(
             'schedule="checkpoints", but the trainer has no ModelCheckpoint: steps are measured where '

@@ -5,16 +5,13 @@ import math
 from pathlib import Path
 
 import pytest
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
-from synthetic_runs import SAMPLED, fill, make_row, make_rows
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from synthetic_runs import SAMPLED, fill, make_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from repdyn.alerts import Rule, write_rules
-from repdyn.publish.description import log_config, log_status, provenance
 from repdyn.publish.export import export_run, open_logger
-from repdyn.publish.keys import logged_values
-from repdyn.publish.media import log_stored_media
-from repdyn.publish.targets import STEP_KEY
+from repdyn.publish.loggers import logged_values
+from repdyn.publish.stored_run import log_config, log_status, provenance
 
 NAN = math.nan
 
@@ -142,58 +139,3 @@ def test_configuration_and_status(tmp_path, board):
     assert texts(events, "repdyn/config") == ["    repdyn/teacher_probe: 3f2a\n    repdyn/teacher_schedule: every 8"]
     (summary,) = texts(events, "repdyn/summary")
     assert [line.partition(":")[0] for line in summary.splitlines()] == ["    repdyn/status", "    repdyn/headline"]
-
-
-class Experiment:
-    """A run of W&B that refuses some names."""
-
-    def __init__(self, refused=""):
-        self.refused = refused
-        self.logged = {}
-
-    def define_metric(self, *_, **__):
-        pass
-
-    def log(self, values):
-        for name, value in values.items():
-            if name == STEP_KEY:
-                continue
-            if self.refused and self.refused in name:
-                raise ValueError(f"no such name: {name}")
-            self.logged[name] = value
-
-
-def logger_of(experiment):
-    logger = WandbLogger.__new__(WandbLogger)
-    logger._experiment = experiment
-    return logger
-
-
-def tables(experiment):
-    return {name.removeprefix("tables/") for name in experiment.logged if name.startswith("tables/")}
-
-
-def test_tables_hold_what_the_store_holds(tmp_path):
-    store, experiment = fill(tmp_path, make_rows(steps=(0, 8), n_blocks=2)), Experiment()
-    write_rules(
-        [Rule(name="any", when="above", bound=0.0, metrics=("two_nn",))], store.alerts_path("decoder-quickstart")
-    )
-    log_stored_media(store, "decoder-quickstart", [logger_of(experiment)])
-    assert tables(experiment) == {"two_nn_all", "anisotropy_all", "anisotropy_no_sink", "alerts", "findings"}
-    table = experiment.logged["tables/two_nn_all"]
-    rows = store.to_pandas().query("metric == 'two_nn'").sort_values(["step", "layer"])
-    for column in ("step", "layer", "value", "low", "high", "n_vectors", "design"):
-        assert [row[table.columns.index(column)] for row in table.data] == rows[column].tolist()
-    assert {row[1] for row in experiment.logged["tables/alerts"].data} == {"any"}
-    assert {name for name in experiment.logged if "two_nn" in name and name.startswith("interactive/")} == {
-        f"interactive/{kind}_two_nn_all" for kind in ("profile", "heatmap", "means")
-    }
-
-
-def test_a_name_that_wandb_refuses_costs_itself_alone(tmp_path):
-    rows = make_rows(steps=(0, 8), n_blocks=2)
-    rows += [make_row(step=step, layer=1, metric="odd", value=1.0) for step in (0, 8)]
-    experiment = Experiment(refused="odd_all")
-    with pytest.raises(ValueError, match="no such name: tables/odd_all"):
-        log_stored_media(fill(tmp_path, rows), "decoder-quickstart", [logger_of(experiment)])
-    assert tables(experiment) == {"two_nn_all", "anisotropy_all", "anisotropy_no_sink", "alerts", "findings"}

@@ -13,6 +13,8 @@ from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
 from repdyn import Schedule, measure
 from repdyn.store.schema import Checkpoint
+from repdyn.tracking import run
+from repdyn.utils.distributed import Ranks
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 
@@ -205,3 +207,23 @@ def test_a_run_of_wandb_has_a_name_that_a_person_recognises(tmp_path, small_prob
     attached = tracker(small_probe)
     trainer(tmp_path, attached, logger=logger).fit(Job(), batches())
     assert re.fullmatch(r"geometry/20\d\d-\d\d-\d\d_.*", attached.store.runs()[0])
+
+
+def test_ranks_leave_out_the_same_steps(tmp_path, small_probe, monkeypatch):
+    """Those that measure nothing, and so have time for everything, waited for the values of the first forever."""
+    said = []
+
+    class FirstOfTwo(Ranks):
+        def __init__(self):
+            super().__init__(None)
+
+        def all_gather(self, value):
+            said.append(value)
+            return [value, value]
+
+    attached = tracker(small_probe, 2, max_overhead=1e-9)
+    monkeypatch.setattr(run, "_n_processes", lambda: 2)
+    monkeypatch.setattr(run, "measuring_ranks", lambda *_: None)  # this one is the other
+    monkeypatch.setattr(run.Ranks, "of_job", FirstOfTwo)
+    trainer(tmp_path, attached, EarlyStopping("anisotropy/mean", patience=100, strict=False)).fit(Job(), batches())
+    assert [type(value) for value in said] == [list, bool, list, bool, list, bool, list, bool, list]

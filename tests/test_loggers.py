@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import heatmap
-from repdyn.publish.loggers import log_alerts, log_figures, log_rows
+from repdyn.publish.loggers import log_figures, log_rows, target_of
 
 NAN = math.nan
 
@@ -96,8 +96,7 @@ def read_back(folder: Path) -> list[dict]:
 
 @pytest.mark.process
 def test_wandb_keeps_alerts_for_its_alerts(wandb_logger, tmp_path):
-    log_alerts([], [wandb_logger], 4)
-    log_alerts(["step 8, no value: two_nn (all) has none", "step 8, mine: more"], [wandb_logger], 8)
+    target_of(wandb_logger).log_alerts(["step 8, no value: two_nn (all) has none", "step 8, mine: more"], 8)
     (alert,) = [record["alert"] for record in read_back(tmp_path) if record["type"] == "alert"]
     assert (alert["title"], alert["level"]) == ("step 8, no value and 1 more", "WARN")
     assert alert["text"] == "step 8, no value: two_nn (all) has none\nstep 8, mine: more"
@@ -195,10 +194,11 @@ def test_a_logger_that_fails_keeps_the_others_from_nothing(row, tmp_path):
     assert events.Tags()["images"] == ["figures/a"]
 
 
-def test_names_with_dots_and_asterisks_are_on_the_axis_of_steps_in_wandb(row):
-    """A dot led into a nested value, and an asterisk made W&B refuse the whole row."""
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_names_with_dots_and_asterisks_are_on_the_axis_of_steps_in_wandb(row, package):
+    """A dot led into a nested value, an asterisk made W&B refuse the whole row, and the other package was not known."""
     run = mock.MagicMock()
-    logger = WandbLogger(experiment=run)
+    logger = pytest.importorskip(f"{package}.loggers").WandbLogger(experiment=run)
     log_rows([row(step=4, layer=0, metric="my.metric", value=1.0)], [logger], 4, prefix="a*b_")
     axes = {call.args[0]: call.kwargs.get("step_metric") for call in run.define_metric.call_args_list}
     logged = {name for call in run.log.call_args_list for name in call.args[0]} - {"repdyn/step"}

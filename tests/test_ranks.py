@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,18 @@ import torch
 from small import HandWritten, random_tokens
 
 from repdyn import Probe, Tracker, measure, open_store
+from repdyn.alerts import Rule
 
 
-def work(rank: int, folder: str, attached: tuple[int, ...], ranks: str) -> None:
+def join(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     torch.manual_seed(rank)  # replicas that differ, as by a mistake or by their statistics
+
+
+def work(rank: int, folder: str, attached: tuple[int, ...], ranks: str) -> None:
+    join(rank, folder)
     model = HandWritten()
     probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
     said = "nothing"
@@ -33,9 +39,25 @@ def work(rank: int, folder: str, attached: tuple[int, ...], ranks: str) -> None:
     os._exit(0)
 
 
-def run(folder: Path, attached: tuple[int, ...], ranks: str = "zero") -> list[str]:
+def stop_together(rank: int, folder: str) -> None:
+    """A loop that stops as docs/alerts.md says."""
+    join(rank, folder)
+    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+    rule = Rule(name="moves", when="below", bound=0.0, metrics=("train/loss",), stop=True)
+    with Tracker(HandWritten(), probe, schedule=2, store=f"{folder}/mine", report=False, alerts=[rule]) as tracker:
+        for step in range(8):
+            tracker.step(loss=3.0 - step)
+            stop = [tracker.should_stop]
+            torch.distributed.broadcast_object_list(stop)
+            if stop[0]:
+                break
+        Path(folder, f"said_{rank}").write_text(str(tracker.now))
+    os._exit(0)
+
+
+def run(folder: Path, *arguments: object, target: Callable[..., None] = work) -> list[str]:
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=work, args=(rank, str(folder), attached, ranks)) for rank in (0, 1)]
+    processes = [context.Process(target=target, args=(rank, str(folder), *arguments)) for rank in (0, 1)]
     for process in processes:
         process.start()
     for process in processes:
@@ -50,7 +72,7 @@ def run(folder: Path, attached: tuple[int, ...], ranks: str = "zero") -> list[st
 @pytest.mark.parametrize("attached", [(0,), (0, 1)], ids=["on one rank", "on both"])
 def test_rank_zero_measures_alone(tmp_path, attached):
     """A tracker on one rank only hung, and two ranks with other weights gave values of neither."""
-    assert run(tmp_path, attached) == ["nothing", "nothing"]
+    assert run(tmp_path, attached, "zero") == ["nothing", "nothing"]
     torch.manual_seed(0)
     model = HandWritten()
     probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
@@ -62,5 +84,11 @@ def test_rank_zero_measures_alone(tmp_path, attached):
 
 @pytest.mark.process
 def test_replicas_that_differ_are_not_shared_out(tmp_path):
-    said = run(tmp_path, (0, 1), ranks="all")
+    said = run(tmp_path, (0, 1), "all")
     assert all("weights" in text and "rank" in text for text in said)
+
+
+@pytest.mark.process
+def test_a_loop_on_two_ranks_stops_on_both_at_the_same_step(tmp_path):
+    """The first rank alone knew of the stop, and the other one waited for its gradients."""
+    assert run(tmp_path, target=stop_together) == ["6", "6"]

@@ -114,6 +114,24 @@ def test_a_loop_that_never_counts_a_step_is_told_so(attach, caplog):
     assert "tracker.step() was never called" in caplog.text
 
 
+def test_the_last_summary_has_every_metric_that_was_asked_for(attach, small_probe, monkeypatch, capsys):
+    """Some were measured and nowhere to be seen at the end."""
+    monkeypatch.undo()  # what stands for the views
+    monkeypatch.setattr("repdyn.figures.run.all_figures", lambda *_, **__: {})
+    metrics = (
+        "anisotropy",
+        "two_nn",
+        "effective_rank@no_sink",
+        "cka_previous",
+        Metric("mine", lambda cloud: cloud.x.mean(), "the mean", (0, 1), "nobody"),
+    )
+    with attach(HandWritten(), schedule=1, metrics=metrics) as tracker:
+        tracker.step()
+    lines = capsys.readouterr().out.splitlines()
+    for metric in ("anisotropy", "two_nn", "effective_rank (no sinks)", "cka_previous", "mine"):
+        assert [line for line in lines if f" {metric} " in line], metric
+
+
 def test_weights_that_stay_the_same_are_mentioned_once(attach, caplog):
     """The tracker was given another model than the one that is trained."""
     with attach(HandWritten(), schedule=1) as tracker:

@@ -15,13 +15,13 @@ import torch
 
 from repdyn import Probe, open_store
 from repdyn.utils.attempts import TimeoutRunner, attempts
+from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.files import (
     TEMPORARY_FILE,
     remove_abandoned_files,
     remove_abandoned_folders,
     temporary_folder,
 )
-from repdyn.utils.random_state import isolated_rng
 
 
 def test_every_part_is_tried_and_the_first_failure_raised():

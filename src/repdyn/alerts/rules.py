@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import yaml
 
-from repdyn.alerts.conditions import CONDITIONS
 from repdyn.metrics.names import base_name
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
@@ -20,6 +21,31 @@ log = logging.getLogger(__name__)
 
 DEFAULT = "default"
 """Name that stands for :data:`RULES`."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on the values of a metric at a step, which :mod:`repdyn.alerts.evaluation` evaluates."""
+
+    event: str
+    """Description of the change, formatted with {bound}."""
+    bound: tuple[float, float] | None
+    """Exclusive limits of the bound; None for a condition without one."""
+    whole_profile: bool = False
+    """Whether it concerns the whole profile rather than single layers."""
+
+
+CONDITIONS: Mapping[str, Condition] = MappingProxyType(
+    {
+        "undefined": Condition("has no value", None),
+        "falls": Condition("fell to {bound:g} of what it was or less", (0.0, 1.0)),
+        "rises": Condition("rose to {bound:g} times what it was or more", (1.0, math.inf)),
+        "above": Condition("rose above {bound:g}", (-math.inf, math.inf)),
+        "below": Condition("fell below {bound:g}", (-math.inf, math.inf)),
+        "jumps": Condition("jumped: a change {bound:g} times the usual one or more", (1.0, math.inf), True),
+    }
+)
+"""By the name used in rules."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +104,14 @@ class Rule:
 
     def applies_to(self, metric: str, subset: str | None) -> bool:
         """Return whether the rule applies to a metric and subset; a rule on subsets applies to no scalar."""
-        matches = any(fnmatchcase(metric, _literal_settings(pattern)) for pattern in self.metrics)
-        return matches and (not self.subsets or subset in self.subsets)
+        if self.subsets and subset not in self.subsets:
+            return False
+        for pattern in self.metrics:
+            # brackets of settings, as in "two_nn[discard=*]", are literal
+            literal = pattern.replace("[", "[[]") if base_name(pattern) != pattern else pattern
+            if fnmatchcase(metric, literal):
+                return True
+        return False
 
 
 RulesLike: TypeAlias = Sequence[Rule] | str | Path | None
@@ -170,11 +202,6 @@ def _names(value: Any, what: str) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"expected {what} to be a list of names, got {value!r}")
     return tuple(names)
-
-
-def _literal_settings(pattern: str) -> str:
-    """Return a pattern in which the brackets of settings, as in "two_nn[discard=*]", are literal."""
-    return pattern.replace("[", "[[]") if base_name(pattern) != pattern else pattern
 
 
 def _is_number(value: object) -> bool:

@@ -15,8 +15,7 @@ from repdyn.capture.blocks import hugging_face_model
 from repdyn.capture.shadow import Learned, Shadow, address, variables_restored
 from repdyn.kernels import full_precision
 from repdyn.probe import ProbeBatch
-from repdyn.utils.caller_state import defaults_of_model, plain_state
-from repdyn.utils.random_state import isolated_rng
+from repdyn.utils.caller_state import defaults_of_model, isolated_rng, plain_state
 
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -29,8 +30,13 @@ _DPI = 150
 
 
 @styled
-def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = None) -> list[Path]:
-    """Write figures as PNG (150 dpi) and SVG; output is deterministic.
+def save(
+    figures: Mapping[str, Figure],
+    folder: Path,
+    attempt: Attempt | None = None,
+    formats: Sequence[str] = (".png", ".svg"),
+) -> list[Path]:
+    """Write figures as PNG (150 dpi) and SVG, or one of them; output is deterministic.
 
     Args:
         figures: by file name, or path in the folder, without suffix; if one fails, the others are still written.
@@ -48,16 +54,16 @@ def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = 
         with each():
             folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
-            png, svg = (folder / f"{name}{suffix}" for suffix in (".png", ".svg"))
+            paths = [folder / f"{name}{suffix}" for suffix in formats]
             with each():
-                if ".." in png.parts or not png.is_relative_to(folder):
+                if ".." in paths[0].parts or not paths[0].is_relative_to(folder):
                     raise ValueError(f"expected the name of a figure inside its folder, got {name!r}")
                 _escape(figure)
                 with _laid_out(figure):
-                    write_atomically(png, lambda path, one=figure: one.savefig(path, dpi=_DPI))
-                    written.append(png)
-                    write_atomically(svg, lambda path, one=figure: one.savefig(path, metadata={"Date": None}))
-                    written.append(svg)
+                    for path in paths:
+                        options = {"dpi": _DPI} if path.suffix == ".png" else {"metadata": {"Date": None}}
+                        write_atomically(path, partial(figure.savefig, **options))
+                        written.append(path)
     return written
 
 

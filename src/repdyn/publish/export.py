@@ -16,18 +16,15 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 
 from repdyn.alerts import find_alerts, stored_rules
 from repdyn.figures.run import all_figures
-from repdyn.publish.description import log_status, provenance
-from repdyn.publish.keys import LogLayers, validate_log_layers
-from repdyn.publish.loggers import TOKENS_KEY, log_figures, log_rows
-from repdyn.publish.media import log_stored_media
-from repdyn.publish.targets import target_of
+from repdyn.publish.loggers import TOKENS_KEY, LogLayers, log_figures, log_rows, target_of, validate_log_layers
+from repdyn.publish.stored_run import log_page, log_status, provenance
 from repdyn.report import write_report
 from repdyn.store import Store
-from repdyn.store.keys import folder_inside
+from repdyn.store.files import folder_inside
 from repdyn.store.schema import SCHEMA, Row
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import is_measured, select
-from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.attempts import attempts
 from repdyn.utils.redaction import redacted
 
 Destination = Literal["wandb", "tensorboard", "csv", "mlflow"]
@@ -46,7 +43,7 @@ def export_run(
 
     An error in one figure or logger does not affect the others.
 
-    The row of a step has the names a live run logs (:func:`repdyn.publish.keys.logged_values`), the scalars stored
+    The row of a step has the names a live run logs (:func:`repdyn.publish.loggers.logged_values`), the scalars stored
     with it (``train/loss``, ``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A
     finished model has step 0 and the hyperparameter ``stage`` "finished".
 
@@ -55,7 +52,7 @@ def export_run(
         run: its name.
         loggers: any of Lightning's; left open. Each also gets :func:`provenance` as its hyperparameters.
         probe: hash of the probe to log, needed if the run was measured on several.
-        log_layers: the layers that are logged, as for :func:`repdyn.publish.keys.logged_values`.
+        log_layers: the layers that are logged, as for :func:`repdyn.publish.loggers.logged_values`.
 
     Returns:
         Number of steps logged.
@@ -80,22 +77,13 @@ def export_run(
         for stack, rows in by_stack(frame).items():
             last, alerts = int(measurements(rows)["step"].iloc[-1]), find_alerts(rows, rules)
             log_figures(all_figures(rows, attempt, alerts), loggers, last, stack, attempt)
-        with attempt():
-            _log_media(store, run, loggers, probe, attempt)
+        if any(target_of(logger).takes_pages for logger in loggers):
+            with attempt(), TemporaryDirectory() as folder:
+                page = write_report(store, Path(folder) / "report.html", runs=[run], probe=probe)
+                log_page(page, loggers, steps[-1])
         with attempt():
             log_status(store, run, loggers, probe=probe)
     return len(steps)
-
-
-def _log_media(store: Store, run: str, loggers: Sequence[Logger], probe: str | None, attempt: Attempt) -> None:
-    """Log tables, interactive figures and the report of a run to the loggers that show them."""
-    if not any(target_of(logger).takes_pages for logger in loggers):
-        return
-    with TemporaryDirectory() as folder:
-        page = Path(folder) / "report.html"
-        with attempt():
-            write_report(store, page, runs=[run], probe=probe)
-        log_stored_media(store, run, loggers, probe=probe, page=page, attempt=attempt)
 
 
 def export_store(
@@ -119,7 +107,7 @@ def export_store(
             exported once for each.
         folder: for the loggers' files; ``exports`` inside the store unless given.
         project, online: as for :func:`open_logger`.
-        log_layers: the layers that are logged, as for :func:`repdyn.publish.keys.logged_values`.
+        log_layers: the layers that are logged, as for :func:`repdyn.publish.loggers.logged_values`.
 
     Yields:
         A line for each export, with the place where it can be viewed.

@@ -1,13 +1,17 @@
-"""Logging of rows, figures, alerts and summaries to the loggers of a training."""
+"""Loggers: names and values of a checkpoint, and what each kind of logger shows of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
 
-from repdyn.publish.keys import LogLayers, logged_values
-from repdyn.publish.targets import rank_zero_only, target_of
-from repdyn.store.schema import Row
+from repdyn.store.schema import PROBE_SCALARS, Row
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.names import safe_file_name
 
@@ -15,11 +19,361 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from matplotlib.figure import Figure
 
+STEP_KEY = "repdyn/step"
+"""The x axis of everything logged to W&B from here."""
 TOKENS_KEY = "repdyn/tokens"
 """Training tokens seen, for use as the x axis."""
+MLFLOW_BATCH = 1000
+"""Largest number of metrics that MLflow takes at once."""
+MLFLOW_TAG = 5000
+"""Largest number of characters in a tag of MLflow."""
+
+LogLayers: TypeAlias = str | Sequence[str]
+"""Metrics of which every layer is logged: "default", "all", "none", or patterns such as ``("two_nn", "cka_*")``."""
+
+ALL_TOKENS = "all"
+_EVERY_LAYER: dict[str, tuple[str, ...]] = {
+    "default": (f"anisotropy@{ALL_TOKENS}", f"two_nn@{ALL_TOKENS}"),
+    "all": ("*",),
+    "none": (),
+}
 
 
-@rank_zero_only
+def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str]]) -> None:
+    """Check a choice of layers.
+
+    Args:
+        log_layers: the choice, as for :func:`logged_values`.
+        measured: name and token subset of each metric.
+
+    Raises:
+        ValueError: another word than "default", "all" and "none", or a pattern that matches no measured metric.
+
+    >>> validate_log_layers(["tow_nn"], [("two_nn", "all")])
+    Traceback (most recent call last):
+    ValueError: expected patterns of log_layers that match a measured metric, got 'tow_nn'; measured are two_nn@all
+    """
+    patterns = _patterns(log_layers)
+    if isinstance(log_layers, str):
+        return
+    pairs = list(measured)
+    for given, pattern in zip(log_layers, patterns, strict=True):
+        if not any(_matches([pattern], metric, subset) for metric, subset in pairs):
+            names = ", ".join(f"{metric}@{subset}" for metric, subset in pairs)
+            raise ValueError(
+                f"expected patterns of log_layers that match a measured metric, got {given!r}; measured are {names}"
+            )
+
+
+def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dict[str, float]:
+    """Return the values of one checkpoint by the names under which they are logged.
+
+    ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part before the slash is
+    a section in W&B and TensorBoard. In a model with several stacks the stack precedes the subset:
+    ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``. ``anisotropy/mean``, ``anisotropy/min``
+    and ``anisotropy/max`` are taken over the layers of a stack that have a value at this step, NaN if none has. Values
+    of single attention heads are in a section without them: ``attention_topic_gap_heads/layer_03_head_05``. The loss on
+    the probe and what belongs to it have their own names, ``probe/loss`` for example, unless they have no value. Other
+    scalar rows are left out: the training logs them itself.
+
+    Args:
+        rows: of one run and one step.
+        log_layers: the metrics of which every layer and head is logged. "default" is anisotropy and TwoNN on all
+            tokens, "all" every metric; a sequence of patterns names them: ``"cka_*"`` on all its token subsets,
+            ``"anisotropy@no_sink"`` on one, with ``*`` for any characters. The other metrics have the first, the middle
+            and the last layer and no heads. "none" leaves out every layer.
+
+    Returns:
+        Finite values and NaN; numbers of layers and heads are padded to the width of the largest, at least two digits.
+
+    Raises:
+        ValueError: two rows have the same name, or ``log_layers`` is another word.
+    """
+    patterns = _patterns(log_layers)
+    width = _width([row.layer for row in rows])
+    width_of_heads = _width([row.head for row in rows])
+    values: dict[str, float] = {}
+    sections: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    seen: set[str] = set()
+    for row in rows:
+        if row.layer is None:
+            if row.metric in PROBE_SCALARS and row.reason is None:
+                values[row.metric] = row.value
+            continue
+        subset = row.subset or ALL_TOKENS
+        section = "_".join(filter(None, [row.metric, row.stack, None if subset == ALL_TOKENS else subset]))
+        key = f"{section}/layer_{row.layer:0{width}d}"
+        if row.head is not None:
+            key = f"{section}_heads/layer_{row.layer:0{width}d}_head_{row.head:0{width_of_heads}d}"
+        if key in seen:
+            raise ValueError(
+                f"expected one row for each name, got two for {key!r} (the second: step {row.step}, settings "
+                f"{row.settings}); log one step at a time, and one setting of a metric"
+            )
+        seen.add(key)
+        if _matches(patterns, row.metric, subset):
+            values[key] = row.value
+        if row.head is None:
+            sections[section][row.layer] = row.value
+    for section, layers in sections.items():
+        ordered = sorted(layers)
+        for layer in (ordered[0], ordered[len(ordered) // 2], ordered[-1]) if log_layers != "none" else ():
+            values[f"{section}/layer_{layer:0{width}d}"] = layers[layer]
+        known = [value for value in layers.values() if not math.isnan(value)] or [math.nan]
+        statistics = {"mean": sum(known) / len(known), "min": min(known), "max": max(known)}
+        values |= {f"{section}/{name}": value for name, value in statistics.items()}
+    return values
+
+
+def _patterns(log_layers: LogLayers) -> tuple[str, ...]:
+    """Return patterns of METRIC@SUBSET."""
+    if isinstance(log_layers, str):
+        if log_layers not in _EVERY_LAYER:
+            raise ValueError(
+                'expected log_layers "default", "all", "none" or a sequence of patterns such as ("two_nn", "cka_*"), '
+                f"got {log_layers!r}"
+            )
+        return _EVERY_LAYER[log_layers]
+    return tuple(pattern if "@" in pattern else f"{pattern}@*" for pattern in log_layers)
+
+
+def _matches(patterns: Iterable[str], metric: str, subset: str) -> bool:
+    # brackets are those of a metric's settings
+    return any(fnmatchcase(f"{metric}@{subset}", pattern.replace("[", "[[]")) for pattern in patterns)
+
+
+def _width(numbers: Sequence[int | None]) -> int:
+    """Return the number of digits of the largest number, at least two."""
+    return max(2, len(str(max(filter(None, numbers), default=0))))
+
+
+def monitored_values(rows: Sequence[Row], prefix: str = "") -> dict[str, float]:
+    """Return what other callbacks may monitor of one step: means, minima, maxima and every layer, where defined.
+
+    The names are those of :func:`logged_values`; values of heads are left out.
+
+    Args:
+        rows: of one run and one step.
+        prefix: put before each name.
+    """
+    values = logged_values([row for row in rows if row.head is None], "all") if rows else {}
+    return {f"{prefix}{name}": value for name, value in values.items() if not math.isnan(value)}
+
+
+# names already defined in each W&B run: defining one again adds a record to the run's file
+_defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+# keys of each TensorBoard writer that its layout shows
+_laid_out: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+class Target:
+    """Any of Lightning's loggers: it takes values, and nothing else is sent."""
+
+    takes_images = False
+    takes_pages = False
+    """Whether it shows a page of HTML."""
+
+    def __init__(self, logger: Logger) -> None:
+        self._logger: Any = logger
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        self._logger.log_metrics(dict(values), step=step)
+
+    def log_alerts(self, lines: Sequence[str], step: int) -> None:
+        """Show alerts as text."""
+
+    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
+        """Show figures as images; they are left open."""
+
+    def log_page(self, page: Path, name: str, step: int) -> None:
+        """Show a page of HTML."""
+
+    def log_config(self, config: Mapping[str, Any]) -> None:
+        """Add what is known of the run to its configuration."""
+
+    def log_summary(self, summary: Mapping[str, str]) -> None:
+        """Show texts about the whole run."""
+
+
+class WandbTarget(Target):
+    """Weights & Biases."""
+
+    takes_images = takes_pages = True
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        # no step=: W&B silently drops a row whose step is less than its own counter
+        self.log_media(values, step)
+
+    def log_alerts(self, lines: Sequence[str], step: int) -> None:
+        more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+        title = f"{lines[0].partition(': ')[0]}{more}"
+        # W&B sends one alert per title and minute: the step makes each title unique
+        self._logger.experiment.alert(title=title, text="\n".join(lines), level="WARN")
+
+    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
+        import wandb  # an optional dependency, present wherever a WandbLogger is
+
+        images = {}
+        for name, figure in figures.items():
+            with attempt():
+                images[name] = wandb.Image(figure)
+        self.log_media(images, step)
+
+    def log_page(self, page: Path, name: str, step: int) -> None:
+        import wandb
+
+        self.log_media({name: wandb.Html(page.read_text(encoding="utf-8"), inject=False)}, step)
+
+    def log_media(self, media: Mapping[str, Any], step: int) -> None:
+        """Log values or objects of W&B, such as images and tables, on the axis of steps."""
+        if media:
+            run = self._logger.experiment
+            # W&B takes an asterisk for a pattern of names
+            named = {name.replace("*", "-"): value for name, value in media.items()}
+            _define(run, named)
+            run.log({STEP_KEY: step, **named})
+
+    def log_config(self, config: Mapping[str, Any]) -> None:
+        self._logger.experiment.config.update(dict(config), allow_val_change=True)
+
+    def log_summary(self, summary: Mapping[str, str]) -> None:
+        self._logger.experiment.summary.update(dict(summary))
+
+
+class TensorBoardTarget(Target):
+    """TensorBoard: values also have a layout for the tab Custom Scalars."""
+
+    takes_images = True
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        super().log_values(values, step)
+        writer = self._logger.experiment
+        shown = _laid_out.setdefault(writer, set())
+        if not values.keys() <= shown:
+            shown |= values.keys()
+            # TensorBoard shows the last layout of a run, so that it must hold the keys of earlier ones
+            writer.add_custom_scalars(layout_of(shown))
+
+    def log_alerts(self, lines: Sequence[str], step: int) -> None:
+        self._logger.experiment.add_text("alerts", "  \n".join(lines), global_step=step)
+
+    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
+        for name, figure in figures.items():
+            with attempt():
+                self._logger.experiment.add_figure(name, figure, global_step=step, close=False)
+
+    def log_config(self, config: Mapping[str, Any]) -> None:
+        # as text: its hyperparameters are written once, by the training
+        self._logger.experiment.add_text("repdyn/config", _listed(config))
+
+    def log_summary(self, summary: Mapping[str, str]) -> None:
+        self._logger.experiment.add_text("repdyn/summary", _listed(summary))
+
+
+class MLflowTarget(Target):
+    """MLflow: images, pages and alerts are artifacts."""
+
+    takes_images = takes_pages = True
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        # brackets of a metric's settings are not allowed in its names
+        items = [(re.sub(r"[^\w/. -]", "-", name, flags=re.ASCII), value) for name, value in values.items()]
+        for start in range(0, len(items), MLFLOW_BATCH):
+            self._logger.log_metrics(dict(items[start : start + MLFLOW_BATCH]), step=step)
+
+    def log_alerts(self, lines: Sequence[str], step: int) -> None:
+        self._logger.experiment.log_text(self._logger.run_id, "\n".join(lines), f"alerts/step_{step:08d}.txt")
+
+    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
+        for name, figure in figures.items():
+            with attempt():
+                self._logger.experiment.log_figure(self._logger.run_id, figure, f"{name}/step_{step:08d}.png")
+
+    def log_page(self, page: Path, name: str, step: int) -> None:
+        text = page.read_text(encoding="utf-8")
+        self._logger.experiment.log_text(self._logger.run_id, text, f"{name}.html")
+
+    def log_config(self, config: Mapping[str, Any]) -> None:
+        from mlflow.entities import RunTag  # an optional dependency, present wherever an MLFlowLogger is
+
+        # tags, since a resumed run cannot change a parameter
+        tags = [RunTag(name, str(value)[:MLFLOW_TAG]) for name, value in config.items()]
+        self._logger.experiment.log_batch(self._logger.run_id, tags=tags)
+
+    def log_summary(self, summary: Mapping[str, str]) -> None:
+        self.log_config(summary)
+
+
+_TARGETS: dict[str, type[Target]] = {
+    "WandbLogger": WandbTarget,
+    "TensorBoardLogger": TensorBoardTarget,
+    "MLFlowLogger": MLflowTarget,
+}
+
+
+def target_of(logger: Logger) -> Target:
+    """Return the target that a logger writes to, of whichever of Lightning's two packages it is."""
+    kinds = (_TARGETS[one.__name__] for one in type(logger).__mro__ if one.__name__ in _TARGETS)
+    return next(kinds, Target)(logger)
+
+
+def _define(run: Any, names: Iterable[str]) -> None:
+    """Put each name on the axis of steps; only an exact name overrides the "*" that WandbLogger defines.
+
+    A dot that is not escaped would lead into a nested value.
+    """
+    defined = _defined.setdefault(run, set())
+    if not defined:
+        run.define_metric(STEP_KEY)
+    for name in names:
+        if name not in defined:
+            run.define_metric(name.replace(".", "\\."), step_metric=STEP_KEY)
+            defined.add(name)
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    """Return values as lines of Markdown; indented, so that nothing in them is taken for markup."""
+    return "\n".join(f"    {name}: {value}" for name, value in values.items())
+
+
+Layout = dict[str, dict[str, list[str | list[str]]]]
+"""Chart type and keys by category and title, as ``SummaryWriter.add_custom_scalars`` takes it."""
+
+
+def layout_of(keys: Collection[str]) -> Layout:
+    """Return a category for each metric and token subset: a chart of its layers, and one of mean, minimum and maximum.
+
+    Args:
+        keys: names of logged values, as :func:`repdyn.publish.loggers.logged_values` makes them; others are left out.
+
+    >>> layout_of(["two_nn/layer_00", "two_nn/mean", "train/loss"])
+    {'two_nn': {'two_nn: layers': ['Multiline', ['^two_nn/layer_\\\\d+$']], 'two_nn: mean, min, max': \
+['Multiline', ['^two_nn/(mean|min|max)$']]}}
+    """
+    layout: Layout = {}
+    for section in dict.fromkeys(key.rpartition("/")[0] for key in sorted(keys) if key.endswith("/mean")):
+        patterns = {"layers": r"layer_\d+", "mean, min, max": "(mean|min|max)"}
+        charts = {
+            title: f"^{re.escape(section)}/{pattern}$"
+            for title, pattern in patterns.items()
+            if any(re.fullmatch(f"{re.escape(section)}/{pattern}", key) for key in keys)
+        }
+        layout[section] = {f"{section}: {title}": ["Multiline", [tag]] for title, tag in charts.items()}
+    return layout
+
+
+def each_target(loggers: Iterable[Logger], job: Callable[[Target], None]) -> None:
+    """Call ``job(target)`` for each logger; an error in one does not affect the others.
+
+    Raises:
+        Exception: the error of the first logger that failed, once all others are done.
+    """
+    with attempts() as attempt:
+        for logger in loggers:
+            with attempt():
+                job(target_of(logger))
+
+
 def log_rows(
     rows: Sequence[Row],
     loggers: Iterable[Logger],
@@ -29,51 +383,27 @@ def log_rows(
     *,
     log_layers: LogLayers = "default",
 ) -> None:
-    """Log the rows of one checkpoint to every logger; on ranks other than 0 do nothing.
+    """Log the rows of one checkpoint to every logger, as :func:`each_target` does.
 
     W&B rows have ``repdyn/step`` as their x axis, independently of W&B's own step. A logger's ``prefix`` is not added
-    to the names in W&B. An error in one logger does not affect the others.
+    to the names in W&B.
 
     Args:
-        rows: of one run and one step; names as in :func:`repdyn.publish.keys.logged_values`.
+        rows: of one run and one step; names as in :func:`logged_values`.
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
         prefix: put before each name, to distinguish several trackers.
         also: more values of this step, by name.
-        log_layers: the layers that are logged, as for :func:`repdyn.publish.keys.logged_values`.
+        log_layers: the layers that are logged, as for :func:`logged_values`.
 
     Raises:
         ValueError: two rows have the same name.
-        Exception: the error of the first logger that failed, once all others are done.
     """
     values = {f"{prefix}{key}": value for key, value in logged_values(rows, log_layers).items()} | dict(also or {})
-    with attempts() as attempt:
-        for logger in loggers if values else ():
-            with attempt():
-                target_of(logger).log_values(values, step)
+    if values:
+        each_target(loggers, lambda target: target.log_values(values, step))
 
 
-@rank_zero_only
-def log_alerts(lines: Sequence[str], loggers: Iterable[Logger], step: int) -> None:
-    """Log alerts: W&B notifies subscribers, TensorBoard and MLflow show the text.
-
-    An error in one logger does not affect the others.
-
-    Args:
-        lines: from :func:`repdyn.tables.lines.alert_lines`; if empty, nothing is logged.
-        loggers: usually ``trainer.loggers``.
-        step: optimizer steps taken.
-
-    Raises:
-        Exception: the error of the first logger that failed, once all others are done.
-    """
-    with attempts() as attempt:
-        for logger in loggers if lines else ():
-            with attempt():
-                target_of(logger).log_alerts(lines, step)
-
-
-@rank_zero_only
 def log_figures(
     figures: Mapping[str, Figure],
     loggers: Iterable[Logger],
@@ -82,9 +412,7 @@ def log_figures(
     attempt: Attempt | None = None,
     prefix: str = "",
 ) -> None:
-    """Log figures as ``figures/NAME`` to the loggers that take images; others are skipped.
-
-    An error in one logger or figure does not affect the others.
+    """Log figures as ``figures/NAME`` to the loggers that take images; an error in one affects no other.
 
     Args:
         figures: by name; left open and unchanged.
@@ -97,9 +425,14 @@ def log_figures(
     Raises:
         Exception: the error of the first logger that failed, once all others are done.
     """
-    folder = "figures" if stack is None else f"figures/{safe_file_name(stack)}"
-    named = {f"{folder}/{prefix}{safe_file_name(name)}": figure for name, figure in figures.items()}
+    named = named_figures(figures, stack, prefix)
     with attempts(attempt) as each:
         for logger in loggers:
             with each():
                 target_of(logger).log_images(named, step, each)
+
+
+def named_figures(figures: Mapping[str, Figure], stack: str | None, prefix: str) -> dict[str, Figure]:
+    """Return figures by their names in the loggers, as of :func:`log_figures`."""
+    folder = "figures" if stack is None else f"figures/{safe_file_name(stack)}"
+    return {f"{folder}/{prefix}{safe_file_name(name)}": figure for name, figure in figures.items()}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +14,7 @@ from repdyn.alerts import Alert, find_alerts, stored_rules
 from repdyn.diagnosis import insights
 from repdyn.report.runs import rows_of_stores
 from repdyn.store import Store
-from repdyn.store.keys import folder_inside
+from repdyn.store.files import folder_inside
 from repdyn.tables.activation_fits import activation_fits
 from repdyn.tables.designs import sampling
 from repdyn.tables.frames import by_stack, measurements
@@ -49,12 +48,9 @@ def show_run(
     loggers: Iterable[Logger] = (),
     prefix: str = "",
     report: Path | None = None,
-    tracking_seconds: float | None = None,
-    kernel_seconds: float | None = None,
-    total_seconds: float | None = None,
-    exit_start: float | None = None,
+    spent: Callable[[], dict[str, float]] = dict,
 ) -> list[Path]:
-    """Draw, log and summarise a stored run, stack by stack if its model has several.
+    """Draw (as PNG), log and summarise a stored run, stack by stack if its model has several.
 
     An error in one figure or logger does not affect the others, nor the summary.
 
@@ -65,10 +61,7 @@ def show_run(
         loggers: usually ``trainer.loggers``; those that take images get the figures.
         prefix: put before the figures' names in the loggers.
         report: the report of the run, whose path is printed at the end.
-        tracking_seconds: wall-clock seconds spent measuring.
-        kernel_seconds: the part of them spent computing metrics.
-        total_seconds: wall-clock seconds of the training, measuring included.
-        exit_start: when the views of the end were begun, by ``time.perf_counter``; the time since is added to both.
+        spent: returns the seconds that :func:`repdyn.terminal.summary.print_summary` takes, when it is printed.
 
     Returns:
         The figures' files, in ``figures`` inside the store; in a folder of the run if there are several runs, of the
@@ -83,10 +76,9 @@ def show_run(
     if probe is not None:
         frame = frame.loc[frame["probe"] == probe]
     console, folder = PrintableConsole(), _folder(store, run, frame, folder_inside(store.output, "figures"))
-    seconds = {"tracking_seconds": tracking_seconds, "kernel_seconds": kernel_seconds, "total_seconds": total_seconds}
     used_loggers, written, several = list(loggers), [], len(by_stack(frame)) > 1
     with attempts() as attempt:
-        for drawn in _draw_stacks(store, run, frame, folder, attempt):
+        for drawn in _draw_stacks(store, run, frame, folder, attempt, (".png",)):
             written += drawn.files
             with attempt():
                 if used_loggers:
@@ -94,11 +86,8 @@ def show_run(
 
                     last = int(measurements(drawn.rows)["step"].iloc[-1])
                     log_figures(drawn.figures, used_loggers, last, drawn.stack, attempt, prefix)
-                if seconds and exit_start is not None and tracking_seconds is not None and total_seconds is not None:
-                    spent = time.perf_counter() - exit_start
-                    seconds |= {"tracking_seconds": tracking_seconds + spent, "total_seconds": total_seconds + spent}
-                print_summary(drawn.rows, figures=drawn.files, console=console, alerts=drawn.alerts, **seconds)
-                seconds = {}  # printed once
+                print_summary(drawn.rows, figures=drawn.files, console=console, alerts=drawn.alerts, **spent())
+                spent = dict  # printed once
                 if several:
                     _print(console, "")
         with attempt():
@@ -201,7 +190,14 @@ class _DrawnStack(NamedTuple):
     folder: Path
 
 
-def _draw_stacks(store: Store, run: str, frame: pd.DataFrame, folder: Path, attempt: Attempt) -> Iterator[_DrawnStack]:
+def _draw_stacks(
+    store: Store,
+    run: str,
+    frame: pd.DataFrame,
+    folder: Path,
+    attempt: Attempt,
+    formats: Sequence[str] = (".png", ".svg"),
+) -> Iterator[_DrawnStack]:
     """Draw and save the figures of each stack of a run."""
     from repdyn.figures.run import all_figures  # with Matplotlib, which a run without views does without
 
@@ -211,7 +207,7 @@ def _draw_stacks(store: Store, run: str, frame: pd.DataFrame, folder: Path, atte
             alerts = find_alerts(rows, rules)
             figures = all_figures(rows, attempt, alerts)
             stack_folder = folder if stack is None else folder / store.folder_of(stack).name
-            files = [*_save(figures, stack_folder, attempt), *_write_fits(rows, stack_folder)]
+            files = [*_save(figures, stack_folder, attempt, formats), *_write_fits(rows, stack_folder)]
             yield _DrawnStack(stack, rows, alerts, figures, files, stack_folder)
 
 
@@ -275,17 +271,19 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
     A swept run has a folder of its own even if it is the only one: more models are likely to follow into its store.
     """
     rows = store.to_pandas(run, columns=["layer", "checkpoint", "probe"], categorical=True)
-    alone = not store.has_other_runs(run) and bool(rows["checkpoint"].isna().all())
+    alone = store.runs() == [run] and bool(rows["checkpoint"].isna().all())
     folder = base if alone else base / store.folder_of(run).name
     probes = rows.loc[rows["layer"].notna(), "probe"].unique()
     return folder if len(probes) < 2 else folder / safe_file_name(str(frame["probe"].iloc[0]))
 
 
-def _save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt) -> list[Path]:
+def _save(
+    figures: Mapping[str, Figure], folder: Path, attempt: Attempt, formats: Sequence[str] = (".png", ".svg")
+) -> list[Path]:
     """Save figures whose names contain those of metrics and subsets, which others may have chosen."""
     from repdyn.figures.files import save
 
-    return save({safe_file_name(name): figure for name, figure in figures.items()}, folder, attempt)
+    return save({safe_file_name(name): figure for name, figure in figures.items()}, folder, attempt, formats)
 
 
 def _print(console: Console, line: str) -> None:

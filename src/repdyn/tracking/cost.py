@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from repdyn.measurement.measure import Progress, no_progress
+from repdyn.tracking.notices import Interrupted
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.distributed import ALONE, Ranks
 from repdyn.utils.notices import print_above_bars, warn
@@ -42,7 +43,7 @@ class ExpectedCost(NamedTuple):
     forward_seconds: float
     """About how long one process would run the model on the whole probe."""
     working_bytes: int
-    """As of :func:`repdyn.measurement.memory.working_bytes`."""
+    """As of :func:`repdyn.measurement.measure.working_bytes`."""
 
 
 @dataclass
@@ -158,36 +159,27 @@ class Cost:
             if step > last:
                 self._steps.append((now - then - (self.seconds - before)) / (step - last))
         self._before = step, now, self.seconds
-        if self.ranks.is_rank_zero and (text := self._new_forecast()):
-            print_above_bars(f"repdyn: {text}")
+        if self._is_forecast_stale and self._last_measurement and len(self._steps) >= FORECAST_STEPS:
+            self._is_forecast_stale = False
+            self._say_forecast(self._last_measurement, median(self._steps))
 
-    def _new_forecast(self) -> str | None:
-        """Return the forecast once there is one, and again where a measurement has changed it much; else None."""
-        if not self._is_forecast_stale or self._last_measurement is None or len(self._steps) < FORECAST_STEPS:
-            return None
-        self._is_forecast_stale = False
-        step_seconds = median(self._steps)
-        if step_seconds <= 0:
-            return None
-        in_steps = self._last_measurement / step_seconds
+    def _say_forecast(self, seconds: float, step_seconds: float) -> None:
+        """Print what measurements cost for the first time, and again where that has changed much."""
+        if step_seconds <= 0 or not self.ranks.is_rank_zero:
+            return
+        in_steps = seconds / step_seconds
         takes = "takes" if self._stated is None else "now takes"
         if self._stated is not None and 1 / CORRECTED_FROM < in_steps / self._stated < CORRECTED_FROM:
-            return None
+            return
         self._stated = in_steps
-        text = f"a measurement {takes} {self._last_measurement:.3g} s, as long as {in_steps:,.0f} training steps"
-        share = self._share(in_steps)
-        if share is None:
-            return text
-        limit = f", of which max_overhead={self.budget:g} allows a part" if self.budget and share > self.budget else ""
-        return f"{text}; measured at {self.schedule}, about {share:.0%} of the training{limit}"
-
-    def _share(self, in_steps: float) -> float | None:
-        """Return the share of the time that measurements of the length of so many steps take; None if unknown."""
-        horizon = self.n_steps or self.schedule.every
-        if horizon is None:
-            return None
-        measuring = in_steps * (self.schedule.count(self.n_steps) if self.n_steps else 1)
-        return measuring / (measuring + horizon)
+        text = f"repdyn: a measurement {takes} {seconds:.3g} s, as long as {in_steps:,.0f} training steps"
+        if horizon := self.n_steps or self.schedule.every:
+            measuring = in_steps * (self.schedule.count(self.n_steps) if self.n_steps else 1)
+            share = measuring / (measuring + horizon)
+            limited = self.budget is not None and share > self.budget
+            limit = f", of which max_overhead={self.budget:g} allows a part" if limited else ""
+            text += f"; measured at {self.schedule}, about {share:.0%} of the training{limit}"
+        print_above_bars(text)
 
     def report(self) -> None:
         """Print once how many measurements the budget left out."""
@@ -208,45 +200,38 @@ def known_steps(n_steps: float | None) -> int | None:
 
 
 class LongMeasurement:
-    """A reporter of the progress of a measurement that takes long.
+    """A reporter of the progress of a measurement that takes long, which a signal breaks off.
 
     Args:
         step: which is measured.
+        arrived: numbers of the signals that have arrived, which may grow.
+        ranks: in a job of several a forward pass is not broken off, which the others would wait for.
     """
 
-    def __init__(self, step: int) -> None:
-        self._step = step
+    def __init__(self, step: int, arrived: Collection[int] = (), ranks: Ranks = ALONE) -> None:
+        self._step, self._arrived, self._ranks = step, arrived, ranks
         self._stage, self._stage_start = "", time.monotonic()
         self._next = self._stage_start + SILENT_SECONDS
 
     def __call__(self, stage: str, share: float) -> None:
-        """Print how far a stage, as :func:`repdyn.measure` names it, is, if it is time for it."""
+        """Print how far a stage, as :func:`repdyn.measure` names it, is, if it is time for it.
+
+        Raises:
+            Interrupted: a signal has arrived.
+        """
+        if self._arrived and (self._ranks.size == 1 or stage == "kernels"):
+            raise Interrupted(f"{signal.Signals(next(iter(self._arrived))).name} arrived")
         now = time.monotonic()
         if stage != self._stage:
             self._stage_start = now if self._stage else self._stage_start
             self._stage = stage
-        if now < self._next or share >= 1:
+        if now < self._next or share >= 1 or not self._ranks.is_rank_zero:
             return
         self._next = now + PROGRESS_SECONDS
         what = _STAGES.get(stage, stage)
         left = (now - self._stage_start) * (1 - share) / share if share > 0 else None
         rest = "" if left is None else f", about {_duration(left)} left of it"
         print_above_bars(f"repdyn: measuring step {self._step}: {what}, {share:.0%} done{rest}")
-
-
-def progress_of(step: int, check_signals: Callable[[], None], ranks: Ranks) -> Progress:
-    """Return a function that reports how far a measurement is and lets signals break it off.
-
-    In a job of several processes a forward pass is not broken off, which the others would wait for.
-    """
-    tell = LongMeasurement(step) if ranks.is_rank_zero else no_progress
-
-    def progress(what: str, share: float) -> None:
-        if ranks.size == 1 or what == "kernels":
-            check_signals()
-        tell(what, share)
-
-    return progress
 
 
 def _duration(seconds: float) -> str:

@@ -1,25 +1,33 @@
 """Rows on their way out: to the store first, then to alerts, loggers and views, none of which can delay the training
-for long or harm another."""
+for long or harm another.
+
+What draws is imported when something is drawn: a broken installation of its packages then costs the views that need
+them, rather than the job.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
+import shlex
 import shutil
 import tempfile
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from repdyn.alerts import AlertEvaluator, Rule, stored_rules, write_rules
-from repdyn.alerts.evaluation import ALERT_COLUMNS
+from repdyn.alerts import ALERT_COLUMNS, AlertEvaluator, Rule, stored_rules, write_rules
 from repdyn.probe import Probe
+from repdyn.publish.loggers import Target, target_of
+from repdyn.report import PAGE
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.schema import Row, to_table
-from repdyn.utils.attempts import TimeoutRunner
-from repdyn.utils.notices import warn
+from repdyn.utils.attempts import TimeoutRunner, attempts
+from repdyn.utils.notices import print_above_bars, warn
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -37,6 +45,20 @@ END_SECONDS = 30.0
 """How long the end of a training waits for the store, and for each logger that is behind."""
 INTERRUPTED_SECONDS = 2.0
 """How long either may take where a user waits to save a checkpoint."""
+DRAWING_SECONDS = 600.0
+"""How long a job waits for all views at the end."""
+UPLOAD_SECONDS = 60.0
+"""How long the end of a training waits for the uploads to a remote store."""
+PAGE_SECONDS = 20.0
+"""How long a training waits for a page."""
+REFRESH_SECONDS = 15.0
+"""How often an open page reloads its file."""
+MAX_TIME_SHARE = 0.02
+"""The largest share of the time that may go into pages, and as much again into heatmaps."""
+FIRST_HEATMAPS = 4
+"""Measurements before the first heatmaps."""
+HEATMAP_GROWTH = 1.25
+"""By how much the number of measurements grows before heatmaps are logged again, so that a long run has few."""
 
 
 class Writer:
@@ -51,7 +73,6 @@ class Writer:
         self.store = store
         self._probe = probe
         self._runner = TimeoutRunner(STORE_SECONDS)
-        self._failure: Exception | None = None
         self._path = store.location if store else "(none)"
         self._spare = _Spare(probe, self._path)
         # a trainer that fails without notice leaves rows there until the process ends
@@ -74,42 +95,37 @@ class Writer:
         """Return the buffered rows of a key; none where there are none."""
         return self._spare.rows.get(key, [])
 
-    def flush(self) -> list[list[Row]]:
-        """Write the buffered rows step by step, and return those that have been written.
+    def flush(self) -> Iterator[list[Row]]:
+        """Write the buffered rows step by step, and yield those that have been written.
 
-        What fails is raised by :meth:`raise_failure`, since some rows may have been written before.
+        Raises:
+            Exception: what the store raises; the rest stays buffered, and in a temporary folder.
         """
-        written: list[list[Row]] = []
+
+        def write(store: Store) -> None:
+            store.save_probe(self._probe)  # there already, unless the store was deleted meanwhile
+            store.write(key, rows)
+
         for key, rows in list(self._spare.rows.items()):
-            try:
-                if self.store is not None:
-                    self.call(f"writing step {key.step} to", partial(_write, key=key, rows=rows, probe=self._probe))
-            except Exception as error:
-                self._failure = error
-                self._spare.keep()
-                break
+            if self.store is not None:
+                try:
+                    self.call(f"writing step {key.step} to", write)
+                except Exception:
+                    self._spare.keep()
+                    raise
             del self._spare.rows[key]
-            written.append(rows)
-        else:
+            yield rows
+        if self._spare.folder is not None:
             self._spare.clear()
-        return written
 
-    def raise_failure(self) -> None:
-        """Raise what stopped the last flush, if anything did; the rest stays buffered."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    def flush_at_end(self, seconds: float) -> list[list[Row]]:
-        """Write the buffered rows at the end; what the store does not accept stays in a temporary folder, which is
-        named."""
+    def flush_at_end(self, seconds: float) -> Iterator[list[Row]]:
+        """Yield as :meth:`flush`; what the store does not accept stays in a temporary folder, which is named."""
         self._runner.seconds = seconds
         self._runner.wait(seconds)  # for an access that took too long
-        written = self.flush()
-        failure, self._failure = self._failure, None
-        if failure is not None:
+        try:
+            yield from self.flush()
+        except Exception as failure:
             self._spare.report(redacted(str(failure)))
-        return written
 
     def store_failure(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
         """Store why a step is missing, or log that this is impossible; a resumed run measures the step again."""
@@ -119,11 +135,6 @@ class Writer:
             self.call("writing to", lambda store: store.write(key.failed, rows))
         except OSError as error:
             warn(log, f"the failure at step {key.step} could not be stored: {redacted(str(error))}")
-
-
-def _write(store: Store, key: MeasurementKey, rows: list[Row], probe: Probe) -> None:
-    store.save_probe(probe)  # there already, unless the store was deleted meanwhile
-    store.write(key, rows)
 
 
 class _Spare:
@@ -139,25 +150,25 @@ class _Spare:
         self.rows: dict[MeasurementKey, list[Row]] = {}
         self._probe = probe
         self._path = path
-        self._folder: Store | None = None
+        self.folder: Store | None = None
         self._kept: dict[MeasurementKey, list[Row]] = {}
 
     def keep(self) -> None:
         """Write the rows that the folder lacks, if there is space for them."""
         with suppress(OSError):
-            if self._folder is None:
-                self._folder = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
-                self._folder.save_probe(self._probe)
+            if self.folder is None:
+                self.folder = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
+                self.folder.save_probe(self._probe)
             for key, rows in self.rows.items():
                 if self._kept.get(key) is not rows:
-                    self._folder.write(key, rows)
+                    self.folder.write(key, rows)
                     self._kept[key] = rows
 
     def clear(self) -> None:
         """Delete the folder, whose rows the store has by now."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder.path, ignore_errors=True)
-            self._folder, self._kept = None, {}
+        assert self.folder is not None
+        shutil.rmtree(self.folder.path, ignore_errors=True)
+        self.folder, self._kept = None, {}
 
     def report(self, reason: str) -> None:
         """Log where the rows are that the store has not accepted, if there are any, once."""
@@ -166,8 +177,8 @@ class _Spare:
         self.keep()
         steps = ", ".join(str(key.step) for key in self.rows)
         place = "they are lost"
-        if self._folder is not None and self._kept:
-            place = f"they are in {self._folder.path}, from where their folder may be copied"
+        if self.folder is not None and self._kept:
+            place = f"they are in {self.folder.path}, from where their folder may be copied"
         warn(log, f"expected {self._path} to take the rows of steps {steps}, but {reason}; {place}")
         self.rows.clear()
 
@@ -176,48 +187,39 @@ class _Lane:
     """The calls of one logger, in order: in the training's own time as long as it is quick, else behind it."""
 
     def __init__(self, logger: Logger) -> None:
-        self.logger = logger
-        self._jobs: deque[Callable[[Logger], None]] = deque()
+        self.jobs: deque[Callable[[Target], None]] = deque()
+        self.patience = LOGGER_SECONDS
+        self.is_behind = False
+        self._target = target_of(logger)
+        self.what = f"logging to {type(logger).__name__}"
         self._errors: deque[Exception] = deque()
         self._runner = TimeoutRunner(LOGGER_SECONDS)
-        self._patience = LOGGER_SECONDS
-        self.is_behind = False
 
-    def send(self, job: Callable[[Logger], None]) -> None:
-        """Call ``job(logger)`` after all earlier ones.
+    def drain(self, seconds: float) -> None:
+        """Make the calls that wait, for some seconds; one of earlier calls that is not back yet is waited for first.
 
         Raises:
             Exception: what a call that has ended by now raised.
         """
-        self._jobs.append(job)
-        self._drain(self._patience)
-
-    def wait(self, seconds: float) -> None:
-        """Wait for calls that are behind, at the end; raises as :meth:`send`."""
-        if self.is_behind:
-            self._runner.wait(seconds)
-            self._drain(seconds)
-
-    def _drain(self, seconds: float) -> None:
         self._runner.seconds = seconds
         try:
-            self._runner(f"logging to {type(self.logger).__name__}", self._work)
+            self._runner(self.what, self._work)
             self.is_behind = False
         except TimeoutError:
-            self.is_behind, self._patience = True, 0.0
+            self.is_behind, self.patience = True, 0.0
         if self._errors:
             raise self._errors.popleft()
 
-    @property
-    def n_waiting(self) -> int:
-        """Number of calls that have not begun."""
-        return len(self._jobs)
+    def wait(self, seconds: float) -> None:
+        """Wait for a call that is behind, at the end, and make the others; raises as :meth:`drain`."""
+        self._runner.wait(seconds)
+        self.drain(seconds)
 
     def _work(self) -> None:
-        while self._jobs:
-            job = self._jobs.popleft()
+        while self.jobs:
+            job = self.jobs.popleft()
             try:
-                job(self.logger)
+                job(self._target)
             except Exception as error:
                 self._errors.append(error)
 
@@ -230,28 +232,25 @@ class Loggers:
     """
 
     def __init__(self, of_training: Callable[[], Iterable[Logger]]) -> None:
-        self._of_training = of_training
+        self.of_training = of_training
         self._lanes: dict[int, _Lane] = {}
 
-    def each(self, job: Callable[[Logger], None]) -> None:
-        """Call ``job(logger)`` for each logger.
+    def each(self, job: Callable[[Target], None]) -> None:
+        """Call ``job(target)`` for each logger.
 
         Raises:
             Exception: what the first failing call raised, once all loggers have got theirs.
         """
         failures = []
-        for logger in self._of_training():
-            lane = self._lanes.setdefault(id(logger), _Lane(logger))
+        for logger in self.of_training():
+            lane = self._lanes.get(id(logger)) or self._lanes.setdefault(id(logger), _Lane(logger))
+            lane.jobs.append(job)
             try:
-                lane.send(job)
+                lane.drain(lane.patience)
             except Exception as error:
                 failures.append(error)
         if failures:
             raise failures[0]
-
-    def now(self) -> list[Logger]:
-        """Return the loggers."""
-        return list(self._of_training())
 
     def wait(self, seconds: float) -> None:
         """Wait for loggers that are behind; what they have not got by then is in the store.
@@ -259,11 +258,10 @@ class Loggers:
         Raises:
             Exception: as :meth:`each`.
         """
-        for lane in self._lanes.values():
+        for lane in [lane for lane in self._lanes.values() if lane.is_behind]:
             lane.wait(seconds)
             if lane.is_behind:
-                name = type(lane.logger).__name__
-                warn(log, f"{name} is behind by more than {lane.n_waiting} calls; the store has all values")
+                warn(log, f"{lane.what} is behind by more than {len(lane.jobs)} calls; the store has all values")
 
 
 class Alerts:
@@ -309,13 +307,16 @@ class Alerts:
         """
         if not self._rules or not rows:
             return [], False
-        from repdyn.tables.lines import alert_lines
-
         step = rows[0].step
         if self._read_history is not None:
             stored, self._read_history = self._read_history(), None
             self._evaluator.update(stored.loc[stored["step"] < step])
         found = self._evaluator.update_with_rows(rows)
+        if not found:
+            self._logged = set()
+            return [], False
+        from repdyn.tables.lines import alert_lines
+
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
         new = [line for line in lines if line not in self._logged]
         self._logged = set(lines)
@@ -332,3 +333,149 @@ def _history(store: Store, run_id: str, probe: str) -> pd.DataFrame:
 
     rows = store.to_pandas(run_id, columns=ALERT_COLUMNS) if store.steps(run_id) else to_pandas(to_table([]))
     return rows.loc[rows["probe"] == probe]
+
+
+class Views:
+    """Views of a run: a page and heatmaps that follow it, and figures, a summary and the final page when it ends.
+
+    Args:
+        store: where its rows are.
+        run_id: of the run.
+        probe: hash of the probe.
+        loggers: those that get the figures.
+        live: whether there is a page.
+        prefix: leads the names in the loggers.
+        schedule: of the measurements, for the configuration of the run in the loggers.
+    """
+
+    def __init__(
+        self, store: Store, run_id: str, probe: str, loggers: Loggers, *, live: bool, prefix: str, schedule: str
+    ) -> None:
+        self._store, self._run_id, self._loggers, self._live = store, run_id, loggers, live
+        self._options = {"probe": probe, "prefix": prefix}
+        self._schedule = schedule
+        self._page = TimeoutRunner(PAGE_SECONDS)
+        self._page_after = self._heatmaps_after = 0.0
+        """When either may be made again, by ``time.perf_counter``."""
+        self._heatmaps_in = 0
+        """Measurements until the next heatmaps."""
+        self._is_described = False
+
+    def refresh(self) -> None:
+        """Write the page again and log how far the run has come: once what it is, at growing intervals its heatmaps.
+
+        Raises:
+            Exception: what the first failing part raised, once all have been tried.
+        """
+        now = time.perf_counter()
+        self._heatmaps_in -= 1
+        with attempts() as attempt:
+            if self._live and now >= self._page_after:
+                with attempt():
+                    self._write_page()
+            if not list(self._loggers.of_training()):
+                return
+            if not self._is_described:
+                with attempt():
+                    self._describe()
+            if self._heatmaps_in <= 0 and now >= self._heatmaps_after:
+                with attempt():
+                    self._log_heatmaps()
+
+    def _write_page(self) -> None:
+        """Write the page of all runs of the store, so that several trackers of it do not overwrite each other's."""
+        from repdyn.report import write_report
+
+        path, start = self._store.output / PAGE, time.perf_counter()
+        try:
+            self._page(f"writing {path}", partial(write_report, self._store, path, refresh_seconds=REFRESH_SECONDS))
+        finally:
+            self._page_after = _next_time(start)
+
+    def _describe(self) -> None:
+        """Log once what is known of the run."""
+        store = self._store
+        if not store.steps(self._run_id):  # a store that cannot be written may have none
+            return
+        self._is_described = True
+        from repdyn.publish.stored_run import named_config, provenance
+        from repdyn.tables.frames import metrics_of, subsets_of
+
+        frame = store.to_pandas(self._run_id, categorical=True)
+        rows = frame.loc[(frame["probe"] == self._options["probe"]) & frame["layer"].notna()]
+        metrics = ", ".join(f"{metric}@{one}" for metric in metrics_of(rows) for one in subsets_of(rows, metric))
+        known = provenance(store, rows) | {"schedule": self._schedule, "metrics": metrics}
+        known.pop("tokens_seen", None)  # they grow
+        config = named_config(known, self._options["prefix"])
+        self._loggers.each(lambda target: target.log_config(config))
+
+    def _log_heatmaps(self) -> None:
+        # by the steps in the store, so that a resumed run goes on where it was; listed rarely, since they are many
+        n_steps = len(self._store.steps(self._run_id))
+        if n_steps < FIRST_HEATMAPS:
+            self._heatmaps_in = FIRST_HEATMAPS - n_steps
+            return
+        self._heatmaps_in = math.ceil(n_steps * HEATMAP_GROWTH) - n_steps
+        from repdyn.publish.stored_run import log_heatmaps
+
+        start = time.perf_counter()
+        try:
+            self._loggers.each(lambda target: log_heatmaps(self._store, self._run_id, target, **self._options))
+        finally:
+            self._heatmaps_after = _next_time(start)
+
+    def finish(self, spent: Callable[[], dict[str, float]]) -> None:
+        """Write figures beside the store and to the loggers, the final page, and a summary to the terminal.
+
+        Args:
+            spent: as for :func:`repdyn.publish.results.show_run`.
+
+        Raises:
+            Exception: what the first failing part raised, once all have been tried.
+        """
+        name = self._store.run_name(self._run_id)
+        print_above_bars(f"repdyn: drawing figures{' and the report' if self._live else ''} of {name}")
+        try:
+            TimeoutRunner(DRAWING_SECONDS)(f"drawing {name}", partial(self._finish, name, spent))
+        finally:
+            self._wait_for_uploads(UPLOAD_SECONDS)
+
+    def name_commands(self) -> None:
+        """Log the commands that make the views from the store."""
+        self._wait_for_uploads(INTERRUPTED_SECONDS)
+        store = shlex.quote(self._store.location)
+        text = f"training interrupted; make figures and report with: repdyn figures {store}; repdyn report {store}"
+        warn(log, text)
+
+    def _wait_for_uploads(self, seconds: float) -> None:
+        if problem := self._store.drain(seconds):
+            warn(log, problem)
+
+    def _finish(self, name: str, spent: Callable[[], dict[str, float]]) -> None:
+        store, loggers = self._store, list(self._loggers.of_training())
+        page = store.output / PAGE if self._live else None
+        with attempts() as attempt:
+            with attempt():
+                if page is not None:
+                    from repdyn.report import write_report
+
+                    write_report(store, page)
+            with attempt():
+                from repdyn.publish.results import show_run
+
+                show_run(store, name, loggers=loggers, report=page, spent=spent, **self._options)
+            with attempt():
+                from repdyn.publish.stored_run import log_page
+
+                if page is not None and page.exists():
+                    log_page(page, loggers, max(store.steps(self._run_id)), self._options["prefix"])
+            with attempt():
+                from repdyn.publish.stored_run import log_status
+
+                log_status(store, name, loggers, **self._options)
+
+
+def _next_time(start: float) -> float:
+    """Return when work that began then may be done again, to take a small share of the time."""
+    end = time.perf_counter()
+    return end + (end - start) / MAX_TIME_SHARE

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from repdyn.metrics import metric_info
 from repdyn.store.schema import Row, too_few_distinct
-from repdyn.tables.numbers import BELOW_ONE, is_dimension
 from repdyn.tracking.options import OnFailure
+from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.extras import MissingPackageError
 from repdyn.utils.notices import print_above_bars, warn
-from repdyn.utils.random_state import isolated_rng
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Notices:
     failures: dict[int, str] = field(default_factory=dict)
     """Why the others were not, by step."""
     _logged: set[str] = field(default_factory=set)
-    _weights_since: tuple[str, int] | None = None
+    _weights_since: tuple[str | None, int] = (None, 0)
     """The weights of the last measurement, and the first step at which they were measured."""
 
     @contextmanager
@@ -103,40 +103,33 @@ class Notices:
             weights: their fingerprint; None where it is not known.
             comparing: metrics that compare with an earlier checkpoint, which the first step lacks.
         """
-        from repdyn.tables.designs import own_window_warning  # with pandas, which no import of a tracker waits for
-
         step = rows[0].step
         for row in rows:
-            expected = row.reason is None or row.metric in comparing or _is_of_few_embeddings(row)
-            if not expected:
-                text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {row.reason}"
-                self.once(f"undefined {row.metric}", f"step {step}: {text}")
-        if text := own_window_warning(rows):
-            self.once("own windows", f"step {step}: {text}")
-        if row := next((row for row in rows if row.value < 1 and is_dimension(row.metric)), None):
-            self.once("below one", f"step {step}: {row.metric} of layer {row.layer} is {row.value:.2f}: {BELOW_ONE}")
-        self._unchanged_weights(weights, step)
+            if row.reason is not None and row.metric not in comparing:
+                few = too_few_distinct(row.on_distinct, row.n_unique, row.n_vectors, row.near_duplicate_share)
+                if row.layer or row.reason != few:  # a small vocabulary leaves few distinct vectors in layer 0
+                    text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {row.reason}"
+                    self.once(f"undefined {row.metric}", f"step {step}: {text}")
+            elif row.value < 1 and metric_info(row.metric).unit == "dimension" and "below one" not in self._logged:
+                from repdyn.tables.numbers import BELOW_ONE
 
-    def _unchanged_weights(self, weights: str | None, step: int) -> None:
-        """Warn of a model that optimizer steps have not changed.
+                text = f"{row.metric} of layer {row.layer} is {row.value:.2f}: {BELOW_ONE}"
+                self.once("below one", f"step {step}: {text}")
+        if any(row.own_window_excluded is False for row in rows):
+            from repdyn.tables.designs import own_window_warning  # with pandas, which no import of a tracker waits for
 
-        A single one may not: a warm-up begins with a learning rate of 0, and a gradient scaler skips steps.
-        """
-        if weights is None or self._weights_since is None or self._weights_since[0] != weights:
-            self._weights_since = None if weights is None else (weights, step)
-            return
-        since = self._weights_since[1]
-        if step > since + 1:
+            if text := own_window_warning(rows):
+                self.once("own windows", f"step {step}: {text}")
+        before, since = self._weights_since
+        if weights is None or weights != before:
+            self._weights_since = weights, step
+        elif step > since + 1:
+            # a single step may not change them: a warm-up begins at a learning rate of 0, a gradient scaler skips steps
             self.once(
                 "unchanged weights",
                 f"step {step}: the weights are those of step {since}; is the model that the tracker was given the one "
                 "that the optimizer trains, and does each call of step() follow a step of the optimizer?",
             )
-
-
-def _is_of_few_embeddings(row: Row) -> bool:
-    """Return whether a value is missing because a small vocabulary leaves few distinct vectors in layer 0."""
-    return row.layer == 0 and row.reason == too_few_distinct(row.on_distinct, row.n_unique, row.n_vectors)
 
 
 def describe(error: Exception) -> str:
@@ -153,19 +146,15 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def watching_signals() -> Iterator[Callable[[], None]]:
-    """Yield a function that raises :class:`Interrupted` once SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 has arrived.
+def watching_signals() -> Iterator[list[int]]:
+    """Yield a list that gets the numbers of SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 as they arrive.
 
-    The measurement is then abandoned, so that the training can save before its process is killed. The program's own
+    A measurement is then abandoned, so that the training can save before its process is killed. The program's own
     handlers are called at once, as without the watch; signals without a handler in Python keep their effect. An
     exception of a handler is raised on leaving: a measurement takes exceptions for failures of its own.
     """
     arrived: list[int] = []
     raised: list[Exception] = []
-
-    def check() -> None:
-        if arrived:
-            raise Interrupted(f"{signal.Signals(arrived[0]).name} arrived")
 
     def watch(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
         def note(number: int, frame: FrameType | None) -> None:
@@ -185,7 +174,7 @@ def watching_signals() -> Iterator[Callable[[], None]]:
                 replaced[number] = handler, watch(handler)
                 signal.signal(number, replaced[number][1])
     try:
-        yield check
+        yield arrived
     finally:
         for number, (handler, note) in replaced.items():
             if signal.getsignal(number) is note:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from repdyn.alerts import Rule, resolve_rules
 from repdyn.alerts.rules import DEFAULT
 from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
-from repdyn.publish.keys import LogLayers, validate_log_layers
+from repdyn.publish.loggers import LogLayers, validate_log_layers
 
 OnFailure: TypeAlias = Literal["warn", "raise"]
 WhichRanks: TypeAlias = Literal["zero", "all"]

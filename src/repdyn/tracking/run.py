@@ -5,45 +5,69 @@ Adapters, such as the callback for Lightning, decide when; this module does the 
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from repdyn.capture.capture import expect, try_model
 from repdyn.capture.prepared_model import prepare
-from repdyn.capture.wrappers import class_name, is_sharded
-from repdyn.measurement.measure import measure_with
-from repdyn.measurement.memory import working_bytes
+from repdyn.capture.wrappers import class_name, is_dtensor, is_sharded
+from repdyn.measurement.measure import measure_with, working_bytes
 from repdyn.metrics import resolve
 from repdyn.probe import Probe
-from repdyn.publish.keys import monitored_values
+from repdyn.publish.loggers import logged_values, monitored_values
 from repdyn.store import MeasurementKey, Store
+from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
-from repdyn.store.scalars import LOSS
-from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
-from repdyn.store.state_cache import STATES_FOLDER, StateCache
-from repdyn.tracking.cost import Cost, ExpectedCost, Work, progress_of
-from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, Alerts, Loggers, Writer
-from repdyn.tracking.moment import Moment, Weights, fingerprint, scalar_rows, weights_of
+from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.state_cache import StateCache
+from repdyn.tracking.cost import Cost, ExpectedCost, LongMeasurement, Work
+from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, Alerts, Loggers, Views, Writer
 from repdyn.tracking.notices import Interrupted, Notices, describe, watching_signals
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
-from repdyn.tracking.views import Views
 from repdyn.utils.attempts import attempts
+from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.distributed import ALONE, Ranks
-from repdyn.utils.random_state import isolated_rng
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
+Scalar: TypeAlias = float | Tensor | None
+"""A number, on any device; None where it is not known."""
+Weights: TypeAlias = Mapping[str, Tensor]
+"""Parameters and buffers by their names in the module that is measured."""
+
 AVERAGED = "averaged"
 """Kind of the weights, and what the name of their run and their names in the loggers say."""
+_PER_TENSOR = 64
+_TITLES = {LOSS: "loss", VALIDATION_LOSS: "validation loss", LEARNING_RATE: "learning rate"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Describes a training after a step."""
+
+    step: int
+    """Optimizer steps taken, as the loggers of the training count them."""
+    trainer_step: int | None = None
+    """The trainer's own count, by which checkpoints are named, if it has one."""
+    tokens_seen: int | None = None
+    """Training tokens consumed, if known."""
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    """Values that are stored with the measurement, by their names in :mod:`repdyn.store.schema`."""
+    weights: Weights | None = None
+    """What is measured in place of the model's own weights; None for these."""
+    averaged: Weights | None = None
+    """Averaged weights of the same model, which are measured as well."""
 
 
 @dataclass(frozen=True)
@@ -177,11 +201,11 @@ class TrackedRun:
         """
         if self._ranks is None:
             return
-        ranks, step, rows = self._ranks, moment.step, []
-        with self.cost.counted() as work, watching_signals() as check_signals, self.notices.errors(step):
-            rows = self._measured(model, moment, root_module, known, work, check_signals)
+        step, rows = moment.step, []
+        with self.cost.counted() as work, watching_signals() as arrived, self.notices.errors(step):
+            rows = self._measured(model, moment, root_module, known, work, arrived)
             if rows is not None:
-                self.should_stop |= ranks.on_rank_zero(partial(self._deliver, step, rows, check_signals))
+                self.should_stop |= self._ranks.on_rank_zero(partial(self._deliver, step, rows, arrived))
         if moment.averaged is not None:
             self._measure_averaged(model, moment, moment.averaged, root_module, rows or ())
 
@@ -192,7 +216,7 @@ class TrackedRun:
         root_module: nn.Module | None,
         known: Sequence[Row],
         work: Work,
-        check_signals: Callable[[], None],
+        arrived: list[int],
     ) -> list[Row] | None:
         """Return the rows of a step, on the first of the ranks; None where the measurement was abandoned."""
         ranks, options, step = self._ranks or ALONE, self.options, moment.step
@@ -208,17 +232,21 @@ class TrackedRun:
             rank=dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None,
         )
         try:
-            ranks.require_same("the optimizer step", step)
             with ranks.sync_errors():
                 checkpoint = replace(checkpoint, weights=fingerprint(model, moment.weights))
-                if (error := self._trial_error) is not None:
-                    self._trial_error = None
+                error, self._trial_error = self._trial_error, None
+                if error is not None:
                     raise error
-            if ranks.size > 1 and not is_sharded(model):
-                ranks.require_same("the weights of the model", fingerprint(model, moment.weights, with_buffers=True))
-            if ranks.on_rank_zero(partial(self._find, key, checkpoint.weights, known)):
-                self.notices.n_measured += 1
-                return self._found if ranks.is_rank_zero else []
+            if ranks.size > 1:
+                ranks.require_same("the optimizer step", step)
+                if not is_sharded(model):
+                    same = fingerprint(model, moment.weights, with_buffers=True)
+                    ranks.require_same("the weights of the model", same)
+            if known or self._has_relatives:
+                found = ranks.on_rank_zero(partial(self._find, key, checkpoint.weights, known))
+                if found:
+                    self.notices.n_measured += 1
+                    return self._found if ranks.is_rank_zero else []
             work.is_attempt = True
             others = {} if moment.weights is None else {"parameters": moment.weights}
             profile = measure_with(
@@ -227,7 +255,7 @@ class TrackedRun:
                 options,
                 checkpoint=checkpoint,
                 on_error="raise" if options.on_error == "raise" else "record",
-                progress=progress_of(step, check_signals, ranks),
+                progress=LongMeasurement(step, arrived, ranks),
                 root_module=root_module,
                 ranks=ranks,
                 state_cache=self._state_cache,
@@ -255,7 +283,7 @@ class TrackedRun:
         on_error = partial(self.notices.error, step=step)
         return [*profile.rows, *profile.scalars, *scalar_rows(profile.checkpoint, key.probe, moment.scalars, on_error)]
 
-    def _deliver(self, step: int, rows: list[Row], check_signals: Callable[[], None]) -> bool:
+    def _deliver(self, step: int, rows: list[Row], arrived: list[int]) -> bool:
         """Store the rows of a step, then log and draw them; return whether an alert requests to stop.
 
         Raises:
@@ -263,20 +291,30 @@ class TrackedRun:
         """
         self.latest = rows
         self._writer.add(self._key(step), rows)
-        lines: list[str] = []
         stops = False
         with attempts() as attempt:
             with attempt():
-                self._flush()
+                self._log(self._writer.flush())
                 if self._state_cache is not None:
                     self._state_cache.delete_before(step)
             with attempt():
                 lines, stops = self._alerts.check(rows)
-                self._log_alerts(lines, step)
+                if lines:
+                    self._loggers.each(lambda target: target.log_alerts(lines, step))
             with attempt(), self.notices.errors(step, "drawing"):
-                if self._views is not None and not _has_arrived(check_signals):
+                if self._views is not None and not arrived:
                     self._views.refresh()
         return stops
+
+    def _log(self, written: Iterable[Sequence[Row]]) -> None:
+        """Log the rows of each step as it is written."""
+        with attempts() as attempt, attempt():
+            for rows in written:
+                with attempt():
+                    values = logged_values(rows, self.options.log_layers)
+                    if values:
+                        named, step = {f"{self.prefix}{name}": value for name, value in values.items()}, rows[0].step
+                        self._loggers.each(lambda target, step=step, named=named: target.log_values(named, step))
 
     def add_loss(self, step: int, loss: float) -> None:
         """Store the training loss of a step that was measured before it was known."""
@@ -315,11 +353,13 @@ class TrackedRun:
                 self._loggers.wait(seconds)
             with attempt(), self.notices.errors(None, "drawing", never_raise=interrupted):
                 if self._views is not None and self._writer.call("reading", lambda store: store.steps(self.id or "")):
+                    start = time.perf_counter()
                     self._views.finish(
-                        tracking_seconds=self.cost.seconds,
-                        kernel_seconds=self.kernel_seconds,
-                        total_seconds=self.cost.total_seconds,
-                        exit_start=time.perf_counter(),
+                        lambda: {
+                            "tracking_seconds": self.cost.seconds + time.perf_counter() - start,
+                            "kernel_seconds": self.kernel_seconds,
+                            "total_seconds": self.cost.total_seconds,
+                        }
                     )
 
     def name_commands(self) -> None:
@@ -342,11 +382,27 @@ class TrackedRun:
         values = monitored_values(self.latest, f"{prefix}{self.prefix}")
         if self.averaged is not None:
             values |= monitored_values(self.averaged.latest, f"{prefix}{self.averaged.prefix}")
-        names = [metric for metric, _ in self.options.pairs()]
-        is_read = any(isinstance(each, str) and name in each for each in monitors for name in names)
-        if _n_processes() > 1 and (is_read or any(rule.stop for rule in self.options.rules)):
+        if self._decides_for_all(monitors):
             values, self.should_stop = Ranks.of_job().all_gather([values, self.should_stop])[0]
         return values, self.should_stop
+
+    def allows(self, step: int, monitors: Iterable[object] = ()) -> bool:
+        """Return whether the budget has time for a scheduled step, on all ranks alike where :meth:`shared` is called.
+
+        Ranks that measure nothing have time for everything, and would wait for the first there.
+        """
+        if self.options.max_overhead is None:
+            return True
+        allowed = self.cost.allows(step)
+        return Ranks.of_job().all_gather(allowed)[0] if self._decides_for_all(monitors) else allowed
+
+    def _decides_for_all(self, monitors: Iterable[object]) -> bool:
+        """Return whether what was measured decides about other ranks: by a rule that stops or a value that is read."""
+        if _n_processes() == 1:
+            return False
+        names = [metric for metric, _ in self.options.pairs()]
+        is_read = any(isinstance(each, str) and name in each for each in monitors for name in names)
+        return is_read or any(rule.stop for rule in self.options.rules)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs to remember, of built-in types: which run it belongs to, and where that is."""
@@ -403,12 +459,11 @@ class TrackedRun:
         self._found: list[Row] = []
         if known and weights == known[0].weights:
             self._found = [replace(row, run=self.name, weights_kind=self.weights_kind) for row in known]
-        if self.store is None or self._found or not self._has_relatives:
-            return bool(self._found)
-        try:
-            self._found = self._writer.call("reading", lambda store: store.find_measurement(key, weights)) or []
-        except OSError as error:
-            self.notices.error(error, key.step)
+        elif self.store is not None and self._has_relatives:
+            try:
+                self._found = self._writer.call("reading", lambda store: store.find_measurement(key, weights)) or []
+            except OSError as error:
+                self.notices.error(error, key.step)
         return bool(self._found)
 
     def _try(self, model: nn.Module, root_module: nn.Module | None, ranks: Ranks) -> ExpectedCost | None:
@@ -474,30 +529,15 @@ class TrackedRun:
         of_step = {name: getattr(rows[0], name) for name in Checkpoint.__dataclass_fields__}
         rows = [*rows, scalar_row(Checkpoint(**of_step), LOSS, loss, probe=key.probe)]
         self._writer.add(key, rows)
-        lines, stops = self._alerts.check(rows)
-        self._writer.flush()  # the loggers have the loss from the training itself
-        self._log_alerts(lines, step)
-        self._writer.raise_failure()
-        return stops
-
-    def _flush(self) -> None:
-        self._log(self._writer.flush())
-        self._writer.raise_failure()
-
-    def _log(self, written: Iterable[list[Row]]) -> None:
-        from repdyn.publish.loggers import log_rows
-
-        options = {"prefix": self.prefix, "log_layers": self.options.log_layers}
         with attempts() as attempt:
-            for rows in written:
-                with attempt():
-                    self._loggers.each(lambda logger, rows=rows: log_rows(rows, [logger], rows[0].step, **options))
-
-    def _log_alerts(self, lines: Sequence[str], step: int) -> None:
-        if lines:
-            from repdyn.publish.loggers import log_alerts
-
-            self._loggers.each(lambda logger: log_alerts(lines, [logger], step))
+            with attempt():
+                for _ in self._writer.flush():  # the loggers have the loss from the training itself
+                    pass
+            with attempt():
+                lines, stops = self._alerts.check(rows)
+                if lines:
+                    self._loggers.each(lambda target: target.log_alerts(lines, step))
+        return stops
 
 
 def measuring_ranks(model: nn.Module, which: WhichRanks) -> Ranks | None:
@@ -516,9 +556,120 @@ def _n_processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def _has_arrived(check_signals: Callable[[], None]) -> bool:
+def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffers: bool = False) -> str:
+    """Return 16 hexadecimal digits of up to 64 evenly spread values of each weight (of this rank's shard).
+
+    It differs between any two steps of a training, unless every change missed the sample. Weights that do not expose
+    their values, such as some quantised or not yet loaded ones, are left out.
+
+    Args:
+        model: whose weights they are.
+        weights: those in place of its own, by name.
+        with_buffers: include buffers, such as the statistics of a batch normalisation.
+    """
+    digest = hashlib.sha256()
+    for name, own in [*model.named_parameters(), *(model.named_buffers() if with_buffers else ())]:
+        digest.update(name.encode())
+        weight = weights[name] if weights and name in weights else own
+        digest.update(_sample(weight.detach()).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _sample(weight: Tensor) -> Tensor:
+    local = weight.to_local() if is_dtensor(weight) else weight
+    if local.device.type == "meta":
+        return torch.empty(0)
     try:
-        check_signals()
-    except Interrupted:
-        return True
-    return False
+        return local.flatten()[:: max(1, local.numel() // _PER_TENSOR)][:_PER_TENSOR].double().cpu()
+    except (NotImplementedError, RuntimeError):
+        return torch.empty(0)
+
+
+def scalar_rows(
+    checkpoint: Checkpoint, probe: str, scalars: Mapping[str, Scalar], on_error: Callable[[Exception], None]
+) -> list[Row]:
+    """Return a row for each scalar that is known.
+
+    Args:
+        checkpoint: the one that is measured.
+        probe: hash of the probe.
+        scalars: values of the training by their names in :mod:`repdyn.store.schema`.
+        on_error: called with the error of a scalar that is not one number; it gets no row.
+    """
+    rows = []
+    for name, value in scalars.items():
+        if value is None:
+            continue
+        try:
+            # a loss that still has its graph is converted with a warning unless it is detached
+            number = float(value.detach() if isinstance(value, Tensor) else value)
+            rows.append(scalar_row(checkpoint, name, number, probe=probe))
+        except (RuntimeError, TypeError, ValueError) as error:
+            on_error(ValueError(f"expected the {_TITLES[name]} as one number, got {type(value).__name__}: {error}"))
+    return rows
+
+
+def learning_rate_of(optimizer: Any) -> Scalar:
+    """Return the learning rate of an optimizer's first parameter group; None where it has none."""
+    groups = getattr(optimizer, "param_groups", None)
+    return groups[0].get("lr") if groups else None
+
+
+def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | Tensor | None:
+    """Return the tokens seen so far, one more batch included; None from the first batch whose tokens are unknown.
+
+    The sum stays a tensor until it is read: reading would wait for the device at every batch.
+    """
+    if seen is None or not isinstance(batch, Mapping):
+        return None
+    ids, mask = batch.get("input_ids"), batch.get("attention_mask")
+    # a mask of more dimensions says which positions see which
+    if isinstance(mask, Tensor) and mask.ndim == 2 and (not isinstance(ids, Tensor) or ids.shape == mask.shape):
+        # counted, not added up: masks come in floating types whose sums stop at 2**24, or at 256
+        return seen + (mask != 0).sum() * world_size
+    if isinstance(ids, Tensor):
+        return seen + ids.numel() * world_size
+    return None
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a module by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def averages_of(model: nn.Module, holders: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """Yield the averages of a model that modules hold (``torch.optim.swa_utils.AveragedModel``), once they have any."""
+    for holder in holders:
+        for module in holder.modules():
+            if isinstance(module, AveragedModel) and int(module.n_averaged) and type(module.module) is type(model):
+                yield module.module
+
+
+def by_schedule_free(model: nn.Module, optimizers: Iterable[Any]) -> tuple[Weights | None, Weights | None]:
+    """Return the trained and the averaged weights under a schedule-free optimizer; None for the model's own.
+
+    The model holds y while it trains and the average x after ``optimizer.eval()``; the optimizer keeps z, of which
+    y = beta x + (1 - beta) z. Its own switch between them would write into the model.
+
+    Source: Defazio et al. (2024), The Road Less Scheduled, equations 7 to 9.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    trained: dict[str, Tensor] = {}
+    averaged: dict[str, Tensor] = {}
+    is_training = True
+    for optimizer in optimizers:
+        for group in getattr(optimizer, "param_groups", ()):
+            if "train_mode" not in group:
+                continue
+            is_training = group["train_mode"]
+            beta = group["betas"][0] if "betas" in group else group["momentum"]
+            for parameter in group["params"]:
+                name, state = names.get(id(parameter)), optimizer.state.get(parameter, {})
+                if name is None or "z" not in state or not beta:
+                    continue
+                now, z = parameter.detach(), state["z"].to(parameter.dtype)
+                averaged[name] = now.lerp(z, 1 - 1 / beta) if is_training else now
+                trained[name] = now if is_training else now.lerp(z, 1 - beta)
+    if not averaged:
+        return None, None
+    return (None, averaged) if is_training else (trained, averaged)

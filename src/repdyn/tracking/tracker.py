@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
-from repdyn.measurement.type_checks import check_model, check_probe
+from repdyn.measurement.measure import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
-from repdyn.tracking.moment import Moment, Scalar, weights_of
+from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Origin, TrackedRun
+from repdyn.tracking.run import Moment, Origin, Scalar, TrackedRun, weights_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.addresses import is_url
 from repdyn.utils.notices import warn
@@ -126,7 +125,11 @@ class Tracker:
 
     @property
     def should_stop(self) -> bool:
-        """Return whether an alert whose rule has ``stop=True`` was raised, in a process that measures."""
+        """Return whether an alert whose rule has ``stop=True`` was raised.
+
+        On several ranks with a whole model each, the first alone knows: let it tell the others at each step, by
+        ``stop = [tracker.should_stop]; torch.distributed.broadcast_object_list(stop)``, so that all stop at the same.
+        """
         return self._tracked.should_stop
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Settings of torch and numpy that a caller made: they neither matter to a measurement nor change."""
+"""What is the caller's and neither matters to a measurement nor changes: settings of torch and numpy, generators."""
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -106,3 +107,19 @@ def _without_anomaly_detection() -> Iterator[None]:
         return
     with torch.autograd.set_detect_anomaly(False):
         yield
+
+
+@contextmanager
+def isolated_rng() -> Iterator[None]:
+    """Restore the global generators of Python, NumPy and PyTorch on leaving: on the CPU and, once in use, on CUDA."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    # asking for the state of CUDA would initialize it, on every device of the machine
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)

@@ -85,6 +85,8 @@ class Ranks:
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
         """Call ``function()`` on the first rank and return its JSON-serializable value, or raise its error, on all."""
+        if self._group is None:
+            return function()
         value = None
         with self.sync_errors():
             if self.is_rank_zero:

@@ -14,6 +14,7 @@ from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, 
 from repdyn import Probe, Tracker, open_store
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
 from repdyn.metrics import Metric
+from repdyn.tracking.cost import LongMeasurement
 from repdyn.tracking.notices import Interrupted, watching_signals
 
 
@@ -155,9 +156,8 @@ def test_the_hugging_face_trainer_saves_at_once(tmp_path, handled):
 def test_no_handler_is_set_where_the_program_has_none():
     before = signal.getsignal(signal.SIGTERM)
     assert before is signal.SIG_DFL
-    with watching_signals() as check:
+    with watching_signals():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        check()
 
 
 def test_a_handler_that_the_program_sets_meanwhile_stays(handled):
@@ -185,13 +185,14 @@ def test_other_threads_leave_handlers_alone(handled):
     assert seen == [before]
 
 
-def test_the_check_raises_from_the_signal_on(handled):
+def test_progress_raises_from_the_signal_on(handled):
     handled(lambda *_: None)
-    with watching_signals() as check:
-        check()
+    with watching_signals() as arrived:
+        progress = LongMeasurement(7, arrived)
+        progress("kernels", 0.5)
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Interrupted, match="SIGTERM arrived"):
-            check()
+            progress("kernels", 0.5)
 
 
 def test_a_measurement_of_many_metrics_is_broken_off_at_the_next_batch(tmp_path, small_probe, handled):

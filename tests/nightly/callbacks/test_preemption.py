@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from small import HandWritten
 
 from repdyn import Tracker, open_store
-from repdyn.tracking.views import Views
+from repdyn.tracking.delivery import Views
 
 
 @pytest.fixture

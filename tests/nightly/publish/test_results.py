@@ -131,7 +131,7 @@ def test_runs_that_do_not_compare_have_a_table_and_no_pictures(published, filled
 def test_each_stack_of_a_model_is_shown_for_itself_and_beside_the_other(two_stacks, filled, tmp_path, capsys):
     store = filled(tmp_path / "store", two_stacks("quick/1", steps=(0, 8)))
     logger = board(tmp_path)
-    written = show_run(store, "quick/1", loggers=[logger], tracking_seconds=8.1)
+    written = show_run(store, "quick/1", loggers=[logger], spent=lambda: {"tracking_seconds": 8.1})
     assert folders(written, store) == ["figures/comparison", "figures/decoder", "figures/encoder"]
     names = {path.stem for path in written if path.parent.name == "encoder"}
     assert set(NAMES) < names == {path.stem for path in written if path.parent.name == "decoder"}

@@ -34,7 +34,7 @@ from repdyn.capture.states import Buffers
 from repdyn.metrics import Metric
 from repdyn.store.schema import Checkpoint
 from repdyn.store.state_cache import StateCache
-from repdyn.tracking.moment import Moment
+from repdyn.tracking.run import Moment
 
 PROBE = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
 # 24 sequences of 12: with so many tokens in a forward pass there are 24, 5, 1 of them for two ranks

@@ -7,7 +7,7 @@ from small import HandWritten
 from torch import nn
 
 from repdyn import Tracker
-from repdyn.tracking.moment import fingerprint
+from repdyn.tracking.run import fingerprint
 
 
 class Opaque(torch.Tensor):

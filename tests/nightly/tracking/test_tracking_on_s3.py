@@ -16,7 +16,7 @@ from s3_server import S3Server
 
 from repdyn import Probe, Tracker, open_store
 from repdyn.store import remote
-from repdyn.tracking import views
+from repdyn.tracking import delivery
 
 FAULTS = [
     ("status", {"status": 400, "code": "ExpiredToken"}),
@@ -109,7 +109,7 @@ print("done", tracker.store.drain(60))
 def test_killed_at_any_moment_it_ends_as_an_undisturbed_one(
     bucket, s3_environment, small_probe: Probe, without_figures, elsewhere, tmp_path: Path, monkeypatch
 ):
-    monkeypatch.setattr(views, "UPLOAD_SECONDS", 20.0)
+    monkeypatch.setattr(delivery, "UPLOAD_SECONDS", 20.0)
     loop = Loop()
     run(loop, Tracker(loop.model, small_probe, schedule=1, store=tmp_path / "mine", on_error="raise"), 8)
     small_probe.save(tmp_path / "probe.safetensors")

@@ -1,6 +1,6 @@
 """What runs beside a training leaves its random numbers as they are."""
 
-from repdyn.utils.random_state import isolated_rng
+from repdyn.utils.caller_state import isolated_rng
 
 
 def test_cuda_is_restored_once_it_is_in_use_and_never_initialized(monkeypatch):

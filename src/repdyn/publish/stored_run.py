@@ -1,8 +1,9 @@
-"""The configuration, the status and the heatmaps of a run, for the loggers."""
+"""A stored run in the loggers: its configuration and status, heatmaps and report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -10,12 +11,18 @@ import pandas as pd
 from repdyn.alerts import find_alerts, stored_rules
 from repdyn.diagnosis import insights
 from repdyn.metrics.names import file_stem
-from repdyn.publish.loggers import log_figures
-from repdyn.publish.targets import rank_zero_only, target_of
+from repdyn.publish.loggers import Target, each_target, named_figures
 from repdyn.store import Store
 from repdyn.tables.designs import sampling
 from repdyn.tables.families import has_own_figures
-from repdyn.tables.frames import by_stack, causality, measurements, metrics_of, subsets_of, tokens_by_step
+from repdyn.tables.frames import (
+    by_stack,
+    causality,
+    measurements,
+    metrics_of,
+    subsets_of,
+    tokens_by_step,
+)
 from repdyn.tables.style import KINDS
 from repdyn.tables.texts import concatenated
 from repdyn.utils.attempts import attempts
@@ -27,7 +34,6 @@ _ABOUT = "repdyn"
 """Prefix of names in the configuration and the summary of a run, which hold names of the training too."""
 
 
-@rank_zero_only
 def log_config(config: Mapping[str, Any], loggers: Iterable[Logger], prefix: str = "") -> None:
     """Add what is known of a run to its configuration in the loggers, as ``repdyn/NAME``.
 
@@ -41,14 +47,14 @@ def log_config(config: Mapping[str, Any], loggers: Iterable[Logger], prefix: str
     Raises:
         Exception: the error of the first logger that failed, once all others are done.
     """
-    named = {f"{_ABOUT}/{prefix}{name}": value for name, value in config.items()}
-    with attempts() as attempt:
-        for logger in loggers:
-            with attempt():
-                target_of(logger).log_config(named)
+    each_target(loggers, lambda target: target.log_config(named_config(config, prefix)))
 
 
-@rank_zero_only
+def named_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return values of a configuration by their names in the loggers, as of :func:`log_config`."""
+    return {f"{_ABOUT}/{prefix}{name}": value for name, value in config.items()}
+
+
 def log_status(
     store: Store, run: str, loggers: Iterable[Logger], *, probe: str | None = None, prefix: str = ""
 ) -> None:
@@ -68,39 +74,31 @@ def log_status(
         ValueError: nothing is stored of the run.
         Exception: the error of the first logger that failed, once all others are done.
     """
-    targets = [target_of(logger) for logger in loggers]
     summary: dict[str, str] = {}
-    for found in insights(store, [run], probe) if targets else ():
+    for found in insights(store, [run], probe) if (loggers := list(loggers)) else ():
         place = f"{_ABOUT}/{found.stack}/{prefix}" if found.stack else f"{_ABOUT}/{prefix}"
         summary |= {f"{place}status": found.status, f"{place}headline": found.headline}
-    with attempts() as attempt:
-        for target in targets:
-            with attempt():
-                target.log_summary(summary)
+    each_target(loggers, lambda target: target.log_summary(summary))
 
 
-@rank_zero_only
-def log_heatmaps(
-    store: Store, run: str, loggers: Iterable[Logger], *, probe: str | None = None, prefix: str = ""
-) -> None:
+def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = None, prefix: str = "") -> None:
     """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the last stored step.
 
     The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show them as one series.
-    An error in one figure or logger does not affect the others.
+    An error in one figure does not affect the others.
 
     Args:
         store: with at least one measured checkpoint of the run.
         run: its name.
-        loggers: usually ``trainer.loggers``; those that take no images are skipped.
+        target: of a logger; nothing is drawn for one that takes no images.
         probe: hash of the probe, needed if the run was measured on several.
         prefix: put before each name, to distinguish several trackers.
 
     Raises:
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
-        Exception: the error of the first figure or logger that failed, once all have been tried.
+        Exception: the error of the first figure that failed, once all have been tried.
     """
-    takers = [logger for logger in loggers if target_of(logger).takes_images]
-    if not takers:
+    if not target.takes_images:
         return
     from repdyn.figures.heatmaps import heatmap  # with Matplotlib, which a run without views does without
 
@@ -113,7 +111,7 @@ def log_heatmaps(
                 for subset in subsets_of(rows, metric):
                     with attempt():
                         figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(rows, metric, subset, alerts)
-            log_figures(figures, takers, int(rows["step"].to_numpy().max()), stack, attempt, prefix)
+            target.log_images(named_figures(figures, stack, prefix), int(rows["step"].to_numpy().max()), attempt)
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
@@ -147,3 +145,18 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
         values = rows[column].dropna().unique().tolist()
         known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
     return {name: value for name, value in known.items() if value is not None}
+
+
+def log_page(page: Path, loggers: Iterable[Logger], step: int, prefix: str = "") -> None:
+    """Log a report as the page ``report`` to W&B and MLflow; other loggers show none.
+
+    Args:
+        page: the file.
+        loggers: usually ``trainer.loggers``.
+        step: the last of the run.
+        prefix: put before the name, to distinguish several trackers.
+
+    Raises:
+        Exception: as :func:`repdyn.publish.loggers.each_target`.
+    """
+    each_target(loggers, lambda target: target.log_page(page, f"{prefix}report", step))
