@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from repdyn.explorer.lens import SentenceLens, sentence_lens
+from repdyn.explorer.lens_tables import SentenceLens, sentence_lens
 from repdyn.kernels import Undefined
 from repdyn.reading import (
     LENGTH,
