@@ -80,11 +80,7 @@ def content_hash(
 
 
 def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
-    """Return tokens (n_tokens,) and lengths (n_sequences,), both int64; see :meth:`repdyn.Probe.from_tokens`.
-
-    Raises:
-        ValueError: wrong shape or type, or padding between tokens.
-    """
+    """Return tokens (n_tokens,) and lengths (n_sequences,), both int64; see :meth:`repdyn.Probe.from_tokens`."""
     ids, mask_of_lists = _as_ids(input_ids)
     attention_mask = mask_of_lists if attention_mask is None else attention_mask
     if ids.ndim == 1 and not ids.is_floating_point() and ids.numel():
@@ -110,11 +106,7 @@ def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
 
 
 def _zeros_and_ones(mask: Tensor) -> Tensor:
-    """Return a mask as bool.
-
-    Raises:
-        ValueError: other values than 0 and 1, such as those of an additive mask, whose meaning is reversed.
-    """
+    """Return a mask as bool."""
     is_token = mask == 1
     if mask.is_complex() or not bool((is_token | (mask == 0)).all()):
         other = mask[~(is_token | (mask == 0))][0].item()
@@ -126,11 +118,7 @@ def _zeros_and_ones(mask: Tensor) -> Tensor:
 
 
 def _as_ids(input_ids: Any) -> tuple[Tensor, Tensor | None]:
-    """Return token ids as a tensor of their own, and the mask of the padding that lists of several lengths get.
-
-    Raises:
-        ValueError: they are not numbers.
-    """
+    """Return token ids as a tensor of their own, and the mask of the padding that lists of several lengths get."""
     if isinstance(input_ids, list | tuple) and len({len(row) for row in input_ids if isinstance(row, Sized)}) > 1:
         rows = [torch.as_tensor(row) for row in input_ids]
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -230,13 +218,7 @@ def topic_tensor(topics: Any) -> Tensor:
 def validate_subset_sizes(
     available: Mapping[str, int], batch_vectors: int, n_batches: int, full: Collection[str] = SUBSETS
 ) -> None:
-    """Raise ValueError unless every subset has enough tokens for its batches.
-
-    Args:
-        available: number of tokens in each subset.
-        batch_vectors, n_batches: the sampling plan.
-        full: subsets that need full batches; all others need at least 3 tokens per batch.
-    """
+    """Raise ValueError unless every subset has enough tokens for its batches."""
     if batch_vectors < MIN_BATCH_VECTORS or n_batches < 1:
         raise ValueError(
             f"expected batch_vectors >= {MIN_BATCH_VECTORS} and at least one batch, got batch_vectors={batch_vectors} "
