@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,31 +60,6 @@ def sink_mask(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> 
     is_sink = torch.from_numpy(np.isin(tokens.numpy(), special_ids))
     is_sink[torch.cumsum(lengths, 0) - lengths] = True
     return is_sink
-
-
-def padded_batches(
-    tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int, n_needed: Tensor | None = None
-) -> Iterator[ProbeBatch]:
-    """Yield batches of at most ``n_sequences`` sequences; see :meth:`repdyn.Probe.batches`."""
-    starts = torch.cumsum(lengths, 0) - lengths
-    remaining = torch.arange(len(lengths))
-    if n_needed is not None:
-        # batch sequences of similar length together, without those of which no token is needed
-        remaining = torch.argsort(n_needed, stable=True)
-        remaining = remaining[n_needed[remaining] > 0]
-    extent = lengths if n_needed is None else n_needed
-    while len(remaining):
-        count = min(n_sequences, len(remaining))
-        while count == int(extent[remaining[:count]].max()) > 1:
-            count -= 1
-        batch, remaining = remaining[:count], remaining[count:]
-        # all sequences of a batch are truncated at the same position, which adds no padding
-        columns = torch.arange(int(extent[batch].max()))
-        mask = columns < lengths[batch, None]
-        indices = (starts[batch, None] + columns)[mask]
-        input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
-        input_ids[mask] = tokens[indices]
-        yield ProbeBatch(input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), indices.numpy())
 
 
 def content_hash(
