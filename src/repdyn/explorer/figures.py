@@ -130,7 +130,7 @@ def _traces(one: SentencePaths) -> Iterator[tuple[bool, go.Scatter]]:
             title = f"<b>{_text(token)}</b>, {'first' if is_first else 'second'} sentence, layer "
             common = {
                 "opacity": 1.0 if emphasised else 0.75,
-                "hovertext": [f"{title}{layer.index}" for layer in trajectory.layers],
+                "hovertext": [f"{title}{layer}" for layer in trajectory.layers],
                 "hoverinfo": "text",
             }
             n_between = max(0, len(points) - 2)
