@@ -5,7 +5,8 @@
     python benchmarks/measurement_cost.py --device cuda        and the largest memory of a measurement there
 
 Prints ratios taken within one process, each the median over interleaved repeats with its range; absolute times are
-given for orientation only. A training step is in bf16-mixed where the hardware computes in bfloat16, else in float32.
+given for orientation only. On the CPU they are processor time, which other processes disturb less. A training step is
+in bf16-mixed where the hardware computes in bfloat16, else in float32.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from repdyn import Probe, kernels, measure
 from repdyn.capture.capture import expect
 from repdyn.capture.prepared_model import prepare
 from repdyn.data.datamodule import TextDataModule
-from repdyn.measurement.memory import working_bytes
+from repdyn.measurement.measure import working_bytes
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import LanguageModel, objective_of
 from repdyn.probe.design import BATCH_VECTORS, INDEPENDENT
@@ -105,14 +106,15 @@ def _kernels(dim: int, repeats: int, device: str) -> None:
 
 def _interleaved(work: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in work}
+    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     for repeat in range(repeats + 1):
         for name, run in work.items():
-            start = time.perf_counter()
+            start = clock()
             run()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             if repeat > 0:  # the first round warms up
-                times[name].append(time.perf_counter() - start)
+                times[name].append(clock() - start)
     return times
 
 

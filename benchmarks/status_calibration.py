@@ -30,8 +30,7 @@ from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.diagnosis import describe_run
 from repdyn.models import build_model
 from repdyn.store.frame import to_pandas
-from repdyn.store.scalars import LOSS
-from repdyn.store.schema import Checkpoint, scalar_row, to_table
+from repdyn.store.schema import LOSS, Checkpoint, scalar_row, to_table
 from repdyn.text.source import load_corpus
 
 STEPS, EVERY, WARMUP = 300, 10, 20

@@ -23,11 +23,11 @@ from repdyn.callbacks.scheduled import (
     validation_loss,
 )
 from repdyn.capture.blocks import LayerPatterns
-from repdyn.measurement.type_checks import check_probe
+from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.cost import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import (

@@ -14,7 +14,7 @@ import pandas as pd
 
 from experiments import inference
 from experiments.inference import NO_SINK, tested_statistics
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 
 ANISOTROPY, DIMENSION = "anisotropy", "two_nn"
 STATISTICS = ("bell", "growth", "late anisotropy", "rise", "fall", "late dimension")

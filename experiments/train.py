@@ -22,7 +22,7 @@ from experiments.materials import Materials
 from experiments.plan import Plan, Run
 from repdyn.callbacks import RepresentationDynamics
 from repdyn.models import LanguageModel
-from repdyn.store.scalars import LOSS
+from repdyn.store.schema import LOSS
 from repdyn.utils.files import write_atomically
 from repdyn.utils.notices import silence_notices
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.effects import COLUMNS
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 
 STEPS = (0, 16, 64, 256, 512, 1000, 1250, 1500, 1750, 2000)
 BLOCKS = range(1, 7)

@@ -23,7 +23,7 @@ from scipy import stats
 from scipy.stats import t as student_t
 from synthetic_runs import make_published, make_row, make_scalar, to_frame
 
-from repdyn.store.scalars import EMBEDDING_NORM
+from repdyn.store.schema import EMBEDDING_NORM
 from repdyn.tables import effects
 from repdyn.tables.activation_fits import MIN_STEPS, activation_fits, fit_activations
 from repdyn.tables.continuity import (

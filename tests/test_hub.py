@@ -266,7 +266,6 @@ WEIGHT = "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
         (lambda folder: rewritten(folder, WEIGHT, lambda value: value * float("nan")), "not finite"),
         (lambda folder: configured(folder, intermediate_size=24), "does not load|shape"),
         (lambda folder: configured(folder, num_hidden_layers=1), "cut off"),
-        (lambda folder: configured(folder, num_hidden_layers=10**6), "layers"),
         (lambda folder: configured(folder, model_type="perceptron9000"), "does not load"),
         (
             lambda folder: configured(folder, model_type="mine", auto_map={"AutoConfig": "a.C", "AutoModel": "a.M"}),
@@ -275,7 +274,7 @@ WEIGHT = "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"short"), "does not load"),
     ],
-    ids=["missing", "nan", "shape", "fewer layers", "many layers", "unknown", "own code", "adapter", "cut"],
+    ids=["missing", "nan", "shape", "fewer layers", "unknown", "own code", "adapter", "cut"],
 )
 def test_a_model_is_whole_or_refused(family, spoil, reason):
     spoil(family[8])
@@ -297,7 +296,7 @@ def test_pickled_weights_give_the_same_model_and_run_no_code(family, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "_orig_mod.module."])
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "_orig_mod.module.", "network."])
 def test_names_of_a_compiled_or_wrapped_model_are_those_of_the_model(family, prefix):
     """Otherwise every weight counts as absent, and a saved training cannot be measured."""
     expected = load_model(family[8], Loading()).state_dict()

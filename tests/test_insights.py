@@ -11,7 +11,7 @@ from synthetic_runs import make_failures, make_row, make_rows, make_scalar, to_f
 
 from repdyn.alerts import find_alerts
 from repdyn.diagnosis import RunInsights, describe_run
-from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM, PROBE_LOSS
+from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, PROBE_LOSS
 
 STEPS = tuple(range(0, 240, 10))
 

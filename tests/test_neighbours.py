@@ -128,3 +128,12 @@ def test_float64_points_of_any_unit(power):
     torch.testing.assert_close(
         nearest_distances(points * 2.0**power) / 2.0**power, nearest_distances(points), rtol=1e-12, atol=0
     )
+
+
+@pytest.mark.parametrize("spread", [1e-2, 1e-3, 1e-4])
+def test_scores_of_points_far_from_the_centre_have_a_margin(spread):
+    """Without it, candidates would be dropped whose scores are off by more than their distances differ."""
+    x = torch.randn(400, 16, generator=torch.Generator().manual_seed(0)) * spread
+    x[:200, 0] += 1
+    x[200:, 0] -= 1
+    np.testing.assert_allclose(nearest_distances(x), naive_nearest(x), rtol=1e-10)

@@ -263,3 +263,21 @@ def test_tokenizing_leaves_no_thread_pool_and_the_setting_of_the_user(setting, t
     Probe.from_texts(["a b c d e"] * 9, tokenizer, sequence_length=6, max_vectors=20)
     assert set(seen) == {"false"}
     assert os.environ.get(name) == setting
+
+
+@pytest.mark.parametrize("state", ["meta", "inference", "float64"])
+def test_what_a_caller_has_set_changes_no_probe(state):
+    """On a default device, lengths would lie elsewhere than tokens; tensors of inference mode would not be written."""
+    tokens = random_tokens(24, 12)
+    classes = {"low": (tokens < 25).flatten().tolist()}
+    expected = Probe.from_tokens(tokens, max_vectors=96).with_classes(classes).hash
+    contexts = {"meta": lambda: torch.device("meta"), "inference": torch.inference_mode}
+    torch.set_default_dtype(torch.float64 if state == "float64" else torch.float32)
+    try:
+        with contexts.get(state, contextlib.nullcontext)():
+            probe = Probe.from_tokens(tokens.tolist(), max_vectors=96).with_classes(classes)
+            assert probe.hash == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert probe.tokens.device.type == "cpu"
+    assert not probe.tokens.is_inference()

@@ -39,7 +39,7 @@ from repdyn.recipes.evaluation import count_verdicts
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.page import write_page
 from repdyn.recipes.recipe import KINDS
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.effects import CannotBeJudgedError
 from repdyn.text.corpus import builtin_corpus
 

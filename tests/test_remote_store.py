@@ -149,8 +149,8 @@ def test_a_refusal_is_not_repeated_and_credentials_are_read_again(faulty):
     store = open_store(URL)
     faulty.faults["put_file"] = PermissionError("no access")
     store.write(KEY, [row()])
-    assert "lack the permission" in store.drain(20)
-    assert isinstance(store._uploader.error, RefusedError)
+    assert "credentials" in store.drain(20)
+    assert isinstance(store.error, RefusedError)
     faulty.faults.clear()  # renewed
     assert store.drain(20) is None
 

@@ -39,7 +39,7 @@ from repdyn.report.runs import ReportData, report_data, report_runs
 from repdyn.report.sections import correlation_with_loss
 from repdyn.report.tree import page_tree
 from repdyn.report.write import Packer, as_text
-from repdyn.store.scalars import LOSS, PROBE_LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import grid, measurements
 

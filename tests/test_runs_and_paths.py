@@ -63,7 +63,6 @@ def test_two_runs_of_one_name_are_two_and_the_first_keeps_its_name(store):
     assert store.to_pandas("a (2, 2026-11-26 02:01)")["value"].tolist() == [2.0, 2.0]
     assert set(store.to_pandas()["run"]) == set(store.runs())
     assert store.run_name(first.id) == "a"
-    assert store.has_other_runs("a")
 
 
 def test_a_resumed_run_is_one_history(store):
@@ -78,7 +77,6 @@ def test_a_resumed_run_is_one_history(store):
     pd.testing.assert_frame_equal(store.to_pandas(), frame)
     assert store.steps(second.id) == [0, 4, 8, 12, 16]  # a run in the middle, by its id
     assert store.alerts_path("a") == store.folder_of(third.id) / "alerts.yaml"
-    assert not store.has_other_runs("a")
 
 
 def test_a_run_that_has_just_begun_hides_nothing(store):

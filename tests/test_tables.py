@@ -18,7 +18,7 @@ from repdyn.diagnosis import insight
 from repdyn.figures import axes, convergence
 from repdyn.metrics import FAMILIES, METRICS
 from repdyn.store import Store
-from repdyn.store.scalars import (
+from repdyn.store.schema import (
     LOSS,
     PROBE_LOSS,
 )

@@ -434,51 +434,33 @@ def variables_restored(model: nn.Module) -> Iterator[None]:
     hooks = [h for module in model.modules() for name in _HOOKS for h in module.__dict__.get(name, {}).values()]
     hooks += [h for name in _GLOBAL for h in getattr(torch_module, name).values()]
     names = {getattr(each, "__module__", None) for each in (*classes, *hooks)}
-    own = [kind for kind in classes if kind.__module__.partition(".")[0] not in _FOREIGN | {"builtins"}]
-    modules = [sys.modules[name] for name in names if name in sys.modules and name.partition(".")[0] not in _FOREIGN]
-    saved = _Variables()
-    for owner in (*own, *modules):
-        saved.add_owner(owner)
+    owners: list[Any] = [kind for kind in classes if kind.__module__.partition(".")[0] not in _FOREIGN | {"builtins"}]
+    owners += [sys.modules[name] for name in names if name in sys.modules and name.partition(".")[0] not in _FOREIGN]
+    bound: list[tuple[Any, str, Any]] = []
+    contents: dict[int, tuple[Any, Any]] = {}
+
+    def save(value: Any) -> None:
+        if id(value) in contents or len(contents) > _MOST_OBJECTS:
+            return
+        if isinstance(value, _GENERATORS):
+            contents[id(value)] = value, _generator_state(value)
+        elif type(value) in _CONTAINERS:
+            contents[id(value)] = value, value.copy()
+            for part in value.values() if isinstance(value, dict) else value:
+                save(part)
+
+    for owner in owners:
+        for name, value in list(vars(owner).items()):
+            if not name.startswith("__") and (type(value) in _NUMBERS | _CONTAINERS or isinstance(value, _GENERATORS)):
+                bound.append((owner, name, value))
+                save(value)
     try:
         yield
     finally:
-        saved.restore()
-
-
-class _Variables:
-    """The values of variables and the contents of the containers that they name."""
-
-    def __init__(self) -> None:
-        self._bound: list[tuple[Any, str, Any]] = []
-        self._contents: dict[int, tuple[Any, Any]] = {}
-
-    def add_owner(self, owner: Any) -> None:
-        for name, value in list(vars(owner).items()):
-            if name.startswith("__"):
-                continue
-            if type(value) in {int, float, bool, type(None)}:
-                self._bound.append((owner, name, value))
-            elif type(value) in _CONTAINERS or isinstance(value, _GENERATORS):
-                self._bound.append((owner, name, value))
-                self._add(value)
-
-    def _add(self, value: Any) -> None:
-        if id(value) in self._contents or len(self._contents) > _MOST_OBJECTS:
-            return
-        if isinstance(value, _GENERATORS):
-            self._contents[id(value)] = value, _generator_state(value)
-        elif type(value) in _CONTAINERS:
-            self._contents[id(value)] = value, value.copy()
-            parts = value.values() if isinstance(value, dict) else value
-            if not set(map(type, parts)) <= _ATOMS:
-                for part in parts:
-                    self._add(part)
-
-    def restore(self) -> None:
-        for owner, name, value in self._bound:
+        for owner, name, value in bound:
             if vars(owner).get(name) is not value:
                 setattr(owner, name, value)
-        for value, before in self._contents.values():
+        for value, before in contents.values():
             if isinstance(value, _GENERATORS):
                 _restore_generator(value, before)
             elif len(value) != len(before) or any(a is not b for a, b in zip(_flat(value), _flat(before), strict=True)):
@@ -486,6 +468,7 @@ class _Variables:
                 (value.extend if isinstance(value, list | deque) else value.update)(before)
 
 
+_NUMBERS = {int, float, bool, type(None)}
 _CONTAINERS = {list, dict, set, deque, defaultdict, OrderedDict, Counter}
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
@@ -503,10 +486,8 @@ def _generator_state(generator: Any) -> Any:
 def _restore_generator(generator: Any, state: Any) -> None:
     if isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
     else:
-        generator.set_state(state)
+        (generator.setstate if isinstance(generator, random.Random) else generator.set_state)(state)
 
 
 @functools.cache

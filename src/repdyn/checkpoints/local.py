@@ -55,6 +55,8 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
             its step unknown.
     """
     folder = checkpoints_folder(Path(folder))
+    if folder.is_file() and (folder.parent / "config.json").exists() and folder.suffix != LIGHTNING:
+        folder = folder.parent  # of a single file of weights
     revisions = {path: revision for path in model_folders(folder) if (revision := _revision(path))}
     if not revisions and ((folder / "config.json").exists() or folder.suffix == LIGHTNING):
         revisions = {folder: _revision(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}

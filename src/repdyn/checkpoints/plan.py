@@ -58,7 +58,7 @@ class Task:
 
     def key(self, options: SweepOptions) -> MeasurementKey:
         """Return the key of the measurement in a store."""
-        from repdyn.measurement.identity import metric_set  # with torch, which plans do without
+        from repdyn.measurement.options import metric_set  # with torch, which plans do without
 
         metrics = metric_set(
             options.metrics,

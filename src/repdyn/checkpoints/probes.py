@@ -16,7 +16,7 @@ from repdyn.checkpoints.hub import Files, Hub, total_bytes
 from repdyn.checkpoints.local import LIGHTNING
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, Target
-from repdyn.checkpoints.weights import load_lightning, remote_code_errors, require_regular_files
+from repdyn.checkpoints.weights import load_lightning, remote_code_errors
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, resolve_design
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
@@ -208,7 +208,6 @@ def _local_config(path: Path, with_code: bool) -> PreTrainedConfig:
 
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
     with model_errors("its configuration does not load"), remote_code_errors(), without_reports():
-        require_regular_files(folder)
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=with_code)
 
 
@@ -300,7 +299,6 @@ def load_tokenizer(folder: Path, model: str, *, trust_remote_code: bool) -> PreT
     """
     what = f"the tokenizer of {model}"
     with model_errors(f"{what} does not load"), remote_code_errors(what), without_reports():
-        require_regular_files(folder)
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
 
 

@@ -34,15 +34,13 @@ from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.targets import location_of
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
-from repdyn.measurement.identity import layer_choice
 from repdyn.measurement.measure import Progress as OnProgress
 from repdyn.measurement.measure import measure_with, no_progress
-from repdyn.measurement.options import MeasurementOptions
+from repdyn.measurement.options import MeasurementOptions, layer_choice
 from repdyn.metrics import resolve
 from repdyn.store import Store
-from repdyn.store.keys import STATES_FOLDER, own_folder
-from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
-from repdyn.store.schema import FINISHED, Row, failure_rows, scalar_row
+from repdyn.store.files import STATES_FOLDER, own_folder
+from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, FINISHED, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tables.designs import NOT_RECORDED, own_window_warning
 from repdyn.utils.console import PrintableConsole

@@ -22,6 +22,9 @@ from repdyn.checkpoints.plan import (
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Target
 from repdyn.store import Store, open_store
+from repdyn.store.store import remove_unfinished_files
+from repdyn.utils.files import remove_abandoned_folders
+from repdyn.utils.names import shorten_list
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,7 +130,8 @@ def prepare(options: SweepOptions, models: Sequence[PublishedModel] | None = Non
     for source in sources:
         for note in selection_notes(source.selection):
             say(note)
-    selections = [source.selection for source in sources]
+    # of a hub: the files of local checkpoints are not compared
+    selections = [each.selection for each in sources if any(not target.path for target in each.selection.targets)]
     histories = list_histories(selections, hub)
     for history in histories:
         for line in fault_lines(history, audit(history)):
@@ -166,8 +170,10 @@ def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool 
         for task in every_task:
             if task.target in prepared.foreign:
                 store_foreign(task, store, options, prepared.foreign[task.target])
-        for line in _remove_leftovers(store, downloads_of(options, hub)):
-            say(line)
+        # those of running processes are locked, and remain
+        removed = [*remove_unfinished_files(store), *remove_abandoned_folders(), *downloads_of(options, hub).purge()]
+        if removed:
+            say(f"removed what killed processes left: {shorten_list([str(path) for path in removed])}")
         if listed.done:
             say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
         result = _measure(listed.waiting, store, options, hub, quiet=quiet)
@@ -188,15 +194,3 @@ def _measure(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hu
         return sweep_with_ray(tasks, store, options, hub)
     display = ProgressDisplay(len(tasks), shown=not quiet)
     return measure_tasks(tasks, store, options, downloads_of(options, hub), display)
-
-
-def _remove_leftovers(store: Store, downloads: Any) -> list[str]:
-    """Delete the temporary files and folders of killed processes; those of running ones are locked, and remain."""
-    from repdyn.store.unfinished import describe_removed, remove_unfinished_files
-    from repdyn.utils.files import remove_abandoned_folders
-
-    return [
-        *remove_unfinished_files(store),
-        *describe_removed(remove_abandoned_folders(), "temporary folder"),
-        *describe_removed(downloads.purge(), "folder of downloads", "folders of downloads"),
-    ]

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,20 +39,14 @@ _CAUSAL_HEAD = re.compile(r".*(ForCausalLM|LMHeadModel)")
 _MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
 
 _NUMBER = re.compile(r"\.(\d+)(?=\.)")
-_LAYERS = re.compile(r"(?!max_).*layers?")
 _OWN_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
 _ONLY_WITH_HF_OLMO = (
     "the checkpoint loads only with hf_olmo, a module of the package ai2-olmo, and not with transformers; its files "
     "can be audited, with repdyn audit, but not measured"
 )
 
-MAX_LAYERS = 10_000
-"""Largest number of layers that is built: a larger one is an error of the configuration, and would fill the memory."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Precisions that a model can be converted to."""
-
-_WRAPPERS = r"^(?:_orig_mod\.|module\.)+"
-"""What torch.compile and DistributedDataParallel put before the names of weights."""
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +68,6 @@ def load_model(
         CheckpointError: the files do not load or do not fit into memory, a weight is missing, or one is not finite.
     """
     with model_errors("the checkpoint does not load"):
-        require_regular_files(folder)
         _require_weights_inside(folder)
         chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
         if loading.device_map is None:
@@ -83,11 +76,10 @@ def load_model(
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
-        _require_few_layers(config)
         auto_class = _auto_class(config) if with_head else AutoModel
         model, report = _from_pretrained(auto_class, folder, config, loading, offload_folder)
-        if any(re.match(_WRAPPERS, name) for name in report["unexpected_keys"]):
-            mapping = {_WRAPPERS: ""}
+        if prefix := _prefix_of(report["unexpected_keys"], _absent(report["missing_keys"])):
+            mapping = {f"^{re.escape(prefix)}": ""}
             model, report = _from_pretrained(auto_class, folder, config, loading, offload_folder, mapping)
         if auto_class is not AutoModel and _absent(report["missing_keys"]):
             return load_model(folder, loading, offload_folder)
@@ -141,15 +133,17 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
     Raises:
         CheckpointError: the file is damaged, or holds another module.
     """
-    with model_errors(f"{path} does not load as a checkpoint of repdyn.models.LanguageModel"):
+    what = (
+        f"{path} does not load as a checkpoint of repdyn.models.LanguageModel; one of another class is measured by "
+        "repdyn.sweep([(step, load), ...]), where load() returns the module"
+    )
+    with model_errors(what):
         content = lightning_content(path)
         weights = content["current_model_state" if raw else "state_dict"]
         _require_free(sum(tensor.numel() * tensor.element_size() for tensor in weights.values()), "auto")
         # not load_from_checkpoint, with which the file chooses what is called with its hyperparameters
         parameters = content["hyper_parameters"]
         given = {name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters}
-        if (n_layers := given.get("n_layers", 0)) > MAX_LAYERS:
-            raise CheckpointError(f"it has {n_layers} layers, more than the {MAX_LAYERS} that are supported")
         with torch.device("meta"):  # sizes that do not match the weights could fill the memory
             sizes = {name: tensor.shape for name, tensor in LanguageModel(**given).state_dict().items()}
         if sizes != {name: tensor.shape for name, tensor in weights.items()}:
@@ -161,8 +155,6 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
 
 def lightning_content(path: Path) -> dict[str, Any]:
     """Read a Lightning checkpoint: tensors and plain values, no pickled code."""
-    if not path.is_file():
-        raise CheckpointError("expected a regular file, got a folder, a named pipe or a device")
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(content, dict):
         raise CheckpointError(f"expected a Lightning checkpoint, got {type(content).__name__}")
@@ -192,13 +184,6 @@ def remote_code_errors(what: str = "it") -> Iterator[None]:
         ) from error
 
 
-def require_regular_files(folder: Path) -> None:
-    """Check that the files of a folder can be read at once: a named pipe would be waited for."""
-    for path in folder.iterdir():
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise CheckpointError(f"expected regular files, but {path.name} is a named pipe or a device; remove it")
-
-
 def _require_weights_inside(folder: Path) -> None:
     """Check that the weights are in this folder: others would be loaded as if they were this checkpoint's."""
     if (folder / "adapter_config.json").exists():
@@ -226,20 +211,6 @@ def _check_no_remote_code(config: PreTrainedConfig) -> None:
             f"it requires code of another repository, {elsewhere!r:.80}; read that, then allow it with "
             "--trust-remote-code"
         )
-
-
-def _require_few_layers(config: PreTrainedConfig) -> None:
-    if (n_layers := max(_numbers_of_layers(config.to_dict()), default=0)) > MAX_LAYERS:
-        raise CheckpointError(f"its configuration has {n_layers} layers, more than the {MAX_LAYERS} that are supported")
-
-
-def _numbers_of_layers(settings: Mapping[str, Any]) -> Iterator[int]:
-    """Return how many layers the stacks of a model have, those of nested configurations included."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _numbers_of_layers(value)
-        elif isinstance(value, int) and _LAYERS.fullmatch(name):
-            yield value
 
 
 def _require_memory(paths: Iterable[Path], dtype: str) -> None:
@@ -295,6 +266,12 @@ def _require_every_block(model: PreTrainedModel, unexpected: Iterable[str]) -> N
             f"the checkpoint has blocks that its configuration lacks, {len(cut_off)} weights such as {cut_off[0]}; "
             "the model would be cut off without notice"
         )
+
+
+def _prefix_of(names: Collection[str], missing: Sequence[str]) -> str:
+    """Return what torch.compile, DistributedDataParallel or a module around the model put before all names; or ""."""
+    found = (name.removesuffix(missing[0]) for name in names if missing and name.endswith(f".{missing[0]}"))
+    return next((prefix for prefix in found if set(names).issuperset(prefix + name for name in missing)), "")
 
 
 def _absent(missing: Iterable[str]) -> list[str]:

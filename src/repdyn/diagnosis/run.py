@@ -40,7 +40,7 @@ from repdyn.diagnosis.training import (
 )
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.names import base_name
-from repdyn.store.scalars import LOSS
+from repdyn.store.schema import LOSS
 from repdyn.tables.frames import by_stack, is_finished, measurements, scalar, stack_of
 from repdyn.tables.losses import loss_of_run
 from repdyn.tables.runs import run_labels

@@ -12,7 +12,7 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.diagnosis.insight import Insight
-from repdyn.store.scalars import EMBEDDING_NORM, LOSS, PROBE_LOSS, VALIDATION_LOSS
+from repdyn.store.schema import EMBEDDING_NORM, LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.continuity import (
     MIN_JUMP,
     Jump,

@@ -12,8 +12,7 @@ import pandas as pd
 from repdyn.alerts import Alert
 from repdyn.figures.axes import layer_label, value_axis
 from repdyn.figures.charts import Axis, Cells, Line, Mark, Panel
-from repdyn.store.scalars import LOSS
-from repdyn.store.schema import FINISHED
+from repdyn.store.schema import FINISHED, LOSS
 from repdyn.tables.seeds import SeedSeries
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import LOSS_COLOUR

@@ -17,12 +17,11 @@ from repdyn.capture.blocks import LayerPatterns, unwrapped
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
-from repdyn.capture.states import CaptureKind
+from repdyn.capture.states import STATES_BYTES, CaptureKind
 from repdyn.capture.wrappers import check_no_tensor_parallelism, class_name, count_parameters, is_sharded
 from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
-from repdyn.measurement.type_checks import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.probe.design import view_of
@@ -161,7 +160,7 @@ def measure_with(
     """
     check_model(model)
     check_probe(probe)
-    pairs = resolve(options.metrics, probe)
+    pairs = options.resolved(probe)
     probe_loss, tokens_per_forward, states_bytes = options.probe_loss, options.tokens_per_forward, options.states_bytes
     if probe_loss and probe.inputs is not None:
         raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
@@ -169,10 +168,9 @@ def measure_with(
     views = {view_of(subset) for _, subset in pairs}
     subsets = {view.sampled for view in views}
     _check_sharding(model if root_module is None else root_module, ranks)
-    ranks.require_same(
-        "what is measured",
-        {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens_per_forward},
-    )
+    if ranks.size > 1:
+        what = {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens_per_forward}
+        ranks.require_same("what is measured", what)
     start = time.perf_counter()
     with ranks.sync_errors():
         prepared = prepare(
@@ -290,3 +288,51 @@ def _describe(
         attention=getattr(getattr(model, "config", None), "_attn_implementation", None),
         way=prepared.way,
     )
+
+
+def check_model(model: object) -> None:
+    """Raise TypeError unless a model is a module of torch."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"expected the model as a torch.nn.Module, got {type(model).__name__}; pass the module that is trained, "
+            "and a function that calls it in a way of its own as forward="
+        )
+
+
+def check_probe(probe: object) -> None:
+    """Raise TypeError unless a probe is one."""
+    if isinstance(probe, Probe):
+        return
+    how = "Probe.from_tokens(tokens)" if isinstance(probe, Tensor | list) else "Probe.from_texts(texts, tokenizer)"
+    raise TypeError(f"expected a repdyn.Probe, got {type(probe).__name__}; make one with {how}")
+
+
+TILES_BYTES = 96 << 20
+"""What kernels need for tiles of products and for chunks in float64, whatever the sizes of model and probe."""
+_WIDE_COPIES = 4
+"""Copies of one batch in float64 that kernels hold at once."""
+
+
+def working_bytes(
+    vectors: Sequence[Tensor], probe: Probe, metrics: str | Sequence[MetricLike], states_bytes: int = STATES_BYTES
+) -> int:
+    """Estimate an upper bound of the memory that states and metrics take on the model's device, in bytes.
+
+    Args:
+        vectors: (dim,) one vector of each layer, in the precision of its states.
+        probe, metrics, states_bytes: as for :func:`repdyn.measure`.
+    """
+    pairs = resolve(metrics, probe)
+    captures = frozenset().union(*(metric.captures for metric, _ in pairs))
+    subsets = {view_of(subset).sampled for _, subset in pairs}
+    sampled = {int(token) for subset in subsets for token in probe.tokens_of(subset)}
+    states_per_layer = 2 if "after_attention" in captures else 1
+    states = len(sampled) * states_per_layer * sum(vector.nbytes for vector in vectors)
+    widest = max(vectors, key=Tensor.numel)
+    # of the layer, and of those that it is compared with: its vectors, the distinct ones and the centred ones
+    n_clouds = states_per_layer + len(captures & {"following", "last", "previous_checkpoint"})
+    of_clouds = n_clouds * len({subset for _, subset in pairs}) * (2 * widest.itemsize + 4)
+    n_vectors = probe.n_batches * probe.batch_vectors
+    clouds = n_vectors * widest.numel() * of_clouds
+    wide = _WIDE_COPIES * probe.batch_vectors * widest.numel() * 8
+    return min(states, states_bytes) + clouds + wide + TILES_BYTES

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypedDict
 
-from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.blocks import LayerPatterns, pattern_list
 from repdyn.capture.forward import Forward
 from repdyn.capture.states import STATES_BYTES
 from repdyn.capture.token_states import TokenPositions, positions_name
-from repdyn.measurement.identity import layer_choice, metric_set
-from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
+from repdyn.metrics import DEFAULT_METRICS, Metric, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
 
 
@@ -69,9 +71,20 @@ class MeasurementOptions:
                 "its own"
             )
 
+    def resolved(self, probe: Probe | None = None) -> list[tuple[Metric, str]]:
+        """Return each metric with its token subset."""
+        key = "" if probe is None else probe.hash
+        if key not in self._resolved:
+            self._resolved[key] = resolve(self.metrics, probe)
+        return self._resolved[key]
+
+    @cached_property
+    def _resolved(self) -> dict[str, list[tuple[Metric, str]]]:
+        return {}
+
     def pairs(self, probe: Probe | None = None) -> list[tuple[str, str]]:
         """Return the name and the token subset of each metric."""
-        return [(metric.name, subset) for metric, subset in resolve(self.metrics, probe)]
+        return [(metric.name, subset) for metric, subset in self.resolved(probe)]
 
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
         """Return the hash of what is measured, as rows record it; arguments as for :func:`metric_set`."""
@@ -80,7 +93,53 @@ class MeasurementOptions:
             self.metrics, self.layers, probe, dtype, token_positions=positions, probe_loss=self.probe_loss
         )
 
-    @property
+    @cached_property
     def choice(self) -> str:
         """The choice of layers and token positions, as rows record it."""
         return layer_choice(self.layers, self.token_positions)
+
+
+def metric_set(
+    metrics: str | Sequence[MetricLike],
+    layers: LayerPatterns = None,
+    probe: Probe | None = None,
+    dtype: str = "auto",
+    *,
+    token_positions: TokenPositions | None = None,
+    probe_loss: bool = False,
+) -> str:
+    """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the layers and the positions.
+
+    Args:
+        metrics, layers, probe, token_positions, probe_loss: as for :func:`repdyn.measure`.
+        dtype: precision that the weights were converted to; "auto" for their own.
+    """
+    pairs = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(metrics, probe))
+    converted = [] if dtype == "auto" else [dtype]
+    loss = ["probe loss"] if probe_loss else []
+    identity = json.dumps([pairs, layer_choice(layers, token_positions), *converted, *loss])
+    return hashlib.sha256(identity.encode()).hexdigest()[:8]
+
+
+def layer_choice(layers: LayerPatterns, token_positions: TokenPositions | None = None) -> str:
+    """Return the choice of layers as rows record it: patterns as JSON, "" where the blocks are found automatically.
+
+    A choice of token positions is recorded with it: values at other positions do not compare.
+
+    >>> layer_choice(None), layer_choice("blocks.*"), layer_choice({"encoder": "encoder.layers.*"})
+    ('', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}')
+    >>> layer_choice("blocks.*", slice(2, None))
+    '{"layers": ["blocks.*"], "token_positions": "2:"}'
+
+    Raises:
+        ValueError: invalid patterns or positions.
+    """
+    if token_positions is not None:
+        patterns = layer_choice(layers)
+        blocks = json.loads(patterns) if patterns else None
+        return json.dumps({"layers": blocks, "token_positions": positions_name(token_positions)})
+    if layers is None:
+        return ""
+    if isinstance(layers, Mapping):
+        return json.dumps({stack: pattern_list(patterns) for stack, patterns in layers.items()}, sort_keys=True)
+    return json.dumps(pattern_list(layers))

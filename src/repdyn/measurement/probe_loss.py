@@ -24,8 +24,15 @@ from repdyn.kernels import Undefined, full_precision
 from repdyn.kernels.lens import Predictions, calibration_error, predict_targets
 from repdyn.measurement.rows import OnError, mean_and_spread
 from repdyn.probe import Probe
-from repdyn.store.scalars import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
-from repdyn.store.schema import Checkpoint, Row, scalar_row
+from repdyn.store.schema import (
+    PROBE_ACCURACY,
+    PROBE_BITS_PER_BYTE,
+    PROBE_CALIBRATION_ERROR,
+    PROBE_LOSS,
+    Checkpoint,
+    Row,
+    scalar_row,
+)
 
 MASKED_SHARE = 0.15
 """Largest fraction of the probe's tokens that are masked at once, as in the training of BERT."""

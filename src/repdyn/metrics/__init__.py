@@ -21,8 +21,7 @@ from repdyn.metrics.registry import (
 from repdyn.utils.extras import lazy_names
 
 if TYPE_CHECKING:
-    from repdyn.metrics.inputs import clouds
-    from repdyn.metrics.layer_view import CheckpointContext, LayerView
+    from repdyn.metrics.layer_view import CheckpointContext, LayerView, clouds
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -46,6 +45,6 @@ __getattr__ = lazy_names(
     {
         "CheckpointContext": "repdyn.metrics.layer_view",
         "LayerView": "repdyn.metrics.layer_view",
-        "clouds": "repdyn.metrics.inputs",
+        "clouds": "repdyn.metrics.layer_view",
     },
 )

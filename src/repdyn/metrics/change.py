@@ -15,7 +15,7 @@ _PROCRUSTES = "Ding, Denain, Steinhardt 2021, Grounding Representation Similarit
 
 _to_last = partial(
     Metric,
-    select_inputs="repdyn.metrics.inputs:with_last",
+    select_inputs="repdyn.metrics.layer_view:with_last",
     captures=frozenset({"last"}),
     family="convergence",
     shows_embeddings=True,
@@ -23,7 +23,7 @@ _to_last = partial(
 _to_next = partial(Metric, captures=frozenset({"following"}), position="between", family="evolution")
 _to_previous = partial(
     Metric,
-    select_inputs="repdyn.metrics.inputs:with_previous_checkpoint",
+    select_inputs="repdyn.metrics.layer_view:with_previous_checkpoint",
     captures=frozenset({"previous_checkpoint"}),
     family="change",
 )
@@ -41,7 +41,7 @@ METRICS = [
     Metric(
         name="alignment_gradient",
         kernel="repdyn.kernels:alignment_gradient",
-        select_inputs="repdyn.metrics.inputs:with_following_and_last",
+        select_inputs="repdyn.metrics.layer_view:with_following_and_last",
         captures=frozenset({"following", "last"}),
         meaning="what the next layer adds to the alignment",
         range=(-2.0, 2.0),
@@ -89,7 +89,7 @@ METRICS = [
     _to_next(
         name="step_length",
         kernel="repdyn.kernels:step_length",
-        select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
+        select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="mean distance of each token's vector to its own in the next layer",
         range=(0.0, inf),
         source=_ANATOMY,
@@ -100,7 +100,7 @@ METRICS = [
     _to_next(
         name="step_cosine",
         kernel="repdyn.kernels:step_cosine",
-        select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
+        select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="mean cosine of each token's vector to its own in the next layer",
         range=(-1.0, 1.0),
         source=_ANATOMY,
@@ -110,7 +110,7 @@ METRICS = [
     _to_next(
         name="linearity",
         kernel="repdyn.kernels:linearity",
-        select_inputs="repdyn.metrics.inputs:with_following",
+        select_inputs="repdyn.metrics.layer_view:with_following",
         meaning="share of the next layer's variance that a linear map of this one explains",
         range=(0.0, 1.0),
         source=_LINEARITY,
@@ -121,7 +121,7 @@ METRICS = [
     _to_next(
         name="linearity_step",
         kernel="repdyn.kernels:linearity",
-        select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
+        select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="share of what the next block adds, by variance, that a linear map of this layer explains",
         range=(0.0, 1.0),
         source=_LINEARITY,
@@ -133,7 +133,7 @@ METRICS = [
     _to_next(
         name="cka_next",
         kernel="repdyn.kernels:linear_cka",
-        select_inputs="repdyn.metrics.inputs:with_following",
+        select_inputs="repdyn.metrics.layer_view:with_following",
         meaning="similarity of the layer to the next, whatever the rotation (linear CKA)",
         range=(-1.0, 1.0),
         source=_CKA,

@@ -62,7 +62,7 @@ class Metric:
     # What is computed
     settings: Mapping[str, Any] = field(default_factory=dict)
     """All keyword-only arguments of the kernel with their values, recorded in every row."""
-    select_inputs: str | Callable[..., Any] = "repdyn.metrics.inputs:clouds"
+    select_inputs: str | Callable[..., Any] = "repdyn.metrics.layer_view:clouds"
     """Selects the kernel's positional arguments for every batch of a token subset; by default the layer's cloud.
     A function of a LayerView and the subset, or "module:function" as for ``kernel``."""
     captures: frozenset[CaptureKind] = frozenset()

@@ -13,7 +13,7 @@ _dimension = partial(Metric, range=(0.0, inf), unit="dimension", family="dimensi
 _directions = partial(Metric, range=(1.0, inf), whole_spectrum=True, unit="directions", family="spectrum")
 _of_sequences = partial(
     Metric,
-    select_inputs="repdyn.metrics.inputs:sequences_of_states",
+    select_inputs="repdyn.metrics.layer_view:sequences_of_states",
     captures=frozenset({"whole_windows"}),
     probe_requires="tokens",
     whole_sequences=True,
@@ -195,7 +195,7 @@ SIMILARITY = [
     Metric(
         name="next_token_variance",
         kernel="repdyn.kernels:class_variance",
-        select_inputs="repdyn.metrics.inputs:with_next_tokens",
+        select_inputs="repdyn.metrics.layer_view:with_next_tokens",
         probe_requires="tokens",
         meaning="variance of the vectors before one next token, relative to the distance from those before another",
         range=(0.0, inf),
@@ -255,7 +255,7 @@ SINKS = [
     Metric(
         name="sink_rate",
         kernel="repdyn.kernels:sink_rate",
-        select_inputs="repdyn.metrics.inputs:attention_of_sequences",
+        select_inputs="repdyn.metrics.layer_view:attention_of_sequences",
         captures=frozenset({"attention_weights"}),
         probe_requires="tokens",
         meaning="share of attention heads whose mean attention to the first token exceeds a threshold",

@@ -13,7 +13,7 @@ _SOURCE = "token encodings across the attention layers of RoBERTa"
 
 _of_tokens = partial(
     Metric,
-    select_inputs="repdyn.metrics.inputs:tokens_of_states",
+    select_inputs="repdyn.metrics.layer_view:tokens_of_states",
     captures=frozenset({"embeddings"}),
     probe_requires="tokens",
     source=_SOURCE,
@@ -21,7 +21,7 @@ _of_tokens = partial(
 )
 _after_attention = partial(
     Metric,
-    select_inputs="repdyn.metrics.inputs:tokens_after_attention",
+    select_inputs="repdyn.metrics.layer_view:tokens_after_attention",
     captures=frozenset({"embeddings", "after_attention"}),
     probe_requires="tokens",
     source=_SOURCE,
@@ -30,7 +30,7 @@ _after_attention = partial(
 )
 _of_lens = partial(
     Metric,
-    select_inputs="repdyn.metrics.inputs:through_output_head",
+    select_inputs="repdyn.metrics.layer_view:through_output_head",
     captures=frozenset({"last", "output_head"}),
     probe_requires="tokens",
     source=_LENS,
@@ -108,7 +108,7 @@ TOPICS = [
     _of_topics(
         name="topic_gap",
         kernel="repdyn.kernels:topic_gap",
-        select_inputs="repdyn.metrics.inputs:with_topics",
+        select_inputs="repdyn.metrics.layer_view:with_topics",
         meaning="mean cosine between vectors of different words of one topic, minus that between topics",
         range=(-2.0, 2.0),
         title="Topic gap, cosine",
@@ -118,7 +118,7 @@ TOPICS = [
     _of_topics(
         name="topic_gap_dot",
         kernel="repdyn.kernels:topic_gap_dot",
-        select_inputs="repdyn.metrics.inputs:with_topics",
+        select_inputs="repdyn.metrics.layer_view:with_topics",
         meaning="the same of inner products",
         range=(-inf, inf),
         title="Topic gap, inner product",
@@ -128,7 +128,7 @@ TOPICS = [
     _of_topics(
         name="attention_topic_gap",
         kernel="repdyn.kernels:attention_topic_gap",
-        select_inputs="repdyn.metrics.inputs:attention_with_topics",
+        select_inputs="repdyn.metrics.layer_view:attention_with_topics",
         captures=frozenset({"attention_weights"}),
         meaning="mean attention weight between positions of one topic, minus that between topics",
         range=(-1.0, 1.0),

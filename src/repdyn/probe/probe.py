@@ -44,6 +44,7 @@ from repdyn.probe.io import ProbeContent, read_probe, write_probe
 from repdyn.probe.sampling import SampledTokens
 from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import TokenWords
+from repdyn.utils.caller_state import plain_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 class LabelledTokens(SampledTokens):
     """Methods of a probe that return it with classes or topics of its tokens."""
 
+    @plain_state()
     def with_classes(self, classes: Mapping[str, Any]) -> Self:
         """Return the probe with classes added; a class of the same name is replaced.
 
@@ -79,6 +81,7 @@ class LabelledTokens(SampledTokens):
         validate_word_classes(classes)
         return self.with_classes({name: members & ~self.is_sink for name, members in words.classes(classes).items()})
 
+    @plain_state()
     def with_topics(self, topics: Any) -> Self:
         """Return the probe with topics of its tokens, which replace any it has.
 
@@ -151,6 +154,7 @@ class Probe(LabelledTokens):
         validate_subset_sizes(available, self.batch_vectors, self.n_batches, full)
 
     @classmethod
+    @plain_state()
     def from_tokens(
         cls,
         input_ids: Any,
@@ -206,6 +210,7 @@ class Probe(LabelledTokens):
         )
 
     @classmethod
+    @plain_state()
     def from_texts(
         cls,
         texts: Iterable[str],
@@ -287,6 +292,7 @@ class Probe(LabelledTokens):
         return cls.from_texts([held_out], tokenizer, name=corpus.name, **settings)
 
     @classmethod
+    @plain_state()
     def from_inputs(
         cls,
         batches: Iterable[Any],
@@ -335,6 +341,7 @@ class Probe(LabelledTokens):
         write_probe(path, content)
 
     @classmethod
+    @plain_state()
     def load(cls, path: str | Path) -> Probe:
         """Read a probe written by :meth:`save`.
 

@@ -20,7 +20,7 @@ from repdyn.publish.loggers import TOKENS_KEY, LogLayers, log_figures, log_rows,
 from repdyn.publish.stored_run import log_page, log_status, provenance
 from repdyn.report import write_report
 from repdyn.store import Store
-from repdyn.store.keys import folder_inside
+from repdyn.store.files import folder_inside
 from repdyn.store.schema import SCHEMA, Row
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import is_measured, select

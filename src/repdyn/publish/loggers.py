@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from repdyn.store.scalars import PROBE_SCALARS
-from repdyn.store.schema import Row
+from repdyn.store.schema import PROBE_SCALARS, Row
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.names import safe_file_name
 

@@ -14,7 +14,7 @@ from repdyn.alerts import Alert, find_alerts, stored_rules
 from repdyn.diagnosis import insights
 from repdyn.report.runs import rows_of_stores
 from repdyn.store import Store
-from repdyn.store.keys import folder_inside
+from repdyn.store.files import folder_inside
 from repdyn.tables.activation_fits import activation_fits
 from repdyn.tables.designs import sampling
 from repdyn.tables.frames import by_stack, measurements
@@ -271,7 +271,7 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
     A swept run has a folder of its own even if it is the only one: more models are likely to follow into its store.
     """
     rows = store.to_pandas(run, columns=["layer", "checkpoint", "probe"], categorical=True)
-    alone = not store.has_other_runs(run) and bool(rows["checkpoint"].isna().all())
+    alone = store.runs() == [run] and bool(rows["checkpoint"].isna().all())
     folder = base if alone else base / store.folder_of(run).name
     probes = rows.loc[rows["layer"].notna(), "probe"].unique()
     return folder if len(probes) < 2 else folder / safe_file_name(str(frame["probe"].iloc[0]))

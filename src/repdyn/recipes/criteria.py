@@ -27,7 +27,7 @@ from repdyn.recipes.measured import (
     require_trained,
     rho_text,
 )
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables import criteria as of_findings
 from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
 from repdyn.tables.findings import findings

@@ -23,7 +23,7 @@ from repdyn.recipes.measured import (
     require_trained,
     rho_text,
 )
-from repdyn.store.scalars import PROBE_BITS_PER_BYTE, PROBE_LOSS
+from repdyn.store.schema import PROBE_BITS_PER_BYTE, PROBE_LOSS
 from repdyn.tables.effects import CONFIDENCE, MIN_PAIRS, CannotBeJudgedError, Effect, conjunction
 
 _LEAST_MODELS = 3

@@ -14,7 +14,7 @@ import torch
 
 from repdyn.metrics.names import parsed
 from repdyn.probe import Probe
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.effects import (
     CONFIDENCE,
     MIN_PAIRS,

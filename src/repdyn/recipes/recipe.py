@@ -23,7 +23,7 @@ from repdyn.metrics import resolve
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS, SUBSETS
 from repdyn.recipes.criteria import Between, Correlation, Halfway, Peak, Phases, PublishedFinding, Trend, Valley
 from repdyn.recipes.criteria_models import Across, Control, Scaling, Stages
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.text.source import DEFAULT_TEXT
 
 _SHIPPED = Path(__file__).parent

@@ -47,8 +47,8 @@ from repdyn.report.plotly_panels import (
     stacked_rows,
 )
 from repdyn.report.runs import ReportRun
-from repdyn.store.scalars import LOSS as LOSS_NAME
-from repdyn.store.scalars import PROBE_LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LOSS as LOSS_NAME
+from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.frames import select_steps
 from repdyn.tables.losses import LOSS_TITLES
 from repdyn.tables.runs import Key, MeasuredRun

@@ -15,7 +15,7 @@ import pandas as pd
 from repdyn.alerts import RULES, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis import RunInsights, describe_run
 from repdyn.store import Store
-from repdyn.store.scalars import LOSS, PROBE_LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.designs import design_names, sampling
 from repdyn.tables.findings import JUDGED, Finding, findings
 from repdyn.tables.frames import SUBSETS, by_stack, scalar

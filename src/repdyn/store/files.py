@@ -1,15 +1,16 @@
-"""The files of a store: Parquet files with one row per value, written atomically and read together."""
+"""The files of a store: their names, which are the keys of measurements, and their rows, written atomically."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +23,131 @@ ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
 """Names of files with rows: ``step000000008-PROBE-METRICS.parquet`` of one measurement, ``rows.parquet`` of many."""
 _WITH_THREADS, _THREADS = 64, 4
 """Number of files from which on they are read by several threads, and of these."""
-_REQUIRED = [field.name for field in SCHEMA if not field.nullable]
+_REQUIRED = {field.name for field in SCHEMA if not field.nullable}
+STATES_FOLDER = "kept_states"
+"""Name of the folder of cached states within a run's folder."""
+_FAILED = "failed"
+"""Suffix of the name of a file with the rows of a failed measurement."""
+_STEP = re.compile(r"step([0-9]+)(?:-.*)?\.parquet", re.DOTALL)
+_CHECKPOINT_DIGITS = 12
+# Common file systems limit names to 255 bytes.
+_MAX_NAME_BYTES = 255
+_DIGEST_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class MeasurementKey:
+    """The key of one file of a store: a checkpoint, a probe and a set of metrics."""
+
+    run: str
+    """Id of the run."""
+    step: int
+    probe: str
+    metrics: str
+    checkpoint: str = ""
+    """Commit of a published checkpoint, since a step may be published twice; "" for a live run."""
+
+    @property
+    def failed(self) -> MeasurementKey:
+        """The key under which a failed measurement is stored."""
+        return replace(self, metrics=f"{self.metrics}-{_FAILED}")
+
+    @property
+    def filename(self) -> str:
+        """The path relative to the store: FOLDER/FILE, whatever characters the key contains.
+
+        Raises:
+            ValueError: the step is negative.
+        """
+        if self.step < 0:
+            raise ValueError(f"expected a step >= 0, got {self.step}")
+        parts = [f"step{self.step:09d}", *map(quoted, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
+        return f"{folder_name(self.run)}/{'-'.join(filter(None, parts))}.parquet"
+
+
+def folder_name(run: str) -> str:
+    """Return a folder name that is unique to a run: without separators or leading dot, and not too long."""
+    if not run:
+        raise ValueError("expected a run name, got an empty string")
+    folder = quoted(run)
+    folder = folder.replace(".", "%2E", 1) if folder.startswith(".") else folder
+    if len(folder) <= _MAX_NAME_BYTES:
+        return folder
+    # quoted names contain no plus sign, so no other run has this folder
+    digest = hashlib.sha256(run.encode()).hexdigest()[:_DIGEST_DIGITS]
+    return f"{folder[: _MAX_NAME_BYTES - 1 - _DIGEST_DIGITS]}+{digest}"
+
+
+def run_of(folder: str) -> str | None:
+    """Return the id of the run whose folder has this name; None if the id was too long to be kept whole.
+
+    >>> run_of(folder_name("lab/a")), run_of(folder_name("a" * 300))
+    ('lab/a', None)
+    """
+    run = unquote(folder)
+    return run if run and folder_name(run) == folder else None
+
+
+def quoted(name: str) -> str:
+    """Percent-encode a name for use in a file name: ASCII without separators.
+
+    Raises:
+        ValueError: the name contains surrogates, as the name of a folder that is not in UTF-8 does.
+    """
+    try:
+        return quote(name, safe=" ")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"expected a name that UTF-8 can encode, got {name!r}; choose another one") from error
+
+
+def is_failure(name: str) -> bool:
+    """Return whether the file of a name holds a failed measurement."""
+    return name.endswith(f"-{_FAILED}.parquet")
+
+
+def step_of(name: str) -> int | None:
+    """Return the step that the name of a file begins with; None for a file with rows of many steps.
+
+    >>> step_of("step000000008-3f2a-9c41.parquet"), step_of("rows.parquet")
+    (8, None)
+    """
+    found = _STEP.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def own_folder(folder: Path) -> Path:
+    """Return the folder of a run for something to be written to it.
+
+    Raises:
+        ValueError: it is a symbolic link, so that the files of another place would be changed.
+    """
+    if folder.is_symlink():
+        raise ValueError(
+            f"expected a folder for the run {unquote(folder.name)!r} in {folder.parent}, got a symbolic link, "
+            f"{folder}, through which nothing is written; replace it by a folder, or give another --store"
+        )
+    return folder
+
+
+def folder_inside(parent: Path, name: str, *, deep: bool = True) -> Path:
+    """Return the path of a folder in a store, for files that nobody named another folder for.
+
+    Args:
+        parent: the store, or the folder for its views.
+        name: of the folder, which may be missing.
+        deep: check what is in the folder too.
+
+    Raises:
+        ValueError: a symbolic link, which may come from others, leads out of ``parent``.
+    """
+    folder, inside = parent / name, parent.resolve()
+    for path in (folder, *(folder.rglob("*") if deep else ())):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise ValueError(
+                f"expected no symbolic link out of {parent}, got {path}, through which nothing is written; remove it, "
+                "or name another folder for figures and exports with -o"
+            )
+    return folder
 
 
 def copy_folder(url: str) -> Path:
@@ -69,36 +194,53 @@ def read_rows(path: Path) -> list[Row]:
     return [Row(**record) for record in read_tables([path]).cast(SCHEMA).to_pylist()]
 
 
-def read_tables(paths: Sequence[Path], columns: Sequence[str] = COLUMNS) -> pa.Table:
+def read_tables(
+    paths: Sequence[Path], columns: Sequence[str] = COLUMNS, damaged: Callable[[ValueError], None] | None = None
+) -> pa.Table:
     """Return the rows of several files as one table, with texts as dictionaries.
 
     Args:
-        paths: of the files, at least one.
+        paths: of the files.
         columns: those to read, in this order; all unless given. Nullable ones that a file lacks are null.
+        damaged: called with the error of each file that cannot be read, which is left out; otherwise it is raised.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a file cannot be read, or has other columns or types than the schema, or no rows.
     """
     wanted = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns]))
+
+    def read(path: Path) -> pa.Table | ValueError:
+        try:
+            return _read(path, wanted)
+        except ValueError as error:
+            return error
+
     if len(paths) < _WITH_THREADS:
-        tables = [_read(path, wanted) for path in paths]
+        found = [read(path) for path in paths]
     else:
         with ThreadPoolExecutor(_THREADS) as pool:
-            tables = list(pool.map(partial(_read, wanted=wanted), paths))
-    return pa.concat_tables(tables).unify_dictionaries()
+            found = list(pool.map(read, paths))
+    tables = [each for each in found if isinstance(each, pa.Table)]
+    for error in (each for each in found if isinstance(each, ValueError)):
+        if damaged is None:
+            raise error
+        damaged(error)
+    return pa.concat_tables(tables).unify_dictionaries() if tables else wanted.empty_table()
 
 
 def _read(path: Path, wanted: pa.Schema) -> pa.Table:
     try:
         if path.exists() and not path.is_file():  # a named pipe would be waited for, a folder read as a whole
             raise ValueError("it is not a file")
-        with _opened(path, [field.name for field in wanted if pa.types.is_dictionary(field.type)]) as file:
-            names = file.schema_arrow.names
-            if missing := [name for name in _REQUIRED if name not in names]:
-                raise ValueError(f"it lacks the columns {', '.join(missing)}; move it away")
-            # files are small: threads would cost more than they save
-            table = file.read([name for name in wanted.names if name in names], use_threads=False)
+        texts = [field.name for field in wanted if pa.types.is_dictionary(field.type)]
+        with _opened(path, texts) as file:
+            names = set(file.schema_arrow.names)
+            if missing := _REQUIRED - names:
+                raise ValueError(f"it lacks the columns {', '.join(sorted(missing))}; move it away")
+            # files are small: threads, and looking for every column by its name, would cost more than they save
+            chosen = None if names == set(wanted.names) else [name for name in wanted.names if name in names]
+            table = file.read(chosen, use_threads=False)
         table.validate(full=True)
         if not table.schema.equals(wanted):
             plain = [table[name] if name in names else pa.nulls(len(table)) for name in wanted.names]
@@ -106,7 +248,7 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
             table = pa.Table.from_arrays(plain, wanted.names).cast(schema).cast(wanted)
         if len(table) == 0:
             raise ValueError("it has no rows; move it away")
-        if empty := [name for name in _REQUIRED if name in wanted.names and table[name].null_count]:
+        if empty := [name for name in wanted.names if name in _REQUIRED and table[name].null_count]:
             raise ValueError(f"some rows have no {', '.join(empty)}; move it away")
     except FileNotFoundError:
         raise

@@ -16,18 +16,17 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock
+from tqdm.contrib.concurrent import thread_map
 
-from repdyn.store.files import ROW_FILE, copy_folder
-from repdyn.store.keys import MeasurementKey
+from repdyn.store.files import ROW_FILE, MeasurementKey, copy_folder
 from repdyn.store.runs import RUN_FILE, Run
 from repdyn.store.schema import Row
 from repdyn.store.store import Store
@@ -54,7 +53,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0
 """Pauses between attempts to upload while the network is down; they double."""
 COMMIT_SECONDS = 60.0
 """Shortest time between two commits, of which the Hugging Face hub accepts some hundred in an hour."""
-FILES_PER_COMMIT = 500
+_FILES_PER_COMMIT = 500
 _PARALLEL = 16
 _MAX_FAILURES = 3
 _FILES_WITH_PROGRESS_BAR = 20
@@ -63,10 +62,11 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 _WITH_FOLDERS = {"file", "local", "ftp", "sftp", "ssh", "smb"}
 # fields of a listing that change with a file's content, the strongest first
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "mtime", "LastModified", "last_modified", "created")
-_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "LocalTokenNotFoundError"}
-_EXPIRED = re.compile("expired|invalidaccesskeyid|invalid credentials|when calling the headobject", re.IGNORECASE)
-# as the storage of large files on the Hugging Face hub says it
-_XET_STATUS = re.compile(r"HTTP status client error \((40[13]) ")
+_REFUSALS = {"NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "LocalTokenNotFoundError"}
+# as the storage of large files on the Hugging Face hub, and S3 without a body, say it
+_REFUSED = re.compile(
+    r"status client error \(40[13] |\(400\) when calling the headobject|expired|invalidaccesskeyid", re.IGNORECASE
+)
 
 
 class RemoteError(OSError):
@@ -86,7 +86,12 @@ class RemoteStore(Store):
     def __init__(self, url: str) -> None:
         self.remote = RemoteFolder(url)
         super().__init__(copy_folder(url))
-        self._uploader = Uploader(self)
+        self.error: RemoteError | None = None
+        """Why the last attempt to upload failed; None after one that succeeded."""
+        self._changed = Condition()
+        self._is_due = self._is_draining = False
+        self._n_attempts = 0
+        self._thread: Thread | None = None
 
     @property
     def location(self) -> str:
@@ -98,17 +103,17 @@ class RemoteStore(Store):
 
     def begin_run(self, name: str, configuration: Mapping[str, Any] | None = None, **parent: Any) -> Run:
         run = super().begin_run(name, configuration, **parent)
-        self._uploader.wake()
+        self._wake()
         return run
 
     def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
         written = super().write(key, rows)
-        self._uploader.wake()
+        self._wake()
         return written
 
     def save_probe(self, probe: Probe) -> Path:
         saved = super().save_probe(probe)
-        self._uploader.wake()
+        self._wake()
         return saved
 
     def refresh(self) -> None:
@@ -126,10 +131,20 @@ class RemoteStore(Store):
                     del index[name]
             for name in (name for name in listed if index.get(name, [""])[0] is None and name not in waiting):
                 index[name][0] = listed[name]
+
+            def download(name: str) -> None:
+                try:
+                    self.remote.download(name, self.path / name, int(listed[name].partition(" ")[0]))
+                except FileNotFoundError:
+                    return  # deleted since it was listed
+                index[name] = [listed[name], *(_state(self.path / name) or ())]
+
             new = [name for name in sorted(listed) if name not in waiting and index.get(name, [""])[0] != listed[name]]
-            in_parallel(partial(self._download, index, listed), new, "downloading")
+            if new:
+                hidden = len(new) < _FILES_WITH_PROGRESS_BAR or None
+                thread_map(download, new, max_workers=_PARALLEL, desc="downloading", disable=hidden, leave=False)
         if waiting:
-            self._uploader.wake()
+            self._wake()
 
     def drain(self, seconds: float = UPLOAD_SECONDS) -> str | None:
         """Wait for the uploads; return why some files still wait and what uploads them, or None.
@@ -137,10 +152,22 @@ class RemoteStore(Store):
         Args:
             seconds: at most.
         """
-        left = self._uploader.drain(seconds)
+        deadline, began = time.monotonic() + seconds, self._n_attempts
+        self._is_draining = True
+        try:
+            while left := len(self.waiting()):
+                # an attempt that began before this call may have failed for a reason that is gone
+                is_refused = isinstance(self.error, RefusedError) and self._n_attempts > began + 1
+                if is_refused or (remaining := deadline - time.monotonic()) <= 0:
+                    break
+                self._wake()
+                with self._changed:
+                    self._changed.wait(min(remaining, 0.2))
+        finally:
+            self._is_draining = False
         if not left:
             return None
-        reason = self._uploader.error or f"they took more than {seconds:g} s"
+        reason = self.error or f"they took more than {seconds:g} s"
         code = f"import repdyn; repdyn.open_store({json.dumps(self.location)}).drain(600)"
         return (
             f"{left} files are not uploaded: {reason}; they are in {self.path}, and uploaded by "
@@ -157,35 +184,55 @@ class RemoteStore(Store):
                 found.append((state[0], name))
         return [name for _, name in sorted(found)]
 
-    def upload(self, names: Sequence[str]) -> None:
-        """Upload files of the copy, in as few commits as possible where there are any.
+    def _wake(self) -> None:
+        """Let the thread upload what waits now; returns at once, so that a slow network delays no training."""
+        with self._changed:
+            self._is_due = True
+            if self._thread is None:
+                self._thread = Thread(target=self._upload_forever, name="repdyn-upload", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
 
-        Raises:
-            RemoteError: not all were uploaded; these wait on.
-        """
-        at_once, errors = FILES_PER_COMMIT if self.remote.has_commits else 1, []
+    def _upload_forever(self) -> None:
+        pause, not_before = FIRST_PAUSE_SECONDS, 0.0
+        while True:
+            with self._changed:
+                # what failed is tried again; without a failure there is nothing to do until the next call
+                self._changed.wait_for(lambda: self._is_due, pause if self.error else None)
+                self._changed.wait_for(lambda: self._is_draining, max(0.0, not_before - time.monotonic()))
+                self._is_due = False
+            error: RemoteError | None = None
+            try:
+                if waiting := self.waiting():
+                    not_before = time.monotonic() + (COMMIT_SECONDS if self.remote.has_commits else 0.0)
+                    self._upload(waiting)
+            except Exception as failure:  # a full disk, say: the thread must go on
+                error = failure if isinstance(failure, RemoteError) else RemoteError(redacted(str(failure)))
+                if self.error is None:
+                    log.warning("%s; the rows are kept in %s and uploaded later", error, self.path)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if error else FIRST_PAUSE_SECONDS
+            with self._changed:
+                self.error = error
+                self._n_attempts += 1
+                self._changed.notify_all()
+
+    def _upload(self, names: Sequence[str]) -> None:
+        """Upload files of the copy, and raise the first error; a file that fails is in no other's way."""
+        at_once, errors = _FILES_PER_COMMIT if self.remote.has_commits else 1, []
         for first in range(0, len(names), at_once):
             few = names[first : first + at_once]
             states = {name: state for name in few if (state := _state(self.path / name)) is not None}
             try:
                 self.remote.upload({name: self.path / name for name in states})
             except RemoteError as error:
-                errors.append(error)  # what fails is in no other's way, unless all of it does
+                errors.append(error)
                 if isinstance(error, RefusedError) or len(errors) == _MAX_FAILURES:
                     break
             else:
-                with self._index() as index:
-                    # the version is taken from the next listing
+                with self._index() as index:  # the version is taken from the next listing
                     index.update({name: [None, *state] for name, state in states.items()})
         if errors:
             raise errors[0]
-
-    def _download(self, index: dict[str, list], listed: Mapping[str, str], name: str) -> None:
-        try:
-            self.remote.download(name, self.path / name, int(listed[name].partition(" ")[0]))
-        except FileNotFoundError:
-            return  # deleted since it was listed
-        index[name] = [listed[name], *(_state(self.path / name) or ())]
 
     def _read_index(self) -> dict[str, list]:
         try:
@@ -209,73 +256,6 @@ class RemoteStore(Store):
         return f"RemoteStore({self.location!r})"
 
 
-class Uploader:
-    """A thread that uploads what waits in a store, so that a slow network delays neither training nor measurement."""
-
-    def __init__(self, store: RemoteStore) -> None:
-        self._store = store
-        self._changed = Condition()
-        self._is_due = False
-        self._n_draining = 0
-        self._attempts = 0
-        self._thread: Thread | None = None
-        self.error: RemoteError | None = None
-        """Why the last attempt failed; None after one that succeeded."""
-
-    def wake(self) -> None:
-        """Let the thread upload what waits now; returns at once."""
-        with self._changed:
-            self._is_due = True
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="repdyn-upload", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-
-    def drain(self, seconds: float) -> int:
-        """Wait until everything is uploaded, it is refused, or the time is over; return how many files wait."""
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            self._n_draining += 1
-            began = self._attempts
-        try:
-            while waiting := len(self._store.waiting()):
-                left = deadline - time.monotonic()
-                # an attempt that began before this call may have failed for a reason that is gone
-                if left <= 0 or (self._attempts > began + 1 and isinstance(self.error, RefusedError)):
-                    return waiting
-                if not self._is_due:
-                    self.wake()
-                with self._changed:
-                    self._changed.wait(min(left, 0.2))
-            return 0
-        finally:
-            with self._changed:
-                self._n_draining -= 1
-
-    def _run(self) -> None:
-        pause, not_before = FIRST_PAUSE_SECONDS, 0.0
-        while True:
-            with self._changed:
-                # what failed is tried again; without a failure there is nothing to do until the next call
-                self._changed.wait_for(lambda: self._is_due, pause if self.error else None)
-                self._changed.wait_for(lambda: self._n_draining, max(0.0, not_before - time.monotonic()))
-                self._is_due = False
-            error: RemoteError | None = None
-            try:
-                if waiting := self._store.waiting():
-                    not_before = time.monotonic() + (COMMIT_SECONDS if self._store.remote.has_commits else 0.0)
-                    self._store.upload(waiting)
-            except Exception as failure:  # a full disk, say: the thread must go on
-                error = failure if isinstance(failure, RemoteError) else RemoteError(redacted(str(failure)))
-                if self.error is None:
-                    log.warning("%s; the rows are kept in %s and uploaded later", error, self._store.path)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if error else FIRST_PAUSE_SECONDS
-            with self._changed:
-                self.error = error
-                self._attempts += 1
-                self._changed.notify_all()
-
-
 class RemoteFolder:
     """A folder that a URL of fsspec names, such as ``s3://bucket/prefix``.
 
@@ -296,10 +276,11 @@ class RemoteFolder:
         Raises:
             RemoteError: it cannot be listed.
         """
+        filesystem, root = self._opened
 
         def find() -> Any:
-            self._filesystem.invalidate_cache()
-            return self._filesystem.find(self._opened[1], detail=True)
+            filesystem.invalidate_cache()
+            return filesystem.find(root, detail=True)
 
         try:
             found = self._attempt("listing", find)
@@ -307,7 +288,8 @@ class RemoteFolder:
             if "bucket" in str(error).lower() or type(error).__name__ == "RepositoryNotFoundError":
                 raise self._missing(error) from error
             return {}
-        return {self._name(path): _version(info) for path, info in found.items() if info.get("type") != "directory"}
+        files = {path: info for path, info in found.items() if info.get("type") != "directory"}
+        return {path.removeprefix(root).lstrip("/"): _version(info) for path, info in files.items()}
 
     def download(self, name: str, target: Path, size: int) -> None:
         """Download a file of this size in bytes; the target is replaced once all of it is there.
@@ -318,11 +300,12 @@ class RemoteFolder:
         """
 
         def fetch(temporary: Path) -> None:
-            self._filesystem.get_file(self._path(name), str(temporary))
+            filesystem, root = self._opened
+            filesystem.get_file(f"{root}/{name}", str(temporary))
             if (got := temporary.stat().st_size) != size:
                 raise OSError(f"expected {size} bytes, got {got}")
 
-        self._attempt(f"downloading {name}", lambda: write_atomically(target, fetch), is_transfer=True)
+        self._attempt(f"downloading {name}", lambda: write_atomically(target, fetch), TRANSFER_SECONDS)
 
     def upload(self, files: Mapping[str, Path]) -> None:
         """Upload local files by name in place of any of these names; several where each upload makes a commit.
@@ -333,30 +316,30 @@ class RemoteFolder:
         what = f"uploading {next(iter(files))}" if len(files) == 1 else f"uploading {len(files)} files"
         try:
             if files:
-                self._attempt(what, lambda: (self._commit if self.has_commits else self._put)(files), is_transfer=True)
+                send = self._commit if self.has_commits else self._put
+                self._attempt(what, lambda: send(files), TRANSFER_SECONDS)
         except FileNotFoundError as error:
             raise self._missing(error) from error
 
     def _put(self, files: Mapping[str, Path]) -> None:
+        filesystem, root = self._opened
         for name, source in files.items():
-            path = self._path(name)
+            path = f"{root}/{name}"
             if self.protocol in _WITH_FOLDERS:
-                self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self._filesystem.put_file(str(source), path)
+                filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            filesystem.put_file(str(source), path)
 
     def _commit(self, files: Mapping[str, Path]) -> None:
-        from huggingface_hub import CommitOperationAdd, HfFileSystem
+        from huggingface_hub import CommitOperationAdd, HfApi
         from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-        filesystem, root = self._opened
-        if not isinstance(filesystem, HfFileSystem):
-            raise TypeError(f"expected the filesystem of the Hugging Face hub, got {type(filesystem).__name__}")
-        place: Any = filesystem.resolve_path(root)
+        filesystem: Any = self._opened[0]
+        place = filesystem.resolve_path(self._opened[1])
         inside = f"{place.path_in_repo}/" if place.path_in_repo else ""
         are_shown = not are_progress_bars_disabled()
         disable_progress_bars()  # which would be in the output of a training
         try:
-            filesystem._api.create_commit(
+            HfApi(filesystem.endpoint, filesystem.token).create_commit(
                 place.repo_id,
                 [CommitOperationAdd(f"{inside}{name}", str(path)) for name, path in files.items()],
                 commit_message=f"Add {len(files)} files measured with repdyn",
@@ -369,6 +352,7 @@ class RemoteFolder:
 
     @cached_property
     def _opened(self) -> tuple[AbstractFileSystem, str]:
+        """The filesystem, and the path of the folder in it."""
         from fsspec.core import url_to_fs
 
         try:
@@ -383,17 +367,7 @@ class RemoteFolder:
             ) from error
         return filesystem, root.rstrip("/")
 
-    @property
-    def _filesystem(self) -> AbstractFileSystem:
-        return self._opened[0]
-
-    def _path(self, name: str) -> str:
-        return f"{self._opened[1]}/{name}"
-
-    def _name(self, path: str) -> str:
-        return path.removeprefix(self._opened[1]).lstrip("/")
-
-    def _attempt(self, what: str, function: Callable[[], T], *, is_transfer: bool = False) -> T:
+    def _attempt(self, what: str, function: Callable[[], T], seconds: float | None = None) -> T:
         """Return what a request returns, after up to four attempts.
 
         Raises:
@@ -401,19 +375,22 @@ class RemoteFolder:
             RefusedError: credentials, permissions.
             RemoteError: the last attempt failed too.
         """
-        seconds = TRANSFER_SECONDS if is_transfer else REQUEST_SECONDS
-        _ = self._filesystem  # a missing package is an error of its own
+        seconds = REQUEST_SECONDS if seconds is None else seconds
+        filesystem = self._opened[0]  # a missing package is an error of its own
         for wait in (*WAITS_SECONDS, None):
             try:
                 return TimeoutRunner(seconds)(what, function)
             except FileNotFoundError:
                 raise
             except Exception as error:
-                if refusal := _refusal(error):
+                if _is_refusal(error):
                     # the next request reads the credentials again: those of a long training expire and are renewed
-                    type(self._filesystem).clear_instance_cache()
+                    type(filesystem).clear_instance_cache()
                     self.__dict__.pop("_opened", None)
-                    raise RefusedError(f"{what} at {self.shown} was refused: {_brief(error)}; {refusal}") from error
+                    raise RefusedError(
+                        f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the credentials, and "
+                        "check that they permit it"
+                    ) from error
                 if wait is None:
                     reason = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else _brief(error)
                     raise RemoteError(
@@ -444,28 +421,6 @@ def is_shared(name: str) -> bool:
     return file.endswith(".safetensors") if folder == "probes" else file == RUN_FILE or bool(ROW_FILE.fullmatch(file))
 
 
-def in_parallel(function: Callable[[str], None], names: Sequence[str], what: str) -> None:
-    """Call a function with each name, several at a time, and show a progress bar where there are many.
-
-    Raises:
-        Exception: the first error, once all names have been tried.
-    """
-    if not names:
-        return
-    from tqdm import tqdm
-
-    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="repdyn-transfer") as pool:
-        futures = [pool.submit(function, name) for name in names]
-        try:
-            shown = None if len(names) >= _FILES_WITH_PROGRESS_BAR else True
-            errors = [future.exception() for future in tqdm(futures, what, unit="file", disable=shown, leave=False)]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    if error := next(filter(None, errors), None):
-        raise error
-
-
 def _state(path: Path) -> list[int] | None:
     """Return what changes when a file of the copy is written again; None if there is none."""
     try:
@@ -481,22 +436,16 @@ def _version(info: Mapping[str, Any]) -> str:
     return f"{int(info.get('size') or 0)} {version.timestamp() if isinstance(version, datetime) else version}"
 
 
-def _refusal(error: BaseException) -> str | None:
-    """Return what to do about an error that repeating does not help; None for any other."""
-    text = f"{error} {error.__cause__ or ''}"
-    if {type(error).__name__, type(error.__cause__).__name__} & _CREDENTIALS:
-        return "set up credentials, such as AWS_PROFILE, gcloud auth application-default login, or hf auth login"
-    named = _XET_STATUS.search(text)
-    status = int(named[1]) if named else getattr(getattr(error, "response", None), "status_code", None)
-    if "(400) when calling the headobject" in text.lower() or status == 401:
-        return "the credentials are expired or unknown: renew them, then repeat the command"
-    if isinstance(error, PermissionError) or status == 403:
-        return (
-            "the credentials are expired or unknown: renew them, then repeat the command"
-            if _EXPIRED.search(text)
-            else "the credentials lack the permission for it"
-        )
-    return None
+def _is_refusal(error: BaseException) -> bool:
+    """Return whether repeating does not help: credentials that are missing, unknown or expired, or no permission."""
+    cause = error.__cause__
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return (
+        bool(_REFUSED.search(f"{error} {cause or ''}"))
+        or isinstance(error, PermissionError)
+        or status in {401, 403}
+        or bool({type(error).__name__, type(cause).__name__} & _REFUSALS)
+    )
 
 
 def _brief(error: BaseException) -> str:

@@ -16,8 +16,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from repdyn.store.files import copy_folder, has_row_files, read_tables, row_files
-from repdyn.store.keys import folder_name, is_failure, run_of, step_of
+from repdyn.store.files import (
+    copy_folder,
+    folder_name,
+    has_row_files,
+    is_failure,
+    read_tables,
+    row_files,
+    run_of,
+    step_of,
+)
 from repdyn.utils.addresses import is_url
 from repdyn.utils.files import write_atomically
 

@@ -18,14 +18,13 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from repdyn.kernels import Undefined
-from repdyn.store.keys import STATES_FOLDER as STATES_FOLDER
-from repdyn.store.keys import folder_name
+from repdyn.store.files import folder_name
 from repdyn.utils.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -60,17 +59,14 @@ class StateCache:
     ) -> None:
         self._earlier = earlier
         self._last_step = last_step
-        self._identity = {"run": run, "probe": probe, "layers": layers}
-        digest = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()
-        self._folder = folder / digest[:16]
-        self._save_errors: dict[tuple[int, str | None, int], str] = {}
+        identity = json.dumps({"run": run, "probe": probe, "layers": layers}, sort_keys=True)
+        self._folder = folder / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def begin(self, step: int) -> None:
         """Begin to save the states of a step, which remain incomplete until :meth:`complete` is called.
 
         The step's states of an earlier attempt may stem from other weights and must not be mixed with new ones.
         """
-        self._drop_errors(range(step, step + 1))
         # if a file cannot be deleted, saving fails too and is reported then
         with suppress(OSError):
             (self._step_folder(step) / _COMPLETE_MARKER).unlink(missing_ok=True)
@@ -82,15 +78,11 @@ class StateCache:
         undefined; all other measurements continue.
         """
         path = self._path(step, stack, layer)
-        content = states.detach().cpu().contiguous()
-        metadata = {**self._metadata(step, stack, layer), "content": _digest(content)}
         try:
             # not save_file, which leaves a file of its own if it is killed, readable by its owner alone
-            data = to_safetensors({_TENSOR_NAME: content}, metadata=metadata)
+            data = to_safetensors({_TENSOR_NAME: states.detach().cpu().contiguous()})
             write_atomically(path, lambda partial: partial.write_bytes(data))
-            self._save_errors.pop((step, stack, layer), None)
         except (OSError, SafetensorError) as error:
-            self._save_errors[step, stack, layer] = str(error)
             log.warning("The states of layer %d at step %d could not be saved: %s", layer, step, error)
             # those of an earlier attempt may stem from other weights
             with suppress(OSError):
@@ -117,10 +109,8 @@ class StateCache:
             Undefined: there is no such step, or its states cannot be read or have another shape. Older steps are not
                 tried, because all layers of a step are compared with the same one.
         """
-        try:
-            complete = sorted(self._complete_steps())
-        except OSError as error:
-            raise Undefined(f"the states of earlier steps cannot be read: {error}") from error
+        markers = self._folder.glob(f"step*/{_COMPLETE_MARKER}")
+        complete = sorted(int(found[1]) for path in markers if (found := _STEP.fullmatch(path.parent.name)))
         last_step = step - 1 if self._last_step is None else min(step - 1, self._last_step)
         earlier = [other for other in complete if other <= last_step]
         if not earlier and self._earlier is not None:
@@ -129,9 +119,12 @@ class StateCache:
             only = f", only of step {complete[-1]}" if complete and complete[-1] > step else ""
             raise Undefined(f"no states of a step before {step} are stored{only}")
         newest = earlier[-1]
-        if error := self._save_errors.get((newest, stack, layer)):
-            raise Undefined(f"the states of step {newest} could not be saved: {error}")
-        states = self._read(newest, stack, layer)
+        try:
+            states = load_file(self._path(newest, stack, layer))[_TENSOR_NAME]
+        except FileNotFoundError as error:
+            raise Undefined(f"the states of step {newest} are stored without this layer") from error
+        except (OSError, SafetensorError, KeyError) as error:
+            raise Undefined(f"the states of step {newest} cannot be read: {error}") from error
         if states.shape != like.shape:
             raise Undefined(
                 f"the states of step {newest} are of shape {tuple(states.shape)}, those of step {step} of "
@@ -151,49 +144,11 @@ class StateCache:
         self._delete(range(step + 1, sys.maxsize))
 
     def _delete(self, steps: range) -> None:
-        # what cannot be deleted, because another process is deleting it too or for any other reason, is retried
-        # with the next step
+        # what another process is deleting too is retried with the next step
         with suppress(OSError):
-            for step in self._steps():
-                if step in steps:
-                    shutil.rmtree(self._step_folder(step), ignore_errors=True)
-        self._drop_errors(steps)
-
-    def _drop_errors(self, steps: range) -> None:
-        self._save_errors = {layer: error for layer, error in self._save_errors.items() if layer[0] not in steps}
-
-    def _steps(self) -> set[int]:
-        """Return the steps of which any layer was saved or failed to save."""
-        matches = [_STEP.fullmatch(path.name) for path in self._folder.iterdir()] if self._folder.exists() else []
-        return {int(match[1]) for match in matches if match} | {step for step, _, _ in self._save_errors}
-
-    def _complete_steps(self) -> set[int]:
-        """Return the steps that are complete, except for layers that failed to save."""
-        failed = {step for step, _, _ in self._save_errors}
-        return {
-            step for step in self._steps() if step in failed or (self._step_folder(step) / _COMPLETE_MARKER).exists()
-        }
-
-    def _read(self, step: int, stack: str | None, layer: int) -> Tensor:
-        try:
-            with safe_open(self._path(step, stack, layer), framework="pt") as file:
-                metadata, states = file.metadata() or {}, file.get_tensor(_TENSOR_NAME)
-        except FileNotFoundError as error:
-            raise Undefined(f"the states of step {step} are stored without this layer") from error
-        except (OSError, SafetensorError) as error:
-            raise Undefined(f"the states of step {step} cannot be read: {error}") from error
-        for name, expected in self._metadata(step, stack, layer).items():
-            if metadata.get(name) != expected:
-                raise Undefined(
-                    f"expected the states of step {step} to have {name} {expected!r}, got {metadata.get(name)!r}"
-                )
-        if metadata.get("content") != _digest(states):
-            raise Undefined(f"the states of step {step} are damaged: their checksum differs")
-        return states
-
-    def _metadata(self, step: int, stack: str | None, layer: int) -> dict[str, str]:
-        """Return the metadata stored in the file of a layer."""
-        return {**self._identity, "step": str(step), "stack": stack or "", "layer": str(layer)}
+            for path in self._folder.iterdir():
+                if (found := _STEP.fullmatch(path.name)) and int(found[1]) in steps:
+                    shutil.rmtree(path, ignore_errors=True)
 
     def _path(self, step: int, stack: str | None, layer: int) -> Path:
         folder = self._step_folder(step)
@@ -201,10 +156,3 @@ class StateCache:
 
     def _step_folder(self, step: int) -> Path:
         return self._folder / f"step{step:09d}"
-
-
-def _digest(states: Tensor) -> str:
-    """Return a digest of shape, precision and content, which detects flipped bits."""
-    digest = hashlib.sha256(f"{states.dtype} {tuple(states.shape)}".encode())
-    digest.update(states.view(torch.uint8).numpy().data)
-    return digest.hexdigest()

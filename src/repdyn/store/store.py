@@ -17,12 +17,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from repdyn.store.files import read_rows, read_tables, row_files, write_table
-from repdyn.store.keys import MeasurementKey, folder_name, own_folder, quoted
+from repdyn.store.files import (
+    STATES_FOLDER,
+    MeasurementKey,
+    folder_name,
+    own_folder,
+    quoted,
+    read_rows,
+    read_tables,
+    row_files,
+    write_table,
+)
 from repdyn.store.runs import History, Run, RunPath, find_run, new_run, weights_of
 from repdyn.store.schema import COLUMNS, Row, to_table
 from repdyn.utils.addresses import is_url
-from repdyn.utils.files import write_atomically
+from repdyn.utils.files import TEMPORARY_FILE, remove_abandoned_files, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +42,8 @@ log = logging.getLogger(__name__)
 
 _SETTLED_SECONDS = 2.0
 """Age of the last change of a folder from which on a later change is certain to have another time."""
+
+_PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{STATES_FOLDER}/**/.repdyn-*")
 
 
 class Store:
@@ -193,10 +204,6 @@ class Store:
         ancestor = self.find_run(run)
         return None if ancestor is None else History(self.path).path_to(ancestor, ancestor.name)
 
-    def has_other_runs(self, run: str) -> bool:
-        """Return whether there are measurements of other histories than this one."""
-        return self.runs() != [run]
-
     def alerts_path(self, run: str) -> Path:
         """Return the path of the alert rules of a run."""
         path = self.path_of(run)
@@ -229,8 +236,10 @@ class Store:
                 order in which views are drawn: in each run the values of layers by step and layer, those of heads,
                 then scalars and failures.
 
+        A file that cannot be read is left out, and named in a warning.
+
         Raises:
-            ValueError: the store has no measurement (of this run) or no such column, or a file cannot be read.
+            ValueError: the store has no measurement (of this run), or no such column.
         """
         # with pandas, which no tracker waits for
         from repdyn.store.frame import BY_LAYER, BY_METRIC, as_frame, columns_to_read, with_strings
@@ -256,9 +265,9 @@ class Store:
         if path.missing is not None:
             _warn_once(path.missing)
         for part in path.parts:
-            if not (files := part.files()):
+            table = read_tables(part.files(), columns, damaged=lambda error: _warn_once(f"{error}; it is left out"))
+            if len(table) == 0:
                 continue
-            table = read_tables(files, columns)
             condition = pc.scalar(True)
             if part.last_step is not None:
                 condition &= pc.field("step") <= part.last_step
@@ -289,3 +298,10 @@ class Store:
 @cache
 def _warn_once(message: str) -> None:
     log.warning(message)
+
+
+def remove_unfinished_files(store: Store) -> list[Path]:
+    """Delete the unfinished files of killed processes, and return them; those of running ones are locked."""
+    found = {path for place in _PLACES for path in store.path.glob(place) if TEMPORARY_FILE.fullmatch(path.name)}
+    # what a link leads to is not this store's
+    return remove_abandoned_files(sorted(path for path in found if not path.parent.is_symlink()))

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 
-from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
+from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM
 from repdyn.tables.frames import scalar
 
 _CELL = ["stack", "metric", "subset", "settings", "layer", "head"]

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.probe.design import INPUTS
-from repdyn.store.scalars import LEARNING_RATE, LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS
 from repdyn.tables import criteria
 from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
 from repdyn.tables.effects import CannotBeJudgedError, Judgement, Verdict, over_seeds

@@ -11,8 +11,7 @@ import pandas as pd
 from repdyn.metrics import METRICS
 from repdyn.metrics.names import base_name
 from repdyn.probe.design import NO_MASSIVE, NORMED, VIEWS
-from repdyn.store.scalars import PROBE_SCALARS
-from repdyn.store.schema import FINISHED
+from repdyn.store.schema import FINISHED, PROBE_SCALARS
 from repdyn.tables.designs import design_names
 from repdyn.tables.texts import filled
 

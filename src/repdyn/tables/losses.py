@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from repdyn.store.scalars import (
+from repdyn.store.schema import (
     LOSS,
     PROBE_ACCURACY,
     PROBE_BITS_PER_BYTE,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from repdyn.diagnosis import RunInsights
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.frames import by_stack, layer_mean, measurements, of_metric
 from repdyn.tables.losses import loss_of_run
 from repdyn.tables.numbers import short_count, short_value

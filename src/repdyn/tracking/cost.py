@@ -43,7 +43,7 @@ class ExpectedCost(NamedTuple):
     forward_seconds: float
     """About how long one process would run the model on the whole probe."""
     working_bytes: int
-    """As of :func:`repdyn.measurement.memory.working_bytes`."""
+    """As of :func:`repdyn.measurement.measure.working_bytes`."""
 
 
 @dataclass

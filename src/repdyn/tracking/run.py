@@ -20,16 +20,15 @@ from torch.optim.swa_utils import AveragedModel
 from repdyn.capture.capture import expect, try_model
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.wrappers import class_name, is_dtensor, is_sharded
-from repdyn.measurement.measure import measure_with
-from repdyn.measurement.memory import working_bytes
+from repdyn.measurement.measure import measure_with, working_bytes
 from repdyn.metrics import resolve
 from repdyn.probe import Probe
 from repdyn.publish.loggers import logged_values, monitored_values
 from repdyn.store import MeasurementKey, Store
+from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
-from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
-from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
-from repdyn.store.state_cache import STATES_FOLDER, StateCache
+from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.state_cache import StateCache
 from repdyn.tracking.cost import Cost, ExpectedCost, LongMeasurement, Work
 from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, Alerts, Loggers, Views, Writer
 from repdyn.tracking.notices import Interrupted, Notices, describe, watching_signals
@@ -64,7 +63,7 @@ class Moment:
     tokens_seen: int | None = None
     """Training tokens consumed, if known."""
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
-    """Values that are stored with the measurement, by their names in :mod:`repdyn.store.scalars`."""
+    """Values that are stored with the measurement, by their names in :mod:`repdyn.store.schema`."""
     weights: Weights | None = None
     """What is measured in place of the model's own weights; None for these."""
     averaged: Weights | None = None
@@ -599,7 +598,7 @@ def scalar_rows(
     Args:
         checkpoint: the one that is measured.
         probe: hash of the probe.
-        scalars: values of the training by their names in :mod:`repdyn.store.scalars`.
+        scalars: values of the training by their names in :mod:`repdyn.store.schema`.
         on_error: called with the error of a scalar that is not one number; it gets no row.
     """
     rows = []

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
-from repdyn.measurement.type_checks import check_model, check_probe
+from repdyn.measurement.measure import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Moment, Origin, Scalar, TrackedRun, weights_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState

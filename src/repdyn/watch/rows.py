@@ -9,10 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from repdyn.store.files import is_failure
 from repdyn.store.frame import BY_LAYER, as_frame, encoded
-from repdyn.store.keys import is_failure
-from repdyn.store.scalars import LOSS, PROBE_LOSS
-from repdyn.store.schema import FINISHED
+from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS
 
 _FILE = "file"
 _MERGED_AT = 32

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.diagnosis import RunInsights, Status, describe_run
 from repdyn.store import Store
-from repdyn.store.files import read_tables
+from repdyn.store.files import read_tables, step_of
 from repdyn.store.find import RUN_STORE
-from repdyn.store.keys import step_of
 from repdyn.store.runs import RunPath
 from repdyn.store.schema import SCHEMA
 from repdyn.tables.frames import by_stack, measurements

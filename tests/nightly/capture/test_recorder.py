@@ -8,7 +8,6 @@ import pytest
 import torch
 from small import Block, HandWritten
 from torch import nn
-from transformers import RwkvConfig, RwkvModel
 
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
@@ -117,19 +116,6 @@ class BranchesInPairs(HandWritten):
         return x
 
 
-class OneBlockOfHeads(HandWritten):
-    """One block alone, in which the heads are the only list."""
-
-    def __init__(self):
-        super().__init__()
-        self.heads = nn.ModuleList(nn.Sequential(nn.Sequential(nn.Linear(DIM, DIM))) for _ in range(4))
-        del self.blocks
-
-    def forward(self, tokens):
-        x = self.token(tokens)
-        return x + sum(head(x) for head in self.heads)
-
-
 class RunsTwice(HandWritten):
     def forward(self, tokens):
         return super().forward(tokens) + super().forward(tokens)
@@ -139,22 +125,10 @@ class RunsTwice(HandWritten):
     ("make", "before", "after"),
     [
         (BranchesInPairs, "blocks.0.0", "blocks.0.1"),
-        (OneBlockOfHeads, "heads.0", "heads.1"),
         (RunsTwice, "blocks.2", "blocks.0"),
     ],
-    ids=["branches", "heads", "run twice"],
+    ids=["branches", "run twice"],
 )
 def test_blocks_that_pass_no_stream_on_are_refused(make, before, after, small_probe):
     with pytest.raises(RuntimeError, match=f"'{after}' does not take the output of '{before}'.*layers="):
         capture(prepare(make()), small_probe, ["all"])
-
-
-def test_states_may_be_scaled_between_blocks(small_probe):
-    """RWKV halves them every few blocks."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "attention_hidden_size": 16, "num_hidden_layers": 4, "intermediate_size": 32}
-    for dtype in (torch.float32, torch.bfloat16):
-        model = RwkvModel(RwkvConfig(vocab_size=50, rescale_every=1, **sizes)).to(dtype)
-        assert len(capture(prepare(model), small_probe, ["all"]).layers) == 5
-    nn.init.constant_(model.embeddings.weight[7:9].detach(), float("nan"))
-    assert len(capture(prepare(model), small_probe, ["all"]).layers) == 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,8 +24,7 @@ from repdyn.checkpoints.loading import Loading
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.run import measure_tasks
-from repdyn.checkpoints.weights import load_lightning, load_model
-from repdyn.utils.attempts import TimeoutRunner
+from repdyn.checkpoints.weights import load_model
 
 
 def with_configuration(folder: Path, **changes: object) -> Path:
@@ -118,15 +116,3 @@ def test_both_stacks_of_an_encoder_decoder_come_through_a_sweep(tmp_path):
     assert rows.groupby("stack")["causal"].unique().map(list).to_dict() == {"encoder": [False], "decoder": [True]}
     expected = {(row.stack, row.layer): row.value for row in measure(model, probe, ["two_nn"]).rows}
     assert dict(zip(zip(rows["stack"], rows["layer"], strict=True), rows["value"], strict=True)) == expected
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "step8.ckpt"])
-def test_a_named_pipe_is_not_waited_for(family, tmp_path, name):
-    path = tmp_path / name if name.endswith(".ckpt") else family[8] / name
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    (target,) = find_checkpoints(path if name.endswith(".ckpt") else family[8], "run")
-    load = load_lightning if name.endswith(".ckpt") else lambda folder: load_model(folder, Loading())
-    expected = "expected .*regular file.* a named pipe or a device"
-    with pytest.raises(CheckpointError, match=expected):
-        TimeoutRunner(20)("loading", lambda: load(Path(str(target.path))))

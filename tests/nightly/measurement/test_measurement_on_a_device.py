@@ -10,7 +10,7 @@ import torch
 from pretend_cuda import PretendCuda
 from small import random_tokens
 from torch import nn
-from transformers import AutoModel, GPTNeoXConfig
+from transformers import AutoModel, BertConfig, GPTNeoXConfig, T5Config
 
 from repdyn import Probe, measure
 from repdyn.metrics import METRICS
@@ -18,15 +18,20 @@ from repdyn.store.schema import Checkpoint
 from repdyn.store.state_cache import StateCache
 
 SMALL = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+MODELS = {
+    "gpt_neox": GPTNeoXConfig(**SMALL),
+    "bert": BertConfig(**SMALL),
+    "t5": T5Config(vocab_size=50, d_model=32, d_ff=64, num_layers=2, num_heads=2, d_kv=16),
+}
 TIMES = {"seconds", "measured_at"}
 VALUES = ["value", "std", "std_error", "low", "high", "same_window_share", "near_duplicate_share"]
 # waits of the host for the device in a measurement of the default metrics: three layers, 48 vectors
 SYNCS = 258
 
 
-def small_model(dtype: torch.dtype = torch.float32) -> nn.Module:
+def small_model(family: str = "gpt_neox", dtype: torch.dtype = torch.float32) -> nn.Module:
     torch.manual_seed(0)
-    return AutoModel.from_config(GPTNeoXConfig(**SMALL)).to(dtype).eval()
+    return AutoModel.from_config(MODELS[family]).to(dtype).eval()
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +52,15 @@ def measured(model: nn.Module, probe: Probe, folder: Path, **options: int) -> pd
     return profile.to_pandas().drop(columns=TIMES)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_all_metrics_are_those_of_the_cpu(dtype, probe, tmp_path):
-    expected = measured(small_model(dtype), probe, tmp_path / "cpu")
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [*((family, torch.float32) for family in MODELS), ("gpt_neox", torch.bfloat16), ("gpt_neox", torch.float16)],
+    ids=str,
+)
+def test_all_metrics_are_those_of_the_cpu(family, dtype, probe, tmp_path):
+    expected = measured(small_model(family, dtype), probe, tmp_path / "cpu")
     with PretendCuda():
-        found = measured(small_model(dtype).to("cuda"), probe, tmp_path / "cuda")
+        found = measured(small_model(family, dtype).to("cuda"), probe, tmp_path / "cuda")
     assert set(found["metric"]) == set(METRICS)
     assert set(found.pop("device")) == {"pretended"}
     assert set(expected.pop("device")) == {"cpu"}

@@ -10,7 +10,7 @@ from live_bytes import LiveBytes
 from small import HandWritten, random_tokens
 
 from repdyn import Probe, measure
-from repdyn.measurement.memory import TILES_BYTES, working_bytes
+from repdyn.measurement.measure import TILES_BYTES, working_bytes
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.utils import caller_state
 

@@ -17,7 +17,7 @@ from repdyn import Probe, measure
 from repdyn.capture.output_head import NO_LOGITS
 from repdyn.measurement.probe_loss import MASKED_SHARE, NO_MASK, masked_tokens
 from repdyn.models import build_model
-from repdyn.store.scalars import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
+from repdyn.store.schema import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 32, "pad_token_id": 0}
 MASK, SPECIAL = 1, 2

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_cases import CURLY, SAMPLE, WORDS, any_tokenizer, sentence_piece, word_piece  # noqa: F401  (a fixture)
+from tokenizer_cases import CURLY, SAMPLE, WORDS, any_tokenizer  # noqa: F401  (a fixture)
 from transformers import PreTrainedTokenizerBase
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
@@ -63,21 +63,6 @@ def test_every_token_belongs_to_the_first_word_it_overlaps(tokenizer):
     words = [word for _, word in tokens_with_words(tokenizer, SAMPLE)]
     assert words == expected
     assert {word for word in words if word} == set(WORDS)
-
-
-def test_word_piece():
-    tokens = tokens_with_words(word_piece(), "Don't! The 20th café [SEP]")
-    don, t = ("don", "don't"), ("t", "don't")
-    assert tokens[:3] == [don, ("'", "don't"), t]
-    assert tokens[-5:] == [("the", "the"), ("20", None), ("##th", None), ("[UNK]", "café"), ("[SEP]", "sep")]
-
-
-def test_sentence_piece():
-    assert tokens_with_words(sentence_piece(), "The stop é 12")[:3] == [("▁T", "the"), ("he", "the"), ("▁st", "stop")]
-    assert tokens_with_words(sentence_piece(), "a é 1")[2:] == [
-        *(("▁", None), ("<0xC3>", "é"), ("<0xA9>", "é")),
-        *(("▁", None), ("1", None)),
-    ]
 
 
 @settings(deadline=None, max_examples=150, derandomize=True)

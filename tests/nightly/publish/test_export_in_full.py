@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 import wandb
-import yaml
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_export import table
 
 from repdyn.figures.run import all_figures
 from repdyn.publish.export import export_store
@@ -50,31 +47,6 @@ def records(run: Path) -> list[dict]:
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=env)
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def test_every_destination_a_complete_run_each_time(store, tmp_path, two_figures):
-    first, second = (
-        list(export_store(store, to=("tensorboard", "csv", "csv"), folder=tmp_path / "logs")) for _ in range(2)
-    )
-    assert first == [
-        f"lab/model-70m: 3 checkpoints in {tmp_path}/logs/tensorboard/lab/model-70m/version_0",
-        f"lab/model-70m: 3 checkpoints in {tmp_path}/logs/csv/lab/model-70m/version_0",
-    ]
-    assert [line.replace("version_0", "version_1") for line in first] == second
-    for version in ("version_0", "version_1"):
-        folder = tmp_path / "logs" / "csv" / "lab" / "model-70m" / version
-        assert [line["step"] for line in table(folder)] == ["0", "1", "8"]
-        assert yaml.safe_load((folder / "hparams.yaml").read_text())["probe"] == "abc123"
-        events = EventAccumulator(str(tmp_path / "logs" / "tensorboard" / "lab" / "model-70m" / version))
-        events.Reload()
-        assert [(event.step, event.value) for event in events.Scalars("two_nn/mean")] == [
-            (0, 10.5),
-            (1, 11.75),
-            (8, 18.5),
-        ]
-        assert [event.value for event in events.Scalars("repdyn/tokens")] == [0, 1000, 8000]
-        assert "hp_metric" not in events.Tags()["scalars"]
-        assert "figures/mean_over_layers" in events.Tags()["images"]
 
 
 @pytest.mark.process

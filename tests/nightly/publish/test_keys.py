@@ -7,7 +7,7 @@ import pytest
 from test_loggers import checkpoint
 
 from repdyn.publish.loggers import layout_of, logged_values, validate_log_layers
-from repdyn.store.scalars import PROBE_ACCURACY, PROBE_LOSS
+from repdyn.store.schema import PROBE_ACCURACY, PROBE_LOSS
 
 
 def layers(values, section):
@@ -93,36 +93,6 @@ def test_names_and_means(row, scalar_row):
     }
     assert math.isnan(values["anisotropy/layer_01"])
     assert math.isnan(values["anisotropy_no_sink/layer_01"])
-
-
-def test_stacks_have_names_and_means_of_their_own(row, scalar_row):
-    rows = [
-        row(layer=layer, stack=stack, subset=subset, value=layer + shift)
-        for stack, n_layers, shift in (("encoder", 2, 10.0), ("decoder", 3, 20.0))
-        for subset in ("all", "no_sink")
-        for layer in range(n_layers)
-    ]
-    values = logged_values(
-        [*rows, row(layer=0, stack="decoder", metric="two_nn", subset=None, value=7.0), scalar_row(0, 3.0)]
-    )
-    assert len(values) == len(rows) + 1 + 5 * 3
-    assert {
-        name: value
-        for name, value in values.items()
-        if name.rpartition("/")[2] not in {"min", "max"} and "no_sink" not in name
-    } == {
-        "anisotropy_encoder/layer_00": 10.0,
-        "anisotropy_encoder/layer_01": 11.0,
-        "anisotropy_encoder/mean": 10.5,
-        "anisotropy_decoder/layer_00": 20.0,
-        "anisotropy_decoder/layer_01": 21.0,
-        "anisotropy_decoder/layer_02": 22.0,
-        "anisotropy_decoder/mean": 21.0,
-        "two_nn_decoder/layer_00": 7.0,
-        "two_nn_decoder/mean": 7.0,
-    }
-    assert values["anisotropy_decoder_no_sink/layer_02"] == 22.0
-    assert values["anisotropy_encoder_no_sink/mean"] == 10.5
 
 
 def test_the_loss_on_the_probe_is_logged_and_the_losses_of_the_training_are_not(row):

@@ -28,10 +28,10 @@ def findings(source: str) -> Iterator[str]:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             yield from (f"{node.lineno}: imports {name}" for name in names if name.partition(".")[0] in MODULES)
         elif isinstance(node, ast.Call):
-            yield from (f"{node.lineno}: {what}" for what in forbidden(node))
+            yield from (f"{node.lineno}: {what}" for what in forbidden(node, source))
 
 
-def forbidden(call: ast.Call) -> Iterator[str]:
+def forbidden(call: ast.Call, source: str) -> Iterator[str]:
     name = ast.unparse(call.func)
     last = name.rpartition(".")[2]
     given = {keyword.arg: keyword.value for keyword in call.keywords}
@@ -50,7 +50,10 @@ def forbidden(call: ast.Call) -> Iterator[str]:
         yield f"calls {name}"
     if said.get("allow_pickle") is True or said.get("shell") is True or said.get("trust_remote_code") is True:
         yield f"{name} with allow_pickle, shell or trust_remote_code"
-    if last == "from_pretrained" and "trust_remote_code" not in given:
+    # None is the name of what is passed on by **, which must be written in the same module
+    if last == "from_pretrained" and not (
+        "trust_remote_code" in given or (None in given and '"trust_remote_code":' in source)
+    ):
         yield "from_pretrained without a word on trust_remote_code"
     if last == "load_dataset":
         yield "load_dataset, which may run a script"
@@ -79,17 +82,3 @@ def test_no_source_runs_what_it_is_given():
 )
 def test_the_scan_finds_it(source):
     assert list(findings(source))
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "torch.load(p, map_location='cpu', weights_only=True)",
-        "yaml.load(text, _PlainLoader)",
-        "model.eval()",
-        "subprocess.run(['ls'])",
-        "AutoModel.from_pretrained(name, trust_remote_code=asked)",
-    ],
-)
-def test_the_scan_lets_pass(source):
-    assert not list(findings(source))

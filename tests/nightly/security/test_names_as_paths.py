@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from repdyn import open_store
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.loading import Loading
-from repdyn.checkpoints.targets import Target
 from repdyn.checkpoints.weights import load_model
 from repdyn.cli.train import Run
 from repdyn.store import MeasurementKey
@@ -56,51 +55,6 @@ def test_every_part_of_a_key_stays_in_the_store(outside, name, part):
 def test_a_run_of_train_py_stays_in_its_folder(name):
     with pytest.raises(ValueError, match="^expected --run.name "):
         Run(name=name)
-
-
-PATHS = ["../../victim.safetensors", "/etc/x", "./config.json", "nul\0", "a\nb", ""]
-
-
-@pytest.fixture
-def listing(hub: HubServer, family, monkeypatch) -> Callable[..., str]:
-    """Publishes a checkpoint whose listing names one more file."""
-
-    def publish(path: str, revision: str = "step8") -> str:
-        commit = hub.publish("lab/model", revision, family[8])
-        files = hub.repositories["lab/model"].commits[commit]
-        described = dict(files)
-        tree = hub.repositories["lab/model"].tree
-        more = {"type": "file", "path": path, "size": 5, "oid": COMMIT}
-
-        def lying(*arguments):
-            code, body, headers = tree(*arguments)
-            return code, json.dumps([*json.loads(body), more]).encode(), headers
-
-        monkeypatch.setattr(hub.repositories["lab/model"], "tree", lying)
-        assert set(described) == set(files)
-        return commit
-
-    return publish
-
-
-@pytest.mark.parametrize("path", PATHS, ids=repr)
-def test_a_file_outside_of_its_repository_is_not_fetched(listing, outside, path):
-    commit = listing(path)
-    target = Target("lab/model", 8, "step8", repository="lab/model", commit=commit)
-    with (
-        downloads_in(outside / "downloads").opened() as downloads,
-        pytest.raises(CheckpointError, match="path inside the repository"),
-    ):
-        downloads.fetch(target, lambda n, of: None)
-
-
-@pytest.mark.parametrize("body", [b"[1]", b'[{"type": "file"}]', b"<html>", b"\xff"])
-def test_a_listing_of_other_things_than_files(hub: HubServer, family, monkeypatch, body):
-    commit = hub.publish("lab/model", "step8", family[8])
-    answer = (200, body, {"Content-Type": "application/json"})
-    monkeypatch.setattr(hub.repositories["lab/model"], "tree", lambda *_: answer)
-    with pytest.raises(CheckpointError, match="the answer made no sense while lab/model@"):
-        Hub().files("lab/model", commit)
 
 
 @pytest.mark.parametrize("commit", ["../../../x", "0123", COMMIT + "/..", None], ids=repr)

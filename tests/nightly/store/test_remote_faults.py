@@ -14,11 +14,7 @@ from repdyn import open_store
 from repdyn.store.remote import RefusedError, RemoteError
 
 EXPIRED = {"status": 400, "code": "ExpiredToken"}
-REFUSALS = [
-    (EXPIRED, "expired or unknown"),
-    ({"status": 403, "code": "InvalidAccessKeyId"}, "expired or unknown"),
-    ({"status": 403, "code": "AccessDenied"}, "lack the permission"),
-]
+REFUSALS = [EXPIRED, {"status": 403, "code": "InvalidAccessKeyId"}, {"status": 403, "code": "AccessDenied"}]
 INTERRUPTIONS = [("refused", {}), ("status", {"status": 503}), ("status", {"status": 500}), ("slow", {"seconds": 0.6})]
 HUB = "hf://datasets/me/sweep"
 BUSY = [("status", {"code": code}) for code in (500, 503, 429, 412)] + [("cut", {})]
@@ -30,22 +26,22 @@ def _short_waits(monkeypatch):
     monkeypatch.setattr("repdyn.store.remote.FIRST_PAUSE_SECONDS", 0.1)
 
 
-@pytest.mark.parametrize(("error", "message"), REFUSALS)
-def test_a_refused_upload_to_s3_waits(bucket, s3_server, elsewhere, error, message):
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_refused_upload_to_s3_waits(bucket, s3_server, elsewhere, error):
     store = open_store(f"{bucket}/mine")
     s3_server.fault("^PUT", "status", **error)
     store.write(KEY, [row()])
-    assert message in store.drain(20)
+    assert "credentials" in store.drain(20)
     assert elsewhere(store.location).runs() == []
     s3_server.faults.clear()
     assert store.drain(20) is None
     assert elsewhere(store.location).to_pandas().equals(store.to_pandas())
 
 
-@pytest.mark.parametrize(("error", "message"), REFUSALS)
-def test_a_refused_reader_of_s3_is_told(bucket, s3_server, error, message):
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_refused_reader_of_s3_is_told(bucket, s3_server, error):
     s3_server.fault("^GET", "status", **error)
-    with pytest.raises(RefusedError, match=message):
+    with pytest.raises(RefusedError, match="credentials"):
         open_store(f"{bucket}/mine")
 
 
@@ -77,13 +73,13 @@ def test_credentials_that_expire_are_renewed_while_the_process_runs(bucket, s3_s
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     store = open_store(f"{bucket}/mine")
-    type(store.remote._filesystem).clear_instance_cache()
+    type(store.remote._opened[0]).clear_instance_cache()
     store.remote.__dict__.pop("_opened")  # that of the fixture has other credentials
     store.write(KEY, [row()])
     assert store.drain(20) is None
     s3_server.fault("", "status", key_id="Credential=first/", **EXPIRED)
     store.write(dataclasses.replace(KEY, step=16), [row(step=16)])
-    assert "renew them" in store.drain(20)
+    assert "renew" in store.drain(20)
     credentials.write_text("[default]\naws_access_key_id=second\naws_secret_access_key=x\n")
     assert store.drain(20) is None
 

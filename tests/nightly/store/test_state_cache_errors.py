@@ -7,61 +7,18 @@ import time
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from saved_states import IDENTITY, CompletedCache, only_file, saved_files, states, undefined_reason
 
-
-def change_metadata(path, **changes):
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-    save_file(load_file(path), path, metadata={**metadata, **changes})
-
-
-@pytest.mark.parametrize(
-    ("name", "other", "expected"),
-    [
-        ("run", "another", "run"),
-        ("probe", "f" * 16, "0123456789abcdef"),
-        ("layers", "[]", ""),
-        ("step", "4", "8"),
-        ("stack", "encoder", ""),
-        ("layer", "2", "1"),
-    ],
-)
-def test_files_in_the_wrong_place(state_cache, tmp_path, name, other, expected):
-    """A file that was moved or copied is not loaded."""
-    state_cache.save(8, None, 1, states())
-    change_metadata(only_file(tmp_path), **{name: other})
-    assert undefined_reason(state_cache) == f"expected the states of step 8 to have {name} {expected!r}, got {other!r}"
-
-
-def _truncated(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
 DAMAGED = {
-    "half_written": (_truncated, "the states of step 8 cannot be read: "),
-    "empty": (lambda content: b"", "the states of step 8 cannot be read: "),
-    "other_file": (lambda content: b"PK\x03\x04" + 200 * b"x", "the states of step 8 cannot be read: "),
-    "pickle": (lambda content: b"\x80\x04cos\nsystem\n(S'true'\ntR.", "the states of step 8 cannot be read: "),
-    "flipped_bit": (
-        lambda content: content[:-7] + bytes([content[-7] ^ 1]) + content[-6:],
-        "the states of step 8 are damaged: their checksum differs",
-    ),
-    "no_such_tensor": (
-        lambda content: content.replace(b'"states"', b'"others"'),
-        "the states of step 8 cannot be read: ",
-    ),
-    "other_type": (
-        lambda content: content.replace(b'"F32"', b'"I32"'),
-        "the states of step 8 are damaged: their checksum differs",
-    ),
+    "half_written": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "pickle": lambda content: b"\x80\x04cos\nsystem\n(S'true'\ntR.",
+    "no_such_tensor": lambda content: content.replace(b'"states"', b'"others"'),
 }
 
 
-@pytest.mark.parametrize(("damage", "expected"), DAMAGED.values(), ids=DAMAGED)
-def test_damaged_files(state_cache, tmp_path, damage, expected):
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_files(state_cache, tmp_path, damage):
     state_cache.save(4, None, 1, states())
     path = only_file(tmp_path)
     state_cache.delete_before(8)
@@ -70,7 +27,7 @@ def test_damaged_files(state_cache, tmp_path, damage, expected):
     before = path.read_bytes()
     path.write_bytes(damage(before))
     assert path.read_bytes() != before
-    assert undefined_reason(state_cache).startswith(expected)
+    assert undefined_reason(state_cache).startswith("the states of step 8 cannot be read")
     # saving again replaces the damaged file
     state_cache.save(8, None, 1, states())
     assert state_cache.load_previous(16, None, 1, states())[0] == 8
@@ -100,14 +57,11 @@ def test_a_full_disk_prevents_only_the_comparison(state_cache, tmp_path, full_di
     assert state_cache.load_previous(8, None, 1, states())[0] == 4
     state_cache.delete_before(8)
     assert saved_files(tmp_path) == []
-    error = undefined_reason(state_cache)
-    assert error.startswith("the states of step 8 could not be saved: ")
-    assert "File too large" in error
+    assert undefined_reason(state_cache) == "the states of step 8 are stored without this layer"
     # later steps are saved again once there is space
     state_cache.save(16, None, 1, states(16))
     state_cache.delete_before(16)
     assert state_cache.load_previous(32, None, 1, states())[0] == 16
-    assert "could not be saved" not in undefined_reason(state_cache, step=16)
 
 
 def test_a_failed_save_deletes_former_states_of_the_step(state_cache, tmp_path, full_disk):

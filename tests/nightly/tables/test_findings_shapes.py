@@ -15,11 +15,8 @@ BELLS = {
     "bell": ([0.1, 0.4, 0.5, 0.4, 0.1], NARROW, SHOWN),
     "flat": ([0.3, 0.3, 0.3, 0.3, 0.3], NARROW, NOT_SHOWN),
     "peak at the first block": ([0.5, 0.4, 0.3, 0.2, 0.1], NARROW, NOT_SHOWN),
-    "peak at the last block": ([0.1, 0.2, 0.3, 0.4, 0.5], NARROW, NOT_SHOWN),
-    "valley": ([0.5, 0.2, 0.1, 0.2, 0.5], NARROW, NOT_SHOWN),
     "middle 11 % above both ends": ([1.0, 1.11, 1.11, 1.11, 1.0], NARROW, SHOWN),
     "middle 9 % above the first": ([1.0, 1.09, 1.09, 1.09, 0.5], NARROW, NOT_SHOWN),
-    "middle 9 % above the last": ([0.5, 1.09, 1.09, 1.09, 1.0], NARROW, NOT_SHOWN),
     # log(1.2 / 1.1) = 0.0870 against t7 sqrt(2) error = 3.344 error
     "just beyond the interval": ([1.0, 1.2, 1.2, 1.2, 1.0], 0.0260, SHOWN),
     "just within the interval": ([1.0, 1.2, 1.2, 1.2, 1.0], 0.0261, UNJUDGED),
@@ -30,8 +27,6 @@ BELLS = {
     "a spike outside the middle": ([0.3, 0.9, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], NARROW, NOT_SHOWN),
     "a middle block without a value": ([0.1, 0.4, NAN, 0.4, 0.4, 0.1], NARROW, SHOWN),
     "four blocks": ([0.1, 0.5, 0.5, 0.1], NARROW, UNJUDGED),
-    "four blocks with a value": ([0.1, 0.5, NAN, 0.5, 0.1], NARROW, UNJUDGED),
-    "no value in the first block": ([NAN, 0.4, 0.5, 0.5, 0.4, 0.1], NARROW, UNJUDGED),
     "no value in the last block": ([0.1, 0.4, 0.5, 0.5, 0.4, NAN], NARROW, UNJUDGED),
     "no value in the middle": ([0.1, 0.2, 0.2, *[NAN] * 4, 0.2, 0.2, 0.1], NARROW, UNJUDGED),
 }

@@ -88,7 +88,7 @@ def test_the_next_start_uploads_the_rest(faulty, small_probe, without_figures, e
 
 def test_refused_credentials_are_an_error_at_the_start(faulty, small_probe):
     faulty.faults["find"] = PermissionError("InvalidAccessKeyId")
-    with pytest.raises(RefusedError, match="renew them"):
+    with pytest.raises(RefusedError, match="renew"):
         trained(small_probe)
 
 
