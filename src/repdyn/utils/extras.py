@@ -15,7 +15,6 @@ _EXTRAS = {
     "sweep": ("huggingface_hub", "httpx2", "psutil", "datasets"),
     "explore": ("gradio",),
     "query": ("duckdb",),
-    "topics": ("sklearn",),
     "watch": ("starlette", "uvicorn"),
     "train": ("jsonargparse", "lxml", "mwparserfromhell", "tensorboard", "wandb"),
 }
