@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from repdyn.kernels.neighbours import nearest_neighbours
+
 N, DIM = 400, 80
 
 
@@ -108,6 +110,11 @@ def naive_anisotropy(points: Tensor) -> float:
     x = points.double().numpy()
     squares = np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2
     return squares[0] / squares.sum()
+
+
+def nearest_distances(points: Tensor, k: int = 2, **settings) -> Tensor:
+    """Return the distances of the search that is tested, (n, k)."""
+    return nearest_neighbours(points, k, **settings).distances
 
 
 def naive_nearest(points: Tensor, k: int = 2) -> np.ndarray:

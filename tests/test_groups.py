@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from grouped import GROUPED, GROUPINGS, n_outside, naive_nearest_outside
-from hostile import HOSTILE
+from hostile import HOSTILE, nearest_distances
 
 from repdyn.kernels import Cloud, Undefined, gride, levina_bickel, two_nn
 from repdyn.kernels import neighbours as module
-from repdyn.kernels.neighbours import cloud_distances, cloud_neighbours, nearest_distances, nearest_neighbours
+from repdyn.kernels.neighbours import cloud_distances, cloud_neighbours, nearest_neighbours
 
 KERNELS = {
     "two_nn": (two_nn, two_nn.or_raise),

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from hostile import HOSTILE, naive_nearest
+from hostile import HOSTILE, naive_nearest, nearest_distances
 
 from repdyn.kernels import Cloud, neighbours
-from repdyn.kernels.neighbours import nearest_distances
 
 
 def _too_close():

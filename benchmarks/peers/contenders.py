@@ -214,7 +214,7 @@ TWO_NN = Quantity(
             "repdyn",
             "repdyn.kernels",
             on_gpu=True,
-            distances=lambda kernels, x: kernels.neighbours.nearest_distances(x),
+            distances=lambda kernels, x: kernels.neighbours.nearest_neighbours(x, 2).distances,
         ),
         Contender(
             "scikit-dimension",

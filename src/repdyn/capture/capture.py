@@ -28,7 +28,7 @@ from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States, ex
 from repdyn.capture.token_states import split_where_square
 from repdyn.capture.wrappers import class_name
 from repdyn.probe import Probe, ProbeBatch
-from repdyn.probe.content import padded_batches
+from repdyn.probe.sampling import padded_batches
 from repdyn.utils.caller_state import plain_state
 from repdyn.utils.distributed import ALONE, Ranks
 

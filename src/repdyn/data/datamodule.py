@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from repdyn.data.byte_tokenizer import bytes_to_ids
 from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer, special_tokens
-from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
+from repdyn.data.windows import Windows, WindowsDataModule
 from repdyn.probe.design import INDEPENDENT, class_names, resolve_design
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
 from repdyn.text.corpus import Corpus, cache_directory
@@ -37,7 +36,7 @@ class _Text:
     bytes_per_token: float
 
 
-class TextDataModule(LightningDataModule):
+class TextDataModule(WindowsDataModule):
     """Windows of a text for next-token or masked-token training, split by bytes in the order of the text: 90/5/5, or
     80/10/10 for the short built-in one.
 
@@ -113,16 +112,6 @@ class TextDataModule(LightningDataModule):
         self._validate_arguments()
 
     @property
-    def vocab_size(self) -> int:
-        """Number of token ids, special tokens included; known before any text is read."""
-        return len(self.tokenizer)
-
-    @property
-    def pad_token_id(self) -> int | None:
-        """Id of the padding token; None for a tokenizer without one (no window is ever padded)."""
-        return cast("int | None", self.tokenizer.pad_token_id)
-
-    @property
     def bytes_per_token(self) -> float:
         """Bytes of text behind one token, measured on the validation split; 1 for the byte vocabulary."""
         return self._text.bytes_per_token
@@ -142,13 +131,13 @@ class TextDataModule(LightningDataModule):
         _ = self._text
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._text.train, shuffle=True)
+        return self._loader(self._windows(self._text.train), shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._text.validation, shuffle=False)
+        return self._loader(self._windows(self._text.validation), shuffle=False)
 
     def test_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._text.test, shuffle=False)
+        return self._loader(self._windows(self._text.test), shuffle=False)
 
     def probe(self) -> Probe:
         """Return the fixed tokens that the tracker measures: windows of the text that nothing is trained on."""
@@ -239,30 +228,9 @@ class TextDataModule(LightningDataModule):
         """Return the text for training, validation and testing."""
         return corpus.split(self._held_out_percent)
 
-    def _loader(self, tokens: np.ndarray, shuffle: bool) -> DataLoader[Any]:
-        collate = collate_causal
-        if self.objective == "masked":
-            collate = CollateMasked(self.tokenizer, self.mask_probability, self.seed, fixed=not shuffle)
-        return batches(
-            self._windows(tokens),
-            collate,
-            batch_size=self.batch_size,
-            shuffle=shuffle,
-            num_workers=self.num_workers,
-            seed=self.seed,
-        )
-
     def _validate_arguments(self) -> None:
-        if self.objective not in ("causal", "masked"):
-            raise ValueError(f'expected objective "causal" or "masked", got "{self.objective}"')
+        self._require_trainable(len(self._before) + len(self._after))
         shortest = 2 + len(self._before) + len(self._after)
-        if self.sequence_length < shortest:
-            raise ValueError(
-                f"expected sequence_length of at least {shortest} (two tokens of text and "
-                f"{shortest - 2} special ones), got {self.sequence_length}"
-            )
-        if not 0 < self.mask_probability <= 1:
-            raise ValueError(f"expected mask_probability in (0, 1], got {self.mask_probability}")
         if (
             self.probe_sequence_length is not None
             and not shortest <= self.probe_sequence_length <= self.sequence_length

@@ -15,17 +15,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-from lightning.pytorch import LightningDataModule
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from repdyn.data.byte_tokenizer import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
-from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
+from repdyn.data.windows import Windows, WindowsDataModule
 from repdyn.probe.design import INDEPENDENT
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
+
+# Streams of random numbers from one seed.
+_TRAINING, _VALIDATION, _PROBE = range(3)
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,7 @@ def _validate_sizes(n_topics: int, n_words: int, alpha: float) -> None:
         raise ValueError(f"expected alpha > 0, got {alpha}")
 
 
-# Streams of random numbers from one seed.
-_TRAINING, _VALIDATION, _PROBE = range(3)
-
-
-class TopicDataModule(LightningDataModule):
+class TopicDataModule(WindowsDataModule):
     """Documents that a topic model (LDA) writes, for next-token or masked-token training; each is one sequence.
 
     A batch is a dict of int64 tensors (batch, sequence_length): input_ids, attention_mask, labels. Training documents
@@ -182,16 +180,6 @@ class TopicDataModule(LightningDataModule):
         self.tokenizer = word_tokenizer(n_words, for_encoder=objective == "masked")
 
     @property
-    def vocab_size(self) -> int:
-        """Number of token ids, special tokens included."""
-        return len(self.tokenizer)
-
-    @property
-    def pad_token_id(self) -> int:
-        """Id of the padding token, which no document has."""
-        return cast(int, self.tokenizer.pad_token_id)
-
-    @property
     def bytes_per_token(self) -> float:
         """1: a word of so small a vocabulary is written as one byte, so that bits per byte are bits per word."""
         return 1.0
@@ -202,10 +190,10 @@ class TopicDataModule(LightningDataModule):
         return f"{self.n_documents:,} documents that a topic model wrote: {self._topics_text}, seed {self.seed}"
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._documents(self.n_documents, _TRAINING), shuffle=True)
+        return self._loader(self._windows(self._documents(self.n_documents, _TRAINING)), shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._documents(max(1, self.n_documents // 10), _VALIDATION), shuffle=False)
+        return self._loader(self._windows(self._documents(max(1, self.n_documents // 10), _VALIDATION)), shuffle=False)
 
     def probe(self) -> Probe:
         """Return the fixed tokens that the tracker measures, with their topics: documents not trained on."""
@@ -237,34 +225,12 @@ class TopicDataModule(LightningDataModule):
         before, after = ((cast(int, self.tokenizer.convert_tokens_to_ids(token)),) for token in (CLS, SEP))
         return Windows(ids, self.sequence_length, before * self._n_special, after * self._n_special)
 
-    def _loader(self, documents: Documents, shuffle: bool) -> DataLoader[Any]:
-        collate = collate_causal
-        if self.objective == "masked":
-            collate = CollateMasked(self.tokenizer, self.mask_probability, self.seed, fixed=not shuffle)
-        return batches(
-            self._windows(documents),
-            collate,
-            batch_size=self.batch_size,
-            shuffle=shuffle,
-            num_workers=self.num_workers,
-            seed=self.seed,
-        )
-
     def _validate_arguments(self) -> None:
         if self.text != "lda":
             raise ValueError(f'expected text "lda", got "{self.text}"; other texts are read by TextDataModule')
-        if self.objective not in ("causal", "masked"):
-            raise ValueError(f'expected objective "causal" or "masked", got "{self.objective}"')
-        shortest = 2 + 2 * self._n_special
-        if self.sequence_length < shortest:
-            raise ValueError(
-                f"expected sequence_length of at least {shortest} (two words and {shortest - 2} special tokens), got "
-                f"{self.sequence_length}"
-            )
+        self._require_trainable(2 * self._n_special)
         if self.n_documents < 1:
             raise ValueError(f"expected n_documents of at least 1, got {self.n_documents}")
-        if not 0 < self.mask_probability <= 1:
-            raise ValueError(f"expected mask_probability in (0, 1], got {self.mask_probability}")
 
 
 def word_tokenizer(n_words: int, for_encoder: bool = False) -> PreTrainedTokenizerFast:

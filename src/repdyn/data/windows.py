@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import torch
+from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
@@ -99,23 +100,54 @@ class CollateMasked:
         return self._generator
 
 
-def batches(
-    windows: Windows,
-    collate: Callable[[list[tuple[int, Tensor]]], Batch],
-    *,
-    batch_size: int,
-    shuffle: bool,
-    num_workers: int,
-    seed: int,
-) -> ResumableLoader:
-    """Return a loader of windows in batches; iterating it leaves the global random state alone."""
-    return ResumableLoader(
-        windows,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        collate_fn=collate,
-        num_workers=num_workers,
-        pin_memory=torch.cuda.is_available(),
-        # an own generator even if nothing is shuffled: without one, iterating draws from the global state
-        generator=torch.Generator().manual_seed(seed),
-    )
+class WindowsDataModule(LightningDataModule):
+    """Windows of one tokenizer's ids in batches, for next-token or masked-token training: the base of both modules.
+
+    A subclass sets the attributes, and calls :meth:`_require_trainable`.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    objective: str
+    sequence_length: int
+    batch_size: int
+    num_workers: int
+    seed: int
+    mask_probability: float
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, special tokens included; known before any text is read."""
+        return len(self.tokenizer)
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """Id of the padding token; None for a tokenizer without one (no window is ever padded)."""
+        return cast("int | None", self.tokenizer.pad_token_id)
+
+    def _loader(self, windows: Windows, shuffle: bool) -> ResumableLoader:
+        """Return a loader of windows in batches; iterating it leaves the global random state alone."""
+        collate = collate_causal
+        if self.objective == "masked":
+            collate = CollateMasked(self.tokenizer, self.mask_probability, self.seed, fixed=not shuffle)
+        return ResumableLoader(
+            windows,
+            batch_size=self.batch_size,
+            shuffle=shuffle,
+            collate_fn=collate,
+            num_workers=self.num_workers,
+            pin_memory=torch.cuda.is_available(),
+            # an own generator even if nothing is shuffled: without one, iterating draws from the global state
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+
+    def _require_trainable(self, n_special: int) -> None:
+        """Raise ValueError for an unknown objective, windows too short for ``n_special`` tokens, or a wrong share."""
+        if self.objective not in ("causal", "masked"):
+            raise ValueError(f'expected objective "causal" or "masked", got "{self.objective}"')
+        if self.sequence_length < 2 + n_special:
+            raise ValueError(
+                f"expected sequence_length of at least {2 + n_special} (two tokens of text and {n_special} special "
+                f"ones), got {self.sequence_length}"
+            )
+        if not 0 < self.mask_probability <= 1:
+            raise ValueError(f"expected mask_probability in (0, 1], got {self.mask_probability}")

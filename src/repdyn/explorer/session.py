@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from repdyn.explorer.lens import SentenceLens, sentence_lens
+from repdyn.explorer.lens_tables import SentenceLens, sentence_lens
 from repdyn.kernels import Undefined
 from repdyn.reading import (
     LENGTH,
@@ -128,20 +128,12 @@ class Session:
         self._planes = lru_cache(_SENTENCES * len(self.models))(self._fit_planes)
 
     def tokens(self, sentence: str) -> tuple[str, ...]:
-        """Return the tokens of a sentence in the first checkpoint, special ones included.
-
-        Raises:
-            ValueError: a blank sentence, fewer than two tokens, or more than ``max_tokens`` or a checkpoint takes.
-        """
+        """Return the tokens of a sentence in the first checkpoint, special ones included."""
         first, *_ = [self._names(number, self.checked(sentence)) for number in range(len(self.models))]
         return first
 
     def checked(self, sentence: str) -> str:
-        """Return a sentence with invalid characters replaced.
-
-        Raises:
-            ValueError: a blank sentence, or one that is too long to be tokenized.
-        """
+        """Return a sentence with invalid characters replaced."""
         # half a surrogate pair is no character, and tokenizers fail on it
         sentence = sentence.encode(errors="replace").decode()
         most = _CHARACTERS_PER_TOKEN * self.max_tokens
@@ -154,48 +146,22 @@ class Session:
     def token(self, sentence: str, place: int, *, with_positions: bool = False) -> tuple[list[TokenStates], list[str]]:
         """Compare one token of a sentence with the vocabulary, in each checkpoint that has it.
 
-        Args:
-            sentence: the text that a reader typed.
-            place: position of the token in :meth:`tokens`.
-            with_positions: add the embedding of the token's position to every row of the vocabulary.
-
         Returns:
             Results in the order of the checkpoints, and remarks: why a checkpoint or a state is missing.
-
-        Raises:
-            ValueError: as :meth:`tokens`, or a place beyond the sentence.
         """
         self._require_place(place, self.tokens(sentence))
         return self._of_each(lambda number: self._token(number, self.checked(sentence), place, with_positions))
 
     def lens(self, sentence: str, number: int) -> SentenceLens:
-        """Return what each layer of one checkpoint predicts at each token of a sentence.
-
-        Args:
-            sentence: the text that a reader typed.
-            number: place of the checkpoint among the models.
-
-        Raises:
-            ValueError: as :meth:`tokens`, no such checkpoint, or one without an output head.
-            CheckpointError: the model cannot be run.
-        """
+        """Return what each layer of one checkpoint predicts at each token of a sentence."""
         self._require_checkpoint(number, sentence)
         return self._read_lens(number, self.checked(sentence))
 
     def attention(self, sentence: str, number: int, layer: int) -> tuple[list[LayerHeads], list[str]]:
         """Return the attention weights of a sentence in one layer of one checkpoint, for each stack of its blocks.
 
-        Args:
-            sentence: the text that a reader typed.
-            number: place of the checkpoint among the models.
-            layer: number of the block, from 1 on.
-
         Returns:
             The weights, and remarks: why a stack has none, and how many tokens were read if not all were.
-
-        Raises:
-            ValueError: as :meth:`tokens`, or no such checkpoint.
-            CheckpointError: the model cannot be run.
         """
         n_tokens = len(self._require_checkpoint(number, sentence))
         name, (ids, read) = self.models[number].name, self._read_attention(number, self.checked(sentence))
@@ -212,10 +178,6 @@ class Session:
 
     def paths(self, one: str, other: str, place: int) -> tuple[list[SentencePaths], list[str]]:
         """Project the tokens of two sentences on the plane of most variance of all their states, for each checkpoint.
-
-        Args:
-            one, other: the sentences that a reader typed.
-            place: position of the chosen token in :meth:`tokens` of the first.
 
         Returns and Raises: as :meth:`token`.
         """

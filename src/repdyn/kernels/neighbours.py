@@ -211,8 +211,8 @@ def _distances(points: Tensor, centre: Tensor) -> Tensor:
     return torch.cat([torch.linalg.vector_norm(rows - centre, dim=1) for rows in row_chunks(points)])
 
 
-def nearest_distances(points: Tensor, k: int = 2, *, groups: Tensor | None = None, tile: int = 512) -> Tensor:
-    """Compute the Euclidean distance from each point to its k nearest neighbours.
+def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 512) -> Neighbours:
+    """Find the k nearest neighbours of each point; ties are broken arbitrarily.
 
     Args:
         points: *distinct* finite points, shape (n, dim) with n > k, any floating dtype, any origin.
@@ -222,14 +222,9 @@ def nearest_distances(points: Tensor, k: int = 2, *, groups: Tensor | None = Non
         tile: rows of the distance matrix held at a time in float64; it bounds memory and does not change the result.
 
     Returns:
-        float64, shape (n, k), ascending along each row, in the unit of ``points``; the relative error is below 1e-10,
-        and a point's values do not depend on ``k``. Distances below 1e-145 of the largest coordinate become 0.
+        Distances ascending along each row, in the unit of ``points``; the relative error is below 1e-10, and a point's
+        values do not depend on ``k``. Distances below 1e-145 of the largest coordinate become 0.
     """
-    return nearest_neighbours(points, k, groups=groups, tile=tile).distances
-
-
-def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 512) -> Neighbours:
-    """Return :func:`nearest_distances` together with the indices of the neighbours; ties are broken arbitrarily."""
     if groups is not None and len(groups.unique()) == len(groups):
         groups = None
     found, complete = _from_candidates(points, k, groups)

@@ -79,6 +79,10 @@ class MeasurementOptions:
         return self._resolved[key]
 
     @cached_property
+    def _identities(self) -> dict[tuple[str, str], str]:
+        return {}
+
+    @cached_property
     def _resolved(self) -> dict[str, list[tuple[Metric, str]]]:
         return {}
 
@@ -88,10 +92,12 @@ class MeasurementOptions:
 
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
         """Return the hash of what is measured, as rows record it; arguments as for :func:`metric_set`."""
-        positions = self.token_positions
-        return metric_set(
-            self.metrics, self.layers, probe, dtype, token_positions=positions, probe_loss=self.probe_loss
-        )
+        key = ("" if probe is None else probe.hash, dtype)
+        if key not in self._identities:
+            positions, loss = self.token_positions, self.probe_loss
+            identity = metric_set(self.metrics, self.layers, probe, dtype, token_positions=positions, probe_loss=loss)
+            self._identities[key] = identity
+        return self._identities[key]
 
     @cached_property
     def choice(self) -> str:

@@ -27,6 +27,9 @@ MASSIVE_NORM = 10.0
 """Times the median norm of a layer's vectors, above which a norm is massive. Sun et al. 2024 (Massive Activations in
 Large Language Models, COLM) find a few activations orders of magnitude above the median, on delimiters as well as on
 first tokens, and hardly any in between; norms of other vectors stay within a small multiple of their median."""
+NO_TOPICS = "the tokens of the probe have no topics"
+# vectors of each batch that are read through the output head twice, for the layer and for the end
+_LENS_VECTORS = 256
 # vectors of each batch that are compared with the vocabulary, which costs their number times its size
 _VOCABULARY_VECTORS = 1024
 
@@ -44,11 +47,6 @@ def are_massive(batches: Sequence[Tensor]) -> list[Tensor]:
     every = torch.cat(norms)
     bound = MASSIVE_NORM * every[every.isfinite()].quantile(0.5) if every.isfinite().any() else torch.inf
     return [(of_batch > bound) & of_batch.isfinite() for of_batch in norms]
-
-
-NO_TOPICS = "the tokens of the probe have no topics"
-# vectors of each batch that are read through the output head twice, for the layer and for the end
-_LENS_VECTORS = 256
 
 
 @dataclass

@@ -183,11 +183,7 @@ class Metric:
         )
 
     def with_default_settings(self, **settings: Any) -> Metric:
-        """Return the metric with other defaults for the name without brackets; settings given explicitly are kept.
-
-        Raises:
-            ValueError: as for :meth:`with_settings`.
-        """
+        """Return the metric with other defaults for the name without brackets; settings given explicitly are kept."""
         defaults = self.settings if self.default_settings is None else self.default_settings
         given = {
             name: value

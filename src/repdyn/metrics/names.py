@@ -25,6 +25,8 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _UNSAFE = re.compile(r"[^\w.=+-]")
 _HOW = "write NAME, NAME[setting=value,setting=value] or either with @SUBSET, such as two_nn[discard=0.8]@no_sink"
+Kernel: TypeAlias = Callable[..., Any]
+_TRIAL_POINTS, _TRIAL_DIMENSIONS = 64, 3
 
 
 class ParsedName(NamedTuple):
@@ -40,10 +42,6 @@ class ParsedName(NamedTuple):
 
 def parsed(name: str) -> ParsedName:
     """Read the name of a metric.
-
-    Raises:
-        ValueError: the name is not of this form, a setting is given twice, or a value is neither a number nor true,
-            false or a word.
 
     >>> parsed("two_nn[discard=0.8, duplicates=count]@no_sink")
     ParsedName(base='two_nn', settings={'discard': 0.8, 'duplicates': 'count'}, subset='no_sink')
@@ -132,22 +130,8 @@ def _value(text: str, name: str) -> Any:
     raise ValueError(f"expected the value of a setting to be a number, true, false or a word, got {text!r} in {name!r}")
 
 
-Kernel: TypeAlias = Callable[..., Any]
-_TRIAL_POINTS, _TRIAL_DIMENSIONS = 64, 3
-
-
 def checked(metric: str, kernel: Kernel, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given settings, each in the type that the kernel takes.
-
-    Args:
-        metric: its name without settings, for the message.
-        kernel: its keyword-only parameters are the settings.
-        defaults: values of the settings that are not given.
-        given: settings by name.
-
-    Raises:
-        ValueError: a setting that the kernel does not have, or a value of another type.
-    """
+    """Return the given settings, each in the type that the kernel takes."""
     known = {**_kernel_defaults(kernel), **defaults}
     for name in given:
         if name not in known:
@@ -159,9 +143,6 @@ def require_usable(metric: str, kernel: Kernel, settings: Mapping[str, Any]) -> 
     """Run a kernel of this package on a small fixed cloud, so that an invalid value is rejected at once.
 
     A kernel of another package, or with other inputs than clouds or attention weights, is not run.
-
-    Raises:
-        ValueError: what the kernel raised.
     """
     if not getattr(kernel, "__module__", "").startswith("repdyn.kernels."):
         return

@@ -26,6 +26,8 @@ ENTRY_POINTS = "repdyn.metrics"
 ALL = "all"
 """Stands for every metric that the probe allows."""
 _NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+MetricLike: TypeAlias = str | Metric
+DEFAULT_METRICS = ("anisotropy", "two_nn")
 
 
 class Registry(Mapping[str, Metric]):
@@ -129,10 +131,6 @@ def _unavailable(*inputs: object, **settings: object) -> Tensor:
     raise RuntimeError("expected the kernel of a registered metric, got a stored name alone; install its package")
 
 
-MetricLike: TypeAlias = str | Metric
-DEFAULT_METRICS = ("anisotropy", "two_nn")
-
-
 def resolve(
     metrics: str | Sequence[MetricLike], probe: Probe | None = None, subsets: Collection[str] | None = None
 ) -> list[tuple[Metric, str]]:
@@ -165,9 +163,6 @@ def resolve(
 
 def as_tuple(metrics: str | Sequence[MetricLike]) -> tuple[MetricLike, ...]:
     """Return the requested metrics one by one.
-
-    Raises:
-        ValueError: no metric, or a single name that is not "all".
 
     >>> as_tuple("all"), as_tuple(["two_nn"])
     (('all',), ('two_nn',))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,31 +62,6 @@ def sink_mask(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> 
     return is_sink
 
 
-def padded_batches(
-    tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int, n_needed: Tensor | None = None
-) -> Iterator[ProbeBatch]:
-    """Yield batches of at most ``n_sequences`` sequences; see :meth:`repdyn.Probe.batches`."""
-    starts = torch.cumsum(lengths, 0) - lengths
-    remaining = torch.arange(len(lengths))
-    if n_needed is not None:
-        # batch sequences of similar length together, without those of which no token is needed
-        remaining = torch.argsort(n_needed, stable=True)
-        remaining = remaining[n_needed[remaining] > 0]
-    extent = lengths if n_needed is None else n_needed
-    while len(remaining):
-        count = min(n_sequences, len(remaining))
-        while count == int(extent[remaining[:count]].max()) > 1:
-            count -= 1
-        batch, remaining = remaining[:count], remaining[count:]
-        # all sequences of a batch are truncated at the same position, which adds no padding
-        columns = torch.arange(int(extent[batch].max()))
-        mask = columns < lengths[batch, None]
-        indices = (starts[batch, None] + columns)[mask]
-        input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
-        input_ids[mask] = tokens[indices]
-        yield ProbeBatch(input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), indices.numpy())
-
-
 def content_hash(
     tokens: Tensor, lengths: Tensor, plan: list[Any], classes: Mapping[str, Tensor], topics: Tensor | None
 ) -> str:
@@ -105,11 +80,7 @@ def content_hash(
 
 
 def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
-    """Return tokens (n_tokens,) and lengths (n_sequences,), both int64; see :meth:`repdyn.Probe.from_tokens`.
-
-    Raises:
-        ValueError: wrong shape or type, or padding between tokens.
-    """
+    """Return tokens (n_tokens,) and lengths (n_sequences,), both int64; see :meth:`repdyn.Probe.from_tokens`."""
     ids, mask_of_lists = _as_ids(input_ids)
     attention_mask = mask_of_lists if attention_mask is None else attention_mask
     if ids.ndim == 1 and not ids.is_floating_point() and ids.numel():
@@ -135,11 +106,7 @@ def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
 
 
 def _zeros_and_ones(mask: Tensor) -> Tensor:
-    """Return a mask as bool.
-
-    Raises:
-        ValueError: other values than 0 and 1, such as those of an additive mask, whose meaning is reversed.
-    """
+    """Return a mask as bool."""
     is_token = mask == 1
     if mask.is_complex() or not bool((is_token | (mask == 0)).all()):
         other = mask[~(is_token | (mask == 0))][0].item()
@@ -151,11 +118,7 @@ def _zeros_and_ones(mask: Tensor) -> Tensor:
 
 
 def _as_ids(input_ids: Any) -> tuple[Tensor, Tensor | None]:
-    """Return token ids as a tensor of their own, and the mask of the padding that lists of several lengths get.
-
-    Raises:
-        ValueError: they are not numbers.
-    """
+    """Return token ids as a tensor of their own, and the mask of the padding that lists of several lengths get."""
     if isinstance(input_ids, list | tuple) and len({len(row) for row in input_ids if isinstance(row, Sized)}) > 1:
         rows = [torch.as_tensor(row) for row in input_ids]
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -255,13 +218,7 @@ def topic_tensor(topics: Any) -> Tensor:
 def validate_subset_sizes(
     available: Mapping[str, int], batch_vectors: int, n_batches: int, full: Collection[str] = SUBSETS
 ) -> None:
-    """Raise ValueError unless every subset has enough tokens for its batches.
-
-    Args:
-        available: number of tokens in each subset.
-        batch_vectors, n_batches: the sampling plan.
-        full: subsets that need full batches; all others need at least 3 tokens per batch.
-    """
+    """Raise ValueError unless every subset has enough tokens for its batches."""
     if batch_vectors < MIN_BATCH_VECTORS or n_batches < 1:
         raise ValueError(
             f"expected batch_vectors >= {MIN_BATCH_VECTORS} and at least one batch, got batch_vectors={batch_vectors} "

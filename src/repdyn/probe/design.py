@@ -25,6 +25,19 @@ MAX_VECTORS = BATCH_VECTORS
 the variation between its windows."""
 TOKENS_PER_VECTOR = 1.25
 """Least number of text tokens per vector, since ``no_sink`` excludes special tokens and first positions."""
+SUBSETS = ("all", "no_sink")
+"""The token subsets that every probe of tokens has."""
+NO_MASSIVE = "no_massive"
+"""The subset without vectors of massive norm, which is selected at each layer separately."""
+LAST_TOKEN = "last_token"
+WINDOW_MEAN = "window_mean"
+DIFFERENCES = "differences"
+VIEWS = (LAST_TOKEN, WINDOW_MEAN, DIFFERENCES)
+"""The views that select or combine tokens by their position in a window."""
+NORMED = ".normed"
+CLASSES = ("function", "content", "frequent", "rare")
+CLASS_OPTIONS = ("words", "none", *CLASSES)
+"""Values of the option ``classes``: all classes, none, or some by name."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +163,6 @@ DesignLike: TypeAlias = str | Design
 def resolve_design(design: DesignLike) -> Design:
     """Return the design of a given name; a Design is returned unchanged.
 
-    Raises:
-        ValueError: there is no design of this name.
-
     >>> resolve_design("paper").window_characters
     512
     """
@@ -166,11 +176,7 @@ def resolve_design(design: DesignLike) -> Design:
 
 
 def design_from_rule(rule: Mapping[str, Any]) -> Design:
-    """Return the design with a given ``rule``: the named one if it has the same rule, otherwise a new one.
-
-    Raises:
-        ValueError: the fields or types differ from those of :attr:`Design.rule`.
-    """
+    """Return the design with a given ``rule``: the named one if it has the same rule, otherwise a new one."""
     types = {"design": str, "disjoint_windows": bool, "exclude_own_window": bool, "metric_settings": dict}
     if set(rule) != set(types) or not all(type(rule[name]) is type_ for name, type_ in types.items()):
         raise ValueError(f"expected a sampling design with {', '.join(types)}, got {briefly(dict(rule))}")
@@ -181,18 +187,6 @@ def design_from_rule(rule: Mapping[str, Any]) -> Design:
         return named
     fields = {name: value for name, value in rule.items() if name != "design"}
     return Design(rule["design"], **fields)
-
-
-SUBSETS = ("all", "no_sink")
-"""The token subsets that every probe of tokens has."""
-NO_MASSIVE = "no_massive"
-"""The subset without vectors of massive norm, which is selected at each layer separately."""
-LAST_TOKEN = "last_token"
-WINDOW_MEAN = "window_mean"
-DIFFERENCES = "differences"
-VIEWS = (LAST_TOKEN, WINDOW_MEAN, DIFFERENCES)
-"""The views that select or combine tokens by their position in a window."""
-NORMED = ".normed"
 
 
 class View(NamedTuple):
@@ -228,16 +222,8 @@ def view_of(subset: str) -> View:
     return View(subset.removesuffix(NORMED), subset.endswith(NORMED))
 
 
-CLASSES = ("function", "content", "frequent", "rare")
-CLASS_OPTIONS = ("words", "none", *CLASSES)
-"""Values of the option ``classes``: all classes, none, or some by name."""
-
-
 def class_names(requested: str | Sequence[str]) -> tuple[str, ...]:
     """Return the word classes that an option names; "words" means all of them, "none" none.
-
-    Raises:
-        ValueError: an unknown name.
 
     >>> class_names(["rare", "function"]), class_names("none")
     (('function', 'rare'), ())

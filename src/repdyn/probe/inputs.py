@@ -79,11 +79,7 @@ def inputs_fields(
     batch_vectors: int | None,
     vectors_per_input: int | None,
 ) -> dict[str, Any]:
-    """Return the fields of a probe of inputs; arguments as for :meth:`repdyn.Probe.from_inputs`.
-
-    Raises:
-        ValueError: batches that are no inputs of a model, too few inputs, or positions that are no rule.
-    """
+    """Return the fields of a probe of inputs; arguments as for :meth:`repdyn.Probe.from_inputs`."""
     if isinstance(batches, Tensor | Mapping | str):
         raise ValueError(
             f"expected several batches of inputs, got one {type(batches).__name__}; put it into a list, "
@@ -117,11 +113,7 @@ def inputs_fields(
 
 
 def as_batch(batch: Any) -> InputBatch:
-    """Return a copy of a batch in memory, as a mapping or a tuple.
-
-    Raises:
-        ValueError: no tensors, or tensors of different numbers of inputs.
-    """
+    """Return a copy of a batch in memory, as a mapping or a tuple."""
     values = dict(batch) if isinstance(batch, Mapping) else batch
     values = values if isinstance(values, dict) else tuple(values) if isinstance(values, list | tuple) else (values,)
     items = [(name, _copied(value)) for name, value in _items(values)]
@@ -163,14 +155,7 @@ def draws_of(n_inputs: int, vectors_per_input: int, seed: int) -> Tensor:
 
 
 def rules_as_json(positions: Any, *, names: bool = False) -> Any:
-    """Return the choice of positions as JSON-serialisable values.
-
-    Args:
-        names: write a function as its name, instead of refusing it.
-
-    Raises:
-        ValueError: no rule, or a function that cannot be written.
-    """
+    """Return the choice of positions as JSON-serialisable values."""
     if isinstance(positions, Mapping):
         return {"stacks": {str(stack): rules_as_json(rule, names=names) for stack, rule in positions.items()}}
     if positions is None or isinstance(positions, str):
@@ -195,11 +180,7 @@ def rules_as_json(positions: Any, *, names: bool = False) -> Any:
 
 
 def rules_from_json(value: Any) -> Positions:
-    """Return the choice of positions that :func:`rules_as_json` wrote.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """Return the choice of positions that :func:`rules_as_json` wrote."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, dict) and set(value) == {"stacks"}:
@@ -279,11 +260,7 @@ class InvalidInputsError(Exception):
 
 
 def inputs_to_tensors(inputs: Inputs) -> tuple[dict[str, Tensor], str]:
-    """Return the tensors of inputs by their names in the file, and the rest as JSON.
-
-    Raises:
-        ValueError: the positions are a function.
-    """
+    """Return the tensors of inputs by their names in the file, and the rest as JSON."""
     tensors, batches = {}, []
     for number, batch in enumerate(inputs.batches):
         is_named = isinstance(batch, Mapping)
@@ -305,15 +282,7 @@ def inputs_to_tensors(inputs: Inputs) -> tuple[dict[str, Tensor], str]:
 
 
 def inputs_from_tensors(tensor: Callable[[str], Tensor], text: str) -> Inputs:
-    """Return the inputs that :func:`inputs_to_tensors` described.
-
-    Args:
-        tensor: returns a tensor of the file by its name.
-        text: the JSON.
-
-    Raises:
-        InvalidInputsError: the text is not valid.
-    """
+    """Return the inputs that :func:`inputs_to_tensors` described."""
     try:
         found: Any = json.loads(text)
         batches = []

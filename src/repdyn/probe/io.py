@@ -66,12 +66,7 @@ def write_probe(path: str | Path, content: ProbeContent) -> None:
 
 
 def read_probe(path: str | Path) -> ProbeContent:
-    """Read a file that :func:`write_probe` wrote.
-
-    Raises:
-        ValueError: not a probe file, or one with invalid content.
-        OSError: the file is missing or cannot be read.
-    """
+    """Read a file that :func:`write_probe` wrote."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"expected a probe written by Probe.save, got no file at {path}")
     try:

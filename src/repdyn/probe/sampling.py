@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.probe.content import ProbeBatch, padded_batches, sink_mask
+from repdyn.probe.content import ProbeBatch, sink_mask
 from repdyn.probe.design import DIFFERENCES, MIN_BATCH_VECTORS, SUBSETS, VIEWS, WINDOW_MEAN, Design
 from repdyn.probe.inputs import Inputs, input_batches
 
@@ -193,6 +193,31 @@ class SampledTokens:
         windows = self.window_of_token[texts]
         last = texts[np.append(windows[1:] != windows[:-1], True)[: len(texts)]]
         return np.isin(np.arange(len(self.tokens)), last)
+
+
+def padded_batches(
+    tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int, n_needed: Tensor | None = None
+) -> Iterator[ProbeBatch]:
+    """Yield batches of at most ``n_sequences`` sequences; see :meth:`repdyn.Probe.batches`."""
+    starts = torch.cumsum(lengths, 0) - lengths
+    remaining = torch.arange(len(lengths))
+    if n_needed is not None:
+        # batch sequences of similar length together, without those of which no token is needed
+        remaining = torch.argsort(n_needed, stable=True)
+        remaining = remaining[n_needed[remaining] > 0]
+    extent = lengths if n_needed is None else n_needed
+    while len(remaining):
+        count = min(n_sequences, len(remaining))
+        while count == int(extent[remaining[:count]].max()) > 1:
+            count -= 1
+        batch, remaining = remaining[:count], remaining[count:]
+        # all sequences of a batch are truncated at the same position, which adds no padding
+        columns = torch.arange(int(extent[batch].max()))
+        mask = columns < lengths[batch, None]
+        indices = (starts[batch, None] + columns)[mask]
+        input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
+        input_ids[mask] = tokens[indices]
+        yield ProbeBatch(input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), indices.numpy())
 
 
 def assign_windows(lengths: np.ndarray, n_batches: int, seed: int) -> np.ndarray:

@@ -75,18 +75,7 @@ class TokenizedWindows(NamedTuple):
 def tokenize_windows(
     texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan, with_words: bool
 ) -> TokenizedWindows:
-    """Cut texts into windows of token ids, each with the tokenizer's own prefix and suffix.
-
-    Args:
-        texts: any number of texts of any length; a window never spans two.
-        tokenizer: any Hugging Face tokenizer.
-        plan: size and number of windows; if there are more than required, evenly spaced ones are returned.
-        with_words: whether to return the words of the tokens; they are counted over all texts.
-
-    Raises:
-        ValueError: a single string, something other than a text, a text that UTF-8 cannot encode, windows without room
-            for text next to the special tokens, or a tokenizer without character offsets if words are requested.
-    """
+    """Cut texts into windows of token ids, each with the tokenizer's own prefix and suffix."""
     with one_thread_for_tokenizers():
         layout = _Layout.of(texts, tokenizer, plan)
     lexicon = Lexicon() if with_words else None
@@ -212,14 +201,7 @@ def _affixes(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
 
 
 def _select_evenly(windows: Sequence[list[int]], is_full: Sequence[bool], n_sinks: int, plan: WindowPlan) -> list[int]:
-    """Return the indices of evenly spaced windows that fulfil the plan, full ones if they suffice; all if too few.
-
-    Args:
-        windows: token ids of each window.
-        is_full: whether each window has full length.
-        n_sinks: number of tokens of each window that are not text.
-        plan: the numbers of windows and tokens required.
-    """
+    """Return the indices of evenly spaced windows that fulfil the plan, full ones if they suffice; all if too few."""
     total = sum(len(window) - n_sinks for window in windows)
     count = max(plan.n_windows, -(-len(windows) * plan.n_tokens // max(total, 1)))
     if total <= plan.n_tokens or count >= len(windows):

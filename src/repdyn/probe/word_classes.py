@@ -60,21 +60,6 @@ _CLITICS = frozenset({"s", "m", "re", "ve", "ll", "d"})
 
 FUNCTION_WORDS = frozenset(word for words in _CLASSES.values() for word in words.split())
 """In lower case, with straight apostrophes."""
-
-
-def is_function_word(word: str) -> bool:
-    """Return whether a word is a function word, alone or with a contracted verb attached.
-
-    Args:
-        word: in lower case, with straight apostrophes.
-
-    >>> [is_function_word(word) for word in ("the", "don't", "they're", "dog", "dog's")]
-    [True, True, True, False, False]
-    """
-    stem, _, clitic = word.partition("'")
-    return word in FUNCTION_WORDS or (stem in FUNCTION_WORDS and clitic in _CLITICS)
-
-
 NO_WORD = -1
 FREQUENT, RARE = 0.5, 0.9
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
@@ -82,6 +67,16 @@ _LETTER = r"[^\W\d_]"
 # Possessive quantifiers, so that backtracking does not match the first letters of "abc1" as a word.
 _WORD = re.compile(rf"(?<!\w){_LETTER}++(?:['{_APOSTROPHE}]{_LETTER}++)*+(?!\w)")
 _INT64_MAX = np.iinfo(np.int64).max
+
+
+def is_function_word(word: str) -> bool:
+    """Return whether a word is a function word, alone or with a contracted verb attached.
+
+    >>> [is_function_word(word) for word in ("the", "don't", "they're", "dog", "dog's")]
+    [True, True, True, False, False]
+    """
+    stem, _, clitic = word.partition("'")
+    return word in FUNCTION_WORDS or (stem in FUNCTION_WORDS and clitic in _CLITICS)
 
 
 @dataclass(frozen=True)
@@ -135,14 +130,7 @@ class Lexicon:
         return Spans(*(np.array(column, dtype=np.int64) for column in (starts, ends, numbers)))
 
     def classes(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return which words are in each class, (n_words,) bool.
-
-        Args:
-            names: among :data:`repdyn.probe.design.CLASSES`.
-
-        Raises:
-            ValueError: frequent or rare words are requested, and the texts are too short to distinguish them.
-        """
+        """Return which words are in each class, (n_words,) bool."""
         found: dict[str, np.ndarray] = {}
         if not {"function", "content"}.isdisjoint(names):
             is_function = np.array([is_function_word(word) for word in self.words], dtype=bool)
@@ -174,14 +162,7 @@ class TokenWords:
     lexicon: Lexicon
 
     def classes(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return which tokens belong to words of each class, (n_tokens,) bool.
-
-        Args:
-            names: among :data:`repdyn.probe.design.CLASSES`.
-
-        Raises:
-            ValueError: no token belongs to any word, or as :meth:`Lexicon.classes`.
-        """
+        """Return which tokens belong to words of each class, (n_tokens,) bool."""
         if not bool((self.numbers != NO_WORD).any()):
             raise ValueError(
                 f"expected tokens that belong to words, got {len(self.numbers)} that overlap none of the "
@@ -200,16 +181,8 @@ def frequency_cuts(counts: Iterable[int], frequent: float = FREQUENT, rare: floa
     ``frequent`` of all occurrences; the rare words are those from the one at which the share ``rare`` is exceeded.
     Words that occur equally often are treated alike, so either class may slightly exceed its share.
 
-    Args:
-        counts: number of occurrences of each word.
-        frequent: share of all occurrences that are frequent words, in (0, rare].
-        rare: share of all occurrences that are not rare words, in [frequent, 1).
-
     Returns:
         The lowest count of a frequent word, and the highest count of a rare one, which is lower.
-
-    Raises:
-        ValueError: shares out of range, or too few words to distinguish frequent and rare ones.
 
     >>> frequency_cuts([50, 20, 10, 10, 5, 3, 1, 1])
     (50, 5)
@@ -231,11 +204,7 @@ def frequency_cuts(counts: Iterable[int], frequent: float = FREQUENT, rare: floa
 
 
 def words_of_tokens(text: str, tokenizer: PreTrainedTokenizerBase, lexicon: Lexicon) -> tuple[list[int], np.ndarray]:
-    """Return a text's token ids, without special tokens, and the word of each, (n_tokens,) int64, -1 for none.
-
-    Raises:
-        ValueError: the tokenizer gives no character offsets.
-    """
+    """Return a text's token ids, without special tokens, and the word of each, (n_tokens,) int64, -1 for none."""
     if not tokenizer.is_fast:
         raise ValueError(
             f"expected a fast tokenizer, which gives character offsets, got {type(tokenizer).__name__}; load the "

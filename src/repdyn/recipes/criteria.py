@@ -19,7 +19,6 @@ from repdyn.recipes.measured import (
     Measured,
     NotMeasuredError,
     Profile,
-    RhoBound,
     Step,
     blocks_text,
     correlate,
@@ -42,6 +41,7 @@ _OPPOSITE: dict[Verdict, Verdict] = {
     "not shown": "shown",
     "cannot be judged": "cannot be judged",
 }
+_LEAST_CHECKPOINTS = 5
 
 
 class BaseCriterion(ABC):
@@ -86,18 +86,36 @@ class BaseCriterion(ABC):
 
     @abstractmethod
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        """Judge the measurements of one model, or of all of them.
-
-        Raises:
-            NotMeasuredError: the store has no measurement to judge.
-            CannotBeJudgedError: the measurements do not allow a verdict.
-        """
+        """Judge the measurements of one model, or of all of them."""
 
 
 def changed_by_more(name: str, effect: Effect, change: Change, more: float) -> Claim:
     """Return the claim of a rise, or fall, by more than a share: a fall divides the value by more than 1 + ``more``."""
     bounds = {"above": more} if change == "rise" else {"below": 1 / (1 + more) - 1}
     return Claim(name, effect, **bounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankCriterion(BaseCriterion):
+    """The base class of criteria by a rank correlation: at least a value, or at most one."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError("expected either at_least or at_most, got both or neither; keep one")
+
+    @property
+    def bound(self) -> str:
+        return f"at most {self.at_most:g}" if self.at_least is None else f"at least {self.at_least:g}"
+
+    def verdict(self, low: float, high: float) -> Verdict:
+        """Judge the bound by an interval, which must lie on the claimed side with its whole length."""
+        if self.at_least is not None:
+            return "shown" if low >= self.at_least else "not shown" if high < self.at_least else "cannot be judged"
+        bound = math.inf if self.at_most is None else self.at_most
+        return "shown" if high <= bound else "not shown" if low > bound else "cannot be judged"
 
 
 @dataclass(frozen=True)
@@ -203,15 +221,10 @@ class Peak(BaseCriterion):
 
 
 @dataclass(frozen=True)
-class Trend(BaseCriterion):
+class Trend(RankCriterion):
     """Spearman's correlation of the value with depth, over blocks, at least or at most some value."""
 
-    at_least: float | None = None
-    at_most: float | None = None
     step: Step = "last"
-
-    def __post_init__(self) -> None:
-        RhoBound(self.at_least, self.at_most)  # an invalid bound is an error at once
 
     @property
     def axis(self) -> Axis:
@@ -219,14 +232,13 @@ class Trend(BaseCriterion):
 
     @property
     def short(self) -> str:
-        return f"correlation with depth {RhoBound(self.at_least, self.at_most)}"
+        return f"correlation with depth {self.bound}"
 
     @property
     def text(self) -> str:
-        bound = RhoBound(self.at_least, self.at_most)
         return (
-            f"At the {self.step} measured step, Spearman's correlation with depth over blocks is {bound}, with its "
-            "whole 95% interval over probes."
+            f"At the {self.step} measured step, Spearman's correlation with depth over blocks is {self.bound}, with "
+            "its whole 95% interval over probes."
         )
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
@@ -235,7 +247,7 @@ class Trend(BaseCriterion):
         (value,) = depth_correlations(profile, np.array([[block.value for block in profile.blocks]]))
         low, high = np.quantile(drawn, QUANTILES)
         evidence = rho_text(value, low, high, f"{len(profile.blocks)} blocks")
-        return RhoBound(self.at_least, self.at_most).judge(low, high), f"{evidence}; step {profile.step:,}"
+        return self.verdict(low, high), f"{evidence}; step {profile.step:,}"
 
 
 def depth_correlations(profile: Profile, values: np.ndarray) -> np.ndarray:
@@ -251,9 +263,6 @@ class Valley(Peak):
     """A valley of the profile over depth: as :class:`Peak`, with the lowest block, which the others exceed."""
 
     sign: ClassVar[int] = -1
-
-
-_LEAST_CHECKPOINTS = 5
 
 
 @dataclass(frozen=True)
@@ -299,15 +308,13 @@ class Phases(BaseCriterion):
 
 
 @dataclass(frozen=True)
-class Correlation(BaseCriterion):
+class Correlation(RankCriterion):
     """Spearman's correlation over checkpoints of the metric with another one, at least or at most some value.
 
     ``other`` may be "probe/loss", the loss on the probe.
     """
 
     other: str
-    at_least: float | None = None
-    at_most: float | None = None
     layers: Layers = "mean"
 
     @property
@@ -318,21 +325,14 @@ class Correlation(BaseCriterion):
     def axis(self) -> Axis:
         return "other metric"
 
-    def __post_init__(self) -> None:
-        RhoBound(self.at_least, self.at_most)  # an invalid bound is an error at once
-
     @property
     def short(self) -> str:
-        return f"correlation {self._bound}"
-
-    @property
-    def _bound(self) -> RhoBound:
-        return RhoBound(self.at_least, self.at_most)
+        return f"correlation {self.bound}"
 
     @property
     def text(self) -> str:
         return (
-            f"Over checkpoints, Spearman's correlation with {self.other} is {self._bound}, with its whole 95% interval "
+            f"Over checkpoints, Spearman's correlation with {self.other} is {self.bound}, with its whole 95% interval "
             f"({blocks_text(self.layers)})."
         )
 
@@ -355,7 +355,7 @@ class Correlation(BaseCriterion):
         notes = require_trained(models)
         rho = correlate(x, y, "checkpoints")
         evidence = rho_text(rho.value, rho.low, rho.high, f"{len(steps)} checkpoints")
-        return self._bound.judge(rho.low, rho.high), "; ".join([evidence, *notes])
+        return self.verdict(rho.low, rho.high), "; ".join([evidence, *notes])
 
 
 @dataclass(frozen=True)
@@ -446,10 +446,6 @@ class Between(BaseCriterion):
 
 def turning_points(values: Sequence[float], phases: Sequence[str]) -> list[int]:
     """Return the first place, the turning points and the last place that make the changes of the phases largest.
-
-    Args:
-        values: more of them than phases.
-        phases: "rise" or "fall" each.
 
     >>> turning_points([5.0, 2.0, 3.0, 9.0, 8.0, 4.0], ["fall", "rise", "fall"])
     [0, 1, 3, 5]

@@ -10,13 +10,20 @@ from typing import ClassVar, Literal
 import numpy as np
 from scipy.special import stdtrit
 
-from repdyn.recipes.criteria import Axis, BaseCriterion, Change, Judgement, changed_by_more, depth_correlations
+from repdyn.recipes.criteria import (
+    Axis,
+    BaseCriterion,
+    Change,
+    Judgement,
+    RankCriterion,
+    changed_by_more,
+    depth_correlations,
+)
 from repdyn.recipes.measured import (
     Layers,
     Measured,
     NotMeasuredError,
     Profile,
-    RhoBound,
     Step,
     blocks_text,
     correlate,
@@ -87,7 +94,7 @@ def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Across(BaseCriterion):
+class Across(RankCriterion):
     """Spearman's correlation over models of a feature of their last profile with their loss or size.
 
     The feature is the relative depth of the ``onset`` of a peak, the first block that has made half of the rise from
@@ -96,14 +103,9 @@ class Across(BaseCriterion):
 
     feature: Literal["onset", "trend", "value"]
     against: Literal["loss", "bits_per_byte", "parameters", "width"]
-    at_least: float | None = None
-    at_most: float | None = None
     layers: Layers = "mean"
 
     over_models: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        RhoBound(self.at_least, self.at_most)  # an invalid bound is an error at once
 
     @property
     def least_models(self) -> int:
@@ -130,19 +132,13 @@ class Across(BaseCriterion):
             "parameters": "the number of parameters",
             "width": "the width",
         }
-        bound = RhoBound(self.at_least, self.at_most)
         return (
-            f"Over models at their last steps, Spearman's correlation of {what} with {other[self.against]} is {bound}, "
-            "with its whole 95% interval."
+            f"Over models at their last steps, Spearman's correlation of {what} with {other[self.against]} is "
+            f"{self.bound}, with its whole 95% interval."
         )
 
     def point(self, measured: Measured, metric: str) -> tuple[float, float]:
-        """Return the loss or size of a model, and its feature.
-
-        Raises:
-            NotMeasuredError: the metric or the loss on the probe was not measured.
-            CannotBeJudgedError: too few blocks have a value, or the profile does not rise.
-        """
+        """Return the loss or size of a model, and its feature."""
         if self.against in _LOSSES:
             losses = measured.scalar(_LOSSES[self.against])
             if not losses:
@@ -165,15 +161,11 @@ class Across(BaseCriterion):
         x, y = zip(*(self.point(each, metric) for each in models), strict=True)
         rho = correlate(x, y, "models")
         evidence = rho_text(rho.value, rho.low, rho.high, f"{rho.n} models")
-        return RhoBound(self.at_least, self.at_most).judge(rho.low, rho.high), "; ".join([evidence, *notes])
+        return self.verdict(rho.low, rho.high), "; ".join([evidence, *notes])
 
 
 def onset(profile: Profile) -> float:
-    """Return the relative depth of the first block that has made half of the rise from the first to the highest block.
-
-    Raises:
-        CannotBeJudgedError: the first block is the highest.
-    """
+    """Return the relative depth of the first block that has made half of the rise from the first to the highest."""
     values = [block.value for block in profile.blocks]
     highest = max(values)
     if highest <= values[0]:

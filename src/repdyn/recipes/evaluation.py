@@ -24,6 +24,14 @@ from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import is_measured, known_runs, select
 from repdyn.text.source import load_corpus
 
+Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
+REPRODUCED: dict[Verdict, Reproduced] = {
+    "shown": "reproduced",
+    "not shown": "not reproduced",
+    "cannot be judged": "cannot be judged",
+}
+"""The outcome of a published value, by the verdict on its criterion."""
+
 
 def probe_of(store: Store, rows: pd.DataFrame) -> Probe | None:
     """Return the probe of the rows of one probe; None if the store has no copy of it."""
@@ -35,11 +43,6 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
     """Return where the sampling of rows differs from a cloud: text, length of windows, vectors.
 
     What neither the rows nor the probe tell, such as the text of a probe that is not in the store, is no deviation.
-
-    Args:
-        cloud: what a recipe asks for.
-        rows: of one run on one probe.
-        probe: that probe, if the store has it.
 
     Returns:
         Phrases such as "windows of 32 tokens, not 80".
@@ -106,15 +109,6 @@ def _name_of_text(source: str) -> str:
         return load_corpus(source).name
     except FileNotFoundError:
         return source
-
-
-Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
-REPRODUCED: dict[Verdict, Reproduced] = {
-    "shown": "reproduced",
-    "not shown": "not reproduced",
-    "cannot be judged": "cannot be judged",
-}
-"""The outcome of a published value, by the verdict on its criterion."""
 
 
 @dataclass(frozen=True)
@@ -291,14 +285,7 @@ def _deviations(models: Sequence[Measured], chosen: Mapping[str, str]) -> tuple[
 
 
 def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: Mapping[str, int]) -> list[str]:
-    """Return sentences on the published values that cannot be judged on a choice, or are judged on stand-ins.
-
-    Args:
-        recipe: the published values; those that it does not run are left out.
-        models: the chosen models.
-        n_checkpoints: the number of chosen checkpoints with weights of their own, by run; models that could not be
-            listed are missing.
-    """
+    """Return sentences on the published values that cannot be judged on a choice, or are judged on stand-ins."""
     sentences: list[str] = []
     standing_in: dict[str, list[int]] = {}
     too_few: dict[str, dict[int, list[int]]] = {}

@@ -40,15 +40,11 @@ _AGAINST = {
     "parameters": "parameters",
     "width": "width of the layers",
 }
+_GUIDE_COLOUR = "#999999"
 
 
 def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured]) -> Figure | None:
     """Draw a panel for each published value that was judged, with the models that it was judged on.
-
-    Args:
-        recipe: what was published.
-        outcomes: from :func:`repdyn.recipes.evaluate`, with the same recipe.
-        measured: from the same.
 
     Returns:
         None if nothing was judged.
@@ -162,18 +158,8 @@ def _name(metric: str) -> str:
     return textwrap.fill(f"{text}{tokens}", _LABEL_WIDTH)
 
 
-_GUIDE_COLOUR = "#999999"
-
-
 def lines_of(criterion: Criterion, metric: str, models: Sequence[Measured], colours: Mapping[str, str]) -> list[Line]:
-    """Return the lines of models, and those that guide the eye; empty if none can be drawn.
-
-    Args:
-        criterion: what is judged.
-        metric: of which values.
-        models: those that are judged, in the order of the recipe.
-        colours: by name of the model.
-    """
+    """Return the lines of models, and those that guide the eye; empty if none can be drawn."""
     lines = []
     for place, each in enumerate(models):
         try:

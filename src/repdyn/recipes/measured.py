@@ -21,7 +21,6 @@ from repdyn.tables.effects import (
     CannotBeJudgedError,
     Correlation,
     Estimate,
-    Verdict,
     mean_estimate,
     rank_correlation,
 )
@@ -31,6 +30,9 @@ Step: TypeAlias = Literal["first", "last"]
 """A measured step."""
 Layers: TypeAlias = Literal["mean", "last", "lowest", "highest"]
 """Which blocks make up the value of a step: their mean, the last one, or the one with the lowest or highest value."""
+QUANTILES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+"""Ends of an interval over draws."""
+_N_DRAWS = 4000
 
 
 class NotMeasuredError(Exception):
@@ -94,27 +96,14 @@ class Measured:
 
     @property
     def n_parameters(self) -> int:
-        """Number of the model's parameters.
-
-        Raises:
-            NotMeasuredError: the rows do not have it.
-        """
+        """Number of the model's parameters."""
         known = self.rows["parameters"].dropna()
         if known.empty:
             raise NotMeasuredError(f"the number of parameters of {self.name} is not stored")
         return int(known.iloc[-1])
 
     def profile(self, name: str, step: Step) -> Profile:
-        """Return the blocks with a value at the first or last step at which a metric was measured.
-
-        Args:
-            name: of the metric, with settings and subset as in ``two_nn[discard=0.8]@no_sink``.
-            step: which step.
-
-        Raises:
-            NotMeasuredError: the metric was not measured on the subset.
-            CannotBeJudgedError: fewer than three blocks have a value.
-        """
+        """Return the blocks with a value at the first or last step at which a metric was measured."""
         cells = self.cells(name)
         steps = sorted(cells["step"].unique().tolist())
         chosen = steps[0] if step == "first" else steps[-1]
@@ -126,16 +115,7 @@ class Measured:
         return Profile(chosen, tuple(positions), tuple(_estimates(cells)))
 
     def course(self, name: str, layers: Layers) -> Course:
-        """Return the value at each step at which any block has one.
-
-        Args:
-            name: of the metric, as for :meth:`profile`.
-            layers: which blocks. The mean is over the blocks with a value at all these steps.
-
-        Raises:
-            NotMeasuredError: the metric was not measured on the subset.
-            CannotBeJudgedError: no block has a value at all these steps.
-        """
+        """Return the value at each step at which any block has one."""
         cells = self.cells(name)
         cells = cells.loc[np.isfinite(cells["value"])]
         by_step = {step: cells.loc[cells["step"] == step] for step in sorted(cells["step"].unique().tolist())}
@@ -201,22 +181,11 @@ def _summary(blocks: Sequence[Estimate], layers: Layers) -> Estimate:
     return mean_estimate(blocks)
 
 
-QUANTILES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-"""Ends of an interval over draws."""
-_N_DRAWS = 4000
-
-
 def redrawn(estimates: Sequence[Estimate]) -> np.ndarray:
     """Draw values as other probes could give them, by Student's t of each standard error, always the same.
 
-    Args:
-        estimates: n values.
-
     Returns:
         (n_draws, n) values.
-
-    Raises:
-        CannotBeJudgedError: a standard error is not known.
     """
     if any(math.isnan(estimate.std_error) for estimate in estimates):
         raise CannotBeJudgedError("no interval: a single batch, or batches that share windows")
@@ -243,9 +212,6 @@ def require_trained(models: Iterable[Measured]) -> list[str]:
     """Return why it cannot be told of some models whether they have learned anything.
 
     A model has learned something if its last loss on the probe is below the entropy of the probe's tokens.
-
-    Raises:
-        CannotBeJudgedError: a model has not.
     """
     unknown, untrained = [], []
     for each in models:
@@ -265,39 +231,10 @@ def require_trained(models: Iterable[Measured]) -> list[str]:
     return [f"whether it has learned anything cannot be told: {', '.join(unknown)}"] if unknown else []
 
 
-@dataclass(frozen=True)
-class RhoBound:
-    """A claimed bound of a rank correlation: at least a value, or at most one."""
-
-    at_least: float | None = None
-    at_most: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.at_least is None) == (self.at_most is None):
-            raise ValueError("expected either at_least or at_most, got both or neither; keep one")
-
-    def __str__(self) -> str:
-        return f"at most {self.at_most:g}" if self.at_least is None else f"at least {self.at_least:g}"
-
-    def judge(self, low: float, high: float) -> Verdict:
-        """Judge the bound by an interval, which must lie on the claimed side with its whole length.
-
-        >>> [RhoBound(at_least=0.5).judge(*pair) for pair in ((0.6, 0.9), (0.3, 0.9), (-0.2, 0.4))]
-        ['shown', 'cannot be judged', 'not shown']
-        """
-        if self.at_least is not None:
-            return "shown" if low >= self.at_least else "not shown" if high < self.at_least else "cannot be judged"
-        bound = math.inf if self.at_most is None else self.at_most
-        return "shown" if high <= bound else "not shown" if low > bound else "cannot be judged"
-
-
 def correlate(x: Sequence[float], y: Sequence[float], what: str) -> Correlation:
     """Return Spearman's correlation with its interval, which a perfect order of a few pairs does not shrink to a point.
 
     A correlation of 1 or -1 takes the other end of its interval from the next lower one that as many pairs can have.
-
-    Raises:
-        CannotBeJudgedError: fewer than four pairs, or one variable is constant; ``what`` names the pairs.
     """
     if len(x) < MIN_PAIRS:
         raise CannotBeJudgedError(f"needs {MIN_PAIRS} {what} for a correlation with an interval, got {len(x)}")

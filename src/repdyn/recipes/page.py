@@ -28,14 +28,6 @@ def write_page(
 ) -> Path:
     """Write one self-contained page; no script, no network.
 
-    Args:
-        recipe: what was published.
-        outcomes: from :func:`repdyn.recipes.evaluate`, with the same recipe.
-        measured: from the same.
-        path: of the page, in an existing folder.
-        figure: PNG file to embed; None if there is none.
-        doubts: sentences on measured checkpoints that repeat another one or are out of line.
-
     Returns:
         ``path``.
     """

@@ -37,6 +37,24 @@ _CLOUD_KEYS = ("design", "text", "sequence_length", "max_vectors", "control")
 _PUBLISHED_KEYS = ("claim", "source", "models", "metric", "criterion", "not_run", "points")
 _PAPER = re.compile(r"\d{4}\.\d{4,5}")
 _JUDGED_BY = Literal["intervals", "values"]
+Criterion: TypeAlias = (
+    PublishedFinding | Peak | Trend | Phases | Correlation | Halfway | Between | Scaling | Stages | Across | Control
+)
+KINDS: dict[str, type[Criterion]] = {
+    "finding": PublishedFinding,
+    "peak": Peak,
+    "valley": Valley,
+    "trend": Trend,
+    "phases": Phases,
+    "correlation": Correlation,
+    "halfway": Halfway,
+    "between": Between,
+    "scaling": Scaling,
+    "stages": Stages,
+    "across": Across,
+    "control": Control,
+}
+"""The kinds of criteria, by the name that a recipe gives them."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +124,7 @@ class Recipe:
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """Read a recipe; its name is that of the file.
-
-    Raises:
-        ValueError: the file is not valid YAML, or an entry is invalid; see docs/reproduce.md.
-        OSError: the file cannot be read.
-    """
+    """Read a recipe; its name is that of the file."""
     path = Path(path)
     entry = Entry.of_file(path, _KEYS, guide=_GUIDE)
     paper = entry.required("paper")
@@ -147,12 +160,7 @@ def shipped_recipes() -> dict[str, Recipe]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return a shipped recipe by its name, or read one from a path that ends in .yaml or .yml.
-
-    Raises:
-        ValueError: an unknown name, or an invalid file.
-        OSError: the file cannot be read.
-    """
+    """Return a shipped recipe by its name, or read one from a path that ends in .yaml or .yml."""
     if name.endswith(_SUFFIXES):
         return read_recipe(name)
     path = _SHIPPED / f"{name}.yaml"
@@ -165,15 +173,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def find_models_of(names: Sequence[str]) -> list[PublishedModel]:
-    """Return the models of the given names, without duplicates, in their order.
-
-    Args:
-        names: suites, their models, patterns, paths of suites, or hub repositories such as "EleutherAI/pythia-70m".
-
-    Raises:
-        ValueError: a name is unknown, or a suite is invalid.
-        OSError: a file cannot be read.
-    """
+    """Return the models of the given names, without duplicates, in their order."""
     models: list[PublishedModel] = []
     # suites together, since each call reads all of them
     for in_suites, group in groupby(names, key=lambda name: "/" not in name or name.endswith(_SUFFIXES)):
@@ -271,38 +271,8 @@ def _date(entry: Entry) -> date:
     return value
 
 
-Criterion: TypeAlias = (
-    PublishedFinding | Peak | Trend | Phases | Correlation | Halfway | Between | Scaling | Stages | Across | Control
-)
-KINDS: dict[str, type[Criterion]] = {
-    "finding": PublishedFinding,
-    "peak": Peak,
-    "valley": Valley,
-    "trend": Trend,
-    "phases": Phases,
-    "correlation": Correlation,
-    "halfway": Halfway,
-    "between": Between,
-    "scaling": Scaling,
-    "stages": Stages,
-    "across": Across,
-    "control": Control,
-}
-"""The kinds of criteria, by the name that a recipe gives them."""
-
-
 def typed(entry: Entry, key: str, value: Any, hint: Any) -> Any:
-    """Return a value as the type of a field: a literal, number, flag, string or tuple.
-
-    Args:
-        entry: where the value is, for messages.
-        key: its key.
-        value: as read from YAML.
-        hint: type of the field.
-
-    Raises:
-        ValueError: the value has another type.
-    """
+    """Return a value as the type of a field: a literal, number, flag, string or tuple."""
     inner = get_args(hint)
     if get_origin(hint) is Literal:
         if value not in inner:

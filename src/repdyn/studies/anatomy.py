@@ -38,6 +38,7 @@ from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
 PAIR = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
 """One word differs, and another changes its meaning."""
+_MAX_PAIRS = 5
 
 
 class AnatomyStudy(Study):
@@ -135,17 +136,9 @@ def anatomy(
     run_study(AnatomyStudy, loading, locals())
 
 
-_MAX_PAIRS = 5
-
-
 def print_tables(overview: pd.DataFrame, distributions: pd.DataFrame) -> None:
-    """Print a row for each table and quantity, and what was left out.
-
-    Args:
-        overview, distributions: of :mod:`repdyn.studies.anatomy.measurements`.
-    """
-    columns = [("table", "{table}"), ("quantity", "{quantity}"), ("mean", "{mean:.3f}"), ("5 %", "{q05:.3f}")]
-    columns += [("median", "{median:.3f}"), ("95 %", "{q95:.3f}"), ("min", "{min:.3f}"), ("max", "{max:.3f}")]
+    """Print a row for each table and quantity, and what was left out."""
+    columns = "table | quantity | mean:.3f | 5 %={q05:.3f} | median:.3f | 95 %={q95:.3f} | min:.3f | max:.3f"
     print_table(distributions, columns)
     for row in overview.to_dict("records"):
         left_out = f"; left out: {row['left_out']}" if row["left_out"] else ""
@@ -175,13 +168,7 @@ def print_positions(
     order_end: int | None,
     start: tuple[str | None, float],
 ) -> None:
-    """Print the layout of positions: neighbours, rotation, order, and position 0 with the token that starts a text.
-
-    Args:
-        table: the positions.
-        offsets, rotation, order_end: of :mod:`repdyn.studies.anatomy.positions`.
-        start: the token that starts a text, and the cosine of its input embedding with position 0.
-    """
+    """Print the layout of positions: neighbours, rotation, order, and position 0 with the token that starts a text."""
     neighbours = offsets.loc[offsets["offset"] == 1, "mean"]
     n = len(table.rows)
     if len(neighbours):
@@ -203,12 +190,7 @@ def print_positions(
 
 
 def print_depth(stack: str | None, table: pd.DataFrame) -> None:
-    """Print means over the tokens of a sentence, layer by layer.
-
-    Args:
-        stack: name of the stack of blocks.
-        table: of :func:`repdyn.studies.paths.trajectory_table`.
-    """
+    """Print means over the tokens of a sentence, layer by layer."""
     means = table.pivot_table(index="layer", values=["norm", "step", "cosine"]).reset_index()
-    columns = [("layer" if stack is None else f"{stack} layer", "{layer:.0f}"), ("|h|", "{norm:.3f}")]
-    print_table(means, [*columns, ("step", "{step:.3f}"), ("cosine with next", "{cosine:.3f}")])
+    layer = "layer" if stack is None else f"{stack} layer"
+    print_table(means, f"{layer}={{layer:.0f}} | |h|={{norm:.3f}} | step:.3f | cosine with next={{cosine:.3f}}")

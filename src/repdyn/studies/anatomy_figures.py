@@ -45,6 +45,8 @@ _MAX_BINS = 120
 # the tails hold single rows, which would squeeze everything else
 _SHOWN_QUANTILES = (0.0005, 0.9995)
 _FEW = 12
+_GREY = "0.72"
+_MAX_NAMED = 7
 
 
 @styled
@@ -53,10 +55,6 @@ def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
 
     Heights are relative to the highest bin, so that tables of any size can be compared; a table of a few rows is drawn
     as lines, one for each value. Values beyond 0.05 % and 99.95 % are cut off; the tables' files have them.
-
-    Args:
-        name: of the model.
-        measured: its tables.
     """
     figure = Figure(figsize=(11, 6.4))
     panels = figure.subplots(2, 3).ravel()
@@ -121,10 +119,7 @@ def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, orde
     out.
 
     Args:
-        name: of the model.
         matrix: (n, n) cosines.
-        offsets: of :func:`repdyn.studies.paths.by_offset`.
-        order_end: of :func:`repdyn.studies.paths.find_order_end`; None for too few positions.
     """
     figure = Figure(figsize=(11, 4.6))
     left, right = figure.subplots(1, 2)
@@ -149,11 +144,6 @@ def path_figure(name: str, components: Components, rotation: Rotation | None) ->
     """Draw the positions' path in three principal components, coloured by position, and how it rotates along the way.
 
     The first two axes are the plane that rotates most, if one rotates clearly; the third is the largest other one.
-
-    Args:
-        name: of the model.
-        components: at least three.
-        rotation: of :func:`repdyn.studies.paths.find_rotation`.
     """
     clear = rotation if rotation is not None and rotation.is_clear else None
     plane = clear.components if clear else (0, 1)
@@ -212,10 +202,6 @@ def _draw_rotation(above: Axes, below: Axes, rotation: Rotation, n: int) -> None
         panel.set_xlim(0, n)
 
 
-_GREY = "0.72"
-_MAX_NAMED = 7
-
-
 class _Label(NamedTuple):
     """A name at the end of a path."""
 
@@ -231,10 +217,6 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
 
     There is a line for each token of the first sentence; those that stand out or differ are named, and the black line
     is the mean over tokens. The last panel has a line for each pair of matched tokens of the two sentences.
-
-    Args:
-        name: of the model.
-        one, other: the same stack of layers.
     """
     figure = Figure(figsize=(11, 7.4))
     panels = figure.subplots(2, 2).ravel()
@@ -294,10 +276,6 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
 
     Matched tokens have one colour; the first sentence is solid, the second dashed. An arrow ends at the last layer,
     where the token is named; the small dots are the layers between.
-
-    Args:
-        name: of the model.
-        one, other: the same stack of layers.
     """
     plane = fit_plane(one.states, other.states)
     figure = Figure(figsize=(10, 7.6))

@@ -49,6 +49,15 @@ from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, of_stac
 from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
 
+_COLUMNS = (
+    "layer:d | alignment:.4f | 95 %=[{alignment_low:.4f}, {alignment_high:.4f}]"
+    " | gradient:.4f | 95 %=[{gradient_low:.4f}, {gradient_high:.4f}]"
+)
+_FITS = " | isotonic={isotonic_fit:.4f} | envelope={lower_envelope:.4f}"
+_BARS = "#9ecae1"
+_BAND = "Band: 95 % interval of a bootstrap over sequences."
+_MAX_MARKED = 40
+
 
 class ConvergenceStudy(Study):
     """Study of how the tokens of a model approach their states at the last layer."""
@@ -172,22 +181,13 @@ def convergence(
     run_study(ConvergenceStudy, loading, locals())
 
 
-_COLUMNS = [
-    ("layer", "{layer:d}"),
-    ("alignment", "{alignment:.4f}"),
-    ("95 %", "[{alignment_low:.4f}, {alignment_high:.4f}]"),
-]
-_COLUMNS += [("gradient", "{gradient:.4f}"), ("95 %", "[{gradient_low:.4f}, {gradient_high:.4f}]")]
-_FITS = [("isotonic", "{isotonic_fit:.4f}"), ("envelope", "{lower_envelope:.4f}")]
-
-
 def print_profile(
     measured: ConvergenceMeasurements, profile: ProfileEstimate, gaps: Mapping[tuple[str, str], pd.DataFrame]
 ) -> None:
     """Print the profile of a model layer by layer, its classes and their gaps."""
     tokens, sequences = measured.all_tokens.n_tokens, len(measured.all_tokens.counts)
     print_title(measured.name, f"{tokens:,} tokens of {sequences:,} sequences")
-    print_table(profile.table, [*_COLUMNS, *_FITS], gap=1)
+    print_table(profile.table, _COLUMNS + _FITS, gap=1)
     print_line(f"average rate {profile.rate:.4f} [{profile.rate_low:.4f}, {profile.rate_high:.4f}]")
     print_line(_describe_fit(profile.table))
     for name, sums in measured.classes.items():
@@ -208,7 +208,7 @@ def print_change(title: str, change: ProfileEstimate) -> None:
 def print_correlations(title: str, n_checkpoints: int, correlations: pd.DataFrame, loss: str) -> None:
     """Print the correlation of the summaries of a run's profiles with its loss, whose title is ``loss``."""
     print_title(title, f"{n_checkpoints} checkpoints; correlation with the {loss}")
-    columns = [("value", "{value}"), ("Spearman", "{spearman:.3f}"), ("Pearson", "{pearson:.3f}")]
+    columns = "value | Spearman={spearman:.3f} | Pearson={pearson:.3f}"
     print_table(correlations.rename_axis("value").reset_index(), columns)
     print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
 
@@ -234,18 +234,9 @@ def _layers(numbers: np.ndarray) -> str:
     return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers.tolist()))}"
 
 
-_BARS = "#9ecae1"
-_BAND = "Band: 95 % interval of a bootstrap over sequences."
-_MAX_MARKED = 40
-
-
 @styled
 def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw alignment against depth, a line for each model; against layers if all have the same number of them.
-
-    Args:
-        profiles: tables of :class:`repdyn.studies.convergence_measurements.ProfileEstimate`, by model.
-    """
+    """Draw alignment against depth, a line for each model; against layers if all have the same number of them."""
     figure = Figure(figsize=(7.5, 4.5))
     axes = figure.subplots()
     same_depth = len({len(table) for table in profiles.values()}) == 1
@@ -286,12 +277,7 @@ def gradient_figure(name: str, profile: ProfileEstimate) -> Figure:
 
 @styled
 def gap_figure(name: str, gaps: Mapping[tuple[str, str], pd.DataFrame]) -> Figure:
-    """Draw a panel for each pair of classes; markers are filled where the gap is significant.
-
-    Args:
-        name: of the model.
-        gaps: from :func:`repdyn.studies.convergence_measurements.class_gaps`.
-    """
+    """Draw a panel for each pair of classes; markers are filled where the gap is significant."""
     figure = Figure(figsize=(7.5, 1.2 + 2.4 * len(gaps)))
     panels = figure.subplots(len(gaps), sharex=True, squeeze=False)[:, 0]
     for number, (axes, ((first, second), gap)) in enumerate(zip(panels, gaps.items(), strict=True)):

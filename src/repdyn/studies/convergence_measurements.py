@@ -27,6 +27,10 @@ LEVEL = 0.95
 
 # bounds the memory of one chunk of resamples
 _MAX_CELLS = 1 << 22
+THRESHOLD = 0.05
+"""Adjusted p-values below it are reported as significant."""
+MIN_CHECKPOINTS = 4
+"""With three points, ranks agree perfectly in a third of all cases."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +67,8 @@ def resample_profiles(samples: Sequence[SequenceSums], n_resamples: int, seed: i
     the number of tokens. Samples of the same sequences (two checkpoints, two classes of tokens) share the draws, so
     that their differences are paired.
 
-    Args:
-        samples: of the same sequences in the same order.
-        n_resamples: number of draws; 1000 give the 2.5 % percentile to about a tenth of the interval's width.
-        seed: of the draws.
-
     Returns:
         For each sample (n_resamples, L + 1); NaN in a draw without a single token.
-
-    Raises:
-        ValueError: fewer than two sequences, samples of different numbers of them, or no resample.
 
     Source: Efron 1979 (Ann. Statist. 7:1); percentile intervals, clustered by sequence.
     """
@@ -96,20 +92,10 @@ def resample_profiles(samples: Sequence[SequenceSums], n_resamples: int, seed: i
     return [np.concatenate(profiles) for profiles in resampled]
 
 
-def percentile_interval(values: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of the middle ``level`` of resampled values, (n_resamples, ...); NaN are ignored.
-
-    Raises:
-        ValueError: a level outside (0, 1).
-    """
-    if not 0 < level < 1:
-        raise ValueError(f"expected a level between 0 and 1, got {level}")
-    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
+def percentile_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of the middle 95 % of resampled values, (n_resamples, ...); NaN are ignored."""
+    low, high = np.nanquantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return low, high
-
-
-THRESHOLD = 0.05
-"""Adjusted p-values below it are reported as significant."""
 
 
 def paired_gap(first: SequenceSums, second: SequenceSums) -> pd.DataFrame:
@@ -118,16 +104,10 @@ def paired_gap(first: SequenceSums, second: SequenceSums) -> pd.DataFrame:
     A pair is one sequence: the mean cosine over its tokens of the first class, and over those of the second.
     Sequences that lack either class are left out. Every sequence has the same weight, however many tokens it has.
 
-    Args:
-        first, second: of the same sequences in the same order.
-
     Returns:
         A row for each layer but the last: layer, gap (mean alignment of the first class minus that of the second),
         gap_low and gap_high (95 % confidence interval), t, p (two-sided; NaN if no sequence differs from another),
         p_holm (adjusted for testing every layer), test, n (sample sizes, in words).
-
-    Raises:
-        ValueError: samples of different sequences, or fewer than two sequences that have both classes.
 
     Source: Student 1908; scipy.stats.ttest_rel.
     """
@@ -154,14 +134,8 @@ def unpaired_gap(first: SequenceSums, second: SequenceSums) -> pd.DataFrame:
     order of the sentences. Each sentence has the same weight, as the mean over its tokens; the two kinds may differ in
     variance and number.
 
-    Args:
-        first, second: sentences without a token are left out.
-
     Returns:
         As :func:`paired_gap`.
-
-    Raises:
-        ValueError: fewer than two sentences of a kind, or different numbers of layers.
 
     Source: Welch 1947 (Biometrika 34:28); scipy.stats.ttest_ind.
     """
@@ -183,9 +157,6 @@ def holm(p: ArrayLike) -> np.ndarray:
 
     Args:
         p: (m,) in [0, 1] or NaN.
-
-    Raises:
-        ValueError: another shape or range.
 
     Source: Holm 1979 (Scand. J. Statist. 6:65).
 
@@ -257,16 +228,8 @@ class ProfileEstimate(NamedTuple):
 def measure_convergence(loaded: LoadedModel, options: Any) -> list[ConvergenceMeasurements]:
     """Run a model over a text, and over generated sentences if there are to be any.
 
-    Args:
-        loaded: the model.
-        options: text, sequence_length, max_vectors, classes, sentences, layers; as on the command line.
-
     Returns:
         One for each stack of blocks.
-
-    Raises:
-        ValueError, OSError: a text that is too short, or cannot be read or downloaded.
-        CheckpointError: the model cannot be run.
     """
     classes = class_names(options.classes)
     text = text_probe(loaded, options, classes)
@@ -304,11 +267,7 @@ def estimate_profile(measured: ConvergenceMeasurements, n_resamples: int, seed: 
 def estimate_change(
     before: ConvergenceMeasurements, after: ConvergenceMeasurements, n_resamples: int, seed: int = 0
 ) -> ProfileEstimate:
-    """Return the profile of a second checkpoint minus that of a first, paired over the same sequences.
-
-    Raises:
-        ValueError: different tokens, or different numbers of layers.
-    """
+    """Return the profile of a second checkpoint minus that of a first, paired over the same sequences."""
     if before.probe != after.probe:
         raise ValueError(
             f"expected two models that read the same tokens, but {before.name} and {after.name} cut the text "
@@ -362,11 +321,7 @@ class TokenCosines:
     """(n_tokens,) number of each token's sequence."""
 
     def sum_by_sequence(self, tokens: np.ndarray) -> SequenceSums:
-        """Sum the cosines of sampled tokens over each sequence.
-
-        Args:
-            tokens: their numbers in the probe, as ``probe.sample(subset)`` returns them.
-        """
+        """Sum the cosines of sampled tokens over each sequence."""
         chosen = tokens.ravel()
         sequences, n_sequences = self.sequences[chosen], int(self.sequences[-1]) + 1
         sums = [np.bincount(sequences, layer[self.rows[chosen]], n_sequences) for layer in self.cosines]
@@ -386,19 +341,8 @@ def token_cosines(
     The last layer L is the last block's output before a final normalisation. The mean over the sample of a subset is
     the metric "alignment" on that subset.
 
-    Args:
-        model: as for :func:`repdyn.layer_states`.
-        probe: the tokens.
-        subsets: token subsets whose samples are compared.
-        layers: name pattern of the blocks; None detects them.
-        progress: called with the share of the probe that has run.
-
     Returns:
         One for each stack of blocks.
-
-    Raises:
-        ValueError: a state that is zero or not finite, and so has no direction; and as for ``layer_states``.
-        CheckpointError: as for ``layer_states``.
     """
     states = layer_states(model, probe, layers, subsets=subsets, progress=progress)
     sequences = np.repeat(np.arange(len(probe.lengths)), probe.lengths.numpy())
@@ -426,10 +370,6 @@ def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
     return found
 
 
-MIN_CHECKPOINTS = 4
-"""With three points, ranks agree perfectly in a third of all cases."""
-
-
 def middle_rate(alignment: np.ndarray) -> float:
     """Return the mean of the gradient over the middle third of the steps, at least one of them.
 
@@ -450,22 +390,14 @@ SUMMARIES: dict[str, Callable[[np.ndarray], float]] = {
 """Scalar summaries of a profile A_0 ... A_L, (L + 1,)."""
 
 
-def summaries_with_loss(rows: pd.DataFrame, subset: str = "all") -> pd.DataFrame:
+def summaries_with_loss(rows: pd.DataFrame) -> pd.DataFrame:
     """Return each summary of the alignment profile and the loss, at every step that has both.
-
-    Args:
-        rows: of one run, or of one of its stacks (:func:`repdyn.tables.frames.by_stack`), with the metric "alignment"
-            and a loss; see :func:`repdyn.tables.losses.loss_of_run`.
-        subset: token subset.
 
     Returns:
         Index step, ascending; columns those of :data:`SUMMARIES`, and "loss". Steps at which a layer has no value are
         left out.
-
-    Raises:
-        ValueError: no measured row, or no such metric or subset; see :func:`repdyn.tables.frames.grid`.
     """
-    profiles = grid(measurements(rows), "alignment", subset).dropna(axis="columns")
+    profiles = grid(measurements(rows), "alignment", "all").dropna(axis="columns")
     loss = loss_of_run(rows).values
     steps = [step for step in profiles.columns if step in loss.index]
     table = {name: [of(profiles[step].to_numpy(float)) for step in steps] for name, of in SUMMARIES.items()}
@@ -478,14 +410,8 @@ def loss_correlations(table: pd.DataFrame) -> pd.DataFrame:
     There is no p-value: checkpoints of one training are not independent draws, and anything that moves in one direction
     while the loss falls correlates with it.
 
-    Args:
-        table: from :func:`summaries_with_loss`.
-
     Returns:
         Index the summary; columns spearman and pearson in [-1, 1], NaN for a summary or loss that never changes.
-
-    Raises:
-        ValueError: fewer than four checkpoints.
     """
     if len(table) < MIN_CHECKPOINTS:
         raise ValueError(

@@ -32,6 +32,20 @@ _QUANTILES = {
     **{"q75": 0.75, "q95": 0.95, "q99": 0.99, "max": 1.0},
 }
 _PAIRS_AT_ONCE = 1 << 22
+# rows of one tile of cosines: 64 MB in float32
+_TILE = 4096
+# pairs that are measured again in float64: those that rounding may put behind the k-th
+_FEWEST_CANDIDATES = 1 << 14
+QUANTITIES = ("norm", "distance", "dot", "cosine", "cosine with mean")
+TWIN = 0.99
+"""Cosine from which on two rows are twins: training that distinguishes their tokens leaves none."""
+TWINS = "with a twin"
+"""Reason for leaving rows out."""
+_N_BINS = 100
+UNUSED = re.compile(r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_special_token_\d+\|>|madeupword\d+")
+"""Names of tokens that vocabularies reserve: no text is ever encoded as them."""
+NO_TOKEN, UNUSED_TOKEN, NO_POSITION = "no token has them", "unused tokens", "before position 0"
+"""Reasons for leaving rows out."""
 
 
 class RowPairs(NamedTuple):
@@ -45,11 +59,7 @@ class RowPairs(NamedTuple):
 
 
 def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> RowPairs:
-    """Return all unordered pairs of rows, or ``max_pairs`` of them drawn with replacement if there are more.
-
-    Raises:
-        ValueError: fewer than two rows.
-    """
+    """Return all unordered pairs of rows, or ``max_pairs`` of them drawn with replacement if there are more."""
     if n_rows < 2:
         raise ValueError(f"expected at least two rows to pair, got {n_rows}")
     if n_rows * (n_rows - 1) // 2 <= max_pairs:
@@ -72,7 +82,6 @@ def pair_values(rows: Tensor, pairs: RowPairs, other: Tensor | None = None) -> d
 
     Args:
         rows: (n, dim), any floating dtype, any device.
-        pairs: numbers of rows.
         other: (m, dim) table of the second rows; None for ``rows``.
 
     Returns:
@@ -141,9 +150,6 @@ def explained_variance(rows: Tensor) -> np.ndarray:
 
     Args:
         rows: (n, dim), at least 3 different ones.
-
-    Raises:
-        repdyn.kernels.Undefined: fewer than 3 different rows, NaN or inf.
     """
     variances = Cloud(rows).once(spectrum_of).cpu().numpy()
     return np.cumsum(variances) / variances.sum()
@@ -157,13 +163,6 @@ def components_for(cumulative: np.ndarray, shares: Iterable[float] = SHARES) -> 
     """
     # equal up to rounding counts as reached
     return {share: int(np.searchsorted(cumulative, share - 1e-12) + 1) for share in shares}
-
-
-# rows of one tile of cosines: 64 MB in float32
-_TILE = 4096
-_ANY = -2.0  # below every cosine
-# candidates within rounding of the k-th pair
-_MAX_CANDIDATES = 1 << 17
 
 
 class ClosestPairs(NamedTuple):
@@ -180,23 +179,22 @@ def closest_pairs(
 ) -> ClosestPairs:
     """Find the ``k`` pairs of rows with the largest cosine (all if there are fewer), and each row's largest cosine.
 
-    The search computes every pair, a tile of cosines at a time. Tiles are float32; pairs within twice their rounding
-    error of the k-th one are measured again in float64, so the order is that of float64.
+    The search computes every pair, a tile of float32 cosines at a time; the best 16,384 are measured again in float64,
+    so the order is that of float64.
 
     Args:
         rows: (n, dim), any floating dtype, any device; rows that are zero have no cosine and are in no pair.
         other: (m, dim) for pairs across two tables; None for pairs of different rows within one.
-        k: number of pairs.
-        progress: called with the share that is done.
 
     Returns:
-        Pairs of equal cosines in the order of the row numbers; if more than 131,072 pairs are equal up to rounding, as
+        Pairs of equal cosines in the order of the row numbers; if more than 16,384 pairs are equal up to rounding, as
         duplicates are, others would be as good as those returned.
     """
     with full_precision(rows.device):
         one, numbers = _directions(rows)
         two, others = (one, numbers) if other is None else _directions(other)
-        candidates, nearest = _candidates(one, two, k, within=other is None, progress=progress)
+        n = max(4 * k, _FEWEST_CANDIDATES)
+        candidates, nearest = _candidates(one, two, n, within=other is None, progress=progress)
     pairs = RowPairs(numbers[candidates[:, 0]], others[candidates[:, 1]], False)
     found = pd.DataFrame({"first": pairs.first.tolist(), "second": pairs.second.tolist()})
     values = pair_values(rows, pairs, other)
@@ -221,64 +219,32 @@ def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _candidates(
-    one: Tensor, two: Tensor, k: int, *, within: bool, progress: Callable[[float], None]
+    one: Tensor, two: Tensor, n: int, *, within: bool, progress: Callable[[float], None]
 ) -> tuple[Tensor, Tensor]:
-    """Return row numbers (n, 2) of all pairs that can be among the k closest, and each row's largest cosine."""
-    # error bound of two dot products of unit vectors, including their rounding to float32
-    slack = 2 * (one.shape[1] + 4) * 2.0**-24
+    """Return row numbers of the n pairs with the largest cosines in float32, (n, 2), and each row's largest cosine."""
     cosines, pairs = one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device)
-    nearest, lowest = torch.full_like(one[:, 0], -1.0), _ANY
+    nearest = torch.full_like(one[:, 0], -1.0)
     tiles = list(_tiles(len(one), len(two), within))
     for done, (row, column) in enumerate(tiles, start=1):
         tile = product(one[row : row + _TILE], two[column : column + _TILE])
         if within and row == column:
             tile.masked_fill_(torch.ones_like(tile, dtype=torch.bool).tril(), -torch.inf)
-        highest = tile.amax(1)
-        _raise_to(nearest[row : row + _TILE], highest)
-        if within:
-            _raise_to(nearest[column : column + _TILE], tile.amax(0))
-        if lowest == _ANY:  # in the first tile, every pair would be a candidate
-            lowest = _floor(tile.flatten(), k, slack)
-        best = _at_least(lowest, tile, highest)
-        cosines = torch.cat([cosines, tile[best[:, 0], best[:, 1]]])
-        pairs = torch.cat([pairs, best + best.new_tensor([row, column])])
-        lowest = _floor(cosines, k, slack)
-        kept = cosines.topk(min(_MAX_CANDIDATES, int((cosines >= lowest).sum()))).indices
+        for start, along in ((row, 1), (column, 0))[: 1 + within]:
+            part = nearest[start : start + _TILE]
+            torch.maximum(part, tile.amax(along), out=part)
+        best = tile.flatten().topk(min(n, tile.numel()))
+        places = torch.stack([best.indices // tile.shape[1] + row, best.indices % tile.shape[1] + column], dim=1)
+        cosines, pairs = torch.cat([cosines, best.values]), torch.cat([pairs, places])
+        kept = cosines.topk(min(n, int((cosines > -torch.inf).sum()))).indices
         cosines, pairs = cosines[kept], pairs[kept]
         progress(done / len(tiles))
     return pairs, nearest
-
-
-def _raise_to(nearest: Tensor, found: Tensor) -> None:
-    torch.maximum(nearest, found, out=nearest)
-
-
-def _floor(cosines: Tensor, k: int, slack: float) -> float:
-    """Return a bound below which no cosine can be among the k largest."""
-    return max(_ANY, float(cosines.topk(k).values[-1]) - slack) if len(cosines) >= k else _ANY
-
-
-def _at_least(lowest: float, tile: Tensor, highest: Tensor) -> Tensor:
-    """Return places (n, 2) of values of at least ``lowest``; the ``highest`` of each row rules out most rows."""
-    rows = (highest >= lowest).nonzero()[:, 0]
-    row, column = (tile[rows] >= lowest).nonzero(as_tuple=True)
-    return torch.stack([rows[row], column], dim=1)
 
 
 def _tiles(n_rows: int, n_columns: int, within: bool) -> Iterator[tuple[int, int]]:
     for row in range(0, n_rows, _TILE):
         for column in range(row if within else 0, n_columns, _TILE):
             yield row, column
-
-
-QUANTITIES = ("norm", "distance", "dot", "cosine", "cosine with mean")
-
-TWIN = 0.99
-"""Cosine from which on two rows are twins: training that distinguishes their tokens leaves none."""
-TWINS = "with a twin"
-"""Reason for leaving rows out."""
-
-_N_BINS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,13 +338,7 @@ def without_twins(table: EmbeddingTable, k: int) -> tuple[EmbeddingTable, Closes
 
 
 def closest_table(tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, ClosestPairs]) -> pd.DataFrame:
-    """Return the ``k`` closest pairs within each table and across each two of the same width.
-
-    Args:
-        tables: of one model.
-        k: number of pairs.
-        known: results of earlier searches, by name of the table.
-    """
+    """Return the ``k`` closest pairs within each table and across each two of the same width."""
     pairs = [(one, one) for one in tables]
     pairs += [(one, other) for one, other in combinations(tables, 2) if one.rows.shape[1] == other.rows.shape[1]]
     frames = {}
@@ -408,13 +368,6 @@ def start_cosine(words: EmbeddingTable, positions: EmbeddingTable, token: str | 
         return math.nan
     one, other = words.row(token), positions.row("0")
     return float(torch.dot(one, other) / (one.norm() * other.norm()))
-
-
-UNUSED = re.compile(r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_special_token_\d+\|>|madeupword\d+")
-"""Names of tokens that vocabularies reserve: no text is ever encoded as them."""
-
-NO_TOKEN, UNUSED_TOKEN, NO_POSITION = "no token has them", "unused tokens", "before position 0"
-"""Reasons for leaving rows out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -455,14 +408,6 @@ def embedding_tables(
     Rows without a meaning are left out, and counted: in the input table those beyond the vocabulary (padding to a round
     size) and those of tokens that the vocabulary names as unused (:data:`UNUSED`); in a position table those before
     position 0.
-
-    Args:
-        model: any model of transformers.
-        tokenizer: its own.
-        unused: keep the unused tokens.
-
-    Raises:
-        ValueError: no input table is found, or the tokenizer has too few tokens.
     """
     vocabulary = {int(number): token for token, number in tokenizer.get_vocab().items()}
     lookups = find_lookups(model, ordinary_tokens(vocabulary, tokenizer))

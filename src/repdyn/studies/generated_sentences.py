@@ -69,13 +69,6 @@ _ADJECTIVE, _ADVERB, _PLACE, _RELATIVE = 0.3, 0.4, 0.25, 0.25
 def complex_sentences(n: int, seed: int = 0) -> list[str]:
     """Generate grammatical sentences, each with a relative or subordinate clause inside another.
 
-    Args:
-        n: how many. The first of them are the same for any n.
-        seed: of numpy's RandomState, whose stream never changes.
-
-    Raises:
-        ValueError: n is not positive.
-
     >>> complex_sentences(1)
     ['these singers that many women admire think that every tall boy runs quietly.']
     """
@@ -84,13 +77,6 @@ def complex_sentences(n: int, seed: int = 0) -> list[str]:
 
 def simple_sentences(n: int, seed: int = 0) -> list[str]:
     """Generate the words of ``complex_sentences(n, seed)`` in random order, in sentences of the same lengths.
-
-    Args:
-        n: how many.
-        seed: of numpy's RandomState, whose stream never changes.
-
-    Raises:
-        ValueError: n is not positive.
 
     >>> simple_sentences(1)
     ['runs singers that every that quietly think admire boy these many women tall.']

@@ -36,6 +36,9 @@ MIN_POSITIONS = 2 * (_MIN_WINDOW + _N_OFFSETS)
 """Fewer positions do not show where their order ends."""
 _NULL_DRAWS = 2000
 _NULL_QUANTILE = 0.99
+MASSIVE = 10.0
+"""Multiple of the median norm of all states from which on a token is left out of the common plane, which would
+otherwise show that token alone: trained decoders have a first token of hundreds of times the norm of the others."""
 
 
 def by_offset(matrix: np.ndarray) -> pd.DataFrame:
@@ -100,9 +103,6 @@ def find_rotation(components: Components) -> Rotation | None:
     With z = x_a + i x_b the plane's path as complex numbers and Z its windowed Fourier transform, the net rotation is
     ``|Z(f)|^2 - |Z(-f)|^2`` (rotary spectrum: Gonella, Deep-Sea Research 19, 1972). The plane with the largest sum of
     it over f from ``MIN_TURNS / n`` to 0.45 is taken, and the period from its peak.
-
-    Args:
-        components: of positions in their order; at least 8 times :data:`MIN_TURNS` of them are needed.
     """
     scores = components.scores
     n, k = scores.shape
@@ -174,9 +174,6 @@ def find_order_end(rows: Tensor, *, seed: int = 0) -> int:
 
     Returns:
         n if every stretch is ordered, 0 if the first is not.
-
-    Raises:
-        ValueError: fewer positions.
     """
     n = len(rows)
     if n < MIN_POSITIONS:
@@ -197,11 +194,6 @@ def find_order_end(rows: Tensor, *, seed: int = 0) -> int:
     return int(unordered[0]) + (_MIN_WINDOW if unordered[0] else 0)
 
 
-MASSIVE = 10.0
-"""Multiple of the median norm of all states from which on a token is left out of the common plane, which would
-otherwise show that token alone: trained decoders have a first token of hundreds of times the norm of the others."""
-
-
 @dataclass(frozen=True, eq=False)
 class TokenTrajectory:
     """The tokens of one sentence through the layers of one stack."""
@@ -216,11 +208,7 @@ class TokenTrajectory:
 def sentence_trajectories(
     loaded: LoadedModel, pair: Sequence[str]
 ) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory]]:
-    """Return two sentences' trajectories through each stack of the model's layers, by name of the stack.
-
-    Raises:
-        ValueError: a sentence without tokens, or longer than the model's context.
-    """
+    """Return two sentences' trajectories through each stack of the model's layers, by name of the stack."""
     ids = [list(loaded.tokenizer(sentence)["input_ids"]) for sentence in pair]
     if not all(ids):
         raise ValueError(

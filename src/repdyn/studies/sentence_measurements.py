@@ -23,20 +23,20 @@ BUILT_IN_GROUPS = Path(__file__).with_name("paraphrases.json")
 """12 groups of 5 sentences of the same meaning in words as different as possible."""
 BUILT_IN_CHANGES = Path(__file__).with_name("changes.json")
 """4 kinds of change of the same 12 sentences, so that the content of a sentence does not reveal the kind."""
+FIRST, MEAN, LAST = POOLINGS = "first token", "mean", "last token"
+"""The ways to make one vector of a sentence's tokens."""
+_BATCH_SENTENCES = 64
+SHARED_TOKENS = "tokens in common"
+"""In the column vector: the baseline without a model, the share of tokens that two sentences have in common."""
+_ROUNDING = 1e-5
+_BINS = np.linspace(-1, 1, 201)
+N_PERMUTATIONS = 2000
+ALL_KINDS = "all kinds"
+N_BOOTSTRAP = 2000
 
 
 def read_texts(path: Path, *columns: str) -> pd.DataFrame:
-    """Read groups of sentences, or kinds of changed ones: a row for each.
-
-    Args:
-        path: CSV with the columns, or JSON by the first one: ``{"group": ["sentence", ...], ...}`` for ("group",
-            "sentence"), ``{"kind": [["before", "after"], ...], ...}`` for ("kind", "before", "after").
-        columns: the name of a group or kind, then one text or several.
-
-    Raises:
-        ValueError: a file of another format, or a text that is empty.
-        OSError: a file that cannot be read.
-    """
+    """Read groups of sentences, or kinds of changed ones: a row for each."""
     try:
         if path.suffix.lower() == ".csv":
             table = pd.read_csv(path, dtype=str, keep_default_na=False)[[*columns]]
@@ -57,16 +57,7 @@ def read_texts(path: Path, *columns: str) -> pd.DataFrame:
 
 
 def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
-    """Read paragraphs of a text, spread evenly over it; return the name of the text and the paragraphs.
-
-    Args:
-        source: "builtin", "enwik8" or a path; see :func:`repdyn.text.source.load_corpus`.
-        n_texts: number of paragraphs at most. Blank lines separate them; if there are too few, every line is one.
-
-    Raises:
-        ValueError: fewer than three different paragraphs.
-        OSError: a text that cannot be read.
-    """
+    """Read paragraphs of a text, spread evenly over it; return the name of the text and the paragraphs."""
     corpus = load_corpus(source)
     text = corpus.data.decode("utf-8", errors="ignore")
     parts = [part.split("\n\n") for part in (text, text.replace("\n", "\n\n"))]
@@ -76,12 +67,6 @@ def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
         raise ValueError(f"expected at least 3 paragraphs in {source}, got {len(distinct)}; give a longer text")
     chosen = np.unique(np.linspace(0, len(distinct) - 1, min(n_texts, len(distinct))).round().astype(int))
     return corpus.name, [distinct[number] for number in chosen]
-
-
-FIRST, MEAN, LAST = POOLINGS = "first token", "mean", "last token"
-"""The ways to make one vector of a sentence's tokens."""
-
-_BATCH_SENTENCES = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +98,6 @@ def sentence_vectors(
     In a causal stack the first token depends on nothing else in its sentence, and its vector is left out. The first and
     last token and the mean include the tokenizer's special tokens: the first of BERT's is [CLS], its last [SEP]. The
     last layer is the last block's output, before a final norm.
-
-    Args:
-        model: as for :func:`repdyn.layer_states`.
-        sequences: token ids of each sentence, special tokens included, at least one token each.
-        title: of the progress bar.
-
-    Raises:
-        ValueError, CheckpointError: as :func:`repdyn.layer_states`.
     """
     causal = causal_stacks(model, sequences[:_BATCH_SENTENCES])
     parts: dict[tuple[str | None, int, str], list[Tensor]] = {}
@@ -144,10 +121,6 @@ def _pool(states: Tensor, lengths: Sequence[int]) -> dict[str, Tensor]:
 def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[int] = ()) -> np.ndarray:
     """Return (n, n) cosines of sentences as sets of tokens, |A and B| / sqrt(|A| |B|): a baseline without a model.
 
-    Args:
-        sequences: token ids of each sentence.
-        ignored: special tokens, which all sentences share.
-
     Returns:
         0 for a sentence of ignored tokens alone.
     """
@@ -160,13 +133,6 @@ def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[i
     return (present @ present.T) / np.outer(sizes, sizes)
 
 
-SHARED_TOKENS = "tokens in common"
-"""In the column vector: the baseline without a model, the share of tokens that two sentences have in common."""
-
-_ROUNDING = 1e-5
-_BINS = np.linspace(-1, 1, 201)
-
-
 def separation_table(
     vectors: Iterable[SentenceVectors], baseline: np.ndarray, groups: Sequence[str], *, seed: int
 ) -> pd.DataFrame:
@@ -175,10 +141,7 @@ def separation_table(
     There is no row where all sentences have the same vector (layer 0 at a token that all begin with).
 
     Args:
-        vectors: of the sentences.
-        baseline: of :func:`repdyn.studies.sentence_measurements.shared_token_cosines`.
         groups: (n,) name of each sentence's group.
-        seed: of the bootstrap.
     """
     numbers = pd.factorize(pd.Series(list(groups)))[0].tolist()
     rows = [
@@ -197,11 +160,6 @@ def change_table(
 
     A change that does not move the vector at a layer (layer 0, at a token that stays the same in the same place) is
     left out there; so is a kind with fewer than two changes left, or a layer with fewer than two kinds.
-
-    Args:
-        before, after: of the sentences of each change.
-        changes: of :func:`repdyn.studies.sentence_measurements.read_changes`.
-        seed: of the permutations.
     """
     frames = []
     for one, other in zip(before, after, strict=True):
@@ -244,10 +202,6 @@ def _pair_cosines(one: SentenceVectors) -> np.ndarray:
     return values[~np.isnan(values)]
 
 
-N_PERMUTATIONS = 2000
-ALL_KINDS = "all kinds"
-
-
 def consistency(
     before: np.ndarray, after: np.ndarray, kinds: Sequence[str], sources: Sequence[str], *, seed: int = 0
 ) -> pd.DataFrame:
@@ -260,17 +214,12 @@ def consistency(
         before, after: (n, dim) vectors of the sentences before and after the change.
         kinds: (n,) kind of each change; at least two kinds of two changes or more.
         sources: (n,) the sentence before each change.
-        seed: of the permutations.
 
     Returns:
         A row for :data:`ALL_KINDS`, then one for each kind: change (the kind), n (number of differences), within (mean
         cosine of two differences of the kind, in [-1, 1]), across (of one of the kind and one of another), p (share of
         permutations with as large a ``within - across``, in (0, 1]), length (mean norm of a difference, relative to the
         mean norm of the vectors before and after).
-
-    Raises:
-        ValueError: fewer kinds or changes; a kind with no two changes of different sentences; a change that leaves the
-            vector as it was.
     """
     names = list(dict.fromkeys(kinds))
     labels = np.array([names.index(kind) for kind in kinds])
@@ -323,9 +272,6 @@ def _means(
         return sum_in / count_in, sum_out / count_out
 
 
-N_BOOTSTRAP = 2000
-
-
 def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> dict[str, float]:
     """Measure how far apart groups are, with intervals from a bootstrap over groups.
 
@@ -335,7 +281,6 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
     Args:
         cosines: (n, n) of all pairs of sentences, all finite.
         groups: (n,) the group of each sentence, 0, 1, ...; at least 3 groups, of two sentences or more.
-        seed: of the bootstrap.
 
     Returns:
         nearest (share of sentences whose nearest other sentence is of their own group, in [0, 1]); within (mean cosine
@@ -343,9 +288,6 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
         over the root of the mean of the two variances: Cohen's d), and probability (of a pair from within to be closer
         than one from between, ties counted half: area under the ROC curve), the latter four each with the bounds
         NAME_low and NAME_high of a 95 % interval.
-
-    Raises:
-        ValueError: fewer groups, a group of one sentence, or cosines that are not finite.
     """
     members = _members(cosines, groups)
     blocks = _blocks(cosines, members)

@@ -49,6 +49,9 @@ from repdyn.tables.frames import by_stack
 from repdyn.tables.style import of_stack, styled
 from repdyn.utils.arguments import ModelOptions, Models, at_least
 
+_COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00"}
+SIGNIFICANT = 0.05
+
 
 class SentenceStudy(Study):
     """Vectors of sentences at every layer."""
@@ -153,14 +156,9 @@ def print_separation(table: pd.DataFrame) -> None:
     """Print how well paraphrases are separated at the last layer, and the best layer of each pooling."""
     found = {name: rows for name in (*POOLINGS, SHARED_TOKENS) if len(rows := select(table, vector=name))}
     print_line("paraphrases at the last layer:")
-    columns = [
-        ("vector", "{vector}"),
-        ("within", "{within:.3f}"),
-        ("between", "{between:.3f}"),
-        ("effect", "{effect:.2f}"),
-    ]
-    columns += [("95 %", "[{effect_low:.2f}, {effect_high:.2f}]"), ("closer", "{probability:.3f}")]
-    print_table(pd.concat([rows.tail(1) for rows in found.values()]), [*columns, ("nearest", "{nearest:.0%}")])
+    columns = "vector | within:.3f | between:.3f | effect:.2f | 95 %=[{effect_low:.2f}, {effect_high:.2f}]"
+    columns += " | closer={probability:.3f} | nearest:.0%"
+    print_table(pd.concat([rows.tail(1) for rows in found.values()]), columns)
     best = {name: rows.loc[rows["probability"].idxmax()] for name, rows in found.items() if name != SHARED_TOKENS}
     named = [f"{name} {row['layer']:.0f} ({row['probability']:.3f})" for name, row in best.items()]
     print_line(f"the layer at which paraphrases are closer most often: {', '.join(named)}")
@@ -168,32 +166,21 @@ def print_separation(table: pd.DataFrame) -> None:
 
 def print_changes(table: pd.DataFrame) -> None:
     """Print how alike the differences are at the last layer."""
-    columns = [("vector", "{vector}"), ("change", "{change}"), ("n", "{n:d}"), ("within", "{within:.3f}")]
-    columns += [("across", "{across:.3f}"), ("p", "{p:.4f}"), ("length", "{length:.3f}")]
     print_line("cosine of two differences at the last layer:")
+    columns = "vector | change | n:d | within:.3f | across:.3f | p:.4f | length:.3f"
     print_table(select(table, layer=table["layer"].max()), columns)
 
 
 def print_collection(source: str, table: pd.DataFrame) -> None:
     """Print how alike any two texts are at the last layer."""
-    columns = [("vector", "{vector}"), ("mean", "{mean:.3f}"), ("5 %", "{q05:.3f}"), ("median", "{median:.3f}")]
-    columns += [("95 %", "{q95:.3f}"), ("min", "{min:.3f}"), ("above 0", "{positive:.1%}")]
+    columns = "vector | mean:.3f | 5 %={q05:.3f} | median:.3f | 95 %={q95:.3f} | min:.3f | above 0={positive:.1%}"
     print_line(f"cosine of two texts at the last layer ({source}):")
     print_table(select(table, layer=table["layer"].max()), columns)
 
 
-_COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00"}
-SIGNIFICANT = 0.05
-
-
 @styled
 def separation_figure(name: str, table: pd.DataFrame) -> Figure:
-    """Draw cosines within and between groups for each pooling, and how well they separate groups.
-
-    Args:
-        name: of the model, or of one stack of it.
-        table: of :func:`repdyn.studies.sentence_measurements.separation_table`, one stack and the baseline.
-    """
+    """Draw cosines within and between groups for each pooling, and how well they separate groups."""
     of_vectors, baseline = table.loc[table["vector"] != SHARED_TOKENS], select(table, vector=SHARED_TOKENS)
     poolings = _poolings(of_vectors)
     figure = Figure(figsize=(3.4 * (len(poolings) + 1) + 0.6, 4.2))
@@ -226,12 +213,7 @@ def separation_figure(name: str, table: pd.DataFrame) -> Figure:
 
 @styled
 def change_figure(name: str, table: pd.DataFrame) -> Figure:
-    """Draw how alike the differences of one kind of change are over the layers, a panel for each pooling.
-
-    Args:
-        name: of the model, or of one stack of it.
-        table: of :func:`repdyn.studies.sentence_measurements.change_table`, of one stack.
-    """
+    """Draw how alike the differences of one kind of change are over the layers, a panel for each pooling."""
     poolings, changes = _poolings(table), [change for change in table["change"].unique() if change != ALL_KINDS]
     figure = Figure(figsize=(3.7 * len(poolings) + 1.4, 4.4))
     panels = figure.subplots(1, len(poolings), squeeze=False, sharey=True)[0]
@@ -259,13 +241,7 @@ def change_figure(name: str, table: pd.DataFrame) -> Figure:
 
 @styled
 def collection_figure(name: str, source: str, table: pd.DataFrame, histograms: pd.DataFrame) -> Figure:
-    """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last.
-
-    Args:
-        name: of the model, or of one stack of it.
-        source: of the texts.
-        table, histograms: of :mod:`repdyn.studies.sentences.tables`, of one stack.
-    """
+    """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last."""
     poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
     figure = Figure(figsize=(3.4 * (len(poolings) + 1) + 0.6, 4.2))
     panels = figure.subplots(1, len(poolings) + 1, squeeze=False)[0]

@@ -86,17 +86,7 @@ def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, An
 
 
 def text_probe(loaded: LoadedModel, options: Any, classes: Sequence[str]) -> Probe:
-    """Return a probe of a text for a model.
-
-    Args:
-        loaded: the model, whose context limits the length of the sequences.
-        options: text, sequence_length, max_vectors; as on the command line.
-        classes: word classes of its tokens.
-
-    Raises:
-        ValueError: a text that is too short.
-        OSError: a text that cannot be read or downloaded.
-    """
+    """Return a probe of a text for a model."""
     settings = {
         "sequence_length": min(options.sequence_length, loaded.context),
         "max_vectors": options.max_vectors,
@@ -141,26 +131,21 @@ def print_line(text: str) -> None:
     PrintableConsole().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_table(table: pd.DataFrame, columns: Sequence[tuple[str, str]], *, gap: int = 2) -> None:
+def print_table(table: pd.DataFrame, columns: str, *, gap: int = 2) -> None:
     """Print columns of a table, without lines.
 
-    Args:
-        table: a row for each line.
-        columns: heading and template of the cells of each, such as ``("95 %", "[{low:.3f}, {high:.3f}]")``; a cell is
-            empty if one of its values is missing. Columns that show one value as it is, ``"{name}"``, are aligned to
-            the left and may wrap, all others to the right.
-        gap: spaces between columns.
+    Each is ``name``, ``name:format`` or ``heading=template``, such as ``95 %=[{low:.3f}, {high:.3f}]``, with " | "
+    between them. A cell is empty if one of its values is missing; a plain name is text, which may wrap.
     """
     printed = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
-    for heading, template in columns:
-        is_text = template.strip("{}").isidentifier()
-        printed.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
-    fields = [[name for _, name, *_ in Formatter().parse(template) if name] for _, template in columns]
+    templates = []
+    for column in columns.split(" | "):
+        heading, _, template = column.partition("=") if "=" in column else (column.split(":")[0], "", f"{{{column}}}")
+        printed.add_column(heading, justify="left" if column.isidentifier() else "right", no_wrap=":" in column)
+        templates.append((template, [name for _, name, *_ in Formatter().parse(template) if name]))
     for row in table.to_dict("records"):
-        cells = zip(fields, columns, strict=True)
-        printed.add_row(
-            *(Text("" if pd.isna([row[n] for n in names]).any() else t.format(**row)) for names, (_, t) in cells)
-        )
+        is_known = {name: not pd.isna(value) for name, value in row.items()}
+        printed.add_row(*(Text(t.format(**row) if all(map(is_known.get, names)) else "") for t, names in templates))
     PrintableConsole().print(printed)
 
 

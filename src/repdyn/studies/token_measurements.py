@@ -30,6 +30,10 @@ from repdyn.reading import (
 from repdyn.studies.study import text_probe
 
 CAPTURES = ("after_attention", "embeddings")
+CLASSES = ("function", "content")
+NEIGHBOURS = 10
+State: TypeAlias = Literal["block", "attention"]
+"""After a block (layer 0: what enters the first one), or after its attention."""
 
 
 class SentenceStates(NamedTuple):
@@ -45,11 +49,7 @@ class SentenceStates(NamedTuple):
 
 
 def encode_sentence(loaded: LoadedModel, sentence: str) -> list[int]:
-    """Return the token ids of a sentence, special tokens included.
-
-    Raises:
-        ValueError: fewer than two tokens, or more than the model takes.
-    """
+    """Return the token ids of a sentence, special tokens included."""
     ids: list[int] = loaded.tokenizer(sentence)["input_ids"]
     if not 2 <= len(ids) <= loaded.context:
         most = f" to {loaded.context}" if len(ids) > 1 else " or more"
@@ -58,12 +58,7 @@ def encode_sentence(loaded: LoadedModel, sentence: str) -> list[int]:
 
 
 def capture_sentence(loaded: LoadedModel, sentence: str, layers: LayerPatterns = None) -> SentenceStates:
-    """Run the model once on a sentence and return the states of all its tokens.
-
-    Raises:
-        ValueError: a sentence of fewer than two tokens, or of more than the model takes.
-        CheckpointError: the model cannot be run.
-    """
+    """Run the model once on a sentence and return the states of all its tokens."""
     ids = encode_sentence(loaded, sentence)
     states = layer_states(loaded, [ids], layers, captures=CAPTURES)
     vectors, reasons = [], []
@@ -80,19 +75,7 @@ def capture_sentence(loaded: LoadedModel, sentence: str, layers: LayerPatterns =
 def compare_sentence(
     loaded: LoadedModel, states: SentenceStates, *, k: int, with_positions: bool = False, place: int | None = None
 ) -> VocabularyComparison:
-    """Compare the tokens of a sentence with the rows of the model's input embedding.
-
-    Args:
-        loaded: the model.
-        states: of the sentence.
-        k: how many nearest rows of each vector.
-        with_positions: add the embedding of each token's position to every row.
-        place: of a single token; None for all of them. A token's numbers do not depend on it.
-
-    Raises:
-        ValueError: a state that cannot be compared with the input embeddings, or positions are to be added and there is
-            no table of them.
-    """
+    """Compare the tokens of a sentence with the rows of the model's input embedding."""
     table, ids = embedding_table(loaded, states.embeddings), list(states.ids)
     positions = position_rows(loaded, table, len(ids)) if with_positions else None
     table = table * embedding_scale(loaded.model, table, ids) if with_positions else table
@@ -104,11 +87,7 @@ def compare_sentence(
 
 
 def embedding_table(loaded: LoadedModel, found: Tensor | str) -> Tensor:
-    """Return the input embeddings that were captured.
-
-    Raises:
-        ValueError: the reason why there are none.
-    """
+    """Return the input embeddings that were captured."""
     if isinstance(found, str):
         raise ValueError(f"expected a model with a table of input embeddings, got {loaded.name}: {found}")
     return found
@@ -133,15 +112,7 @@ def comparable(loaded: LoadedModel) -> Iterator[None]:
 
 @contextmanager
 def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
-    """Let every token of a decoder see all others, by ``is_causal`` of the configuration, which transformers respects.
-
-    Args:
-        loaded: a decoder, restored at the end.
-        sentence: to verify that the mask is gone.
-
-    Raises:
-        ValueError: the model is no decoder, has several stacks, or keeps its mask.
-    """
+    """Let every token of a decoder see all others, by ``is_causal`` of the configuration."""
     sequences = [encode_sentence(loaded, sentence)]
     if causal_stacks(loaded, sequences) != {None: True}:
         raise ValueError(
@@ -168,11 +139,7 @@ def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
 
 
 def position_rows(loaded: LoadedModel, table: Tensor, n_tokens: int) -> Tensor:
-    """Return the embeddings of the first positions, (n_tokens, dim), from the table that the model looks them up in.
-
-    Raises:
-        ValueError: no such table or several, one of another dimension, or one that is too short.
-    """
+    """Return the embeddings of the first positions, (n_tokens, dim), from the table that the model looks them up in."""
     lookups = find_lookups(loaded.model, ordinary_tokens(range(len(table)), loaded.tokenizer))
     found = [lookup for lookup in lookups if lookup.kind == "position"]
     if len(found) != 1 or found[0].weight.shape[1] != table.shape[1]:
@@ -197,25 +164,13 @@ def embedding_scale(model: PreTrainedModel, table: Tensor, ids: Sequence[int]) -
     return 1.0 if abs(scale - 1) < 1e-6 else scale
 
 
-CLASSES = ("function", "content")
-NEIGHBOURS = 10
-
-
 def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:
     """Compare the words of a text with the vocabulary, and test whether its tokens move together.
-
-    Args:
-        loaded: the model.
-        options: text, sequence_length, max_vectors, layers; as on the command line.
 
     Returns:
         The name of the text, and tables: classes (stack, layer, state, and the columns of :func:`class_rows`), steps (a
         row for each layer but the last: stack, layer, within, between, of :func:`common_direction`), and density (of
         :func:`density`).
-
-    Raises:
-        ValueError, OSError: a text that is too short, or cannot be read; states that cannot be compared.
-        CheckpointError: the model cannot be run.
     """
     probe = text_probe(loaded, options, CLASSES)
     states = layer_states(loaded, probe, options.layers, subsets=("no_sink", *CLASSES), captures=CAPTURES)
@@ -246,15 +201,10 @@ def class_rows(x: Tensor, ids: Tensor, vocabulary: Vocabulary, classes: Mapping[
     Args:
         x: (n, dim) vectors.
         ids: (n,) their tokens.
-        vocabulary: the input embeddings.
-        classes: rows of ``x`` (indices) by name of the class.
 
     Returns:
         For each class: class, tokens (their number), cosine (mean), rank_q25, rank (median), rank_q75, kept (share of
         rank 0).
-
-    Raises:
-        Undefined: as :func:`repdyn.kernels.vocabulary.token_cosines`.
     """
     cosines, ranks = token_cosines(x, ids, vocabulary).cpu().numpy(), token_ranks(x, ids, vocabulary).cpu().numpy()
     found = []
@@ -270,16 +220,12 @@ def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.Data
     """Measure how crowded the embedding space is around the tokens of a text: mean cosine to the 10 nearest other rows.
 
     Args:
-        vocabulary: the input embeddings.
         ids: (n,) tokens of function words and content words, as often as they occur.
         is_function: (n,) bool, whether the word is a function word.
 
     Returns:
         A row for each different token: token_id, class (the more frequent one), count, norm, density in [-1, 1]. Tokens
         whose embedding is zero are left out.
-
-    Raises:
-        ValueError: a vocabulary of 10 rows or fewer.
     """
     tokens, place = ids.unique(return_inverse=True)
     count = torch.bincount(place)
@@ -339,10 +285,6 @@ def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[
     return within, between
 
 
-State: TypeAlias = Literal["block", "attention"]
-"""After a block (layer 0: what enters the first one), or after its attention."""
-
-
 class LayerVectors(NamedTuple):
     """The vectors of a sentence's tokens in one state of one layer."""
 
@@ -374,17 +316,10 @@ def compare_with_vocabulary(
     """Compute cosine and rank of every token's own input embedding, and the nearest embeddings, state by state.
 
     Args:
-        layers: the vectors, in any order.
         ids: (n_tokens) of the sentence.
         table: (vocabulary, dim) input embeddings.
-        tokenizer: names the tokens.
-        k: how many nearest embeddings of each vector.
         positions: (n_tokens, dim) the embedding of each token's position, added to every row of the table before the
             token's vectors are compared with it; None for the table as it is.
-
-    Raises:
-        Undefined: a vector or a token's own embedding without a direction, or of another dimension.
-        ValueError: fewer rows than ``k``.
     """
     names = token_names(tokenizer, ids)
     states = torch.stack([layer.vectors for layer in layers])  # (n_states, n_tokens, dim)

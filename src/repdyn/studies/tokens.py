@@ -39,6 +39,14 @@ from repdyn.tables.frames import by_stack
 from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, of_stack, styled
 from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
+_MAX_LAYERS = 9
+STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
+_COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3]}
+_QUANTITIES = {"cosine": "cosine to the token's own embedding", "rank": "closer rows of the vocabulary (rank)"}
+# more cells than that leave no room for text
+_MAX_CELLS = 400
+_MAX_NAMED = 20
+
 
 class TokenStudy(Study):
     """The tokens of a sentence, and the words of a text, against the vocabulary."""
@@ -127,23 +135,14 @@ def tokens(
     run_study(TokenStudy, loading, locals())
 
 
-_MAX_LAYERS = 9
-
-
 def print_sentence(name: str, table: pd.DataFrame, reasons: Iterable[str]) -> None:
-    """Print the rank of each token's own embedding after some of the blocks, and missing states after attention.
-
-    Args:
-        name: of the model, and of a stack.
-        table: of a ``VocabularyComparison``, one stack.
-        reasons: one for each layer without a state after its attention.
-    """
+    """Print the rank of each token's own embedding after some of the blocks, and missing states after attention."""
     blocks = select(table, state="block")
     layers = np.unique(np.linspace(0, blocks["layer"].nunique() - 1, _MAX_LAYERS).round().astype(int))
     ranks = blocks.pivot(index=["position", "token"], columns="layer", values="rank").iloc[:, layers]
-    columns = [(f"layer {layer}", f"{{layer {layer}:,}}") for layer in ranks.columns]
+    columns = ["token", *(f"layer {layer}:," for layer in ranks.columns)]
     print_title(f"{name}: rank of each token's own embedding among the input embeddings")
-    print_table(ranks.add_prefix("layer ").reset_index(), [("token", "{token}"), *columns])
+    print_table(ranks.add_prefix("layer ").reset_index(), " | ".join(columns))
     layers_of: dict[str, list[str]] = {}
     for reason in reasons:
         layers_of.setdefault(reason.partition(": ")[2], []).append(reason)
@@ -153,8 +152,7 @@ def print_sentence(name: str, table: pd.DataFrame, reasons: Iterable[str]) -> No
 
 def print_classes(name: str, table: pd.DataFrame) -> None:
     """Print mean cosine, median rank and share of rank 0 of each class, layer by layer of one stack."""
-    columns = [("layer", "{layer:d}"), ("state", "{state}"), ("class", "{class}"), ("tokens", "{tokens:,}")]  # noqa: RUF027 (filled later)
-    columns += [("cosine", "{cosine:.4f}"), ("median rank", "{rank:,.1f}"), ("rank 0", "{kept:.1%}")]
+    columns = "layer:d | state | class | tokens:, | cosine:.4f | median rank={rank:,.1f} | rank 0={kept:.1%}"
     print_title(name)
     print_table(table, columns)
 
@@ -181,25 +179,9 @@ def print_steps(table: pd.DataFrame) -> None:
     print_line(f"mean cosine of two tokens' steps: of one sequence {ranges[0]}, of different sequences {ranges[1]}")
 
 
-STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
-_COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3]}
-_QUANTITIES = {"cosine": "cosine to the token's own embedding", "rank": "closer rows of the vocabulary (rank)"}
-# more cells than that leave no room for text
-_MAX_CELLS = 400
-_MAX_NAMED = 20
-
-
 @styled
 def trajectory_figure(name: str, sentence: str, table: pd.DataFrame, quantity: str, caption: str) -> Figure:
-    """Draw a line for each token across the layers, after the attention and after the block.
-
-    Args:
-        name: of the model.
-        sentence: as it was typed.
-        table: of a ``VocabularyComparison``, one stack.
-        quantity: "cosine" or "rank".
-        caption: what the tokens are compared with.
-    """
+    """Draw a line for each token across the layers, after the attention and after the block."""
     figure = Figure(figsize=(11, 5.2))
     states = _states(table)
     panels = figure.subplots(1, len(states), sharex=True, sharey=True, squeeze=False)[0]
@@ -228,12 +210,7 @@ def _token_colours(n_tokens: int) -> Sequence[Any]:
 
 @styled
 def heatmap(name: str, sentence: str, table: pd.DataFrame, nearest: pd.DataFrame, caption: str) -> Figure:
-    """Draw tokens by layers, after the block: colour is the cosine, text the nearest token of the vocabulary.
-
-    Args:
-        name, sentence, caption: as for :func:`trajectory_figure`.
-        table, nearest: of a ``VocabularyComparison``, one stack.
-    """
+    """Draw tokens by layers, after the block: colour is the cosine, text the nearest token of the vocabulary."""
     blocks = select(table, state="block")
     cosines = blocks.pivot(index="position", columns="layer", values="cosine")
     names = select(nearest, state="block", place=1).pivot(index="position", columns="layer", values="nearest")

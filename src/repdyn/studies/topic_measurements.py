@@ -38,6 +38,11 @@ CERTAINTY = 0.5
 """A token has a topic if that one is more likely than all others together."""
 N_PASSES = 10
 """Passes over the documents in the fit."""
+TABLE = "input embeddings"
+"""Name of the vocabulary as a layer, where each word counts once."""
+PRODUCTS = {"cosine": topic_gap.or_raise, "dot": topic_gap_dot.or_raise}
+N_CONTROLS = 10
+"""Other documents whose topics are assigned to each; fewer if there are fewer sequences."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +69,6 @@ class TextTopics:
 
         Its probability is ``phi_kw theta_dk``, divided by the sum over topics k: phi are the word shares of
         the topics, theta the topic shares of the document.
-
-        Args:
-            document: number of the document.
-            words: in lower case.
-            certainty: smallest probability, in [0, 1]; a word below it is ambiguous and has no topic.
 
         Returns:
             (len(words),) int64, -1 for none.
@@ -224,10 +224,6 @@ def _probe(ids: np.ndarray, topics: np.ndarray, tokenizer: PreTrainedTokenizerBa
     ).with_topics(np.where(is_special, -1, topics).ravel())
 
 
-TABLE = "input embeddings"
-"""Name of the vocabulary as a layer, where each word counts once."""
-
-
 class TopicMeasurements(NamedTuple):
     """The topic gaps of one stack of blocks."""
 
@@ -249,18 +245,8 @@ def measure_topics(
 ) -> list[TopicMeasurements]:
     """Measure the gaps of every layer and head, each with its control.
 
-    Args:
-        model: as for :func:`repdyn.layer_states`; a Hugging Face model.
-        probe: with topics, sequences of one length, each from a document of its own.
-        layers: as for :func:`repdyn.layer_states`.
-        title: of the progress bar.
-        seed: of the controls of the input embeddings.
-
     Returns:
         One for each stack of blocks.
-
-    Raises:
-        ValueError: a probe of one sequence, or without topics; otherwise as ``layer_states``.
     """
     if probe.topics is None or len(probe.lengths.unique()) > 1:
         raise ValueError("expected a probe with topics and sequences of one length, as TextTopics.probe makes one")
@@ -308,24 +294,14 @@ def _table_gaps(table: Tensor | str, ids: Tensor, topics: Tensor, seed: int) -> 
     return vector_gaps(table[words.to(table.device)], words, [labels, *permuted_topics(labels, N_CONTROLS, seed)])
 
 
-PRODUCTS = {"cosine": topic_gap.or_raise, "dot": topic_gap_dot.or_raise}
-
-N_CONTROLS = 10
-"""Other documents whose topics are assigned to each; fewer if there are fewer sequences."""
-
-
 def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
     """Return the topics of other sequences, position by position.
 
     Args:
         topics: (n_sequences, length), -1 for none; each sequence from a document of its own.
-        n_shifts: number of other sequences, at most as many as there are.
 
     Returns:
         Tensors of the same shape; the s-th holds, for each sequence, the topics of the one s places before it.
-
-    Raises:
-        ValueError: fewer than two sequences.
     """
     if len(topics) < 2:
         raise ValueError(f"expected at least 2 sequences, got {len(topics)}; raise --sequences")
@@ -370,13 +346,9 @@ def attention_gaps(
         weights: for each sequence (heads, n, n), and the numbers of its tokens (n,).
         ids: (n_tokens,) of the probe.
         topics: (n_tokens,) of the probe.
-        others: topics of other documents, of the same shape.
 
     Returns:
         As :func:`gaps_over_sequences`.
-
-    Raises:
-        Undefined: fewer than two sequences have pairs of both kinds, under their own topics and under those of others.
     """
     values, controls = [], []
     for of_sequence, tokens in weights:
@@ -397,9 +369,6 @@ def gaps_over_sequences(values: np.ndarray, controls: np.ndarray) -> pd.DataFram
     Returns:
         A row for each head, and one for their mean, whose head is missing: head, gap, control, difference (gap minus
         control, over the sequences that have both), standard_error (of the difference; sequences are independent).
-
-    Raises:
-        Undefined: fewer than two sequences have both.
     """
     n_sequences = int(np.isfinite(values - controls).all(axis=1).sum())
     if n_sequences < 2:

@@ -40,6 +40,18 @@ from repdyn.tables.style import DIVERGING, of_stack, styled
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
 from repdyn.utils.arguments import ModelOptions, Models, at_least
 
+_N_WORDS = 8
+_COLUMNS = (
+    "layer: | cosine={gap:.4f} | control:.4f | attention={gap_mean:.3f} | control={control_mean:.3f}"
+    " | difference={difference:.3f} ± {standard_error:.3f}"
+    " | largest head={head_largest}: {difference_largest:.2f} ± {standard_error_largest:.2f}"
+)
+BOLD_FROM = 3.0
+"""Standard errors from 0, from which on a head's gap is printed in bold."""
+_MAX_NUMBERED = 16
+"""Heads that leave room for a number in each cell."""
+_UNIT = "times even attention"
+
 
 class TopicStudy(Study):
     """Study of whether embeddings and attention follow the topics of a text."""
@@ -127,21 +139,10 @@ def topics(
     run_study(TopicStudy, loading, locals())
 
 
-_N_WORDS = 8
-_COLUMNS = [
-    ("layer", "{layer:}"),
-    ("cosine", "{gap:.4f}"),
-    ("control", "{control:.4f}"),
-    ("attention", "{gap_mean:.3f}"),
-]
-_COLUMNS += [("control", "{control_mean:.3f}"), ("difference", "{difference:.3f} ± {standard_error:.3f}")]
-_COLUMNS += [("largest head", "{head_largest}: {difference_largest:.2f} ± {standard_error_largest:.2f}")]
-
-
 def print_topics(found: TextTopics, name: str) -> None:
     """Print the topics by their most frequent words."""
     print_title(name, f"{len(found.documents):,} documents, {len(found.words):,} words with topics")
-    print_table(found.table(_N_WORDS), [("topic", "{topic:d}"), ("share", "{share:.3f}"), ("words", "{words}")])
+    print_table(found.table(_N_WORDS), "topic:d | share:.3f | words")
     print_line("")
 
 
@@ -159,13 +160,6 @@ def print_gaps(name: str, measured: TopicMeasurements) -> None:
         print_line(f"no value where {reason}")
     even = f"even attention (a weight of 1 / {measured.length})"
     print_line(f"attention: mean over heads, times {even}; ± standard error\n")
-
-
-BOLD_FROM = 3.0
-"""Standard errors from 0, from which on a head's gap is printed in bold."""
-_MAX_NUMBERED = 16
-"""Heads that leave room for a number in each cell."""
-_UNIT = "times even attention"
 
 
 @styled

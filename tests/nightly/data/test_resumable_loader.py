@@ -14,7 +14,7 @@ from torch import Tensor
 from repdyn import open_store
 from repdyn.data.resumable_loader import ResumableLoader
 from repdyn.data.tokens import load_tokenizer
-from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
+from repdyn.data.windows import CollateMasked, Windows, collate_causal
 
 N_BATCHES = 13
 
@@ -23,7 +23,13 @@ def loader(objective: str = "masked", num_workers: int = 0) -> ResumableLoader:
     tokenizer = load_tokenizer("bytes", for_encoder=True)
     windows = Windows(np.random.default_rng(0).integers(5, 250, 50 * 8), 8)
     collate = CollateMasked(tokenizer, 0.5, seed=3, fixed=False) if objective == "masked" else collate_causal
-    return batches(windows, collate, batch_size=4, shuffle=True, num_workers=num_workers, seed=1)
+    settings = {
+        "batch_size": 4,
+        "shuffle": True,
+        "num_workers": num_workers,
+        "generator": torch.Generator().manual_seed(1),
+    }
+    return ResumableLoader(windows, collate_fn=collate, **settings)
 
 
 def read(loader: ResumableLoader, number: int) -> list[Tensor]:
