@@ -9,19 +9,26 @@ from matplotlib.colors import CenteredNorm, LogNorm, SymLogNorm
 from matplotlib.patches import StepPatch
 from scipy.stats import t as student_t
 from synthetic_families import PYTHIA, make_everything
-from synthetic_runs import SAMPLED, make_published, to_frame
+from synthetic_runs import make_published, to_frame
 
 from repdyn.figures.comparison import ComparedRuns, means_over_layers, profiles
 from repdyn.figures.convergence import convergence
-from repdyn.figures.heatmaps import heads_heatmap, heatmap
 from repdyn.figures.overviews import depth_overview, steps_overview
-from repdyn.figures.panes import depth_panes
-from repdyn.figures.run import MAX_STEPS, all_figures, mean_over_layers, profile_over_depth
+from repdyn.figures.panes import panes_of
+from repdyn.figures.run import (
+    MAX_STEPS,
+    all_figures,
+    heads_heatmap,
+    heatmap,
+    mean_over_layers,
+    profile_over_depth,
+)
 from repdyn.figures.scales import DIMENSIONS, scales
 from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.tables.frames import measurements
 
 NAN = math.nan
+SAMPLED = "8 x 4,096 vectors (independent)"
 
 
 def panels(figure):
@@ -271,8 +278,7 @@ def test_over_depth_a_line_is_a_step(everything):
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["64", "8", "0"]
     assert " ".join(figure.get_suptitle().split()) == (
-        f"Spectrum over depth decoder-quickstart, GPTNeoXForCausalLM, {SAMPLED} "
-        "layer 0 is the embedding output; all tokens; band: 95 % interval over probes"
+        f"Spectrum over depth decoder-quickstart, {SAMPLED}; all tokens; band: 95 % interval over probes"
     )
 
 
@@ -302,7 +308,7 @@ def told(panes):
 
 
 def test_each_metric_and_subset_has_a_panel(rows_of_panes):
-    assert told(depth_panes(rows_of_panes("mean_cosine", "isoscore"), "similarity")) == [
+    assert told(panes_of(rows_of_panes("mean_cosine", "isoscore"), "similarity", "depth")) == [
         ("Mean cosine of two tokens", "all tokens", ["all tokens"]),
         ("Mean cosine of two tokens", "no sinks", ["no sinks"]),
         ("IsoScore", "all tokens", ["all tokens"]),
@@ -311,7 +317,7 @@ def test_each_metric_and_subset_has_a_panel(rows_of_panes):
 
 def test_classes_that_are_held_against_each_other_share_a_panel(rows_of_panes):
     classes = ("rare", "verbs", "function", "frequent", "nouns", "content")
-    found = depth_panes(rows_of_panes("token_cosine", classes=classes), "tokens")
+    found = panes_of(rows_of_panes("token_cosine", classes=classes), "tokens", "depth")
     assert [(pane.tokens, [trace.label for trace in pane.traces], pane.pair) for pane in found] == [
         ("all tokens", ["all tokens"], False),
         ("frequent and rare", ["frequent", "rare"], True),
@@ -348,8 +354,7 @@ def test_profiles_are_ordered_by_kind_and_size(several):
     ]
     assert figure.get_suptitle().splitlines() == [
         "Anisotropy over depth, 2 decoders, 2 encoders",
-        "at step 512 or finished; band: 95 % interval over probes",
-        SAMPLED,
+        f"at step 512 or finished; {SAMPLED}; band: 95 % interval over probes",
     ]
 
 

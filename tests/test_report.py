@@ -29,7 +29,7 @@ from synthetic_runs import (
 )
 
 from repdyn.cli.main import main
-from repdyn.figures.axes import value_axis
+from repdyn.figures.charts import value_axis
 from repdyn.report import write_report
 from repdyn.report.figures import heatmap, means, profile
 from repdyn.report.plotly_panels import LOSS as LOSS_COLOUR
@@ -348,7 +348,7 @@ def test_seeds_are_one_line_with_a_band(stores, what, points):
     assert [trace["meta"]["run"] for trace in thin] == [1, 2, 3]
     assert {(trace["meta"]["run"], *trace["meta"]["seeds"]) for trace in (low, high, mean)} == {(1, 1, 2, 3)}
     assert named(traces)["own"]["meta"]["run"] == 0
-    assert comparison["note"].startswith("4 of 4 runs; decoders blue, encoders orange; band of seeds: 95 % interval")
+    assert comparison["note"].startswith("4 of 4 runs; a hue for each class of models; band of seeds: 95 % interval")
     assert {trace["line"]["color"] for trace in of_group[:3]} <= tree["dark_colours"].keys()
 
 

@@ -15,7 +15,7 @@ from synthetic_families import make_everything
 from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, to_frame
 
 from repdyn.diagnosis import insight
-from repdyn.figures import axes, convergence
+from repdyn.figures import charts, convergence
 from repdyn.metrics import FAMILIES, METRICS
 from repdyn.store import Store
 from repdyn.store.schema import (
@@ -206,7 +206,7 @@ def test_two_stacks_are_not_mixed(two_stacks, frame_of, names, listed):
 
 
 @pytest.mark.parametrize(
-    "module", [axes, convergence, families, insight, numbers, series, style], ids=lambda module: module.__name__
+    "module", [charts, convergence, families, insight, numbers, series, style], ids=lambda module: module.__name__
 )
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)

@@ -105,13 +105,7 @@ class Page:
 
 
 def build(session: Session, sentence: str, other: str) -> gr.Blocks:
-    """Build the page.
-
-    Args:
-        session: the loaded checkpoints.
-        sentence: the first one that is shown.
-        other: the first one whose paths are compared with it.
-    """
+    """Build the page."""
     page = Page(session)
     with gr.Blocks(title="Token explorer", analytics_enabled=False, fill_width=True, delete_cache=_HOURLY) as blocks:
         gr.Markdown(_HEADING)

@@ -159,13 +159,7 @@ def _traces(one: SentencePaths) -> Iterator[tuple[bool, go.Scatter]]:
 
 
 def attention(layers: Sequence[LayerHeads], names: Sequence[str], head: int) -> go.Figure:
-    """Draw the weights of one head, a row for each token that attends, a map for each stack of the checkpoint.
-
-    Args:
-        layers: of one checkpoint.
-        names: the tokens, as text.
-        head: number of the head, in all of them.
-    """
+    """Draw the weights of one head, a row for each token that attends, a map for each stack of the checkpoint."""
     # tokens that occur twice are two rows
     labels = [f"{place} {_text(name)}" for place, name in enumerate(names)]
     titles = [_text(f"{one.name}: attention of head {head} in layer {one.layer}") for one in layers]

@@ -135,11 +135,7 @@ def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) 
 
 
 def top(loaded: LoadedModel, lens: SentenceLens, cell: Cell) -> str:
-    """Return the most probable tokens of a cell.
-
-    Raises:
-        ValueError: no such cell.
-    """
+    """Return the most probable tokens of a cell."""
     if not (0 <= cell.layer < len(lens.layers) and 0 <= cell.place < len(lens.ids)):
         raise ValueError("expected a cell of the grid, got one beyond it; choose another")
     layer = lens.layers[cell.layer]

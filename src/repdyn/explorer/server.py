@@ -24,13 +24,7 @@ from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host
 
 
 def serve(options: Any) -> None:
-    """Load the checkpoints, serve the page, and wait.
-
-    Raises:
-        ValueError: an invalid option, or a model that does not load.
-        OSError: no free port.
-        KeyboardInterrupt: after Ctrl-C; the page is closed.
-    """
+    """Load the checkpoints, serve the page, and wait."""
     options.revisions, notes = choose_checkpoints(options.models, options.revisions)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
@@ -52,12 +46,6 @@ def launch(blocks: Blocks, *, host: str, port: int, open_browser: bool = False) 
     """Serve a page from a thread of its own, and return its address.
 
     Requests that the page does not make are rejected (see :class:`~repdyn.explorer.server.Guard`).
-
-    Args:
-        blocks: the page.
-        host: address to bind to.
-        port: the first port to try, see :func:`~repdyn.utils.addresses.free_port`.
-        open_browser: open the page in a browser.
     """
     _, address, _ = blocks.launch(
         server_name=f"[{host}]" if ":" in host else host,
@@ -134,10 +122,6 @@ class Guard:
 
     Any site that a reader visits can send requests to this computer. The browser adds the site (``Origin``) and the
     host name of the request (``Host``), which is not one of this computer's after DNS rebinding.
-
-    Args:
-        app: the application that answers all other requests.
-        hosts: host names and addresses that requests may have; None for any.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:

@@ -92,7 +92,8 @@ T = TypeVar("T")
 class Session:
     """Loaded checkpoints, with a cache of recent results.
 
-    Calls may come from several threads; models run one at a time.
+    Calls may come from several threads; models run one at a time. A sentence that is blank or too long, and a place,
+    layer or checkpoint that is not there, are a ValueError.
 
     Args:
         models: the checkpoints, in the order in which they are shown; a reader chooses among the first one's tokens.

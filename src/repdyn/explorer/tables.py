@@ -22,13 +22,7 @@ CONVENTIONS = (
 
 
 def nearest_tables(tokens: Sequence[TokenStates], state: State, layer: int | None) -> str:
-    """Return the nearest tokens of the vocabulary: of one layer side by side, or of all, a table for each checkpoint.
-
-    Args:
-        tokens: a token in each checkpoint.
-        state: after the block, or after the attention.
-        layer: None for all.
-    """
+    """Return the nearest tokens of the vocabulary: of one layer side by side, or a table for each checkpoint."""
     if layer is not None:
         return _table(f"Layer {layer}", "checkpoint", [(one.name, one, layer) for one in tokens], state)
     return "".join(

@@ -1,13 +1,15 @@
-"""Figures of several runs: profiles over depth at their ends, means over layers during training.
+"""Figures that compare runs: profiles over relative depth, means over layers during training, families of metrics.
 
-Decoders are blue and encoders orange, light to dark by number of parameters; a run has the same colour and marker in
-every figure. The stacks of a model are drawn as separate models. Seeds of one model are drawn as one line, their mean,
-with the interval over seeds as its band, above a thin line for each seed.
+A hue stands for a class of models, blue and others for decoders, orange and others for encoders, light to dark by
+number of parameters; a run has the same colour and marker in every figure. The stacks of a model are drawn as separate
+models. Seeds of one model are drawn as one line, their mean, with the interval over seeds as its band, above a thin
+line for each seed.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,19 +19,17 @@ from itertools import groupby
 import pandas as pd
 from matplotlib.figure import Figure
 
-from repdyn.figures.axes import RELATIVE_DEPTH, axis_of_lines, training_axis
-from repdyn.figures.captions import notes, run_looks, wrapped
-from repdyn.figures.charts import Chart, Line, Panel
+from repdyn.figures.charts import RELATIVE_DEPTH, Chart, Line, Panel, axis_of_lines, training_axis
 from repdyn.figures.drawing import LEGEND_ROWS, draw
 from repdyn.figures.files import draw_all
-from repdyn.figures.metric_panels import end_lines, mean_lines
-from repdyn.figures.overviews import about_tokens, arranged, board_size, required
-from repdyn.figures.panes import Pane, n_columns, single_panes
+from repdyn.figures.overviews import about_tokens, arranged, board_size
+from repdyn.figures.panels import end_lines, mean_lines, notes, run_looks, wrapped
+from repdyn.figures.panes import Pane, n_columns, panes_of
 from repdyn.metrics import FAMILIES
 from repdyn.metrics.names import file_stem
-from repdyn.tables.designs import intervals, sampling_of_runs
+from repdyn.tables.designs import brief_sampling, intervals
 from repdyn.tables.families import family_of, has_own_figures, members_of, overview_families
-from repdyn.tables.frames import LayerMean, in_order, metrics_of, of_metric, select_steps
+from repdyn.tables.frames import in_order, metrics_of, of_metric, select_steps
 from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, spans
 from repdyn.tables.seeds import INTERVAL, SeedGroup, seed_groups, with_seeds
 from repdyn.tables.style import KINDS, metric_title, metric_unit, subset_title
@@ -40,21 +40,41 @@ _MAX_COLUMNS = 3
 _MAX_MARKERS = 8
 _MAX_NAMES = 3
 _TITLE_WIDTH = 66
-_MAX_NAMES_LENGTH = 30
+_BAND_OPACITY, _SEEDS_OPACITY = 0.1, 0.2
+
+
+class ComparedRuns:
+    """Comparable runs in order, with the colour and marker of each; runs that are seeds of one model are one group.
+
+    Args:
+        frame: rows of several runs, each measured on one probe.
+        seeds: as for :func:`repdyn.tables.seeds.seed_groups`.
+    """
+
+    def __init__(self, frame: pd.DataFrame, seeds: Sequence[str] | None = None) -> None:
+        runs = measured_runs(frame)
+        if why := differences(runs):
+            raise ValueError(f"expected runs that compare, got {why}; choose among them")
+        self.runs = with_seeds(runs, seed_groups(runs, seeds))
+        opacity = {run.key: _SEEDS_OPACITY if isinstance(run, SeedGroup) else _BAND_OPACITY for run in self.runs}
+        self.looks = {key: {**look, "band_opacity": opacity[key]} for key, look in run_looks(self.runs).items()}
+        self.at_end = concatenated([run.at_end() for run in self.runs])
+
+    def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:
+        """Return the legend: the runs under a heading for each kind, with a suffix for each name."""
+        entries: list[Line | str] = []
+        for kind, members in groupby(zip(runs, suffixes, strict=True), key=lambda member: member[0].causal):
+            group = list(members)
+            entries.append(_plural(kind, len(group)))
+            entries += [Line(x=(), y=(), label=run.label + end, **self.looks[run.key]) for run, end in group]
+        return entries
 
 
 def profiles(compared: ComparedRuns, metric: str) -> Figure:
     """Draw a metric against relative depth, one line per run at its last measured step, one panel per token subset.
 
-    The band is the 95 % interval over probes, if it is known. Layers without a value leave a gap and are listed in the
-    caption.
-
-    Args:
-        compared: the runs.
-        metric: a metric of at least one run.
-
-    Raises:
-        ValueError: ``metric`` not among their rows.
+    The panels share the axis of values. The band is the 95 % interval over probes, if it is known. Layers without a
+    value leave a gap and are listed in the caption.
     """
     drawn = [run for run in compared.runs if metric in metrics_of(run.rows)]
     if not drawn:
@@ -62,21 +82,35 @@ def profiles(compared: ComparedRuns, metric: str) -> Figure:
         raise ValueError(f"expected a measured metric, got {metric!r}; measured were {measured}")
     cells = {run.label: of_metric(run.at_end(), metric) for run in drawn}
     subsets = in_order(concatenated([*cells.values()])["subset"].unique())
+    lines = {
+        subset: [
+            line
+            for run in drawn
+            if (metric, subset) in run.series
+            for line in end_lines(run.series[metric, subset], **compared.looks[run.key])
+        ]
+        for subset in subsets
+    }
     columns = min(_MAX_COLUMNS, len(subsets))
-    panels = []
-    for number, subset in enumerate(subsets):
-        members = [run for run in drawn if (metric, subset) in run.series]
-        lines = [line for run in members for line in end_lines(run.series[metric, subset], **compared.looks[run.key])]
-        axis = axis_of_lines(metric, lines, "" if number % columns else metric_unit(metric))
-        panels.append(Panel(title=subset_title(subset), x=RELATIVE_DEPTH, y=axis, lines=lines, widens_hidden=True))
-    when, suffixes = end_checkpoints(drawn)
+    y = axis_of_lines(metric, [line for of_subset in lines.values() for line in of_subset])
+    panels = [
+        Panel(
+            title=subset_title(subset),
+            x=RELATIVE_DEPTH,
+            y=replace(y, label="" if number % columns else metric_unit(metric)),
+            lines=lines[subset],
+            widens_hidden=True,
+        )
+        for number, subset in enumerate(subsets)
+    ]
+    when, suffixes = _end_checkpoints(drawn)
     legend = compared.legend(drawn, suffixes)
     chart = Chart(
-        title=f"{metric_title(metric)} over depth, {count_kinds(drawn)}",
-        caption=f"{notes(when, bands(drawn, cells))}\n{sampling_of_runs(cells)}{_missing_layers(cells)}",
+        title=f"{metric_title(metric)} over depth, {_count_kinds(drawn)}",
+        caption=_caption(drawn, cells, when, _missing_layers(cells)),
         panels=panels,
         columns=columns,
-        size=(max(7.2, 4.4 * columns + legend_width(legend)), 4.6 * -(-len(panels) // columns)),
+        size=(max(7.2, 4.4 * columns + _legend_width(legend)), 4.6 * -(-len(panels) // columns)),
         legend=legend,
     )
     return draw(chart)
@@ -85,17 +119,14 @@ def profiles(compared: ComparedRuns, metric: str) -> Figure:
 def means_over_layers(compared: ComparedRuns, metrics: Sequence[str] | None = None) -> Figure:
     """Draw metrics averaged over layers against training, one line per run, one panel per metric and token subset.
 
-    The x axis is in tokens if all runs have token counts, otherwise in steps; it is logarithmic and
-    shows zero. Runs with one checkpoint are left out, and the title says how many. The band is the 95 % interval
-    of :func:`repdyn.tables.frames.layer_mean`. A run averaged over fewer layers than it has is marked in the
-    legend, and if that differs between panels, in the panel's title.
+    The panels of a metric share the axis of values. The x axis is in tokens if all runs have token counts, otherwise in
+    steps; it is logarithmic and shows zero. Runs with one checkpoint are left out, and the title says how many. The
+    band is the 95 % interval of :func:`repdyn.tables.frames.layer_mean`. The legend tells which runs are averaged over
+    fewer layers than they have.
 
     Args:
         compared: the runs.
         metrics: those that were not measured are left out; None for those of geometry and the user's own.
-
-    Raises:
-        ValueError: no run with two checkpoints; none of ``metrics`` among their rows.
     """
     drawn = [run for run in compared.runs if len(run.steps) > 1]
     if not drawn:
@@ -105,34 +136,30 @@ def means_over_layers(compared: ComparedRuns, metrics: Sequence[str] | None = No
     keys = [(m, s) for m in reversed(wanted) for s in in_order(of_metric(rows, m)["subset"].unique())]
     if not keys:
         raise ValueError(f"expected other metrics, got rows of {', '.join(metrics_of(rows))}; name some of these")
-    means = {run.label: [run.series[key].layer_mean for key in keys if key in run.series] for run in drawn}
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
-    counts = [count for run in drawn for count in (run.tokens if by_tokens else run.steps)]
-    axis = training_axis(counts, in_tokens=by_tokens)
-    panels = []
-    for key in keys:
-        members = [run for run in drawn if key in run.series]
-        lines = [line for run in members for line in _mean_lines(compared, run, key, by_tokens)]
-        varying = {run.label: run.series[key].layer_mean for run in members if _varies(means[run.label])}
-        title = f"{metric_title(key[0])}, {subset_title(key[1])}{_fewer_layers(varying, len(members))}"
-        panels.append(
-            Panel(
-                title=wrapped(title, _TITLE_WIDTH),
-                x=replace(axis, label=axis.label if key == keys[-1] else ""),
-                y=axis_of_lines(key[0], lines),
-                lines=lines,
-                widens_hidden=True,
-            )
+    axis = training_axis([x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens)
+    lines = {
+        key: [line for run in drawn if key in run.series for line in _mean_lines(compared, run, key, by_tokens)]
+        for key in keys
+    }
+    panels = [
+        Panel(
+            title=wrapped(f"{metric_title(metric)}, {subset_title(subset)}", _TITLE_WIDTH),
+            x=replace(axis, label=axis.label if (metric, subset) == keys[-1] else ""),
+            y=axis_of_lines(metric, [line for other in keys if other[0] == metric for line in lines[other]]),
+            lines=lines[metric, subset],
+            widens_hidden=True,
         )
-    legend = compared.legend(drawn, [_layers_used(means[run.label]) for run in drawn])
+        for metric, subset in keys
+    ]
+    legend = compared.legend(drawn, [_layers_used(run, keys) for run in drawn])
     n_left = len(compared.runs) - len(drawn)
     left = f"; {n_left} with one checkpoint left out" if n_left else ""
-    shown = {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}
     chart = Chart(
-        title=f"Mean over layers during training, {count_kinds(drawn)}{left}",
-        caption="\n".join(filter(None, [bands(drawn, shown), sampling_of_runs(shown)])),
+        title=f"Mean over layers during training, {_count_kinds(drawn)}{left}",
+        caption=_caption(drawn, {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}),
         panels=panels,
-        size=(6.4 + legend_width(legend), 1.3 + 2.4 * len(panels)),
+        size=(6.4 + _legend_width(legend), 1.3 + 2.4 * len(panels)),
         shares_x=True,
         legend=legend,
     )
@@ -144,32 +171,29 @@ def compare_family(compared: ComparedRuns, family: str) -> Figure:
 
     A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
     second dashed. Values between two layers are drawn between them.
-
-    Args:
-        compared: the runs.
-        family: one of :data:`repdyn.metrics.FAMILIES`.
-
-    Raises:
-        ValueError: no metric of the family among their rows, or none with a value.
     """
     at_end = compared.at_end
-    panes = required(single_panes(at_end, family), at_end, family)
-    rows = at_end.loc[at_end["metric"].isin(members_of(at_end, family))]
+    panes, members = panes_of(at_end, family, "runs"), members_of(at_end, family)
     drawn = [run for run in compared.runs if any(family_of(metric) == family for metric in metrics_of(run.rows))]
     panels = [_family_panel(compared, pane, drawn) for pane in panes]
-    when, suffixes = end_checkpoints(drawn)
+    when, suffixes = _end_checkpoints(drawn)
     legend = compared.legend(drawn, suffixes)
-    dashed = "dashed: the second of two classes of tokens" if any(pane.pair for pane in panes) else ""
-    depth = "relative depth 0 is the embedding output"
     cells = {run.label: run.at_end() for run in drawn}
-    cells = {name: of.loc[of["metric"].isin(rows["metric"])] for name, of in cells.items()}
-    text = notes(when, depth, dashed, about_tokens(panes), _compared_steps(rows), bands(drawn, cells))
+    cells = {name: rows.loc[rows["metric"].isin(members)] for name, rows in cells.items()}
+    steps = concatenated([*cells.values()])["compared_to"].dropna().unique().tolist()
+    to = f"step {steps[0]:,}" if len(steps) == 1 else "the checkpoint before"
+    texts = (
+        when,
+        "dashed: the second of two classes" * any(pane.pair for pane in panes),
+        about_tokens(panes),
+        f"each compared with {to}" * bool(steps),
+    )
     chart = Chart(
-        title=f"{FAMILIES[family]} over depth, {count_kinds(drawn)}",
-        caption=f"{text}\n{sampling_of_runs(cells)}",
+        title=f"{FAMILIES[family]} over depth, {_count_kinds(drawn)}",
+        caption=_caption(drawn, cells, *texts),
         panels=arranged(panels, panes),
         columns=n_columns(panes),
-        size=board_size(panes, legend_width(legend)),
+        size=board_size(panes, _legend_width(legend)),
         is_small=True,
         legend=legend,
     )
@@ -188,9 +212,6 @@ def comparison_figures(
         frame: rows of several runs, each measured on one probe.
         attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
         seeds: as for :func:`repdyn.tables.seeds.seed_groups`.
-
-    Raises:
-        ValueError: a run with several models or probes; runs that do not compare; seeds that differ in more.
     """
     compared = ComparedRuns(frame, seeds)
     at_end = compared.at_end
@@ -213,7 +234,9 @@ def _family_panel(compared: ComparedRuns, pane: Pane, runs: Sequence[MeasuredRun
         if (trace.metric, trace.subset) in run.series
         for line in end_lines(run.series[trace.metric, trace.subset], **compared.looks[run.key], dash=dash)
     ]
-    return Panel(x=replace(RELATIVE_DEPTH, label="relative depth"), lines=lines, widens_hidden=True)
+    return Panel(
+        x=replace(RELATIVE_DEPTH, label="relative depth (0 = embedding output)"), lines=lines, widens_hidden=True
+    )
 
 
 def _mean_lines(compared: ComparedRuns, run: MeasuredRun, key: tuple[str, str], by_tokens: bool) -> list[Line]:
@@ -224,118 +247,50 @@ def _mean_lines(compared: ComparedRuns, run: MeasuredRun, key: tuple[str, str], 
     return [replace(line, x=x, marked=marked) for line in lines]
 
 
-def _layers_used(means: Sequence[LayerMean]) -> str:
+def _layers_used(run: MeasuredRun, keys: Sequence[tuple[str, str]]) -> str:
     """Return the suffix for the name of a run that is not averaged over all of its layers in every panel."""
-    drawn = [mean for mean in means if mean.n_used]
-    if not any(mean.is_partial for mean in drawn):
-        return ""
-    used = sorted({mean.n_used for mean in drawn})
-    span = f"{used[0]}" if len(used) == 1 else f"{used[0]}-{used[-1]}"
-    return f" ({span} of {max(mean.n_layers for mean in drawn)} layers)"
-
-
-def _varies(means: Sequence[LayerMean]) -> bool:
-    return len({mean.n_used for mean in means if mean.n_used}) > 1
-
-
-def _fewer_layers(means: Mapping[str, LayerMean], n_runs: int) -> str:
-    """Return the suffix of a panel's title that names runs averaged over fewer layers than they have."""
-    names = [label for label, mean in means.items() if mean.n_used and mean.is_partial]
-    listed_names = ", ".join(names)
-    if len(listed_names) > _MAX_NAMES_LENGTH:
-        listed_names = f"{len(names)} of {n_runs} runs"
-    return f" (over fewer layers: {listed_names})" if names else ""
+    means = [mean for key in keys if key in run.series and (mean := run.series[key].layer_mean).n_used]
+    used = sorted({mean.n_used for mean in means if any(each.is_partial for each in means)})
+    return f" ({spans(used)} of {max(mean.n_layers for mean in means)} layers)" if used else ""
 
 
 def _missing_layers(cells: Mapping[str, pd.DataFrame]) -> str:
-    """Return a line for the caption on the layers without a value on at least one subset; empty if there are none."""
+    """Return which layers have no value on at least one subset; empty if there are none."""
     by_layers: dict[str, list[str]] = {}
     for label, rows in cells.items():
         if layers := sorted(rows.loc[rows["value"].isna(), "layer"].unique().tolist()):
             by_layers.setdefault(spans(layers), []).append(label)
-    if not by_layers:
-        return ""
-    return f"\nlayers left out: {listed({where: _first_names(names) for where, names in by_layers.items()})}"
+    for names in by_layers.values():
+        if len(names) > _MAX_NAMES:
+            names[_MAX_NAMES:] = [f"{len(names) - _MAX_NAMES} more"]
+    return f"layers left out: {listed(by_layers)}" if by_layers else ""
 
 
-def _first_names(names: Sequence[str]) -> list[str]:
-    left = len(names) - _MAX_NAMES
-    return [*names[:_MAX_NAMES], f"{left} more"] if left > 0 else list(names)
-
-
-def _compared_steps(rows: pd.DataFrame) -> str:
-    """Return the checkpoint with which the last values of the runs are compared; empty if there is none."""
-    steps = rows["compared_to"].dropna().unique().tolist()
-    if not steps:
-        return ""
-    return f"compared with step {steps[0]:,}" if len(steps) == 1 else "each compared with the checkpoint before"
-
-
-BAND_OPACITY, SEEDS_OPACITY = 0.1, 0.2
-
-
-class ComparedRuns:
-    """Comparable runs in order, with the colour and marker of each; runs that are seeds of one model are one group.
-
-    Args:
-        frame: rows of several runs, each measured on one probe.
-        seeds: as for :func:`repdyn.tables.seeds.seed_groups`.
-
-    Raises:
-        ValueError: a run with several models or probes; runs that do not compare; seeds that differ in more.
-    """
-
-    def __init__(self, frame: pd.DataFrame, seeds: Sequence[str] | None = None) -> None:
-        runs = measured_runs(frame)
-        if why := differences(runs):
-            raise ValueError(f"expected runs that compare, got {why}; choose among them")
-        self.runs = with_seeds(runs, seed_groups(runs, seeds))
-        looks = run_looks(self.runs)
-        opacity = {run.key: SEEDS_OPACITY if isinstance(run, SeedGroup) else BAND_OPACITY for run in self.runs}
-        self.looks = {key: {**look, "band_opacity": opacity[key]} for key, look in looks.items()}
-        self.at_end = concatenated([run.at_end() for run in self.runs])
-
-    def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:
-        """Return the legend: the runs under a heading for each kind, with a suffix for each name."""
-        entries: list[Line | str] = []
-        for kind, members in groupby(zip(runs, suffixes, strict=True), key=lambda member: member[0].causal):
-            group = list(members)
-            entries.append(_plural(kind, len(group)))
-            entries += [Line(x=(), y=(), label=run.label + end, **self.looks[run.key]) for run, end in group]
-        return entries
-
-
-def bands(runs: Sequence[MeasuredRun], rows: Mapping[str, pd.DataFrame]) -> str:
-    """Describe what the bands of runs and of groups of seeds mean, or why there is none.
-
-    Args:
-        runs: those that are drawn.
-        rows: the drawn rows of each, by its label.
-    """
+def _caption(runs: Sequence[MeasuredRun], rows: Mapping[str, pd.DataFrame], *texts: str) -> str:
+    """Return texts, how many vectors the drawn rows of each run, by its label, rest on, and what bands mean."""
     single = [rows[run.label] for run in runs if not isinstance(run, SeedGroup)]
-    texts = [intervals(concatenated(single))] if single else []
+    bands = [intervals(concatenated(single))] if single else []
     if len(single) < len(runs):
-        texts.append(f"{'band of seeds' if single else 'band'}: {INTERVAL}, each a thin line")
-    return "; ".join(filter(None, texts))
+        bands.append(f"{'band of seeds' if single else 'band'}: {INTERVAL}, each a thin line")
+    return notes(*texts, brief_sampling(concatenated([*rows.values()])), *bands)
 
 
-def legend_width(legend: Sequence[Line | str]) -> float:
+def _legend_width(legend: Sequence[Line | str]) -> float:
     """Return the width of the legend in inches, with room for headings."""
     labels = [entry.label for entry in legend if isinstance(entry, Line)]
     return math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (0.7 + 0.085 * max(map(len, labels)))
 
 
-def count_kinds(runs: Sequence[MeasuredRun]) -> str:
-    """Return the number of runs of each kind as text."""
-    kinds = [(kind, len(list(members))) for kind, members in groupby(runs, key=lambda run: run.causal)]
-    return ", ".join(f"{number} {_plural(kind, number)}" for kind, number in kinds)
+def _count_kinds(runs: Sequence[MeasuredRun]) -> str:
+    kinds = Counter(run.causal for run in runs)
+    return ", ".join(f"{number} {_plural(kind, number)}" for kind, number in kinds.items())
 
 
 def _plural(kind: bool | None, number: int) -> str:
     return f"{KINDS[kind]}{'s' * (number > 1)}" if kind is not None else "of unknown kind"
 
 
-def end_checkpoints(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
+def _end_checkpoints(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
     """Return the checkpoints of the profiles as text, and a suffix for the name of each run if they differ."""
     last = {run.steps[-1] for run in runs if not run.finished}
     if not last:

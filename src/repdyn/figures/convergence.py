@@ -1,4 +1,4 @@
-"""How a model's layers approach its last one: alignment, its gradient, and monotone functions of depth for it."""
+"""Alignment with the last layer and its gradient over depth, with the monotone fit and bound of the theory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from repdyn.figures.axes import layer_axis
-from repdyn.figures.captions import run_caption, run_title
-from repdyn.figures.charts import Axis, Chart, Line, Panel
+from repdyn.figures.charts import Axis, Chart, Line, Panel, layer_axis
 from repdyn.figures.drawing import draw
 from repdyn.figures.overviews import last_place
+from repdyn.figures.panels import run_caption, run_title
 from repdyn.store.schema import FINISHED
 from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.tables.designs import intervals
@@ -26,16 +25,10 @@ ALIGNMENT, GRADIENT = "alignment", "alignment_gradient"
 
 
 def convergence(frame: pd.DataFrame) -> Figure:
-    """Draw alignment and its gradient at the last measured step, on all tokens and, if measured, without sinks.
+    """Draw alignment and its gradient at the last measured step of a run, on all tokens and, if known, without sinks.
 
     With the alignment, the constant rate that would lead from its first value to its last; with the gradient, its
     isotonic fit, which pools layers, and the monotone lower envelope, which is a bound.
-
-    Args:
-        frame: rows of one run.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none; no gradient with a value.
     """
     rows = measurements(frame)
     known = defined_subsets(rows, GRADIENT) if GRADIENT in metrics_of(rows) else []
@@ -59,19 +52,18 @@ def convergence(frame: pd.DataFrame) -> Figure:
 
 
 def _alignment_panel(rows: pd.DataFrame, subset: str, step: int) -> Panel:
-    title, unit = f"{metric_title(ALIGNMENT)}, {subset_title(subset)}", Axis(label=metric_unit(ALIGNMENT))
-    values, margins = _at(rows, ALIGNMENT, subset, step)
-    if values.empty:
-        return Panel(title=f"{title}: not measured", y=unit)
-    first, last = values.index[0], values.index[-1]
-    ends = float(values.iloc[0]), float(values.iloc[-1])
+    title = f"{metric_title(ALIGNMENT)}, {subset_title(subset)}"
+    if ALIGNMENT not in metrics_of(rows) or subset not in defined_subsets(rows, ALIGNMENT):
+        return Panel(title=f"{title}: not measured", y=Axis(label=metric_unit(ALIGNMENT)))
+    layers, values, margins = _at(rows, ALIGNMENT, subset, step)
+    (first, last), ends = layers[[0, -1]].tolist(), values[[0, -1]].tolist()
     rate = (ends[1] - ends[0]) / (last - first) if last > first else np.nan
     look: dict[str, Any] = {"colour": "0.45", "dash": "--", "width": 1.2, "marker": ""}
     return Panel(
-        title=f"{title}\nat layer {first}: {ends[0]:.3g}; average rate {rate:.3g} per layer",
-        y=unit,
+        title=f"{title}\nat layer {first:.0f}: {ends[0]:.3g}; average rate {rate:.3g} per layer",
+        y=Axis(label=metric_unit(ALIGNMENT), limits=(min(0.0, float(values.min())), float(values.max()))),
         lines=[
-            _line(values, margin=margins.to_numpy(float), label="alignment", colour=SUBSET_COLOURS[0]),
+            Line(x=layers, y=values, margin=margins, label="alignment", colour=SUBSET_COLOURS[0]),
             Line(x=(first, last), y=ends, label="constant rate", **look),
         ],
         legend="right",
@@ -79,40 +71,26 @@ def _alignment_panel(rows: pd.DataFrame, subset: str, step: int) -> Panel:
 
 
 def _gradient_panel(rows: pd.DataFrame, subset: str, step: int) -> Panel:
-    values, margins = _at(rows, GRADIENT, subset, step)
-    fit, bound = (function(values.to_numpy(float)) for function in (isotonic_fit, lower_envelope))
-    bars = Line(
-        x=values.index.to_numpy(float) + 0.5,
-        y=values.to_numpy(float),
-        margin=margins.to_numpy(float),
-        kind="bars",
-        label="gradient",
-        colour=SUBSET_COLOURS[0],
-    )
-    title = f"{metric_title(GRADIENT)}, {subset_title(subset)}"
+    layers, values, margins = _at(rows, GRADIENT, subset, step)
+    fit, bound = isotonic_fit(values), lower_envelope(values)
+    blue, text = SUBSET_COLOURS[0], f"{metric_title(GRADIENT)}, {subset_title(subset)}"
     return Panel(
-        title=f"{title}\nfit {_ends(fit)}; envelope {_ends(bound)}",
+        title=f"{text}\nfit {_ends(fit)}; envelope {_ends(bound)}",
         y=Axis(label=metric_unit(GRADIENT), is_signed=True),
         lines=[
-            bars,
-            _line(values, y=fit, kind="steps", label="isotonic fit", colour=LOSS_COLOUR),
-            _line(values, y=bound, kind="steps", label="lower envelope", colour="0.2", dash="--", width=1.5),
+            Line(x=layers + 0.5, y=values, margin=margins, kind="bars", label="gradient", colour=blue),
+            Line(x=layers, y=fit, kind="steps", label="isotonic fit", colour=LOSS_COLOUR),
+            Line(x=layers, y=bound, kind="steps", label="lower envelope", colour="0.2", dash="--", width=1.5),
         ],
         legend="right",
     )
 
 
-def _line(values: pd.Series, **look: Any) -> Line:
-    """Return a line over layers, of ``values`` unless others are given."""
-    return Line(**{"x": values.index.to_numpy(float), "y": values.to_numpy(float), **look})
-
-
-def _at(rows: pd.DataFrame, metric: str, subset: str, step: int) -> tuple[pd.Series, pd.Series]:
-    """Return values against layer at a step, with half of their 95 % intervals; empty if there are none."""
-    if metric not in metrics_of(rows) or subset not in defined_subsets(rows, metric):
-        return pd.Series(dtype=float), pd.Series(dtype=float)
+def _at(rows: pd.DataFrame, metric: str, subset: str, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the layers with a value at a step, the values, and half of their 95 % intervals."""
     values = grid(rows, metric, subset).loc[:, step].dropna()
-    return values, grid(rows, metric, subset, "margin").loc[values.index, step]
+    margins = grid(rows, metric, subset, "margin").loc[values.index, step]
+    return values.index.to_numpy(float), values.to_numpy(float), margins.to_numpy(float)
 
 
 def _ends(values: Sequence[float] | np.ndarray) -> str:

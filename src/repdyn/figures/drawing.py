@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from repdyn.figures.captions import wrapped
 from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
+from repdyn.figures.panels import wrapped
 from repdyn.tables.numbers import short_count
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, styled
 
@@ -143,9 +143,8 @@ def _widened(lines: Sequence[Line]) -> list[Line]:
 def _hides(upper: Line, lower: Line, near: float) -> bool:
     """Return whether ``upper`` is within ``near`` of ``lower`` at half or more of its points."""
     heights = dict(zip(upper.x, upper.y, strict=True))
-    known = [(height, heights.get(x, math.nan)) for x, height in zip(lower.x, lower.y, strict=True)]
-    n_values = sum(1 for height, _ in known if not math.isnan(height))
-    return sum(1 for height, other in known if abs(height - other) <= near) >= max(1.0, 0.5 * n_values)
+    known = [(y, heights.get(x, math.nan)) for x, y in zip(lower.x, lower.y, strict=True) if not math.isnan(y)]
+    return sum(abs(y - other) <= near for y, other in known) >= max(1.0, 0.5 * len(known))
 
 
 def _set_axis(axes: Axes, name: str, axis: Axis) -> None:
@@ -175,7 +174,7 @@ def _draw_loss(axes: Axes, loss: Line) -> None:
 
 
 def _draw_tokens(above: Axes, axes: Axes, panel: Panel) -> None:
-    """Name training tokens above an axis of steps: at powers of ten and at the end, interpolated between two steps."""
+    """Name training tokens above an axis of steps: at powers of ten and at the end, interpolated between steps."""
     steps, counts = zip(*(panel.tokens or {}).items(), strict=True)
     first, last = counts[0], counts[-1]
     lowest = next(count for count in counts if count > 0)
@@ -232,21 +231,14 @@ def _colour_norm(axis: Axis) -> Normalize:
 
 
 def _draw_legend(figure: Figure, chart: Chart) -> None:
-    handles = [
-        Line2D([], [], linestyle="none", label=entry)
-        if isinstance(entry, str)
-        else Line2D(
-            [],
-            [],
-            color=entry.colour,
-            label=entry.label,
-            linestyle=cast(Any, entry.dash),
-            marker=entry.marker or None,
-            markersize=entry.marker_size,
-            markerfacecolor="none" if entry.dash == "none" else None,
-        )
-        for entry in chart.legend
-    ]
+    handles = []
+    for entry in chart.legend:
+        look: dict[str, Any] = {"linestyle": "none", "label": entry}
+        if isinstance(entry, Line):
+            look = {"color": entry.colour, "label": entry.label, "linestyle": entry.dash}
+            look |= {"marker": entry.marker or None, "markersize": entry.marker_size}
+            look |= {"markerfacecolor": "none"} if entry.dash == "none" else {}
+        handles.append(Line2D([], [], **look))
     n_columns = math.ceil(len(handles) / LEGEND_ROWS)
     legend = figure.legend(handles=handles, title=chart.legend_title, loc="outside right center", ncols=n_columns)
     for text, entry in zip(legend.get_texts(), chart.legend, strict=True):

@@ -41,13 +41,10 @@ def save(
     Args:
         figures: by file name, or path in the folder, without suffix; if one fails, the others are still written.
         folder: created if missing; files of the same name are replaced.
-        attempt: collects errors for a caller that has more to do; without it they are raised here.
+        attempt: collects errors for a caller that has more to do; without it the first is raised once all are tried.
 
     Returns:
         The files written.
-
-    Raises:
-        Exception: the error of the first figure that could not be written, once the others are written.
     """
     written = []
     with attempts(attempt) as each:
@@ -68,10 +65,7 @@ def save(
 
 
 def _escape(figure: Figure) -> None:
-    """Write control characters in the texts of a figure as escape sequences.
-
-    Matplotlib would print them, in its warnings of missing glyphs.
-    """
+    """Write control characters in the texts of a figure, which warnings would print, as escape sequences."""
     for text in figure.findobj(Text):
         if isinstance(text, Text) and not text.get_text().isprintable():
             text.set_text(printable(text.get_text()))

@@ -1,4 +1,4 @@
-"""Overviews of one run: a family of metrics in one figure, over depth or against step.
+"""Overviews of a family of metrics, a panel each: over depth, and averaged over layers against step.
 
 The panels of one quantity share their scale. Bands are 95 % intervals over probes, where these are known.
 """
@@ -13,16 +13,26 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from repdyn.alerts import Alert
-from repdyn.figures.axes import axis_of_lines, layer_axis, training_axis
-from repdyn.figures.captions import compared, notes, run_caption, run_title, step_colours, wrapped
-from repdyn.figures.charts import Axis, Chart, Line, Panel
+from repdyn.figures.charts import Chart, Line, Panel, axis_of_lines, layer_axis, training_axis
 from repdyn.figures.drawing import draw
-from repdyn.figures.metric_panels import MARKED, alerts_on, marker_size, marks_on, mean_line, profile_lines
-from repdyn.figures.panes import Pane, depth_panes, n_columns, step_panes, subsets_named
+from repdyn.figures.panels import (
+    MARKED,
+    alerts_on,
+    compared,
+    marker_size,
+    marks_on,
+    mean_lines,
+    profile_lines,
+    run_caption,
+    run_title,
+    step_colours,
+    wrapped,
+)
+from repdyn.figures.panes import Pane, n_columns, panes_of, subsets_named
 from repdyn.metrics import FAMILIES
 from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import intervals
-from repdyn.tables.families import is_between, members_of, undefined
+from repdyn.tables.families import is_between, members_of
 from repdyn.tables.frames import is_finished, measurements, of_training, select_steps
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.style import ORDERED, SUBSET_COLOURS, shades, short_subset_title, subset_title
@@ -36,73 +46,49 @@ _Series = Mapping[tuple[str, str], MetricSeries]
 
 
 def depth_overview(frame: pd.DataFrame, family: str) -> Figure:
-    """Draw the metrics of a family over depth, a panel each.
+    """Draw the metrics of a family of one run over depth, a panel each.
 
     A line is a step, at most eight, dark to light. Where several metrics or classes of tokens share a panel a line is
     one of them at the last step, and dotted at the first.
-
-    Args:
-        frame: rows of one run.
-        family: one of :data:`repdyn.metrics.FAMILIES`.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none; no metric of the family among them, or none
-            with a value.
     """
     rows = measurements(frame)
-    panes = required(depth_panes(rows, family), rows, family)
-    of_family = _of_family(rows, family)
+    panes, of_family = panes_of(rows, family, "depth"), _of_family(rows, family)
     series = metric_series(of_family)
     steps = select_steps(sorted(of_family.loc[of_family["value"].notna(), "step"].unique().tolist()), MAX_STEPS)
     colours = dict(zip(steps, step_colours(len(steps)), strict=True))
     several = len(steps) > 1
     by_step = several and any(len(pane.traces) == 1 for pane in panes)
     by_trace = several and any(len(pane.traces) > 1 for pane in panes)
-    axis = layer_axis("layer", 0.0, float(last_place(of_family)))
-    panels = [replace(_over_depth(series, pane, colours), x=axis) for pane in panes]
-    both = f"named lines: at step {steps[-1]:,}, dotted at step {steps[0]:,}" if by_trace else ""
+    axis = layer_axis("layer (0 = embedding output)", 0.0, float(last_place(of_family)))
+    both = f"named lines: step {steps[-1]:,}, dotted: step {steps[0]:,}" if by_trace else ""
     when = "" if several else f", {FINISHED}" if is_finished(rows) else f", at step {steps[0]:,}"
     chart = Chart(
         title=run_title(rows, f"{FAMILIES[family]} over depth{when}"),
-        caption=run_caption(
-            of_family, notes(both, _layer_note(panes), about_tokens(panes), compared(of_family), intervals(of_family))
-        ),
-        panels=arranged(panels, panes),
+        caption=run_caption(of_family, both, about_tokens(panes), compared(of_family), intervals(of_family)),
+        panels=arranged([replace(_over_depth(series, pane, colours), x=axis) for pane in panes], panes),
         columns=n_columns(panes),
         size=board_size(panes, _LEGEND_WIDTH * by_step, _LEGEND_WIDTH),
         is_small=True,
-        legend=_step_legend(colours) if by_step else (),
+        legend=[Line(x=(), y=(), colour=colours[step], label=f"{step:,}") for step in reversed(steps) if by_step],
         legend_title="step",
     )
     return draw(chart)
 
 
 def steps_overview(frame: pd.DataFrame, family: str, alerts: Sequence[Alert] = ()) -> Figure:
-    """Draw the metrics of a family averaged over layers against step, a panel each.
+    """Draw the metrics of a family of one run averaged over layers against step, a panel each, with alerts marked.
 
     The step axis is logarithmic beyond 1 and linear below, so that step 0 shows. The means are those of
     :func:`repdyn.tables.frames.layer_mean`; a mean over fewer layers than measured is labelled.
-
-    Args:
-        frame: rows of one run.
-        family: one of :data:`repdyn.metrics.FAMILIES`.
-        alerts: of the run; the steps of those on what a panel shows are marked in it.
-
-    Raises:
-        ValueError: as :func:`depth_overview`; a finished model, which has no steps.
     """
     rows = of_training(frame, "depth_overview")
-    panes = required(step_panes(rows, family), rows, family)
-    of_family = _of_family(rows, family)
+    panes, of_family = panes_of(rows, family, "step"), _of_family(rows, family)
     series, axis = metric_series(of_family), training_axis(sorted(of_family["step"].unique().tolist()))
-    panels = [replace(_against_step(series, pane, alerts), x=axis) for pane in panes]
-    marked = any(alert.metric in set(of_family["metric"]) for alert in alerts)
+    marked = MARKED * any(alert.metric in set(of_family["metric"]) for alert in alerts)
     chart = Chart(
         title=run_title(rows, f"{FAMILIES[family]}: means over layers during training"),
-        caption=run_caption(
-            of_family, notes(about_tokens(panes), compared(of_family), intervals(of_family), MARKED * marked)
-        ),
-        panels=arranged(panels, panes),
+        caption=run_caption(of_family, about_tokens(panes), compared(of_family), intervals(of_family), marked),
+        panels=arranged([replace(_against_step(series, pane, alerts), x=axis) for pane in panes], panes),
         columns=n_columns(panes),
         size=board_size(panes, 0.0, _LEGEND_WIDTH),
         is_small=True,
@@ -115,38 +101,29 @@ def _of_family(rows: pd.DataFrame, family: str) -> pd.DataFrame:
     return rows if bool(is_member.all()) else rows.loc[is_member]
 
 
-def required(panes: list[Pane], rows: pd.DataFrame, family: str) -> list[Pane]:
-    """Return the panes, or raise a ValueError with the reasons if there are none."""
-    if not panes:
-        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in undefined(rows).items())
-        raise ValueError(f"expected a value of the family {family!r} at some layer and step, got none; {reasons}")
-    return panes
-
-
 def arranged(panels: Sequence[Panel], panes: Sequence[Pane]) -> list[Panel]:
-    """Return the panels with their titles, one scale for the panels of one quantity, and x labels on the lowest."""
+    """Return the panels with their titles, one scale for the panels of one quantity, and x labels on the lowest.
+
+    A quantity before and after the feed-forward part, and on any tokens, is the same.
+    """
     columns, several = n_columns(panes), len(subsets_named(panes)) > 1
-    axes = _shared_axes(panels, panes)
-    return [
-        replace(
-            panel,
-            title=wrapped(pane.title, _TITLE_WIDTH)
-            + (f"\n{pane.tokens}" if several and pane.tokens else "")
-            + panel.title,
-            x=panel.x if number + columns >= len(panes) else replace(panel.x, label=""),
-            y=axes[number],
-        )
-        for number, (panel, pane) in enumerate(zip(panels, panes, strict=True))
-    ]
+    quantities = [pane.unit if pane.unit == "dimension" else pane.metric.removesuffix("_attention") for pane in panes]
+    lines: defaultdict[str, list[Line]] = defaultdict(list)
+    for quantity, panel in zip(quantities, panels, strict=True):
+        lines[quantity] += panel.lines
+    found = []
+    for number, (panel, pane, quantity) in enumerate(zip(panels, panes, quantities, strict=True)):
+        title = wrapped(pane.title, _TITLE_WIDTH) + (f"\n{pane.tokens}" if several and pane.tokens else "")
+        x = panel.x if number + columns >= len(panes) else replace(panel.x, label="")
+        y = axis_of_lines(pane.metric, lines[quantity], pane.unit)
+        found.append(replace(panel, title=title + panel.title, x=x, y=y))
+    return found
 
 
 def board_size(panes: Sequence[Pane], legend_width: float, panel_legend_width: float = 0.0) -> tuple[float, float]:
-    """Return the size of a chart with a panel for each pane, in inches.
+    """Return the size of a chart with a panel for each pane and a legend of all, in inches.
 
-    Args:
-        panes: what the panels show.
-        legend_width: of a legend of all panels.
-        panel_legend_width: of the legend of a panel of several lines; each column that has one is as much wider.
+    Each column with a panel of several lines is wider by ``panel_legend_width``.
     """
     columns = n_columns(panes)
     named = {number % columns for number, pane in enumerate(panes) if len(pane.traces) > 1}
@@ -166,17 +143,6 @@ def about_tokens(panes: Sequence[Pane]) -> str:
     if len(subsets) == 1:
         return subset_title(subsets[0])
     return f"{short_subset_title('no_sink')}: {subset_title('no_sink')}" if "no_sink" in subsets else ""
-
-
-def _shared_axes(panels: Sequence[Panel], panes: Sequence[Pane]) -> list[Axis]:
-    """Return one axis per quantity, shared by its panels before and after the feed-forward part, on any tokens."""
-    quantities = [pane.unit if pane.unit == "dimension" else pane.metric.removesuffix("_attention") for pane in panes]
-    lines: defaultdict[str, list[Line]] = defaultdict(list)
-    for quantity, panel in zip(quantities, panels, strict=True):
-        lines[quantity] += panel.lines
-    return [
-        axis_of_lines(pane.metric, lines[quantity], pane.unit) for quantity, pane in zip(quantities, panes, strict=True)
-    ]
 
 
 def _over_depth(series: _Series, pane: Pane, colours: Mapping[int, str]) -> Panel:
@@ -206,7 +172,7 @@ def _against_step(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> Panel
         note = ""
         if trace.layer is None:
             note = f"\n({one.layer_mean.coverage})" if one.layer_mean.is_partial else ""
-            lines.append(mean_line(one, label=trace.label + note, **look))
+            lines += mean_lines(one, label=trace.label + note, **look)
         else:
             at = one.layers.index(trace.layer)
             lines.append(Line(x=one.steps, y=one.values[at], margin=one.margins[at], label=trace.label, **look))
@@ -217,12 +183,8 @@ def _against_step(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> Panel
 
 
 def _named_lines(pane: Pane, lines: Sequence[Line], others: Sequence[Line] = ()) -> Panel:
-    return Panel(
-        lines=[*others, *lines],
-        gap=lines if pane.pair else (),
-        widens_hidden=True,
-        legend="right" if len(lines) > 1 else "",
-    )
+    legend = "right" if len(lines) > 1 else ""
+    return Panel(lines=[*others, *lines], gap=lines if pane.pair else (), widens_hidden=True, legend=legend)
 
 
 def _colours_of(pane: Pane) -> list[str]:
@@ -232,12 +194,3 @@ def _colours_of(pane: Pane) -> list[str]:
     if pane.pair:
         return [SUBSET_COLOURS[0], SUBSET_COLOURS[-1]]
     return [SUBSET_COLOURS[number % len(SUBSET_COLOURS)] for number in range(len(pane.traces))]
-
-
-def _step_legend(colours: Mapping[int, str]) -> list[Line]:
-    return [Line(x=(), y=(), colour=colour, label=f"{step:,}") for step, colour in reversed(list(colours.items()))]
-
-
-def _layer_note(panes: Sequence[Pane]) -> str:
-    between = any(is_between(pane.metric) for pane in panes)
-    return f"layer 0 is the embedding output{'; values between two layers are drawn between them' * between}"

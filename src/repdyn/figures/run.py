@@ -1,4 +1,4 @@
-"""Figures of one run, or of one stack of its model: profiles over depth, means over layers against step, heatmaps.
+"""Figures of one run: profiles over depth, means over layers during training, and heatmaps.
 
 Each metric of geometry and each of the user's own has these figures; other families have overviews, see
 ``repdyn.figures.overviews``.
@@ -6,46 +6,65 @@ Each metric of geometry and each of the user's own has these figures; other fami
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from repdyn.alerts import Alert
-from repdyn.figures.axes import axis_of_lines, layer_axis, layer_label, training_axis
-from repdyn.figures.captions import notes, run_caption, run_title, step_colours, wrapped
-from repdyn.figures.charts import Chart, Panel
+from repdyn.figures.charts import Chart, Panel, axis_of_lines, layer_axis, layer_label, training_axis
 from repdyn.figures.convergence import GRADIENT, convergence
 from repdyn.figures.drawing import draw
 from repdyn.figures.files import draw_all
-from repdyn.figures.heatmaps import heads_heatmap, heatmap, measured_by_head
-from repdyn.figures.metric_panels import MARKED, alerts_on, loss_line, marks_on, mean_line, profile_lines
 from repdyn.figures.overviews import depth_overview, steps_overview
+from repdyn.figures.panels import (
+    MARKED,
+    alerts_on,
+    compared,
+    heads_panel,
+    heatmap_panel,
+    loss_line,
+    marks_on,
+    mean_lines,
+    profile_lines,
+    run_caption,
+    run_title,
+    step_colours,
+    wrapped,
+)
 from repdyn.figures.scales import DIMENSIONS, has_scales, scales
 from repdyn.metrics.names import file_stem
+from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import intervals
-from repdyn.tables.families import has_own_figures, members_of, overview_families
+from repdyn.tables.families import drop_first_comparison, has_own_figures, members_of, overview_families
 from repdyn.tables.frames import (
+    in_order,
     is_finished,
     measurements,
     metrics_of,
+    of_heads,
     of_metric,
     of_training,
     scalar,
+    select_steps,
     subsets_of,
     tokens_by_step,
 )
 from repdyn.tables.losses import RunLoss, loss_of_run
 from repdyn.tables.series import MetricSeries, metric_series, thin
 from repdyn.tables.style import SUBSET_COLOURS, metric_title, metric_unit, subset_title
+from repdyn.tables.texts import filled
 from repdyn.utils.attempts import Attempt
 
 MAX_STEPS = 8
 MAX_COLUMNS = 3
+_MAX_HEATMAP_STEPS = 48
+_HEATMAP_SIZE = (7.2, 4.3)
 _TITLE_WIDTH = 80
 _COLUMNS = (
     *("run", "model", "causal", "step", "tokens_seen", "stage", "probe", "design", "layers", "stack", "layer", "depth"),
@@ -56,44 +75,37 @@ _COLUMNS = (
 
 
 def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
-    """Draw a metric against layer, one line per step, one panel per token subset.
+    """Draw a metric of a run against layer, one line per step, one panel per token subset, on one axis of values.
 
     At most eight steps are drawn, dark to light: the first, the last, those with the lowest and the highest mean, and
     others between. The band is the 95 % interval over probes, if it is known. Layers without a value leave a gap. The
     line of a finished model is labelled "finished".
-
-    Args:
-        frame: rows of one run.
-        metric: a measured metric, for example "anisotropy".
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none; ``metric`` not among them.
     """
     rows = measurements(frame)
     subsets, finished, shown = subsets_of(rows, metric), is_finished(rows), of_metric(rows, metric)
     mean = pd.Series(shown.groupby("step")["value"].mean())
     steps = [int(mean.index[index]) for index in thin(mean.index.tolist(), mean.tolist(), MAX_STEPS)]
     colours = dict(zip(steps, step_colours(len(steps)), strict=True))
+    drawn = list(metric_series(shown).values())
+    lines = [profile_lines(series, colours, is_finished=finished) for series in drawn]
     columns = min(MAX_COLUMNS, len(subsets))
-    panels = []
-    for number, series in enumerate(metric_series(shown).values()):
-        lines = profile_lines(series, colours, is_finished=finished)
-        unit = "" if number % columns else metric_unit(metric)
-        panels.append(
-            Panel(
-                title=subset_title(series.subset),
-                x=layer_axis(layer_label(metric, series.layers[-1]), series.places[0], series.places[-1]),
-                y=axis_of_lines(metric, lines, unit),
-                lines=lines,
-            )
+    y = axis_of_lines(metric, [line for of_subset in lines for line in of_subset])
+    panels = [
+        Panel(
+            title=subset_title(series.subset),
+            x=layer_axis(layer_label(metric, series.layers[-1]), *_valued_places(series)),
+            y=replace(y, label="" if number % columns else metric_unit(metric)),
+            lines=lines[number],
         )
+        for number, series in enumerate(drawn)
+    ]
     chart = Chart(
         title=run_title(rows, f"{metric_title(metric)} over depth"),
         caption=run_caption(shown, intervals(shown)),
         panels=panels,
         columns=columns,
         size=(max(7.2, 4.6 * columns + 1.4), 4.3 * -(-len(panels) // columns)),
-        legend=panels[0].lines[::-1],
+        legend=lines[0][::-1],
         legend_title=None if finished else "step",
     )
     return draw(chart)
@@ -105,7 +117,7 @@ def mean_over_layers(
     loss: str | None = None,
     alerts: Sequence[Alert] = (),
 ) -> Figure:
-    """Draw metrics averaged over layers against step, one panel each, with the loss in the first.
+    """Draw metrics of a run averaged over layers against step, one panel each, with the loss in the first.
 
     The step axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it are the training tokens
     if every checkpoint has them. The band is the 95 % interval of
@@ -116,10 +128,6 @@ def mean_over_layers(
         metrics: those that were not measured are left out.
         loss: name of the scalar; by default that of :func:`repdyn.tables.losses.loss_of_run`.
         alerts: of the run; the steps of those on a metric are marked in its panel.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none; none of ``metrics`` among them; a finished
-            model, which has no steps.
     """
     rows = of_training(frame, "profile_over_depth")
     present = [metric for metric in metrics if metric in metrics_of(rows)]
@@ -147,7 +155,7 @@ def mean_over_layers(
     marked = any(alerts_on(alerts, metric) for metric in present)
     chart = Chart(
         title=run_title(rows, "Mean over layers during training"),
-        caption=run_caption(shown, notes(intervals(shown), MARKED * marked)),
+        caption=run_caption(shown, intervals(shown), MARKED * marked),
         panels=panels,
         size=(7.2, 1.3 + 2.9 * len(panels)),
         shares_x=True,
@@ -155,20 +163,43 @@ def mean_over_layers(
     return draw(chart)
 
 
-def _means_panel(metric: str, series: Sequence[MetricSeries]) -> Panel:
-    labels = [f"{subset_title(one.subset)} ({one.layer_mean.coverage})" for one in series]
-    lines = [
-        mean_line(one, colour=colour, label=label)
-        for one, colour, label in zip(series, cycle(SUBSET_COLOURS), labels, strict=False)
-    ]
-    title = metric_title(metric) if len(series) > 1 else f"{metric_title(metric)}, {labels[0]}"
-    return Panel(
-        title=wrapped(title, _TITLE_WIDTH),
-        y=axis_of_lines(metric, lines),
-        lines=lines,
-        widens_hidden=True,
-        legend="inside" if len(series) > 1 else "",
-    )
+def heatmap(frame: pd.DataFrame, metric: str, subset: str, alerts: Sequence[Alert] = ()) -> Figure:
+    """Draw a metric of a run by layer (upwards) and measured step (to the right, equally spaced), alerts marked.
+
+    Cells without a value are hatched. Of more than 48 measured steps, log-spaced ones are drawn, those with an alert,
+    and those with the lowest and the highest value.
+    """
+    rows = of_training(frame, "profile_over_depth")
+    shown = of_metric(rows, metric, subset)
+    if shown.empty:
+        measured = ", ".join(subsets_of(rows, metric))
+        raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {measured}")
+    comparable = drop_first_comparison(shown)
+    series = MetricSeries(metric, subset, shown if comparable.empty else comparable)
+    with_alert = {alert.step for alert in alerts_on(alerts, metric, subset)} & {*series.steps}
+    known = series.rows.dropna(subset="value")
+    extremes = [int(known.loc[at(), "step"]) for at in (known["value"].idxmin, known["value"].idxmax) if len(known)]
+    steps = sorted({*select_steps(series.steps, _MAX_HEATMAP_STEPS), *with_alert, *extremes})
+    panel = heatmap_panel(series, alerts, steps)
+    hatched = "; hatched: none that compares" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
+    title = f"{metric_title(metric)} by layer and step, {subset_title(subset)}{hatched}"
+    caption = run_caption(shown, compared(shown), MARKED * bool(panel.marks))
+    return draw(Chart(title=run_title(shown, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
+
+
+def heads_heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
+    """Draw a metric of a run by attention head and layer at the last measured step, hatched where it has no value."""
+    rows = of_heads(frame)
+    cells = rows if rows.empty else of_metric(rows, metric, subset)
+    if cells.empty:
+        there = ", ".join(f"{name} ({of})" for name, of in _measured_by_head(frame)) or "none"
+        raise ValueError(f"expected a metric measured head by head, got {metric!r} ({subset}); measured were {there}")
+    step = max(cells["step"].tolist())
+    values = cells.loc[cells["step"] == step].pivot(index="layer", columns="head", values="value").sort_index()
+    panel = heads_panel(metric, values.to_numpy(float), values.index, values.columns)
+    when = FINISHED if is_finished(cells) else f"at step {step:,}"
+    title = run_title(cells, f"{metric_title(metric)} by layer and head, {when}, {subset_title(subset)}")
+    return draw(Chart(title=title, caption=run_caption(cells), panels=[panel], size=_HEATMAP_SIZE))
 
 
 def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Sequence[Alert] = ()) -> dict[str, Figure]:
@@ -182,57 +213,77 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Seq
         frame: rows of one run.
         attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
         alerts: of this run, to be marked.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none.
     """
     # the other columns would be copied with each selection of rows
     frame = pd.DataFrame(frame[[name for name in _COLUMNS if name in frame]])
-    rows = measurements(frame)
-    own = [metric for metric in metrics_of(rows) if has_own_figures(metric)]
-    drawings: dict[str, Callable[[], Figure]] = {
-        f"profile_{file_stem(metric)}": partial(profile_over_depth, of_metric(rows, metric), metric) for metric in own
-    }
-    if own and not is_finished(rows):
-        with_loss = frame.loc[frame["layer"].isna() | frame["metric"].isin(own)]
-        drawings["mean_over_layers"] = partial(mean_over_layers, with_loss, sorted(own, reverse=True), alerts=alerts)
-        for metric in own:
-            drawings |= _heatmaps(of_metric(rows, metric), metric, alerts)
-    return draw_all(drawings | _overviews(frame, rows, alerts), attempt)
+    return draw_all(dict(_drawings(frame, measurements(frame), alerts)), attempt)
 
 
-def _overviews(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert]) -> dict[str, Callable[[], Figure]]:
-    """Return the figures of each family with a value."""
+def _drawings(
+    frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert]
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """Yield the figures, whose rows are selected when they are drawn: all together would be a second table."""
+
+    def drawn(draw_rows: Callable[..., Figure], metrics: Sequence[str], *given: object) -> Callable[[], Figure]:
+        return lambda: draw_rows(rows.loc[rows["metric"].isin([*metrics])], *given)
+
+    def heatmaps(metric: str) -> Iterator[tuple[str, Callable[[], Figure]]]:
+        for subset in subsets_of(rows, metric):
+            yield f"heatmap_{file_stem(metric)}_{subset}", drawn(heatmap, [metric], metric, subset, alerts)
+
     trained, valued = not is_finished(rows), rows.loc[rows["value"].notna(), ["metric"]]
-    drawings: dict[str, Callable[[], Figure]] = {}
+    own = [metric for metric in metrics_of(rows) if has_own_figures(metric)]
+    for metric in own:
+        yield f"profile_{file_stem(metric)}", drawn(profile_over_depth, [metric], metric)
+    if own and trained:
+        with_loss = frame.loc[frame["layer"].isna() | frame["metric"].isin(own)]
+        yield "mean_over_layers", partial(mean_over_layers, with_loss, sorted(own, reverse=True), alerts=alerts)
+        for metric in own:
+            yield from heatmaps(metric)
     for family in overview_families(valued["metric"].unique()):
-        of_family = partial(_selected, rows, members_of(rows, family))
-        drawings[f"depth_{family}"] = partial(_drawn, depth_overview, of_family, family)
+        members = members_of(rows, family)
+        yield f"depth_{family}", drawn(depth_overview, members, family)
         if trained:
-            drawings[f"steps_{family}"] = partial(_drawn, steps_overview, of_family, family, alerts)
+            yield f"steps_{family}", drawn(steps_overview, members, family, alerts)
         if family == "dimension" and has_scales(valued):
-            drawings["scales"] = partial(_drawn, scales, partial(_selected, rows, DIMENSIONS))
+            yield "scales", drawn(scales, DIMENSIONS)
         if family == "convergence" and bool((valued["metric"] == GRADIENT).any()):
-            drawings["convergence"] = partial(_drawn, convergence, of_family)
+            yield "convergence", drawn(convergence, members)
         if family == "change" and trained:
             for metric in members_of(valued, family):
-                drawings |= _heatmaps(of_metric(rows, metric), metric, alerts)
-    of_heads = frame.loc[frame["head"].notna()]
-    for metric, subset in measured_by_head(of_heads):
+                yield from heatmaps(metric)
+    heads = frame.loc[frame["head"].notna()]
+    for metric, subset in _measured_by_head(heads):
         ending = "" if subset == "all" else f"_{subset}"
-        drawings[f"heads_{file_stem(metric)}{ending}"] = partial(heads_heatmap, of_heads, metric, subset)
-    return drawings
+        yield f"heads_{file_stem(metric)}{ending}", partial(heads_heatmap, heads, metric, subset)
 
 
-def _drawn(draw_rows: Callable[..., Figure], rows: Callable[[], pd.DataFrame], *args: object) -> Figure:
-    """Draw rows that are selected only now, since those of all figures together would be a second table."""
-    return draw_rows(rows(), *args)
+def _means_panel(metric: str, series: Sequence[MetricSeries]) -> Panel:
+    labels = [f"{subset_title(one.subset)} ({one.layer_mean.coverage})" for one in series]
+    lines = [
+        line
+        for one, colour, label in zip(series, cycle(SUBSET_COLOURS), labels, strict=False)
+        for line in mean_lines(one, colour=colour, label=label)
+    ]
+    title = metric_title(metric) if len(series) > 1 else f"{metric_title(metric)}, {labels[0]}"
+    return Panel(
+        title=wrapped(title, _TITLE_WIDTH),
+        y=axis_of_lines(metric, lines),
+        lines=lines,
+        widens_hidden=True,
+        legend="inside" if len(series) > 1 else "",
+    )
 
 
-def _selected(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
-    return rows.loc[rows["metric"].isin([*metrics])]
+def _valued_places(series: MetricSeries) -> tuple[float, float]:
+    """Return the places of the first and the last layer with a value; of all layers if none has one."""
+    places = series.places[~np.isnan(series.values).all(axis=1)]
+    return tuple((places if len(places) else series.places)[[0, -1]].tolist())
 
 
-def _heatmaps(rows: pd.DataFrame, metric: str, alerts: Sequence[Alert] = ()) -> dict[str, Callable[[], Figure]]:
-    subsets = subsets_of(rows, metric)
-    return {f"heatmap_{file_stem(metric)}_{one}": partial(heatmap, rows, metric, one, alerts) for one in subsets}
+def _measured_by_head(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return each metric and token subset that has values of single attention heads."""
+    rows = frame.loc[frame["layer"].notna() & frame["head"].notna() & frame["value"].notna()]
+    pairs = rows.assign(subset=filled(rows["subset"], "all"))[["metric", "subset"]].drop_duplicates()
+    metrics = sorted(pairs["metric"].unique())
+    return [(metric, subset) for metric in metrics for subset in in_order(of_metric(pairs, metric)["subset"])]

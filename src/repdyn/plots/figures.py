@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from repdyn.figures.axes import placed, training_axis
+from repdyn.figures.charts import placed, training_axis
 from repdyn.report import figures
-from repdyn.report.plotly_panels import HEIGHT, LIGHT, PlotlyDict, plotly_axis
+from repdyn.report.plotly_panels import plotly_axis
 from repdyn.report.plots import compared_colours, compared_with, measured_with, profiles_plot, training_plot
 from repdyn.report.runs import in_lines, report_data
 from repdyn.store import Store
@@ -22,8 +22,6 @@ from repdyn.tables.style import metric_title, subset_title
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-_LINE_HEIGHT = 22
 
 Over: TypeAlias = Literal["depth", "training"]
 
@@ -51,7 +49,7 @@ def heatmap(
         ValueError: no such run, probe, stack, metric or subset, or several to choose from; a finished model, which has
             no steps.
     """
-    return _spaced(figures.heatmap(_rows(store, run, probe, stack), metric, subset))
+    return figures.heatmap(_rows(store, run, probe, stack), metric, subset)
 
 
 def profile(
@@ -67,30 +65,13 @@ def profile(
     """Return a metric over depth with its 95 % intervals: at one step, or with a slider over the steps.
 
     Args:
-        store: with measurements.
-        metric: a measured metric.
-        subset: a token subset it was measured on.
+        store, metric, subset, run, probe, stack: as for :func:`heatmap`.
         step: a step at which it was measured; a slider over at most 40 steps unless given.
-        run: name of the run; needed if the store has several.
-        probe: hash, or the beginning of one; needed if the run was measured on several.
-        stack: of the model's blocks; needed if it has several, such as "encoder" and "decoder".
 
     Raises:
         ValueError: no such run, probe, stack, metric, subset or step, or several to choose from.
     """
-    rows = _rows(store, run, probe, stack)
-    if step is None:
-        return _spaced(figures.profile(rows, metric, subset))
-    at_step = rows.loc[rows["step"] == step]
-    if not bool(((at_step["metric"] == metric) & at_step["layer"].notna()).any()):
-        measured = rows.loc[(rows["metric"] == metric) & rows["layer"].notna(), "step"].unique().tolist()
-        around = sorted(sorted(measured, key=lambda other: abs(other - step))[:3])
-        closest = f"the closest are {', '.join(map(str, around))}" if around else "it was not measured at all"
-        raise ValueError(f"expected a step at which {metric} was measured, got {step}; {closest}")
-    figure = figures.profile(at_step, metric, subset)
-    # the legend would name one step, the heading does
-    heading = _title(figure).replace("<br>", f", step {step:,}<br>", 1)
-    return _spaced(figure.update_layout(showlegend=False, title_text=heading))
+    return figures.profile(_rows(store, run, probe, stack), metric, subset, step)
 
 
 def means(
@@ -105,18 +86,13 @@ def means(
     """Return a metric averaged over layers during training, with the loss; buttons change the axis.
 
     Args:
-        store: with measurements.
-        metric: a measured metric.
-        subset: a token subset it was measured on.
-        run: name of the run; needed if the store has several.
-        probe: hash, or the beginning of one; needed if the run was measured on several.
-        stack: of the model's blocks; needed if it has several, such as "encoder" and "decoder".
+        store, metric, subset, run, probe, stack: as for :func:`heatmap`.
 
     Raises:
         ValueError: no such run, probe, stack, metric or subset, or several to choose from; a finished model, which has
             no steps.
     """
-    return _spaced(figures.means(_rows(store, run, probe, stack), metric, subset))
+    return figures.means(_rows(store, run, probe, stack), metric, subset)
 
 
 def compare(
@@ -159,15 +135,15 @@ def compare(
         )
     colours = compared_colours(found, data.seeds)
     why = differences([run.measured for _, run, _ in measured_with(found, (metric, subset))]) or data.not_seeds
-    if over == "depth":
-        plot = profiles_plot(members, colours)
-    elif trained := training_plot(members, colours):
-        plot = _along_steps(trained)
-    else:
+    plot = profiles_plot(members, colours) if over == "depth" else training_plot(members, colours)
+    if plot is None:
         raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")
+    if over == "training":
+        axis = training_axis(sorted({step for trace in plot["data"] for step in trace["x"]}))
+        traces = [{**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]]
+        plot = {"data": traces, "layout": {**plot["layout"], "xaxis": plotly_axis(axis)}}
     title = html.escape(f"{metric_title(metric)}, {subset_title(subset)}", quote=False)
-    caption = f"<br><sub>{in_lines(f'not comparable: {why}')}</sub>" if why else ""
-    return _figure(plot, title + caption)
+    return figures.plotly_figure(plot, title, in_lines(f"not comparable: {why}") if why else "")
 
 
 def _rows(store: Store, run: str | None, probe: str | None, stack: str | None) -> pd.DataFrame:
@@ -190,30 +166,3 @@ def _rows(store: Store, run: str | None, probe: str | None, stack: str | None) -
 def _require_one(what: str, given: str | None, there: Sequence[str], of: str) -> None:
     if len(there) > 1:
         raise ValueError(f"expected {what}= for {of}, got {given!r}; there are {', '.join(there)}")
-
-
-def _along_steps(plot: PlotlyDict) -> PlotlyDict:
-    """Return a plot along the training with a logarithmic axis of steps."""
-    axis = training_axis(sorted({step for trace in plot["data"] for step in trace["x"]}))
-    traces = [{**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]]
-    return {"data": traces, "layout": {**plot["layout"], "xaxis": plotly_axis(axis)}}
-
-
-def _figure(plot: PlotlyDict, title: str) -> Figure:
-    import plotly.graph_objects as go  # takes one second
-
-    layout: dict[str, Any] = {"title": {"text": title}, "template": LIGHT}
-    return _spaced(go.Figure({**plot, "layout": {**plot["layout"], **layout}}))
-
-
-def _spaced(figure: Figure) -> Figure:
-    """Give a figure the height of the page's and room for its heading, also in the narrow column of a notebook."""
-    top = 70 + _LINE_HEIGHT * _title(figure).count("<br>")
-    title = {"y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16}}
-    below = 110 if figure["layout"]["sliders"] else 60
-    height = figure.to_dict()["layout"].get("height", HEIGHT)
-    return figure.update_layout(height=height + top, margin={"t": top, "b": below}, title=title)
-
-
-def _title(figure: Figure) -> str:
-    return str(figure["layout"]["title"]["text"])

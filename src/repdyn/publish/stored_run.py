@@ -100,7 +100,7 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
     """
     if not target.takes_images:
         return
-    from repdyn.figures.heatmaps import heatmap  # with Matplotlib, which a run without views does without
+    from repdyn.figures.run import heatmap  # with Matplotlib, which a run without views does without
 
     frame, rules = store.to_pandas(run, categorical=True), stored_rules(store.alerts_path(run))
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]

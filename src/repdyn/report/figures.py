@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from repdyn.figures.axes import placed, training_axes, value_axis
-from repdyn.figures.metric_panels import profile_lines
-from repdyn.report.plotly_panels import LIGHT, VALUE, PlotlyDict, band_traces, plotly_axis
+from repdyn.figures.charts import placed, training_axes, value_axis
+from repdyn.figures.panels import profile_lines
+from repdyn.report.plotly_panels import HEIGHT, LIGHT, VALUE, PlotlyDict, band_traces, plotly_axis
 from repdyn.report.plots import course_plot, heatmap_plot, profile_plot
 from repdyn.report.runs import ReportRun, report_runs
 from repdyn.tables.frames import measurements, of_training, select_steps
@@ -22,61 +22,42 @@ if TYPE_CHECKING:
 
 MAX_FRAMES = 40
 """Steps of a profile's slider; Plotly takes long to check each."""
+_LINE_HEIGHT = 22
 
 
 def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
-    """Return a metric by layer and measured step, alerts marked.
-
-    Args:
-        frame: rows of one run, scalars among them; if its model has several stacks, of one of them.
-        metric: a measured metric.
-        subset: a token subset it was measured on.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none; ``metric`` not measured on ``subset``; a
-            finished model, which has no steps.
-    """
+    """Return a metric by layer and measured step, alerts marked."""
     of_training(frame, "profile")
     run, series = _single(frame, metric, subset)
     plot = heatmap_plot(run, series)
     plot["layout"]["shapes"] = []
-    return _figure(plot, run.title, series)
+    return plotly_figure(plot, _title(series), run.title)
 
 
-def profile(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
-    """Return a metric over depth, with a slider over at most 40 log-spaced steps, and a button that plays them.
-
-    Args:
-        frame: rows of one run; if its model has several stacks, of one of them.
-        metric: a measured metric.
-        subset: a token subset it was measured on.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none; ``metric`` not measured on ``subset``.
-    """
-    run, series = _single(frame, metric, subset)
+def profile(frame: pd.DataFrame, metric: str, subset: str, step: int | None = None) -> Figure:
+    """Return a metric over depth: at a step, or with a slider over at most 40 log-spaced steps and a button that plays
+    them."""
+    of_metric = (frame["metric"] == metric) & frame["layer"].notna()
+    if step is not None and step not in (measured := frame.loc[of_metric, "step"].unique().tolist()):
+        around = sorted(sorted(measured, key=lambda other: abs(other - step))[:3])
+        closest = f"the closest are {', '.join(map(str, around))}" if around else "it was not measured at all"
+        raise ValueError(f"expected a step at which {metric} was measured, got {step}; {closest}")
+    run, series = _single(frame if step is None else frame.loc[frame["step"] == step], metric, subset)
     plot = profile_plot(run, series)
-    if len(series.steps) > 1:
+    if step is not None:
+        # the legend would name one step, the heading does
+        plot["layout"]["showlegend"] = False
+    elif len(series.steps) > 1:
         plot |= _played(plot, series)
-    return _figure(plot, run.title, series)
+    return plotly_figure(plot, _title(series) + ("" if step is None else f", step {step:,}"), run.title)
 
 
 def means(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
-    """Return a metric averaged over layers with the loss, and buttons for steps and tokens, logarithmic and linear.
-
-    Args:
-        frame: rows of one run, scalars among them; if its model has several stacks, of one of them.
-        metric: a measured metric.
-        subset: a token subset it was measured on.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none; ``metric`` not measured on ``subset``; a
-            finished model, which has no steps.
-    """
+    """Return a metric averaged over layers with the loss, and buttons for steps and tokens, logarithmic and linear."""
     of_training(frame, "profile")
     run, series = _single(frame, metric, subset)
     plot = _with_axis_buttons(course_plot(run, series), run)
-    return _figure(plot, run.title, series).update_layout(height=plot["layout"]["height"])
+    return plotly_figure(plot, _title(series), run.title)
 
 
 def _single(frame: pd.DataFrame, metric: str, subset: str) -> tuple[ReportRun, MetricSeries]:
@@ -144,11 +125,22 @@ def _played(plot: PlotlyDict, series: MetricSeries) -> PlotlyDict:
     return {"layout": layout, "frames": frames}
 
 
-def _figure(plot: PlotlyDict, caption: str, series: MetricSeries) -> Figure:
+def plotly_figure(plot: PlotlyDict, title: str, caption: str) -> Figure:
+    """Return a figure as high as on the page, with room for its heading also in the narrow column of a notebook."""
     import plotly.graph_objects as go  # takes one second, which tracking without it should not pay
 
-    title = f"{metric_title(series.metric)}, {subset_title(series.subset)}<br><sub>{caption}</sub>"
-    layout = {"height": None, "margin": {"t": 110}, "title": {"text": title}, "template": LIGHT}
-    # Plotly's button that uploads a figure has no place next to unpublished results
-    modebar = {"modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]}}
-    return go.Figure({**plot, "layout": {**plot["layout"], **layout, **modebar}})
+    heading = f"{title}<br><sub>{caption}</sub>" if caption else title
+    top = 70 + _LINE_HEIGHT * heading.count("<br>")
+    layout: PlotlyDict = {
+        "height": plot["layout"].get("height", HEIGHT) + top,
+        "margin": {"t": top, "b": 110 if "sliders" in plot["layout"] else 60},
+        "title": {"text": heading, "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16}},
+        "template": LIGHT,
+        # Plotly's button that uploads a figure has no place next to unpublished results
+        "modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]},
+    }
+    return go.Figure({**plot, "layout": {**plot["layout"], **layout}})
+
+
+def _title(series: MetricSeries) -> str:
+    return f"{metric_title(series.metric)}, {subset_title(series.subset)}"

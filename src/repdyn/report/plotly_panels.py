@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from repdyn.figures.axes import placed
-from repdyn.figures.captions import run_colours, step_colours
-from repdyn.figures.charts import Axis, Cells, Line, Mark, Panel
+from repdyn.figures.charts import Axis, Cells, Line, Mark, Panel, placed
+from repdyn.figures.panels import run_colours, step_colours
 from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, shades
 
@@ -23,13 +22,7 @@ _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
 def template(*, text: str, grid: str, paper: str) -> dict[str, Any]:
-    """Return the Plotly template of a theme.
-
-    Args:
-        text: colour of text.
-        grid: colour of grid lines.
-        paper: colour of the background.
-    """
+    """Return the Plotly template of a theme with these colours of text, grid lines and background."""
     axis = {"gridcolor": grid, "linecolor": grid, "zerolinecolor": text, "zeroline": False, "automargin": True}
     axis = {**axis, "title": {"font": {"size": 12}}}
     return {
@@ -98,12 +91,9 @@ _LEGEND_ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "tr
 
 
 def plotly_panel(panel: Panel, *, height: int = HEIGHT, has_bands: bool = True) -> PlotlyDict:
-    """Return data and layout of a panel.
+    """Return data and layout of a panel of lines or of cells; many lines have no bands, which would hide each other.
 
-    Args:
-        panel: of lines or of cells. The axis of a training is left to the caller, who may offer several.
-        height: in pixels.
-        has_bands: whether lines have their bands; many of them hide each other.
+    The axis of a training is left to the caller, who may offer several.
     """
     if panel.cells is not None:
         return _heatmap(panel, panel.cells, height)
@@ -270,14 +260,8 @@ def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
     if cells.reasons is not None:
         traces.append(_cell_places(cells) | _without_value(cells.reasons, where))
     on_cells = [mark for mark in panel.marks if mark.y is not None]
-    places = [
-        [names[int(place)] for place in found]
-        for names, found in (
-            (cells.columns, [mark.x for mark in on_cells]),
-            (cells.rows, [mark.y or 0 for mark in on_cells]),
-        )
-    ]
-    traces += _mark_traces(on_cells, *places)
+    x, y = [cells.columns[int(mark.x)] for mark in on_cells], [cells.rows[int(mark.y or 0)] for mark in on_cells]
+    traces += _mark_traces(on_cells, x, y)
     named = {"type": "category", "showgrid": False}
     layout = {
         "height": height,

@@ -12,26 +12,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from repdyn.figures.axes import (
+from repdyn.figures.charts import (
     RELATIVE_DEPTH,
+    Axis,
+    Cells,
+    Line,
+    Panel,
     axis_of_lines,
     layer_axis,
     layer_label,
     training_axis,
     value_axis,
 )
-from repdyn.figures.captions import run_colours, step_colours
-from repdyn.figures.charts import Axis, Cells, Line, Panel
-from repdyn.figures.metric_panels import (
+from repdyn.figures.panels import (
     alerts_on,
     end_lines,
     heads_panel,
     heatmap_panel,
     loss_line,
     marks_on,
-    mean_line,
     mean_lines,
     profile_lines,
+    run_colours,
+    step_colours,
 )
 from repdyn.report.plotly_panels import (
     HEIGHT,
@@ -74,9 +77,6 @@ _STEP_FRAME |= {"line": {"color": LOSS, "width": 2}}
 _STEP_LINE = _STEP_FRAME | {"type": "line"}
 """Where the selected step is; the page places them."""
 
-Members = Sequence[tuple[int, ReportRun, MetricSeries]]
-"""The runs that have a metric, each with its number among all."""
-
 
 def heatmap_plot(run: ReportRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric by layer (upwards) and measured step (to the right, equally spaced)."""
@@ -118,13 +118,7 @@ def layers_plot(series: MetricSeries) -> PlotlyDict:
 
 
 def course_plot(run: ReportRun, series: MetricSeries, others: Sequence[MetricSeries] = ()) -> PlotlyDict:
-    """Return a training in rows on one axis: the loss, metrics averaged over layers, and the steps with alerts.
-
-    Args:
-        run: whose loss and alerts are shown.
-        series: the first metric.
-        others: further metrics, each in a row of its own.
-    """
+    """Return a training in rows on one axis: the loss, metrics averaged over layers, and the steps with alerts."""
     rows = [*_loss_row(run), *(_mean_row(run, one) for one in (series, *others)), *_alerts_row(run)]
     plot = stacked_rows(rows)
     plot["layout"]["shapes"] = [_STEP_LINE]
@@ -132,10 +126,10 @@ def course_plot(run: ReportRun, series: MetricSeries, others: Sequence[MetricSer
 
 
 def _loss_row(run: ReportRun) -> list[Panel]:
-    training = loss_line(run.loss, LOSS_TITLES[LOSS_NAME], dash="-", marker="")
-    validation = loss_line(run.validation_loss, f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE)
+    training = loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
+    validation = loss_line(run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE)
     margin = run.probe_loss_margin.to_numpy(float)
-    on_probe = loss_line(run.probe_loss, LOSS_TITLES[PROBE_LOSS], dash="-", marker="", margin=margin)
+    on_probe = loss_line(run.loss(PROBE_LOSS), LOSS_TITLES[PROBE_LOSS], dash="-", marker="", margin=margin)
     if on_probe is not None and training is not None:
         on_probe = replace(on_probe, label=f"{on_probe.label} (dotted)", dash=":")
     lines = {LOSS_NAME: training, VALIDATION_LOSS: validation, PROBE_LOSS: on_probe}
@@ -146,13 +140,12 @@ def _loss_row(run: ReportRun) -> list[Panel]:
         for mark in marks_on(alerts_on(run.alerts, name), line)
         if mark.y is not None
     ]
-    *first, last = [line.label for line in drawn.values()] or [""]
-    title = f"{', '.join(first)} and {last}" if first else last
+    title = " and ".join(", ".join(line.label for line in drawn.values()).rsplit(", ", 1))
     return [Panel(title=title, x=TRAINING, lines=list(drawn.values()), marks=marks)] if drawn else []
 
 
 def _mean_row(run: ReportRun, series: MetricSeries) -> Panel:
-    line = mean_line(series, colour=VALUE, marker_size=2.5)
+    (line,) = mean_lines(series, colour=VALUE, marker_size=2.5)
     alerts = [alert for alert in alerts_on(run.alerts, *series.key) if alert.step in series.steps]
     unit, title = metric_unit(series.metric), metric_title(series.metric)
     of = f"{title}, {short_subset_title(series.subset)}, mean over {series.layer_mean.coverage}"
@@ -205,7 +198,7 @@ def training_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
     return _lines_plot(Panel(x=training_axis(trained[0].series.steps), lines=lines), trained)
 
 
-def heatmaps_plot(members: Members) -> PlotlyDict | None:
+def heatmaps_plot(members: Sequence[tuple[int, ReportRun, MetricSeries]]) -> PlotlyDict | None:
     """Return heatmaps of the runs on one scale of colours; None if fewer than two have several steps."""
     trained = [member for member in members if len(member[2].steps) > 1][:MAX_PANELS]
     if len(trained) < 2:
@@ -225,14 +218,10 @@ def heatmaps_plot(members: Members) -> PlotlyDict | None:
         # the page reads the values from here
         trace |= {"y": series.depths, "customdata": series.values, "hovertemplate": where, "meta": {"member": place}}
         traces.append(trace | {"xaxis": f"x{name}", "yaxis": f"y{name}"})
-        layout[f"xaxis{name}"] = {
-            "type": "category",
-            "domain": across,
-            "anchor": f"y{name}",
-            "nticks": 6,
-            "showgrid": False,
-        }
-        layout[f"yaxis{name}"] = {"domain": up, "anchor": f"x{name}", "nticks": 4, "showgrid": False}
+        layout[f"xaxis{name}"] = {"type": "category", "domain": across, "anchor": f"y{name}", "nticks": 6}
+        layout[f"yaxis{name}"] = {"domain": up, "anchor": f"x{name}", "nticks": 4}
+        for axis in ("xaxis", "yaxis"):
+            layout[f"{axis}{name}"]["showgrid"] = False
         headings.append(heading(_shortened(run.label), across[0], up[1], 13))
     height = _MARGINS + _PANEL_HEIGHT * n_rows
     return {
@@ -292,7 +281,7 @@ class ComparedMember(NamedTuple):
 def compared_with(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup], key: tuple[str, str]) -> list[ComparedMember]:
     """Return the members of a comparison of a metric on a token subset, each of which has a line of its own.
 
-    Seeds without a common step at which all have the metric are returned as single runs.
+    Seeds without a common step at which all have the metric are single runs.
     """
     numbers = {run.measured.key: number for number, run in enumerate(runs)}
     groups = [group for group in seeds if key in group.series]

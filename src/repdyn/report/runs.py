@@ -15,7 +15,7 @@ import pandas as pd
 from repdyn.alerts import RULES, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis import RunInsights, describe_run
 from repdyn.store import Store
-from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.designs import design_names, sampling
 from repdyn.tables.findings import JUDGED, Finding, findings
 from repdyn.tables.frames import SUBSETS, by_stack, scalar
@@ -57,26 +57,15 @@ class ReportRun:
     def finished(self) -> bool:
         return self.measured.finished
 
-    @cached_property
-    def loss(self) -> pd.Series:
-        """Training loss against step; empty where none is stored, and for a finished model."""
-        return scalar(self.frame, LOSS).iloc[: None if not self.finished else 0]
-
-    @cached_property
-    def validation_loss(self) -> pd.Series:
-        """Validation loss against step; empty where none is stored, and for a finished model."""
-        return scalar(self.frame, VALIDATION_LOSS).iloc[: None if not self.finished else 0]
-
-    @cached_property
-    def probe_loss(self) -> pd.Series:
-        """Loss on the probe against step; empty where none is stored, and for a finished model."""
-        return scalar(self.frame, PROBE_LOSS).iloc[: None if not self.finished else 0]
+    def loss(self, name: str) -> pd.Series:
+        """Return a loss against step by the name of its scalar; empty where none is stored and for a finished model."""
+        return scalar(self.frame, name).iloc[: None if not self.finished else 0]
 
     @cached_property
     def probe_loss_margin(self) -> pd.Series:
         """Half of the 95 % interval of the loss on the probe against step; NaN where it is not known."""
         rows = self.frame.loc[self.frame["layer"].isna() & (self.frame["metric"] == PROBE_LOSS)].set_index("step")
-        return ((rows["high"] - rows["low"]) / 2).astype(float).reindex(self.probe_loss.index)
+        return ((rows["high"] - rows["low"]) / 2).astype(float).reindex(self.loss(PROBE_LOSS).index)
 
     @cached_property
     def tokens(self) -> dict[int, float]:
@@ -120,20 +109,7 @@ def report_data(
     progress: Progress = lambda runs: runs,
     seeds: Sequence[str] | None = None,
 ) -> ReportData:
-    """Read the runs of a report from stores.
-
-    Args:
-        stores: each with at least one measured checkpoint.
-        runs: names; all runs unless given.
-        probe: hash, or the beginning of one, of the only probe to show. Without it a run that was measured on several
-            is there once for each.
-        progress: wraps the iteration over runs.
-        seeds: patterns of runs that are seeds of one model, as for :func:`repdyn.tables.seeds.seed_groups`.
-
-    Raises:
-        ValueError: no store; nothing is stored; no such run or probe; no run with a measurement; ``seeds`` that are
-            none.
-    """
+    """Read the runs of a report from stores; the arguments are those of :func:`repdyn.report.write_report`."""
     return data_of_rows(_selected(stores, runs, probe), progress, seeds)
 
 
@@ -142,16 +118,7 @@ def data_of_rows(
     progress: Progress = lambda runs: runs,
     seeds: Sequence[str] | None = None,
 ) -> ReportData:
-    """Return the runs of a report from rows that have been read.
-
-    Args:
-        found: rows of each run on one probe, scalars and failures among them.
-        progress: wraps the iteration over runs.
-        seeds: as for :func:`report_data`.
-
-    Raises:
-        ValueError: no run with a measurement; ``seeds`` that are none.
-    """
+    """Return the runs of a report from the rows of each run on one probe, scalars and failures among them."""
     names, frame = _names(found), _named(found)
     rules = {names[key]: stored_rules(key[0].alerts_path(key[1])) for key in found}
     shown = report_runs(frame, rules, progress)
@@ -161,14 +128,7 @@ def data_of_rows(
 def rows_of_stores(
     stores: Sequence[Store], runs: Sequence[str] | None = None, probe: str | None = None
 ) -> pd.DataFrame:
-    """Return the rows of the runs of stores, each under the name that it has in a report.
-
-    Args:
-        stores, runs, probe: as for :func:`report_data`.
-
-    Raises:
-        ValueError: as :func:`report_data`.
-    """
+    """Return the rows of the runs of stores, selected as by :func:`report_data`, each under its name in a report."""
     return _named(_selected(stores, runs, probe))
 
 
@@ -183,23 +143,14 @@ def report_runs(
 ) -> list[ReportRun]:
     """Return the runs in ``frame``, each measured on one probe, in the order of a comparison.
 
-    Args:
-        frame: rows of several runs, scalars and failures among them.
-        rules: of the alerts of a run, by its name; the default ones for other runs.
-        progress: wraps the iteration over runs.
-
-    Raises:
-        ValueError: a run with several models, probes or choices of layers; no run with a measurement.
+    ``rules`` are those of the alerts of a run, by its name; other runs have the default ones.
     """
     of_runs = {name: by_stack(of_one) for name, of_one in by_run(frame).items()}
-    return [
-        _report_run(run, of_runs[run.name][run.stack], (rules or {}).get(run.name, RULES))
-        for run in progress(measured_runs(frame))
-    ]
-
-
-def _report_run(run: MeasuredRun, frame: pd.DataFrame, rules: Sequence[Rule]) -> ReportRun:
-    return ReportRun(run, frame, metric_series(run.rows, frame), tuple(find_alerts(frame, rules)))
+    found = []
+    for run in progress(measured_runs(frame)):
+        rows, of_run = of_runs[run.name][run.stack], (rules or {}).get(run.name, RULES)
+        found.append(ReportRun(run, rows, metric_series(run.rows, rows), tuple(find_alerts(rows, of_run))))
+    return found
 
 
 def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None) -> dict[RunKey, pd.DataFrame]:

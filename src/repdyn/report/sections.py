@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from itertools import groupby
 
 import pandas as pd
 
-from repdyn.diagnosis import LossCorrelation
 from repdyn.diagnosis.curves import CAVEAT
+from repdyn.metrics.names import base_name
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.report.runs import ReportData, ReportRun
-from repdyn.tables.activation_fits import fit_table
+from repdyn.tables.activation_fits import METRIC, N_PARAMETERS, fits_of
 from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
 from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Correlation, Verdict
@@ -53,7 +52,7 @@ def overview(data: ReportData) -> Markup:
             _or_dash(run.measured.parameters),
             _steps(run),
             _or_dash(max(run.tokens.values(), default=None)),
-            _layers(run),
+            str(run.measured.rows["layer"].nunique()),
             f"{run.measured.rows['probe'].iloc[0][:8]}, {sampling(run.measured.rows)}",
         )
         for run in data.runs
@@ -189,8 +188,9 @@ def _findings(judged: Sequence[tuple[str, Sequence[Finding]]]) -> Markup:
 
 def _finding_table(label: str, found: Sequence[Finding]) -> Markup:
     rows = [(finding.title, _verdict(finding), finding.evidence) for finding in found]
-    caption = f"Published findings, {label}, criteria version {VERSION}"
-    return table(caption, ("finding", "verdict", "in this run"), rows)
+    return table(
+        f"Published findings, {label}, criteria version {VERSION}", ("finding", "verdict", "in this run"), rows
+    )
 
 
 def _verdict(finding: Finding) -> Markup:
@@ -200,28 +200,22 @@ def _verdict(finding: Finding) -> Markup:
 
 def _alerts(runs: Sequence[ReportRun]) -> Markup:
     """List alerts by run and rule; the first few are visible, the others can be opened."""
-    found = {run: sorted(alert_events(run.alerts), key=_rule) for run in runs}
-    lines = [
-        tag("li", tag("b", rule), f", {run.label}: " if len(runs) > 1 else ": ", _alert_line(list(of_rule)))
-        for run, events in found.items()
-        for rule, of_rule in groupby(events, key=_rule)
-    ]
+    lines, number = [], 0
+    for run in runs:
+        by_rule: dict[str, list[str]] = {}
+        for step, rule, text in alert_events(run.alerts):
+            by_rule.setdefault(rule, []).append(f"step {step:,}: {text}")
+        for rule, (first, *others) in sorted(by_rule.items()):
+            rest = details(f"and {len(others)} more", tag("ul", *(tag("li", text) for text in others)))
+            of_run = f", {run.label}: " if len(runs) > 1 else ": "
+            lines.append(tag("li", tag("b", rule), of_run, first, *([rest] if others else [])))
+            number += 1 + len(others)
     if not lines:
         return tag("p", "\u2714 No alert: no rule was broken at any step.", class_="calm")
-    heading = tag("h3", f"Alerts ({sum(map(len, found.values()))})")
+    heading = tag("h3", f"Alerts ({number})")
     shown, hidden = lines[:MAX_ALERTS], lines[MAX_ALERTS:]
     more = details(f"and {len(hidden)} more", tag("ul", *hidden)) if hidden else Markup()
     return tag("div", heading, tag("ul", *shown), more, class_="alerts")
-
-
-def _rule(event: tuple[int, str, str]) -> str:
-    return event[1]
-
-
-def _alert_line(events: Sequence[tuple[int, str, str]]) -> Markup:
-    first, *others = [f"step {step:,}: {text}" for step, _, text in events]
-    more = details(f"and {len(others)} more", tag("ul", *(tag("li", text) for text in others)))
-    return joined([first, *([more] if others else [])])
 
 
 def _metric_table(run: ReportRun) -> Markup:
@@ -251,10 +245,6 @@ def _steps(run: ReportRun) -> str:
     return f"{span} ({run.measured.n_failed} failed)" if run.measured.n_failed else span
 
 
-def _layers(run: ReportRun) -> str:
-    return f"{run.measured.rows['layer'].nunique()}"
-
-
 def _or_dash(count: float | None) -> str:
     return "\u2013" if count is None else short_count(count)
 
@@ -265,14 +255,11 @@ def _listed(rows: pd.DataFrame, column: str) -> str:
 
 
 _CORRELATION_HEADINGS = (
-    "metric",
-    "tokens",
-    "of the values",
-    "95 % interval",
-    "n",
-    "of the changes",
-    "95 % interval",
-    "n",
+    *("metric", "tokens", "of the values", "95 % interval", "n", "of the changes", "95 % interval", "n"),
+)
+_CORRELATION_METHOD = (
+    "Spearman's rank correlation of the mean over layers with the loss: over the checkpoints, and over the changes "
+    "from each checkpoint to the next, which removes trends."
 )
 
 
@@ -289,46 +276,22 @@ def correlation_with_loss(data: ReportData) -> Markup:
     )
 
 
-_CORRELATION_METHOD = (
-    "Spearman's rank correlation of the mean over layers with the loss: over the checkpoints, and over the changes "
-    "from each checkpoint to the next, which removes trends."
-)
-
-
 def _correlation_table(run: ReportRun) -> Markup:
+    def numbers(found: Correlation) -> tuple[str, str, str]:
+        if math.isnan(found.value):
+            return NO_VALUE, NO_VALUE, f"{found.n}"
+        return f"{found.value:.2f}", f"{found.low:.2f} to {found.high:.2f}", f"{found.n}"
+
     correlations = run.insights.loss_correlations
-    rows = [_correlation_cells(one) for one in correlations.of_metrics]
+    rows = [
+        (metric_title(one.metric), subset_title(one.subset), *numbers(one.values), *numbers(one.changes))
+        for one in correlations.of_metrics
+    ]
     return table(f"Correlation with the {correlations.loss}, {run.label}", _CORRELATION_HEADINGS, rows, numbers=6)
 
 
-def _correlation_cells(one: LossCorrelation) -> tuple[str, ...]:
-    return (
-        metric_title(one.metric),
-        subset_title(one.subset),
-        *_correlation_numbers(one.values),
-        *_correlation_numbers(one.changes),
-    )
-
-
-def _correlation_numbers(found: Correlation) -> tuple[str, str, str]:
-    if math.isnan(found.value):
-        return NO_VALUE, NO_VALUE, f"{found.n}"
-    return f"{found.value:.2f}", f"{found.low:.2f} to {found.high:.2f}", f"{found.n}"
-
-
 _FIT_HEADINGS = (
-    "layer",
-    "metric",
-    "worth a statement",
-    "A",
-    "lambda",
-    "gamma",
-    "t0",
-    "K",
-    "R²",
-    "p",
-    "steps",
-    "maximum at",
+    *("layer", "metric", "worth a statement", "A", "lambda", "gamma", "t0", "K", "R²", "p", "steps", "maximum at"),
 )
 _FIT_FORMULA = (
     "Least squares over the steps of A exp(-lambda x) log(x) + K, with x = gamma step + t0. R² says that the curve "
@@ -338,23 +301,23 @@ _FIT_FORMULA = (
 
 def activation_growth(data: ReportData) -> list[Markup]:
     """Return a table for each run in which ``largest_activation`` was measured at enough steps; nothing if none is."""
-    fits = {run.label: fit_table(run.series.values()) for run in data.runs if not run.finished}
-    tables = [_fit_table(label, found) for label, found in fits.items() if len(found)]
+    tables = []
+    for run in data.runs:
+        rows = [
+            (
+                str(layer),
+                metric_title(series.metric),
+                "yes" if fit.is_reported else "no",
+                *map(number_text, fit[:N_PARAMETERS]),
+                f"{fit.r_squared:.3f}",
+                f"{fit.p_value:.2g}",
+                str(fit.n_steps),
+                f"{fit.peak_step:,.0f}",
+            )
+            for series in run.series.values()
+            if base_name(series.metric) == METRIC and not run.finished
+            for layer, fit in fits_of(series).items()
+        ]
+        if rows:
+            tables.append(table(f"Largest activation over training, {run.label}", _FIT_HEADINGS, rows, numbers=9))
     return [details("Largest activation over training", tag("p", _FIT_FORMULA), *tables)] if tables else []
-
-
-def _fit_table(label: str, fits: pd.DataFrame) -> Markup:
-    rows = [
-        (
-            str(fit["layer"]),
-            metric_title(fit["metric"]),
-            "yes" if fit["is_reported"] else "no",
-            *(number_text(fit[name]) for name in ("amplitude", "decay", "time_scale", "time_offset", "baseline")),
-            f"{fit['r_squared']:.3f}",
-            f"{fit['p_value']:.2g}",
-            str(fit["n_steps"]),
-            f"{fit['peak_step']:,.0f}",
-        )
-        for fit in fits.to_dict("records")
-    ]
-    return table(f"Largest activation over training, {label}", _FIT_HEADINGS, rows, numbers=9)

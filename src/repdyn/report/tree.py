@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from repdyn.figures.axes import training_axes, value_axis
+from repdyn.figures.charts import training_axes, value_axis
 from repdyn.metrics import FAMILIES, METRICS, metric_info
 from repdyn.metrics.names import settings_in_words
 from repdyn.report.glance import first_run, opening
@@ -38,6 +38,7 @@ from repdyn.report.plots import (
     training_plot,
 )
 from repdyn.report.runs import ReportData, ReportRun
+from repdyn.store.schema import LOSS
 from repdyn.tables.families import family_of
 from repdyn.tables.findings import JUDGED
 from repdyn.tables.runs import differences
@@ -51,7 +52,7 @@ def page_tree(data: ReportData) -> PlotlyDict:
     runs = data.runs
     metrics = list(dict.fromkeys(metric for run in runs for metric, _ in run.series))
     subsets = {subset for run in runs for _, subset in run.series}
-    steps = {int(step) for run in runs if not run.finished for step in (*run.measured.steps, *run.loss.index)}
+    steps = {int(step) for run in runs if not run.finished for step in (*run.measured.steps, *run.loss(LOSS).index)}
     axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.tokens.values()}))
     return {
         "start": first_run(data),
@@ -131,7 +132,7 @@ def _comparisons(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[
         compared, heatmaps = compared_with(runs, seeds, (metric, subset)), heatmaps_plot(members)
         is_cut = heatmaps is not None and len(heatmaps["data"]) == MAX_PANELS
         found.setdefault(metric, {})[subset] = {
-            "note": f"{len(members)} of {len(runs)} runs; decoders blue, encoders orange{_bands(compared)}.{warning}",
+            "note": f"{len(members)} of {len(runs)} runs; a hue for each class of models{_bands(compared)}.{warning}",
             "profiles": profiles_plot(compared, colours),
             "training": training_plot(compared, colours),
             "heatmaps": heatmaps,

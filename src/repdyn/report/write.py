@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -37,16 +37,11 @@ SCRIPTS = ("data", "state", *_OF_CHARTS, "controls", "printing", "stream", "live
 """The parts of the page's script, in the order in which they run."""
 
 
-def _laws(data: ReportData) -> Markup:
-    """Return what describes the courses of all metrics in numbers, below the findings."""
-    return joined([correlation_with_loss(data), *activation_growth(data)])
-
-
-_PARTS = {
+_PARTS: dict[str, Callable[[ReportData], Markup]] = {
     "overview": overview,
     "glance": glance,
     "alerts_and_findings": alerts_and_findings,
-    "correlation_with_loss": _laws,
+    "correlation_with_loss": lambda data: joined([correlation_with_loss(data), *activation_growth(data)]),
     "measured": measured,
     "failed": failed_checkpoints,
     "without_value": without_value,
@@ -114,16 +109,11 @@ def page(
     live: Mapping[str, object] | None = None,
     links: str = "",
 ) -> str:
-    """Return the page.
+    """Return the page of some data, under its title and with the names of its stores and links to other pages.
 
-    Args:
-        data: what it shows.
-        title: its heading.
-        sources: names of the stores.
-        live: how the page of a running training gets new content: when it was ``written``, and the interval ``every``
-            at which it reloads itself and ``stale``, from which it is no longer called live; or the addresses of
-            ``events`` and of ``data``, as :func:`page_data` returns it. None for a page that stays.
-        links: markup with links to other pages, for the top.
+    ``live`` says how the page of a running training gets new content: when it was ``written``, and the interval
+    ``every`` at which it reloads itself and ``stale``, from which it is no longer called live; or the addresses of
+    ``events`` and of ``data``, as :func:`page_data` returns it.
     """
     texts = {"title": title, "sources": sources, "version": version("repdyn")}
     every = (live or {}).get("every")
@@ -174,7 +164,7 @@ def _script() -> Markup:
 
 @cache
 def _plotly() -> str:
-    return compressed(_library())
+    return _as_text(_library().encode())
 
 
 @cache
@@ -241,8 +231,3 @@ def as_text(tree: Any) -> str:
 
 def _as_text(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, _LEVEL, mtime=0)).decode()
-
-
-def compressed(text: str) -> str:
-    """Return a text compressed: gzip, base64."""
-    return _as_text(text.encode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -130,29 +129,19 @@ def fits_of(series: MetricSeries) -> dict[int, ActivationFit]:
 
 
 def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the :func:`fit_table` of a run.
-
-    Args:
-        frame: rows of one run, of one stack of its model, on one probe.
-    """
-    of_metric = frame.loc[frame["layer"].notna() & (frame["metric"].map(base_name) == METRIC)]
-    return fit_table(() if of_metric.empty else metric_series(measurements(of_metric)).values())
-
-
-def fit_table(series: Iterable[MetricSeries]) -> pd.DataFrame:
     """Return the fits of the layers of one run, those that are not worth a report among them.
 
     Args:
-        series: of the metrics of the run, of one stack of its model.
+        frame: rows of one run, of one stack of its model, on one probe.
 
     Returns:
         For each layer with a fit its metric, layer, parameters, r_squared, p_value, n_steps, peak_step and is_reported.
     """
+    of_metric = frame.loc[frame["layer"].notna() & (frame["metric"].map(base_name) == METRIC)]
     rows = [
-        (of.metric, layer, *fit, fit.peak_step, fit.is_reported)
-        for of in series
-        if base_name(of.metric) == METRIC
-        for layer, fit in fits_of(of).items()
+        (series.metric, layer, *fit, fit.peak_step, fit.is_reported)
+        for series in (metric_series(measurements(of_metric)).values() if len(of_metric) else ())
+        for layer, fit in fits_of(series).items()
     ]
     return pd.DataFrame(rows, columns=["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"])
 

@@ -59,6 +59,17 @@ left out"
     return f"{designs}: {size}, {windows}" + f", own window's neighbours {what}" * bool(left_out)
 
 
+def brief_sampling(rows: pd.DataFrame) -> str:
+    """Return the number of vectors of measurements and their designs in a few words.
+
+    >>> brief_sampling(pd.DataFrame({"probe": ["a"], "n_batches": [4], "n_vectors": [4096], "design": ["independent"]}))
+    '4 x 4,096 vectors (independent)'
+    """
+    batches, names = _span(rows["n_batches"]), [name for name in design_names(rows) if name != NOT_RECORDED]
+    size = f"{f'{batches} x ' * (batches != '1')}{_span(rows['n_vectors'])} vectors"
+    return f"{size} ({', '.join(names)})" if names else size
+
+
 def sampling_of_runs(runs: Mapping[str, pd.DataFrame]) -> str:
     """Describe the sampling of several runs, given the rows of each by its label: in one phrase where it is the same,
     and otherwise of each group of runs."""

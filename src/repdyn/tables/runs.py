@@ -188,12 +188,14 @@ def _of_different_settings(runs: Sequence[MeasuredRun]) -> str | None:
 
 
 def run_labels(frames: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """Return the short name of each run in views.
-
-    Args:
-        frames: rows of each run, by its name.
-    """
-    return short_names(list(frames), [name for name, frame in frames.items() if _is_published(frame)])
+    """Return the short name of each run in views, given the rows of each by its name."""
+    published = []
+    for name, rows in frames.items():
+        # the weights came from a repository of the owner the run is named after, not from a local path
+        owner = str(rows["run"].iloc[0]).partition("/")[0]
+        if any(origin.startswith(f"{owner}/") and "@" in origin for origin in rows["checkpoint"].dropna().unique()):
+            published.append(name)
+    return short_names(list(frames), published)
 
 
 def short_names(runs: Sequence[str], published: Sequence[str] = ()) -> dict[str, str]:
@@ -233,10 +235,3 @@ def spans(layers: Sequence[int]) -> str:
     # along a span the difference to the position stays
     groups = [[layer for _, layer in group] for _, group in groupby(enumerate(layers), lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{span[0]}" if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in groups)
-
-
-def _is_published(rows: pd.DataFrame) -> bool:
-    """Return whether the weights came from a repository of the owner the run is named after, not from a local path."""
-    owner = str(rows["run"].iloc[0]).partition("/")[0]
-    origins = rows["checkpoint"].dropna().unique().tolist()
-    return any(origin.startswith(f"{owner}/") and "@" in origin for origin in origins)

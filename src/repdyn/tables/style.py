@@ -32,8 +32,8 @@ SEQUENTIAL = "viridis"
 DIVERGING = "RdBu_r"
 # of depth, or of members of a group that have an order; apart from the steps' colours
 ORDERED = "plasma"
-# Two families that stay apart with any colour vision, each from light to dark; grey for what is not known.
-KIND_COLOURS = {True: "Blues", False: "Oranges", None: "Greys"}
+# Of the classes of decoders and of encoders, each from light to dark; grey for what is not known.
+KIND_COLOURS = {True: ("Blues", "Greens", "Purples"), False: ("Oranges", "Reds"), None: ("Greys",)}
 KINDS = {True: "decoder", False: "encoder", None: "decoder or encoder not known"}
 
 _STYLE: list[Any] = [
