@@ -27,7 +27,7 @@ ALLOWED = {
     "store": "kernels probe utils",
     "metrics": "capture kernels probe store utils",
     "measurement": "capture kernels metrics probe store utils",
-    "alerts": "metrics utils",
+    "alerts": "metrics store utils",
     "tables": "alerts metrics probe store utils",
     "diagnosis": "alerts metrics store tables utils",
     "figures": "alerts metrics store tables utils",

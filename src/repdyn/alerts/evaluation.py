@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from repdyn.alerts.rules import CONDITIONS, RULES, Rule
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from repdyn.store.schema import Row
 
 Layers: TypeAlias = tuple[int | None, ...]
 """Indices of layers, ascending; (None,) for a scalar."""
@@ -98,7 +100,7 @@ class AlertEvaluator:
         """
         return self._evaluate(courses(frame))
 
-    def update_with_rows(self, rows: Iterable[StoredRow]) -> list[Alert]:
+    def update_with_rows(self, rows: Iterable[Row]) -> list[Alert]:
         """Evaluate the rules on the rows of a step as :meth:`update` does, without a data frame of them."""
         return self._evaluate(courses_of_rows(rows))
 
@@ -174,31 +176,6 @@ def _detail(value: float, previous_value: float, previous_step: int | None, reas
     if previous_step is None:
         return f"{value:.3g}"
     return f"{previous_value:.3g} at step {previous_step:,}, now {value:.3g}"
-
-
-class StoredRow(Protocol):
-    """The fields of :class:`repdyn.store.schema.Row` that a course is taken from."""
-
-    @property
-    def metric(self) -> str: ...
-    @property
-    def subset(self) -> str | None: ...
-    @property
-    def stack(self) -> str | None: ...
-    @property
-    def layer(self) -> int | None: ...
-    @property
-    def head(self) -> int | None: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def std(self) -> float: ...
-    @property
-    def reason(self) -> str | None: ...
-    @property
-    def compared_to(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -360,9 +337,9 @@ def courses(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, Course]]:
         yield SeriesKey(str(metric), _text(subset), _text(stack)), columns.course(members)
 
 
-def courses_of_rows(rows: Iterable[StoredRow]) -> Iterator[tuple[SeriesKey, Course]]:
+def courses_of_rows(rows: Iterable[Row]) -> Iterator[tuple[SeriesKey, Course]]:
     """Yield what :func:`courses` does, from few rows: a data frame of them takes most of the time."""
-    found: dict[SeriesKey, list[StoredRow]] = {}
+    found: dict[SeriesKey, list[Row]] = {}
     for row in rows:
         if row.head is None and not (row.layer is None and row.reason is not None):
             found.setdefault(SeriesKey(row.metric, row.subset, row.stack), []).append(row)

@@ -78,7 +78,7 @@ class Cost:
     """Wall-clock time of this process in tracking: trial, measurements, storing, logging and views."""
     n_left_out: int = 0
     """Scheduled measurements that the budget had no time for."""
-    _start: float = field(default_factory=time.perf_counter)
+    _start: float = field(default_factory=lambda: time.perf_counter())
     _depth: int = 0
     _last_attempt: float | None = None
     _last_measurement: float | None = None

@@ -119,7 +119,6 @@ class TrackedRun:
         """How much time the metrics themselves took."""
         self.averaged: TrackedRun | None = None
         """The run of the averaged weights, once there are any."""
-        self._of_training = loggers
         self._loggers = Loggers(loggers)
         self.prefix = f"{label}_" if label else ""
         """Leads the names in the loggers."""
@@ -507,7 +506,13 @@ class TrackedRun:
                 options = replace(self.options, report=False, ranks="zero")
                 label = f"{self.prefix}{AVERAGED}"
                 run = TrackedRun(
-                    options, self.probe, f"{self.name} ({AVERAGED})", self.store, self._of_training, label, AVERAGED
+                    options,
+                    self.probe,
+                    f"{self.name} ({AVERAGED})",
+                    self.store,
+                    self._loggers.of_training,
+                    label,
+                    AVERAGED,
                 )
                 origin = self._averaged_origin
                 run.begin(model, moment.step, schedule, n_steps=n_steps, root_module=root_module, origin=origin)

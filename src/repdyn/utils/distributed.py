@@ -72,6 +72,9 @@ class Ranks:
             Exception: on the rank that failed.
             RuntimeError: on the others, naming that rank and its error.
         """
+        if self._group is None:
+            yield
+            return
         failure = None
         try:
             yield
@@ -103,6 +106,8 @@ class Ranks:
         Raises:
             ValueError: on every rank, naming two that differ.
         """
+        if self._group is None:
+            return
         values = self.all_gather(value)
         other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
         if other is not None:

@@ -6,6 +6,7 @@ import re
 import socket
 
 import pytest
+from browser import watched_page  # noqa: F401  (a fixture)
 from saved_models import MARKUP
 
 from repdyn.explorer.app import build
@@ -27,7 +28,7 @@ SECONDS = 1000
 
 
 @pytest.fixture
-def opened(session, watched_page):
+def opened(session, watched_page):  # noqa: F811
     """The page of an encoder and a decoder, shown."""
     blocks = build(session, SENTENCE, OTHER)
     watched_page.page.goto(launch(blocks, host="127.0.0.1", port=0))

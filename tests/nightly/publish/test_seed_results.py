@@ -4,6 +4,7 @@ import io
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 from synthetic_runs import fill, make_published
 
@@ -67,7 +68,11 @@ def test_runs_named_like_seeds_that_differ_are_compared_as_runs(tmp_path, no_fig
         shown(show_store, store, seeds=["lab/m-seed*"])
 
 
-def test_the_command_takes_several_stores_and_patterns(tmp_path, no_figures, capsys):
+def test_the_command_takes_several_stores_and_patterns(tmp_path, no_figures, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "repdyn.figures.comparison.comparison_figures",
+        lambda frame, attempt, seeds: no_figures.append(seeds) or {"means": Figure((1, 1))},
+    )
     paths = [str(fill(tmp_path / name, seed(number)).path) for number, name in ((1, "a"), (3, "b"))]
     main(["figures", *paths, "--seeds", "none"])
     assert "seeds)" not in capsys.readouterr().out

@@ -123,7 +123,7 @@ def test_a_store(marker, tmp_path):
     path = tmp_path / "store" / "run" / "step000000008-p-m.parquet"
     path.parent.mkdir(parents=True)
     pq.write_table(pa.table([["run"]], schema=pa.schema([field])), path)
-    with pytest.raises(ValueError, match="columns"):
+    with pytest.raises(ValueError, match="expected a store with measurements"):
         open_store(tmp_path / "store").to_pandas()
     assert MeasurementKey("run", 8, "p", "m") not in open_store(tmp_path / "store")
 
