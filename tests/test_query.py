@@ -142,13 +142,16 @@ def test_mistakes(store, sql, said):
     assert "duckdb_" not in str(raised.value)
 
 
-def test_what_cannot_be_read(store, tmp_path, monkeypatch):
+def test_what_cannot_be_read(store, tmp_path, monkeypatch, caplog):
     with pytest.raises(ValueError, match="found none"):
         query(open_store(tmp_path / "none"), "select * from rows")
+    n_before = query(store, "select count(*) as n from rows")["n"][0]
     path = next(store.path.glob("*/step000000008-*.parquet"))
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match=f"cannot read {path}"):
-        query(store, "select * from rows")
+    # the file is named, and costs only its own rows
+    left = query(store, "select count(*) as n from rows")["n"][0]
+    assert path.name in caplog.text
+    assert 0 < left < n_before
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(ValueError, match=r"repdyn\[query\]"):
         repdyn.query(store, "select * from rows")

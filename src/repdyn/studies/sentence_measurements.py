@@ -51,9 +51,9 @@ def read_texts(path: Path, *columns: str) -> pd.DataFrame:
             f"expected {path} to be CSV with the columns {', '.join(columns)}, or JSON that lists the texts of each "
             f"{columns[0]}: {error}"
         ) from error
-    if not table[[*columns[1:]]].map(lambda text: isinstance(text, str) and bool(text.strip())).all(axis=None):
+    if not all(isinstance(text, str) and text.strip() for name in columns[1:] for text in table[name]):
         raise ValueError(f"expected texts of each {columns[0]} in {path}, none of them empty; see --help")
-    return table
+    return pd.DataFrame(table)
 
 
 def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
