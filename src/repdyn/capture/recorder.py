@@ -63,7 +63,7 @@ def watching(blocks: Sequence[Block], enter: BlockHook, leave: BlockHook) -> Ite
 
 
 class Links:
-    """What shows in a pass over one batch whether each block takes what the one before returned.
+    """Watch a pass over one batch, and find whether each block takes what the one before returned.
 
     Args:
         model: the module that is run.

@@ -122,7 +122,7 @@ class Sampling:
 @Parameter(name="*", group=MODELS)
 @dataclass(frozen=True)
 class Forward:
-    """How a model is loaded and run."""
+    """Set how a model is loaded and run."""
 
     tokenizer: str | None = None
     """Folder or hub repository of the tokenizer (default: the model's own)."""
@@ -141,7 +141,7 @@ class Forward:
 @Parameter(name="*", group=EXECUTION)
 @dataclass(frozen=True)
 class Running:
-    """How checkpoints are downloaded and measured, which no value depends on."""
+    """Set how checkpoints are downloaded and measured; no value depends on it."""
 
     retry_failed: bool = False
     """Retry checkpoints that failed before."""

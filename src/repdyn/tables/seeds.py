@@ -66,7 +66,7 @@ class SeedSeries(MetricSeries):
 
     @cached_property
     def _complete(self) -> tuple[np.ndarray, np.ndarray]:
-        """Which layers and steps every seed has: the steps with some value, then the layers without a gap at these."""
+        """Find the layers and steps that every seed has: steps with some value, then layers without a gap at these."""
         missing = np.isnan(self.by_seed)
         steps = ~missing.all(axis=1).any(axis=0)
         layers = ~missing[:, :, steps].any(axis=(0, 2)) & bool(steps.any())

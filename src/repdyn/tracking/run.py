@@ -130,7 +130,7 @@ class TrackedRun:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether this process has a part in the measurements, once they have begun."""
+        """Tell whether this process takes part in the measurements, once they have begun."""
         return self._ranks is not None
 
     def begin(

@@ -51,7 +51,7 @@ def revision_names(text: str) -> tuple[str, ...]:
 @Parameter(name="*", group="Models")
 @dataclass(frozen=True)
 class ModelOptions:
-    """How studies and the explorer load models."""
+    """Set how studies and the explorer load models."""
 
     revisions: Annotated[tuple[str, ...], converted(revision_names, "NAMES")] = ()
     """Branches, tags or commits of each repository, or a run's checkpoints, separated by commas."""
