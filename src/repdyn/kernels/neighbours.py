@@ -30,6 +30,8 @@ _N_ITERATIONS = 3
 RESOLUTION = 64
 """How many roundings of the radius of a cloud in float32 or float64 two points must lie apart to have a distance, since
 computed states are off by tens of them; in half precision it is one, by which stored coordinates themselves differ."""
+# a search of single points costs this many times its share of a search of all
+_MANY = 8
 # strided groups of columns; the minima of the groups narrow the selection
 _GROUPS = 512
 
@@ -120,31 +122,44 @@ def find_resolved(cloud: Cloud) -> Resolved | None:
         nearest = cloud.once(nearest_outside).minimum(cloud.once(nearest_in_group))
         if not bool((nearest < limit).any()):
             return None  # not the cloud, which would keep itself in memory
-        kept = torch.arange(cloud.n_unique, device=cloud.x.device)
-        groups = cloud.distinct_groups
-        while len(kept) >= 3:
-            part = Cloud(cloud.distinct[kept], groups=None if groups is None else groups[kept])
-            later = _later_of_close(part, limit)
-            if not len(later):
-                break
+        part, kept = cloud, torch.arange(cloud.n_unique, device=cloud.x.device)
+        while len(kept) >= 3 and len(later := _later_of_close(part, limit)):
             stays = torch.ones_like(kept, dtype=torch.bool)
             stays[later] = False
-            kept = kept[stays]
+            part, kept = _part(part, stays), kept[stays]
     if len(kept) < 3:
         raise Undefined(
             f"{len(kept)} of {cloud.n_vectors} points differ by more than the precision of {cloud.x.dtype}, at least 3 "
             "needed"
         )
-    settings = {"n_neighbours": cloud.n_neighbours, "whole_spectrum": cloud.whole_spectrum}
-    joined = Cloud(cloud.distinct[kept], groups=None if groups is None else groups[kept], **settings)
-    return Resolved(joined, kept)
+    return Resolved(part, kept)
+
+
+def _part(cloud: Cloud, stays: Tensor) -> Cloud:
+    """Return a cloud of some of the distinct points, with their neighbours searched anew for those that lost one."""
+    groups = None if cloud.distinct_groups is None else cloud.distinct_groups[stays]
+    part = Cloud(
+        cloud.distinct[stays], groups=groups, n_neighbours=cloud.n_neighbours, whole_spectrum=cloud.whole_spectrum
+    )
+    k = min(part.n_neighbours, part.once(fewest_candidates))
+    if k < 1:
+        return part
+    before = cloud.once(_shared_neighbours)
+    distances, indices = before.distances[stays, :k], before.indices[stays, :k]
+    incomplete = (~stays[indices]).any(1).nonzero().flatten()
+    if _MANY * len(incomplete) < len(indices):
+        found = Neighbours(distances, (stays.cumsum(0) - 1)[indices])
+        again = neighbours_of(incomplete, part.x, k, groups=groups)
+        found.distances[incomplete], found.indices[incomplete] = again
+        part.keep(_shared_neighbours, found)
+    return part
 
 
 def _later_of_close(cloud: Cloud, limit: float) -> Tensor:
     """Return the later point of each pair closer than a limit, among nearest neighbours and within groups."""
     later = []
     if cloud.once(fewest_candidates) > 0:
-        distances, indices = nearest_neighbours(cloud.distinct, 1, groups=cloud.distinct_groups)
+        distances, indices = cloud.once(_shared_neighbours)
         first = torch.arange(len(indices), device=indices.device)
         later.append(first.maximum(indices[:, 0])[distances[:, 0] < limit])
     for first, second, distances in _pairs_in_groups(cloud):
