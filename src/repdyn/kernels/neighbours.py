@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -162,7 +161,7 @@ def _later_of_close(cloud: Cloud, limit: float) -> Tensor:
         distances, indices = cloud.once(_shared_neighbours)
         first = torch.arange(len(indices), device=indices.device)
         later.append(first.maximum(indices[:, 0])[distances[:, 0] < limit])
-    for first, second, distances in _pairs_in_groups(cloud):
+    for first, second, distances in cloud.once(_pairs_in_groups):
         later.append(first.maximum(second)[distances < limit])
     return torch.cat(later).unique() if later else torch.empty(0, dtype=torch.int64, device=cloud.x.device)
 
@@ -181,17 +180,18 @@ def nearest_in_group(cloud: Cloud) -> Tensor:
     it is alone."""
     found = torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
     with full_precision(cloud.x.device):
-        for first, second, distances in _pairs_in_groups(cloud):
+        for first, second, distances in cloud.once(_pairs_in_groups):
             found.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(0, second, distances, "amin")
     return found
 
 
-def _pairs_in_groups(cloud: Cloud) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield pairs of distinct points of one group, with their distances: all of a small group, of a larger one each
+def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return pairs of distinct points of one group, with their distances: all of a small group, of a larger one each
     point with its nearest."""
     points, groups = cloud.distinct, cloud.distinct_groups
     if groups is None:
-        return
+        return []
+    pairs = []
     groups, order = groups.sort(stable=True)
     _, group_index, sizes = groups.unique_consecutive(return_inverse=True, return_counts=True)
     n, largest = len(points), int(sizes.max())
@@ -199,7 +199,7 @@ def _pairs_in_groups(cloud: Cloud) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for group in (sizes > _MAX_PAIRWISE).nonzero().flatten():
             members = order[group_index == group]
             distances, indices = nearest_neighbours(points[members], 1)
-            yield members, members[indices[:, 0]], distances[:, 0]
+            pairs.append((members, members[indices[:, 0]], distances[:, 0]))
     # all pairs at once, since a device is waited for at every nonzero
     left = torch.arange(n, device=points.device)
     right = left + torch.arange(1, min(_MAX_PAIRWISE, largest), device=points.device)[:, None]
@@ -208,7 +208,7 @@ def _pairs_in_groups(cloud: Cloud) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     )
     apart, left = together.nonzero(as_tuple=True)
     first, second = order[left], order[left + apart + 1]
-    yield first, second, pair_distances(points, first, second)
+    return [*pairs, (first, second, pair_distances(points, first, second))]
 
 
 def radius(cloud: Cloud) -> float:
