@@ -167,8 +167,6 @@ def test_resume_from_the_last_checkpoint(tmp_path, train_here, without_figures):
     assert store.steps(store.runs()[0]) == [0, 4, 6, 8, 9]
     assert {p.name for p in (folder / "hf_checkpoints").iterdir()} == {"step0", "step4", "step6", "step8", "step9"}
     assert Probe.load(next((folder / "repdyn" / "probes").iterdir())).batch_vectors == 256
-    with pytest.raises(ValueError, match="expected the probe that the resumed run was measured on"):
-        train_here("fit", *TINY[:8], "--ckpt_path", str(last), cwd=tmp_path)
 
 
 @pytest.mark.once
