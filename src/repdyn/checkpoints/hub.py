@@ -394,9 +394,12 @@ def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list
     """Apply a function to each item in eight threads, and return the results in order; the first error ends it."""
     pool = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix=ASKING)
     try:
-        return list(pool.map(look_up, items))
-    finally:
+        results = list(pool.map(look_up, items))
+    except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for a slow server
+        raise
+    pool.shutdown()
+    return results
 
 
 def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
