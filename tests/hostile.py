@@ -117,10 +117,12 @@ def nearest_distances(points: Tensor, k: int = 2, **settings) -> Tensor:
     return nearest_neighbours(points, k, **settings).distances
 
 
-def naive_nearest(points: Tensor, k: int = 2) -> np.ndarray:
-    """Distances to the k nearest others, shape (n, k)."""
+def naive_nearest(points: Tensor, k: int = 2, groups: Tensor | None = None) -> np.ndarray:
+    """Distances to the k nearest others, or others outside the own group, shape (n, k)."""
     x = points.double().numpy()
-    return np.stack([np.sort(np.sqrt(((x - row) ** 2).sum(1)))[1 : k + 1] for row in x])
+    own = np.arange(len(x)) if groups is None else groups.numpy()
+    distances = (np.sqrt(((x - row) ** 2).sum(1)) for row in x)
+    return np.stack([np.sort(row[own != group])[:k] for row, group in zip(distances, own, strict=True)])
 
 
 def naive_two_nearest(points: Tensor) -> np.ndarray:

@@ -25,6 +25,18 @@ def test_every_distance_is_that_of_brute_force(name, k):
     np.testing.assert_allclose(_sorted(nearest_distances(points, k)), _sorted(naive_nearest(points, k)), rtol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["gaussian", "std_500", "tight_cluster"])
+def test_points_of_one_group_are_no_neighbours(name):
+    """Their nearest neighbours would be those of their own window."""
+    points = Cloud(HOSTILE[name]()).distinct
+    groups = torch.arange(len(points)) // 8
+    points += (
+        3 * torch.randn(int(groups.max()) + 1, points.shape[1], generator=torch.Generator().manual_seed(0))[groups]
+    )
+    found = nearest_distances(points, groups=groups)
+    np.testing.assert_allclose(_sorted(found), _sorted(naive_nearest(points, groups=groups)), rtol=1e-10)
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_every_distance_is_that_of_brute_force_without_fast_bfloat16(name, monkeypatch):
     monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda device: torch.float32)

@@ -81,6 +81,15 @@ def test_distinct_runs_have_distinct_folders():
     assert len({MeasurementKey(name, 0, "p", "m").filename for name in names}) == len(names)
 
 
+@pytest.mark.parametrize("part", ["run", "checkpoint", "probe", "metrics"])
+def test_measurements_that_differ_in_one_thing_have_files_of_their_own(tmp_path, part):
+    """Else the second would replace the first."""
+    store = open_store(tmp_path)
+    store.write(KEY, [row(value=1.0)])
+    store.write(dataclasses.replace(KEY, **{part: "other"}), [row(value=2.0)])
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+
+
 def test_a_failed_write_leaves_no_file(tmp_path):
     with pytest.raises((pa.ArrowException, TypeError)):
         open_store(tmp_path).write(KEY, [row(step="eight")])

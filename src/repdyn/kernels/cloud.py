@@ -236,6 +236,10 @@ class Cloud:
             self._results[compute] = compute(self)
         return cast(Result, self._results[compute])
 
+    def keep(self, compute: Callable[[Cloud], Result], result: Result) -> None:
+        """Keep a result that is known, for :meth:`once`."""
+        self._results[compute] = result
+
 
 class Repeats(NamedTuple):
     """The equal rows of a matrix."""

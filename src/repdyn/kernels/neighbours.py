@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -30,6 +29,8 @@ _N_ITERATIONS = 3
 RESOLUTION = 64
 """How many roundings of the radius of a cloud in float32 or float64 two points must lie apart to have a distance, since
 computed states are off by tens of them; in half precision it is one, by which stored coordinates themselves differ."""
+# a search of single points costs this many times its share of a search of all
+_MANY = 8
 # strided groups of columns; the minima of the groups narrow the selection
 _GROUPS = 512
 
@@ -120,34 +121,47 @@ def find_resolved(cloud: Cloud) -> Resolved | None:
         nearest = cloud.once(nearest_outside).minimum(cloud.once(nearest_in_group))
         if not bool((nearest < limit).any()):
             return None  # not the cloud, which would keep itself in memory
-        kept = torch.arange(cloud.n_unique, device=cloud.x.device)
-        groups = cloud.distinct_groups
-        while len(kept) >= 3:
-            part = Cloud(cloud.distinct[kept], groups=None if groups is None else groups[kept])
-            later = _later_of_close(part, limit)
-            if not len(later):
-                break
+        part, kept = cloud, torch.arange(cloud.n_unique, device=cloud.x.device)
+        while len(kept) >= 3 and len(later := _later_of_close(part, limit)):
             stays = torch.ones_like(kept, dtype=torch.bool)
             stays[later] = False
-            kept = kept[stays]
+            part, kept = _part(part, stays), kept[stays]
     if len(kept) < 3:
         raise Undefined(
             f"{len(kept)} of {cloud.n_vectors} points differ by more than the precision of {cloud.x.dtype}, at least 3 "
             "needed"
         )
-    settings = {"n_neighbours": cloud.n_neighbours, "whole_spectrum": cloud.whole_spectrum}
-    joined = Cloud(cloud.distinct[kept], groups=None if groups is None else groups[kept], **settings)
-    return Resolved(joined, kept)
+    return Resolved(part, kept)
+
+
+def _part(cloud: Cloud, stays: Tensor) -> Cloud:
+    """Return a cloud of some of the distinct points, with their neighbours searched anew for those that lost one."""
+    groups = None if cloud.distinct_groups is None else cloud.distinct_groups[stays]
+    part = Cloud(
+        cloud.distinct[stays], groups=groups, n_neighbours=cloud.n_neighbours, whole_spectrum=cloud.whole_spectrum
+    )
+    k = min(part.n_neighbours, part.once(fewest_candidates))
+    if k < 1:
+        return part
+    before = cloud.once(_shared_neighbours)
+    distances, indices = before.distances[stays, :k], before.indices[stays, :k]
+    incomplete = (~stays[indices]).any(1).nonzero().flatten()
+    if _MANY * len(incomplete) < len(indices):
+        found = Neighbours(distances, (stays.cumsum(0) - 1)[indices])
+        again = neighbours_of(incomplete, part.x, k, groups=groups)
+        found.distances[incomplete], found.indices[incomplete] = again
+        part.keep(_shared_neighbours, found)
+    return part
 
 
 def _later_of_close(cloud: Cloud, limit: float) -> Tensor:
     """Return the later point of each pair closer than a limit, among nearest neighbours and within groups."""
     later = []
     if cloud.once(fewest_candidates) > 0:
-        distances, indices = nearest_neighbours(cloud.distinct, 1, groups=cloud.distinct_groups)
+        distances, indices = cloud.once(_shared_neighbours)
         first = torch.arange(len(indices), device=indices.device)
         later.append(first.maximum(indices[:, 0])[distances[:, 0] < limit])
-    for first, second, distances in _pairs_in_groups(cloud):
+    for first, second, distances in cloud.once(_pairs_in_groups):
         later.append(first.maximum(second)[distances < limit])
     return torch.cat(later).unique() if later else torch.empty(0, dtype=torch.int64, device=cloud.x.device)
 
@@ -166,17 +180,18 @@ def nearest_in_group(cloud: Cloud) -> Tensor:
     it is alone."""
     found = torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
     with full_precision(cloud.x.device):
-        for first, second, distances in _pairs_in_groups(cloud):
+        for first, second, distances in cloud.once(_pairs_in_groups):
             found.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(0, second, distances, "amin")
     return found
 
 
-def _pairs_in_groups(cloud: Cloud) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield pairs of distinct points of one group, with their distances: all of a small group, of a larger one each
+def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return pairs of distinct points of one group, with their distances: all of a small group, of a larger one each
     point with its nearest."""
     points, groups = cloud.distinct, cloud.distinct_groups
     if groups is None:
-        return
+        return []
+    pairs = []
     groups, order = groups.sort(stable=True)
     _, group_index, sizes = groups.unique_consecutive(return_inverse=True, return_counts=True)
     n, largest = len(points), int(sizes.max())
@@ -184,7 +199,7 @@ def _pairs_in_groups(cloud: Cloud) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for group in (sizes > _MAX_PAIRWISE).nonzero().flatten():
             members = order[group_index == group]
             distances, indices = nearest_neighbours(points[members], 1)
-            yield members, members[indices[:, 0]], distances[:, 0]
+            pairs.append((members, members[indices[:, 0]], distances[:, 0]))
     # all pairs at once, since a device is waited for at every nonzero
     left = torch.arange(n, device=points.device)
     right = left + torch.arange(1, min(_MAX_PAIRWISE, largest), device=points.device)[:, None]
@@ -193,7 +208,7 @@ def _pairs_in_groups(cloud: Cloud) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     )
     apart, left = together.nonzero(as_tuple=True)
     first, second = order[left], order[left + apart + 1]
-    yield first, second, pair_distances(points, first, second)
+    return [*pairs, (first, second, pair_distances(points, first, second))]
 
 
 def radius(cloud: Cloud) -> float:

@@ -276,11 +276,13 @@ class TrackedRun:
         if None not in profile.causal_by_stack.values():  # undecidable at first: blocks initialised as the identity
             self._causal_by_stack = profile.causal_by_stack
         self.kernel_seconds += profile.kernel_seconds
-        if not ranks.is_rank_zero:
-            return []
-        self.notices.of_measurement(profile.rows, checkpoint.weights, self._comparing)
-        on_error = partial(self.notices.error, step=step)
-        return [*profile.rows, *profile.scalars, *scalar_rows(profile.checkpoint, key.probe, moment.scalars, on_error)]
+        with ranks.sync_errors():  # a scalar that is no number may raise on the first alone
+            if not ranks.is_rank_zero:
+                return []
+            self.notices.of_measurement(profile.rows, checkpoint.weights, self._comparing)
+            on_error = partial(self.notices.error, step=step)
+            scalars = scalar_rows(profile.checkpoint, key.probe, moment.scalars, on_error)
+            return [*profile.rows, *profile.scalars, *scalars]
 
     def _deliver(self, step: int, rows: list[Row], arrived: list[int]) -> bool:
         """Store the rows of a step, then log and draw them; return whether an alert requests to stop.

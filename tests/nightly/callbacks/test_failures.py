@@ -106,9 +106,9 @@ def test_checkpoints_that_are_not_announced_are_warned_of(tmp_path, probe, weigh
 
 
 def test_bad_arguments_are_refused_at_once(probe):
-    with pytest.raises(ValueError, match='expected on_error "warn" or "raise", got \'ignore\''):
+    with pytest.raises(ValueError, match="warn, raise"):
         RepresentationDynamics(probe, on_error="ignore")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="expected the name of a metric, got 'twonn'; did you mean 'two_nn'"):
+    with pytest.raises(ValueError, match="'two_nn'"):
         RepresentationDynamics(probe, metrics=["twonn"])
 
 

@@ -43,7 +43,7 @@ def test_two_trackers_with_names_keep_apart(tmp_path, probe):
     logged = pd.read_csv(tmp_path / "job" / "0" / "metrics.csv")
     assert {"anisotropy/layer_03", "teacher_anisotropy/layer_02"} <= set(logged.columns)
     assert "teacher_anisotropy/layer_03" not in logged.columns
-    with pytest.raises(ValueError, match="expected trackers of different names in one trainer, got several called ''"):
+    with pytest.raises(ValueError, match="different names"):
         trainer(tmp_path, tracker(probe, 4, run="a"), tracker(probe, 4, run="b")).fit(Job(), batches())
 
 
@@ -67,7 +67,7 @@ def test_several_optimizers_do_not_jump_over_scheduled_steps(tmp_path, probe):
 
     attached = tracker(probe, [1, 5])
     trainer(tmp_path, attached).fit(Manual(), batches())
-    assert attached.store.steps("job/0") == [0, 2, 6, 8]
+    assert attached.store.steps("job/0") == [0, 1, 4]  # the steps of the loop, not of its optimizers
 
 
 def test_compiled_model_by_name(tmp_path, probe):
