@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import ADAPTER, Files, Hub, choose_files, map_concurrently
@@ -183,7 +183,7 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
 
     def target(at: Revision) -> Target:
         folder = at.name if model.subfolders else ""
-        where = {"repository": repository, "commit": commits[at.name], "subfolder": folder}
+        where: dict[str, Any] = {"repository": repository, "commit": commits[at.name], "subfolder": folder}
         return Target(model.run, at.step, at.name, at.tokens_seen, at.stage, **where)
 
     last, main = target(found[-1]), None
@@ -247,7 +247,7 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
 
     def look_up(at: Revision) -> Target:
         listed = by_step[at.step]
-        where = {"repository": listed.repository, "subfolder": listed.subfolder}
+        where: dict[str, Any] = {"repository": listed.repository, "subfolder": listed.subfolder}
         target = Target(model.run, at.step, at.name, at.tokens_seen, at.stage, **where)
         try:
             return replace(target, commit=hub.commit(listed.repository, listed.revision))
