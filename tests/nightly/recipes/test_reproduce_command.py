@@ -57,10 +57,12 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     monkeypatch.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
 
     def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
+        status = 0
+        try:
             main(["reproduce", *map(str, arguments)])
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, *capsys.readouterr()
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        return status, *capsys.readouterr()
 
     return command
 
@@ -80,7 +82,7 @@ def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
     status, out, err = command(*given)
     assert status == 1
     assert re.search(r"^1\. The rank hardly changes \(figure 1\)\n  lab/model +reproduced +[0-9.]+ ", out, re.MULTILINE)
-    assert re.search(r"^2\. .*\n  lab/model +not reproduced +rise to step 8 ", out, re.MULTILINE)
+    assert re.search(r"^2\. .*\n  lab/model +not reproduced +.*step 8", out, re.MULTILINE)
     assert re.search(r"^3\. .*\n  not run +there are no labels", out, re.MULTILINE)
     assert "1 reproduced, 1 not reproduced, 1 not run" in out
     folder = tmp_path / "reproductions" / "small"
