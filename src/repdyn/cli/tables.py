@@ -109,7 +109,7 @@ def _capitalised(sentence: str) -> str:
 
 def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
     """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means over layers."""
-    from repdyn.terminal.alerts import STATUS_STYLES  # with pandas, which plans do without
+    from repdyn.terminal.summary import STATUS_STYLES  # with pandas, which plans do without
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("run", "status"):

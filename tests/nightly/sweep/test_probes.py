@@ -20,7 +20,7 @@ from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.probes import ProbeText, hub_probe, local_probe
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, select_targets
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 
 CONTEXT = 12
