@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from repdyn.capture.blocks import class_name
 from repdyn.capture.branches import find_branches
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.recorder import EmbeddingSearch, Recorder
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States, exchange_layers, rows_of_batches
 from repdyn.capture.token_states import split_where_square
-from repdyn.capture.wrappers import class_name
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.sampling import padded_batches
 from repdyn.utils.caller_state import plain_state
@@ -222,7 +222,7 @@ def record(
             run(batch)
             recorder.end()
             frozen.replay()
-    found = recorder.states(model.learned.autocast)
+    found = recorder.states(run.watch.autocast)
     return found if search is None else replace(found, embeddings=search.table())
 
 

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, list_candidates
+from repdyn.capture.blocks import Block, is_dtensor, list_candidates
 from repdyn.capture.states import Buffers, LayerStates, States
 from repdyn.capture.token_states import Slot, TokenStates
-from repdyn.capture.wrappers import is_dtensor
 from repdyn.probe import ProbeBatch
 
 LayerKey: TypeAlias = tuple[str | None, int]
@@ -62,61 +61,6 @@ def watching(blocks: Sequence[Block], enter: BlockHook, leave: BlockHook) -> Ite
         yield
 
 
-class Links:
-    """Watch a pass over one batch, and find whether each block takes what the one before returned.
-
-    Args:
-        model: the module that is run.
-        blocks: its blocks, which pass states from one to the next, or do not.
-        states: where the tokens of the batch are, in any tensor of a block.
-    """
-
-    def __init__(self, model: nn.Module, blocks: Sequence[Block], states: TokenStates) -> None:
-        self._model, self._blocks, self._states = model, blocks, states
-        self._entered: dict[str | None, dict[Slot, Tensor]] = {}
-        self._left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
-        self.slots: dict[str | None, tuple[Slot, Slot]] = {}
-        """By stack, which part of what blocks take and which of what they return the states are."""
-        self._called: set[str] = set()
-        self.failure = ""
-        """What was wrong with the blocks that ran."""
-
-    @property
-    def reason(self) -> str:
-        """Why the blocks are not the layers of one stream; "" where they are."""
-        return self.failure or silent_blocks(self._blocks, self._model, self._called)
-
-    def enter(self, block: Block, parts: Mapping[Slot, Any]) -> None:
-        entered = self._rows(block, parts)
-        previous, left = self._left.get(block.stack, ("", {}))
-        before = self._entered.get(block.stack, {}).values()
-        self._entered[block.stack] = entered
-        if not left or self.failure:
-            return
-        pairs = [(into, out) for out in left for into in entered if _are_same(left[out], entered[into])]
-        # what a block only passes on, such as positions, is not its states
-        pairs.sort(key=lambda pair: any(_are_same(states, left[pair[1]]) for states in before))
-        if pairs:
-            self.slots.setdefault(block.stack, pairs[0])
-            return
-        self.failure = (
-            f"expected blocks that each take the output of the one before, but {block.name!r} does not take the output "
-            f"of {previous!r}, so that these are not the layers of one stream; name the blocks that are with layers=, "
-            f"or run the model once with forward=; the model has {list_candidates(self._model)}"
-        )
-
-    def leave(self, block: Block, parts: Mapping[Slot, Any]) -> None:
-        self._called.add(block.name)
-        self._left[block.stack] = block.name, self._rows(block, parts)
-
-    def _rows(self, block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
-        self._states.stack = block.stack
-        found = self._states.rows_by_slot(parts)
-        if not found and not self.failure:
-            self.failure = self._states.explain_mismatch(block.name, parts)
-        return found
-
-
 def silent_blocks(blocks: Sequence[Block], model: nn.Module, called: Collection[str]) -> str:
     """Return what is wrong where some blocks were not called in a pass; "" where all were."""
     silent = [block.name for block in blocks if block.name not in called]
@@ -127,23 +71,6 @@ def silent_blocks(blocks: Sequence[Block], model: nn.Module, called: Collection[
         f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {few}; the forward pass does not go "
         f"through them. Name the blocks it does go through with layers=; the model has {list_candidates(model)}"
     )
-
-
-def _are_same(states: Tensor, others: Tensor) -> bool:
-    """Return whether two tensors are the same states, up to device, precision and one scale factor.
-
-    RWKV halves its states every few blocks against overflow.
-    """
-    if states.shape != others.shape:
-        return False
-    states = states.to(others)
-    if torch.allclose(states, others, rtol=0, atol=0, equal_nan=True):
-        return True
-    finite = states.isfinite() & others.isfinite()
-    a, b = states[finite].double(), others[finite].double()
-    scale = (a * b).sum() / a.square().sum()
-    rounding = 2 * torch.finfo(others.dtype).eps
-    return bool(scale != 0) and torch.allclose(scale * a, b, rtol=rounding, atol=0)
 
 
 class Recorder:
