@@ -335,7 +335,7 @@ def _needs_head(task: Task, options: SweepOptions) -> bool:
 
 
 def _load(task: Task, path: Path, options: SweepOptions, offload_folder: Path) -> nn.Module:
-    loading = options.loading(task.attention)
+    loading = options.loading()
     if task.target.load is not None:
         with model_errors("the model does not load"):
             return task.target.load().to(loading.device, DTYPES.get(loading.dtype)).eval()
