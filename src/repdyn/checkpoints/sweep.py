@@ -13,6 +13,8 @@ from repdyn.checkpoints.options import Loads, SweepOptions
 from repdyn.checkpoints.plan import (
     Source,
     Task,
+    check_contradictions,
+    completed,
     find_sources,
     partition_tasks,
     select_shard,
@@ -39,7 +41,7 @@ class Prepared:
     """Holds what a sweep needs before its first checkpoint."""
 
     options: SweepOptions
-    """Resolved."""
+    """Complete."""
     hub: Hub
     sources: Sequence[Source]
     foreign: Mapping[Target, ForeignWeights]
@@ -94,8 +96,8 @@ def sweep(
         store: folder or URL; by default ``sweep`` beside local checkpoints, or ``sweeps``.
         quiet: show no progress.
         **options: fields of :class:`repdyn.checkpoints.options.SweepOptions`, the options of ``repdyn sweep``: suite,
-            revisions, name, probe, text, tokenizer, sequence_length, max_vectors, design, metrics, layers, device,
-            dtype, max_disk, retry_failed, engine and others.
+            revisions, name, like, probe, text, tokenizer, sequence_length, max_vectors, design, metrics, layers,
+            device, dtype, max_disk, retry_failed, engine and others.
 
     Returns:
         The store, what was measured, and why some checkpoints were not.
@@ -113,19 +115,28 @@ def sweep(
     return outcome
 
 
-def prepare(options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, say: Say) -> Prepared:
+def prepare(
+    options: SweepOptions,
+    models: Sequence[PublishedModel] | None = None,
+    *,
+    say: Say,
+    offline: bool | None = None,
+) -> Prepared:
     """Find what the options of a sweep select, and what is wrong with it.
 
     Args:
         options: of the sweep.
         models: what to measure in place of the source or suites that the options name.
         say: prints a note.
+        offline: whether the hub is asked nothing; None for what HF_HUB_OFFLINE says.
 
     Raises:
         ValueError, SweepStoppedError: as :func:`sweep`.
     """
-    options = options.resolved()
-    hub = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk)
+    if models is None:
+        check_contradictions(options)
+    options = completed(options)
+    hub = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk, offline=offline)
     sources, problems = find_sources(options, hub, models)
     for source in sources:
         for note in selection_notes(source.selection):
@@ -166,7 +177,7 @@ def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool 
         check_comparable(tasks, store, options)
         for note in describe_other_designs(tasks, store):
             say(note)
-        listed = partition_tasks(tasks, store, options, retry_failed=options.retry_failed)
+        listed = partition_tasks(tasks, store, options)
         for task in every_task:
             if task.target in prepared.foreign:
                 store_foreign(task, store, options, prepared.foreign[task.target])

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from repdyn.cli import measure, show
-from repdyn.cli.options import OPTIONS
+from repdyn.utils.arguments import OPTIONS
 from repdyn.utils.extras import with_extra
 from repdyn.utils.names import printable
 from repdyn.utils.redaction import redacted
