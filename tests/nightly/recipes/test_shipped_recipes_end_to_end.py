@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from hub_server import HubServer
-from repdyn.recipes.criteria_models import Across, Scaling
+from repdyn.recipes.criteria import Across, Scaling
 
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.cli.main import main
