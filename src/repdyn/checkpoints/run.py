@@ -79,13 +79,6 @@ def measure_tasks(
 ) -> SweepResult:
     """Measure checkpoints one after another; it can be stopped at any time and repeated with the remaining ones.
 
-    Args:
-        tasks: checkpoints to measure, usually :attr:`repdyn.checkpoints.plan.TaskList.waiting`.
-        store: store of rows and failures.
-        options: complete.
-        downloads: downloads the weights, and deletes them after the measurement.
-        display: display of the progress; None for none.
-
     Raises:
         SweepStoppedError: no connection, no space on the disk, or the first checkpoints all fail for the same reason;
             those measured before are stored.
@@ -161,12 +154,7 @@ def abort_on_repeated_failure(result: SweepResult) -> None:
 
 class ProgressDisplay:
     """Progress bars for all checkpoints, the download and the current checkpoint, on standard error; in a log file,
-    one line per checkpoint.
-
-    Args:
-        n_checkpoints: number of checkpoints to measure.
-        shown: False prints nothing.
-    """
+    one line per checkpoint."""
 
     def __init__(self, n_checkpoints: int, *, shown: bool = True) -> None:
         self._console = PrintableConsole(stderr=True, quiet=not shown)
@@ -223,10 +211,7 @@ class ProgressDisplay:
 def measure_checkpoint(
     task: Task, fetched: LocalFiles, store: Store, options: SweepOptions, progress: OnProgress = no_progress
 ) -> str:
-    """Measure a downloaded checkpoint and store its rows, with the time of each stage as scalars of the same step.
-
-    Returns:
-        The seconds of each stage, as a text.
+    """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text.
 
     Raises:
         CheckpointError: the model cannot be loaded or measured.
@@ -343,17 +328,10 @@ def input_embeddings(model: nn.Module) -> Tensor | None:
 
 
 def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bool) -> tuple[int, float] | None:
-    """Compare input embeddings with those of the checkpoint of the run that was measured first.
+    """Return the step of the run's first checkpoint, and the median cosine of input embeddings to those of it.
 
-    Args:
-        embeddings: shape (n_tokens, dim).
-        folder: where those of the first checkpoint are kept, :data:`N_COMPARED` of them.
-        step: of the embeddings.
-        is_first: whether to keep these if there are none, or none that can be read.
-
-    Returns:
-        The step of the first checkpoint, and the median cosine, in [-1, 1]; None if there is nothing to compare with,
-        or embeddings of another shape.
+    Those of the first, :data:`N_COMPARED` of them, are kept in a folder; with ``is_first`` these are, where it has none
+    that can be read. None if there is nothing to compare with, or embeddings of another shape.
     """
     places = torch.linspace(0, len(embeddings) - 1, min(N_COMPARED, len(embeddings))).long()
     own = embeddings.detach()[places.to(embeddings.device)].float().cpu()

@@ -141,11 +141,7 @@ class RemoteStore(Store):
             self._wake()
 
     def drain(self, seconds: float = UPLOAD_SECONDS) -> str | None:
-        """Wait for the uploads; return why some files still wait and what uploads them, or None.
-
-        Args:
-            seconds: at most.
-        """
+        """Wait at most so long for the uploads; return why some files still wait and what uploads them, or None."""
         deadline, began = time.monotonic() + seconds, self._n_attempts
         self._is_draining = True
         try:
@@ -256,11 +252,7 @@ class RemoteStore(Store):
 
 
 class RemoteFolder:
-    """A folder that a URL of fsspec names, such as ``s3://bucket/prefix``.
-
-    Args:
-        url: of the folder, which need not exist.
-    """
+    """A folder, which need not exist, that a URL of fsspec names, such as ``s3://bucket/prefix``."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -270,11 +262,7 @@ class RemoteFolder:
         """Whether each upload makes a commit, so that many files should go into one."""
 
     def files(self) -> dict[str, str]:
-        """Return the size and version of each file by its name, which change with its content; none without a folder.
-
-        Raises:
-            RemoteError: it cannot be listed.
-        """
+        """Return the size and version of each file by its name; none without a folder."""
         filesystem, root = self._opened
 
         def find() -> Any:
@@ -307,11 +295,7 @@ class RemoteFolder:
         self._attempt(f"downloading {name}", lambda: write_atomically(target, fetch), TRANSFER_SECONDS)
 
     def upload(self, files: Mapping[str, Path]) -> None:
-        """Upload local files by name in place of any of these names; several where each upload makes a commit.
-
-        Raises:
-            RemoteError: they cannot be uploaded.
-        """
+        """Upload local files by name in place of any of these names; several where each upload makes a commit."""
         what = f"uploading {next(iter(files))}" if len(files) == 1 else f"uploading {len(files)} files"
         send = self._commit if self.has_commits else self._put
         try:
@@ -367,13 +351,7 @@ class RemoteFolder:
         return filesystem, root.rstrip("/")
 
     def _attempt(self, what: str, function: Callable[[], T], seconds: float) -> T:
-        """Return what a request returns, which is repeated once.
-
-        Raises:
-            FileNotFoundError: as raised.
-            RefusedError: credentials, permissions.
-            RemoteError: the second attempt failed too.
-        """
+        """Return what a request returns, which is repeated once, or raise a RemoteError or FileNotFoundError."""
         filesystem = self._opened[0]  # a missing package is an error of its own
         is_first = True
         while True:
