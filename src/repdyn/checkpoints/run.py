@@ -32,7 +32,7 @@ from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.targets import location_of
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import Progress as OnProgress
-from repdyn.measurement.measure import measure_with, no_progress
+from repdyn.measurement.measure import measure_with, no_progress, prepare_for
 from repdyn.measurement.options import MeasurementOptions, layer_choice
 from repdyn.metrics import resolve
 from repdyn.store import Store
@@ -233,7 +233,12 @@ def measure_checkpoint(
                 tokens_per_forward=options.tokens_per_forward,
             )
             profile = measure_with(
-                model, probe, measurement, checkpoint=target.checkpoint, progress=progress, state_cache=state_cache
+                prepare_for(model, probe, measurement),
+                probe,
+                measurement,
+                checkpoint=target.checkpoint,
+                progress=progress,
+                state_cache=state_cache,
             )
         del model
         gc.collect()
