@@ -23,7 +23,7 @@ from repdyn.probe.design import class_names
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.text.source import DEFAULT_TEXT
-from repdyn.utils.names import shorten_list
+from repdyn.utils.printing import shorten_list
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:

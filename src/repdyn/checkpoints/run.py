@@ -43,8 +43,8 @@ from repdyn.store.files import STATES_FOLDER, own_folder
 from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, FINISHED, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tables.designs import NOT_RECORDED, own_window_warning
-from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import temporary_folder, write_atomically
+from repdyn.utils.printing import PrintableConsole
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)

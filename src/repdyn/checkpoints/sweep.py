@@ -24,7 +24,7 @@ from repdyn.checkpoints.targets import Target
 from repdyn.store import Store, open_store
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.files import remove_abandoned_folders
-from repdyn.utils.names import shorten_list
+from repdyn.utils.printing import shorten_list
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,7 +156,7 @@ def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool 
     # with torch and transformers, which plans do without
     from repdyn.checkpoints.downloads import downloads_of
     from repdyn.checkpoints.run import check_comparable, describe_other_designs, store_foreign
-    from repdyn.utils.quiet import without_reports
+    from repdyn.utils.printing import without_reports
 
     options, hub = prepared.options, prepared.hub
     # its remarks on a model that works, such as kernels that are not installed, look like errors

@@ -29,7 +29,7 @@ from repdyn.checkpoints.errors import CheckpointError, model_errors
 from repdyn.checkpoints.hub import RemoteFile, choose_files, is_weight_file
 from repdyn.checkpoints.loading import Loading
 from repdyn.models import LanguageModel
-from repdyn.utils.quiet import without_reports
+from repdyn.utils.printing import without_reports
 
 # Modules after the last block, which the checkpoint of a model with a head may lack.
 _AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")

@@ -18,8 +18,7 @@ from repdyn.cli.options import MEASUREMENT, PROBE, Forward, Layers, Positions, R
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.probe.design import CLASS_OPTIONS, DESIGNS
 from repdyn.utils.arguments import Count, Output, Place
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import printable
+from repdyn.utils.printing import PrintableConsole, printable
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:

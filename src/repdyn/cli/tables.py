@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.tables.numbers import gigabytes, short_value
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import in_one_line, shorten_list
+from repdyn.utils.printing import PrintableConsole, in_one_line, shorten_list
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:

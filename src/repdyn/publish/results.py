@@ -28,9 +28,8 @@ from repdyn.terminal.closing import print_closing
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_summary
 from repdyn.utils.attempts import Attempt, attempts
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.files import write_atomically
-from repdyn.utils.names import safe_file_name
+from repdyn.utils.files import safe_file_name, write_atomically
+from repdyn.utils.printing import PrintableConsole
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from repdyn.utils.names import in_one_line
+from repdyn.utils.printing import in_one_line
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:

@@ -36,7 +36,7 @@ from repdyn.tables.losses import probe_loss_line
 from repdyn.tables.style import KINDS, of_stack, plain
 from repdyn.tables.texts import in_lines_of_their_own
 from repdyn.terminal.curves import MAX_CURVES, curves_of, layer_table, measures_more_than_default, print_every_metric
-from repdyn.utils.console import PrintableConsole
+from repdyn.utils.printing import PrintableConsole
 
 MAX_LINES = 36
 _MIN_ROWS, _MAX_ROWS = 3, 13
