@@ -32,7 +32,7 @@ from repdyn.studies.generated_sentences import (
     sentence_probe,
     simple_sentences,
 )
-from repdyn.tables.alignment_profile import average_rate, gradient, isotonic_fit
+from repdyn.tables.fits import average_rate, gradient, isotonic_fit
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
 

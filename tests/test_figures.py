@@ -24,7 +24,7 @@ from repdyn.figures.run import (
     profile_over_depth,
 )
 from repdyn.figures.scales import DIMENSIONS, scales
-from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
+from repdyn.tables.fits import isotonic_fit, lower_envelope
 from repdyn.tables.frames import measurements
 
 NAN = math.nan

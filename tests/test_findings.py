@@ -25,14 +25,12 @@ from synthetic_runs import make_published, make_row, make_scalar, to_frame
 
 from repdyn.store.schema import EMBEDDING_NORM
 from repdyn.tables import effects
-from repdyn.tables.activation_fits import MIN_STEPS, activation_fits, fit_activations
 from repdyn.tables.continuity import (
     Jumps,
     losses_out_of_line,
     repeated_embeddings,
     repeated_values,
 )
-from repdyn.tables.criteria import BELL, DIMENSION, GROWTH, MEANINGS, PAPER, UNIFORM
 from repdyn.tables.effects import (
     Effect,
     Estimate,
@@ -40,7 +38,8 @@ from repdyn.tables.effects import (
     mean_estimate,
     rank_correlation,
 )
-from repdyn.tables.findings import findings, findings_over_seeds
+from repdyn.tables.findings import BELL, DIMENSION, GROWTH, MEANINGS, PAPER, UNIFORM, findings, findings_over_seeds
+from repdyn.tables.fits import MIN_STEPS, activation_fits, fit_activations
 from repdyn.tables.frames import by_stack
 from repdyn.tables.runs import measured_runs
 from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups
@@ -144,7 +143,10 @@ def test_a_textbook_run_shows_everything(run):
 
 def test_growth_evidence(run):
     evidence = judged(course(run, "anisotropy", {0: 0.1, 500: 0.5, 1000: 0.5}, error=0.0), "growth").evidence
-    assert evidence == "last/first +400% [400, 400], last/half +0.0% [0.0, 0.0]; half 500"
+    assert evidence == (
+        "anisotropy grew by 400 % (interval 400 to 400); "
+        "since half of the training (step 500) it grew by 0.0 % (interval 0.0 to 0.0)"
+    )
 
 
 def test_the_error_of_a_mean_is_the_mean_of_the_errors(run):
@@ -154,14 +156,15 @@ def test_the_error_of_a_mean_is_the_mean_of_the_errors(run):
     frame.loc[last & (frame["layer"] == 2), "std_error"] = 0.0
     half = T7 * 0.2 / 2
     low, high = (f"{100 * (2 * math.exp(sign * half) - 1):.0f}" for sign in (-1, 1))
-    assert f"last/first +100% [{low}, {high}]" in judged(frame, "growth").evidence
+    assert f"anisotropy grew by 100 % (interval {low} to {high})" in judged(frame, "growth").evidence
 
 
 def test_dimension_evidence(run):
     evidence = judged(course(run, "dimension", {0: 10, 1000: 20, 2000: 16, 4000: 12}, error=0.0), "dimension").evidence
     assert evidence == (
-        "highest/first +100% [100, 100], highest/last +67% [67, 67], last/half -25% [-25, -25]; 2 of 2 blocks fall; "
-        "highest at step 1,000, half 2,000; warm-up not known"
+        "the dimension rose by 100 % (interval 100 to 100); its highest value exceeds the last by 67 % (interval 67 to "
+        "67); since half of the training (step 2,000) it fell by 25 % (interval 25 to 25); 2 of 2 blocks fall; "
+        "highest at step 1,000; warm-up not known"
     )
 
 
@@ -228,9 +231,10 @@ def test_bell_evidence(run):
     # the mean of the middle blocks has the mean of their errors: a hundredth of it
     half = T7 * math.sqrt(2) * 0.01
     ends = [f"{100 * math.expm1(math.log(ratio) + sign * half):.0f}" for ratio in (2, 4) for sign in (-1, 1)]
-    assert evidence == f"middle/first +100% [{ends[0]}, {ends[1]}], middle/last +300% [{ends[2]}, {ends[3]}]"
+    first = f"the middle of the blocks exceeds the first by 100 % (interval {ends[0]} to {ends[1]})"
+    assert evidence == f"{first}; it exceeds the last by 300 % (interval {ends[2]} to {ends[3]})"
     dim = judged(profile(run, [1.0, 1.2, 1.2, 1.2, 1.0], error=0.03), "bell").evidence
-    assert dim.endswith("; the interval of middle/first and of middle/last leaves it open")
+    assert dim.count("), which leaves open whether by more than 10 %") == 2
 
 
 def test_bell_is_judged_at_the_last_step(run):
@@ -243,7 +247,9 @@ def test_bell_is_judged_at_the_last_step(run):
 
 def test_uniform_evidence(run):
     evidence = judged(profile(run, [0.8, 1.0, 1.6], error=0.0), "uniform").evidence
-    assert evidence == "highest/lowest +100% [100, 100]; blocks 3, 1"
+    assert evidence == (
+        "the highest block exceeds the lowest by 100 % (interval 100 to 100), not by less than 50 %; blocks 3 and 1"
+    )
 
 
 STEPS = (0, 1, 8, 64)
@@ -345,7 +351,8 @@ def test_an_effect_is_judged_by_its_interval_over_seeds():
     # the noise of the batches, half of the values, has no part in it
     assert finding.verdict == SHOWN
     assert finding.evidence == (
-        f"over 3 seeds: last/first +{change:.0%} [{100 * low:.0f}, {100 * high:.0f}], last/half +0.0% [0.0, 0.0]; half 32"
+        f"over 3 seeds: anisotropy grew by {100 * change:.0f} % (interval {100 * low:.0f} to {100 * high:.0f}); "
+        "since half of the training (step 32) it grew by 0.0 % (interval 0.0 to 0.0)"
     )
 
 

@@ -70,16 +70,16 @@ def test_ci_calls_the_command_as_printed():
 
 
 def test_findings_page_states_the_criteria_of_the_code():
-    from repdyn.tables import criteria
+    from repdyn.tables import findings
 
     page = " ".join((ROOT / "docs" / "findings.md").read_text().replace("*", "").split())
-    stated = (criteria.BELL, criteria.UNIFORM, criteria.GROWTH, criteria.DIMENSION)
-    for meaning, criterion in zip(criteria.MEANINGS.values(), stated, strict=True):
+    stated = (findings.BELL, findings.UNIFORM, findings.GROWTH, findings.DIMENSION)
+    for meaning, criterion in zip(findings.MEANINGS.values(), stated, strict=True):
         title, _, kind = meaning.removesuffix(")").partition(" (")
         start = page.lower().index(f"{title} (published for {kind}")
         assert start < page.index(criterion) < start + 100
-    assert f"Version {criteria.VERSION}: committed before" in page
-    assert f"more than {criteria.FAILED:.0%} above the lowest" in page
+    assert f"Version {findings.VERSION}: committed before" in page
+    assert f"more than {findings.FAILED:.0%} above the lowest" in page
 
 
 def test_the_number_of_metrics_is_that_of_the_table():

@@ -104,7 +104,7 @@ def test_phases():
     assert judge("phases", course, phases=("rise", "fall"), more=(0.1, 0.1)) == "shown"
     assert judge("phases", course, phases=("rise",), more=(0.1,)) == "not shown"
     _, evidence = KINDS["phases"](**three).judge([course], "rank_me")
-    assert evidence.startswith("fall to step 64 -60% [-60, -60], rise to step 4,000 +200%")
+    assert evidence.startswith("to step 64 it falls by 60 % (interval 60 to 60); to step 4,000 it rises by 200 %")
 
 
 def test_halfway():
@@ -208,7 +208,7 @@ def test_stages():
     assert judge("stages", stages(10.0, 12.0, 11.5), **settings) == "not shown"
     assert judge("stages", stages(10.0, 12.0, 9.0, noise=0.2), **settings) == "cannot be judged"
     _, evidence = KINDS["stages"](**settings).judge(stages(10.0, 12.0, 9.0), "rank_me")
-    assert evidence.startswith("rise to lab/1 +20%")
+    assert evidence.startswith("to lab/1 it rises by 20 %")
 
 
 def with_control(own, control, **given):

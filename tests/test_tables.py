@@ -22,14 +22,15 @@ from repdyn.store.schema import (
     LOSS,
     PROBE_LOSS,
 )
-from repdyn.tables import families, numbers, series, style
-from repdyn.tables.designs import design_names, intervals, own_window_warning, sampling
-from repdyn.tables.families import undefined
+from repdyn.tables import effects, frames, series, style
+from repdyn.tables.designs import intervals, own_window_warning, sampling
 from repdyn.tables.frames import (
     by_stack,
     causality,
+    design_names,
     grid,
     layer_mean,
+    loss_of_run,
     measurements,
     of_heads,
     scalar,
@@ -37,12 +38,11 @@ from repdyn.tables.frames import (
     stack_of,
     subsets_of,
     tokens_by_step,
+    undefined,
 )
 from repdyn.tables.frames import failures as failures_of
 from repdyn.tables.lines import cost_line, failure_line
-from repdyn.tables.losses import loss_of_run
-from repdyn.tables.runs import differences, measured_runs, never_measured, short_names
-from repdyn.tables.selection import is_measured, select
+from repdyn.tables.runs import differences, is_measured, measured_runs, never_measured, select, short_names
 from repdyn.tables.series import thin
 
 NAN = math.nan
@@ -206,7 +206,7 @@ def test_two_stacks_are_not_mixed(two_stacks, frame_of, names, listed):
 
 
 @pytest.mark.parametrize(
-    "module", [charts, convergence, families, insight, numbers, series, style], ids=lambda module: module.__name__
+    "module", [charts, convergence, effects, frames, insight, series, style], ids=lambda module: module.__name__
 )
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)

@@ -14,7 +14,7 @@ from repdyn.checkpoints.hub import Files, Hub, choose_files, map_concurrently, t
 from repdyn.checkpoints.revisions import DEFAULT_PATTERN
 from repdyn.checkpoints.suites import KnownFault, PublishedModel, find_models, shipped_suites
 from repdyn.checkpoints.targets import Selection, Target
-from repdyn.tables.numbers import gigabytes
+from repdyn.tables.style import gigabytes
 from repdyn.utils.printing import shorten_list
 
 Severity: TypeAlias = Literal["fault", "remark"]

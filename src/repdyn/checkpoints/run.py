@@ -42,7 +42,8 @@ from repdyn.store import Store
 from repdyn.store.files import STATES_FOLDER, own_folder
 from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, FINISHED, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
-from repdyn.tables.designs import NOT_RECORDED, own_window_warning
+from repdyn.tables.designs import own_window_warning
+from repdyn.tables.frames import NOT_RECORDED
 from repdyn.utils.files import temporary_folder, write_atomically
 from repdyn.utils.printing import PrintableConsole
 from repdyn.utils.redaction import redacted

@@ -235,7 +235,7 @@ def insights(
 def _alerts(store: Store, rows: Rows, rules: Sequence[Rule] | None, records: Records) -> int:
     """Print the alerts of a store, and return their number."""
     from repdyn.alerts import ALERT_COLUMNS, find_alerts, stored_rules
-    from repdyn.tables.selection import select
+    from repdyn.tables.runs import select
     from repdyn.terminal.alerts import print_alerts
 
     if not records:

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.tables.numbers import gigabytes, short_value
+from repdyn.tables.style import gigabytes, short_value
 from repdyn.utils.printing import PrintableConsole, in_one_line, shorten_list
 from repdyn.utils.redaction import redacted
 

@@ -32,7 +32,7 @@ from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
 from repdyn.publish.stored_run import log_config
-from repdyn.tables.numbers import short_count
+from repdyn.tables.style import short_count
 from repdyn.tracking.options import TrackingOptions
 from repdyn.utils.arguments import closest
 from repdyn.utils.files import write_atomically

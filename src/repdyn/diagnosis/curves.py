@@ -11,14 +11,12 @@ from scipy.special import fdtrc
 
 from repdyn.diagnosis.insight import Evidence, Insight, LossCorrelation, LossCorrelations
 from repdyn.metrics.names import base_name
-from repdyn.tables.activation_fits import METRIC, fits_of
 from repdyn.tables.effects import rank_correlation
-from repdyn.tables.frames import LayerMean, is_finished
-from repdyn.tables.losses import RunLoss, loss_of_run
-from repdyn.tables.numbers import number_text
+from repdyn.tables.fits import METRIC, fits_of
+from repdyn.tables.frames import LayerMean, RunLoss, is_finished, loss_of_run
 from repdyn.tables.runs import spans
 from repdyn.tables.series import MetricSeries
-from repdyn.tables.style import metric_title, short_subset_title
+from repdyn.tables.style import metric_title, number_text, short_subset_title
 
 MIN_STEPS = 5
 """Least number of measured steps for a statement about a course."""
@@ -261,7 +259,7 @@ def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], Metr
     """Return Spearman's correlation of each metric with the loss, over checkpoints and over the changes between them.
 
     The mean of a metric is over the layers of :func:`repdyn.diagnosis.curves.best_covered_mean`, the loss that of
-    :func:`repdyn.tables.losses.loss_of_run`. The intervals assume independent pairs, which checkpoints of one training
+    :func:`repdyn.tables.frames.loss_of_run`. The intervals assume independent pairs, which checkpoints of one training
     are not.
 
     Args:

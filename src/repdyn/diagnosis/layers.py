@@ -9,11 +9,10 @@ import pandas as pd
 
 from repdyn.diagnosis.insight import Evidence, Insight
 from repdyn.metrics.names import base_name
-from repdyn.tables.families import drop_first_comparison, most_common_reason
-from repdyn.tables.numbers import BELOW_ONE, is_dimension, number_text
+from repdyn.tables.frames import drop_first_comparison, most_common_reason
 from repdyn.tables.runs import spans
 from repdyn.tables.series import MetricSeries
-from repdyn.tables.style import metric_title
+from repdyn.tables.style import BELOW_ONE, is_dimension, metric_title, number_text
 
 MIN_LAYERS = 5
 """Least number of layers for a statement about one that differs."""

@@ -41,10 +41,8 @@ from repdyn.diagnosis.training import (
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.names import base_name
 from repdyn.store.schema import LOSS
-from repdyn.tables.frames import by_stack, is_finished, measurements, scalar, stack_of
-from repdyn.tables.losses import loss_of_run
-from repdyn.tables.runs import run_labels
-from repdyn.tables.selection import is_measured, select
+from repdyn.tables.frames import by_stack, is_finished, loss_of_run, measurements, scalar, stack_of
+from repdyn.tables.runs import is_measured, run_labels, select
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.style import of_stack
 

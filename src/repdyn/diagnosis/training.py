@@ -22,12 +22,10 @@ from repdyn.tables.continuity import (
     repeated_embeddings,
     repeated_values,
 )
-from repdyn.tables.frames import failures, scalar
+from repdyn.tables.frames import counted, failures, scalar
 from repdyn.tables.lines import alert_text
-from repdyn.tables.numbers import number_text
 from repdyn.tables.series import MetricSeries
-from repdyn.tables.style import metric_title
-from repdyn.tables.texts import counted
+from repdyn.tables.style import metric_title, number_text
 
 DIVERGED = 1.25
 """The loss has diverged at this multiple of its lowest level: the bound of the default alert on the loss."""

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repdyn.metrics import metric_info
-from repdyn.tables.families import is_between
-from repdyn.tables.numbers import short_count
-from repdyn.tables.style import metric_unit
+from repdyn.tables.style import is_between, metric_unit, short_count
 
 ZERO_SHARE = 10**-0.4
 """Where a logarithmic axis shows 0, as a share of the value from which on it is logarithmic."""

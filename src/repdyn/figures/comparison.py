@@ -28,12 +28,18 @@ from repdyn.figures.panes import Pane, n_columns, panes_of
 from repdyn.metrics import FAMILIES
 from repdyn.metrics.names import file_stem
 from repdyn.tables.designs import brief_sampling, intervals
-from repdyn.tables.families import family_of, has_own_figures, members_of, overview_families
-from repdyn.tables.frames import in_order, metrics_of, of_metric, select_steps
+from repdyn.tables.frames import concatenated, in_order, members_of, metrics_of, of_metric, select_steps
 from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, spans
 from repdyn.tables.seeds import INTERVAL, SeedGroup, seed_groups, with_seeds
-from repdyn.tables.style import KINDS, metric_title, metric_unit, subset_title
-from repdyn.tables.texts import concatenated
+from repdyn.tables.style import (
+    KINDS,
+    family_of,
+    has_own_figures,
+    metric_title,
+    metric_unit,
+    overview_families,
+    subset_title,
+)
 from repdyn.utils.attempts import Attempt
 
 _MAX_COLUMNS = 3

@@ -15,10 +15,9 @@ from repdyn.figures.drawing import draw
 from repdyn.figures.overviews import last_place
 from repdyn.figures.panels import run_caption, run_title
 from repdyn.store.schema import FINISHED
-from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.tables.designs import intervals
-from repdyn.tables.families import defined_subsets
-from repdyn.tables.frames import NO_CLASSES, grid, in_order, is_finished, measurements, metrics_of
+from repdyn.tables.fits import isotonic_fit, lower_envelope
+from repdyn.tables.frames import NO_CLASSES, defined_subsets, grid, in_order, is_finished, measurements, metrics_of
 from repdyn.tables.style import LOSS_COLOUR, SUBSET_COLOURS, metric_title, metric_unit, subset_title
 
 ALIGNMENT, GRADIENT = "alignment", "alignment_gradient"

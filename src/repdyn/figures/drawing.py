@@ -22,8 +22,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
 from repdyn.figures.panels import wrapped
-from repdyn.tables.numbers import short_count
-from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, styled
+from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, short_count, styled
 
 LEGEND_ROWS = 20
 """Largest number of rows in the legend of a chart."""

@@ -32,10 +32,9 @@ from repdyn.figures.panes import Pane, n_columns, panes_of, subsets_named
 from repdyn.metrics import FAMILIES
 from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import intervals
-from repdyn.tables.families import is_between, members_of
-from repdyn.tables.frames import is_finished, measurements, of_training, select_steps
+from repdyn.tables.frames import is_finished, measurements, members_of, of_training, select_steps
 from repdyn.tables.series import MetricSeries, metric_series
-from repdyn.tables.style import ORDERED, SUBSET_COLOURS, shades, short_subset_title, subset_title
+from repdyn.tables.style import ORDERED, SUBSET_COLOURS, is_between, shades, short_subset_title, subset_title
 
 MAX_STEPS = 8
 _PANEL = (3.5, 2.35)

@@ -11,8 +11,7 @@ import pandas as pd
 
 from repdyn.metrics import metric_info
 from repdyn.metrics.names import base_name
-from repdyn.tables.families import defined_subsets, members_of, undefined
-from repdyn.tables.frames import NO_CLASSES, in_order, of_metric
+from repdyn.tables.frames import NO_CLASSES, defined_subsets, in_order, members_of, of_metric, undefined
 from repdyn.tables.style import metric_title, metric_unit, short_subset_title
 
 PAIRS = (("frequent", "rare"), ("function", "content"), ("simple", "complex"))

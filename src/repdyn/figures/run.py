@@ -41,11 +41,15 @@ from repdyn.figures.scales import DIMENSIONS, has_scales, scales
 from repdyn.metrics.names import file_stem
 from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import intervals
-from repdyn.tables.families import drop_first_comparison, has_own_figures, members_of, overview_families
 from repdyn.tables.frames import (
+    RunLoss,
+    drop_first_comparison,
+    filled,
     in_order,
     is_finished,
+    loss_of_run,
     measurements,
+    members_of,
     metrics_of,
     of_heads,
     of_metric,
@@ -55,10 +59,15 @@ from repdyn.tables.frames import (
     subsets_of,
     tokens_by_step,
 )
-from repdyn.tables.losses import RunLoss, loss_of_run
 from repdyn.tables.series import MetricSeries, metric_series, thin
-from repdyn.tables.style import SUBSET_COLOURS, metric_title, metric_unit, subset_title
-from repdyn.tables.texts import filled
+from repdyn.tables.style import (
+    SUBSET_COLOURS,
+    has_own_figures,
+    metric_title,
+    metric_unit,
+    overview_families,
+    subset_title,
+)
 from repdyn.utils.attempts import Attempt
 
 MAX_STEPS = 8
@@ -126,7 +135,7 @@ def mean_over_layers(
     Args:
         frame: rows of one run, with the scalar that is its loss.
         metrics: those that were not measured are left out.
-        loss: name of the scalar; by default that of :func:`repdyn.tables.losses.loss_of_run`.
+        loss: name of the scalar; by default that of :func:`repdyn.tables.frames.loss_of_run`.
         alerts: of the run; the steps of those on a metric are marked in its panel.
     """
     rows = of_training(frame, "profile_over_depth")

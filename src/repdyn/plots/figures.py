@@ -16,8 +16,7 @@ from repdyn.report.plots import compared_colours, compared_with, measured_with, 
 from repdyn.report.runs import in_lines, report_data
 from repdyn.store import Store
 from repdyn.tables.frames import by_stack
-from repdyn.tables.runs import differences
-from repdyn.tables.selection import select
+from repdyn.tables.runs import differences, select
 from repdyn.tables.style import metric_title, subset_title
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from repdyn.store import Store
 from repdyn.store.files import folder_inside
 from repdyn.store.schema import SCHEMA, Row
 from repdyn.tables.frames import by_stack, measurements
-from repdyn.tables.selection import is_measured, select
+from repdyn.tables.runs import is_measured, select
 from repdyn.utils.attempts import attempts
 from repdyn.utils.redaction import redacted
 

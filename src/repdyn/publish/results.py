@@ -15,15 +15,13 @@ from repdyn.diagnosis import insights
 from repdyn.report.runs import rows_of_stores
 from repdyn.store import Store
 from repdyn.store.files import folder_inside
-from repdyn.tables.activation_fits import activation_fits
 from repdyn.tables.designs import sampling
-from repdyn.tables.frames import by_stack, measurements
+from repdyn.tables.fits import activation_fits
+from repdyn.tables.frames import by_stack, concatenated, measurements
 from repdyn.tables.lines import copies_line, failure_line
-from repdyn.tables.runs import differences, measured_runs
+from repdyn.tables.runs import differences, is_measured, measured_runs, select
 from repdyn.tables.seeds import groups_or_reason, seed_table
-from repdyn.tables.selection import is_measured, select
 from repdyn.tables.style import of_stack, plain
-from repdyn.tables.texts import concatenated
 from repdyn.terminal.closing import print_closing
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_summary

@@ -14,17 +14,16 @@ from repdyn.metrics.names import file_stem
 from repdyn.publish.loggers import Target, each_target, named_figures
 from repdyn.store import Store
 from repdyn.tables.designs import sampling
-from repdyn.tables.families import has_own_figures
 from repdyn.tables.frames import (
     by_stack,
     causality,
+    concatenated,
     measurements,
     metrics_of,
     subsets_of,
     tokens_by_step,
 )
-from repdyn.tables.style import KINDS
-from repdyn.tables.texts import concatenated
+from repdyn.tables.style import KINDS, has_own_figures
 from repdyn.utils.attempts import attempts
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Criteria of profiles over depth and courses over training, and the base class of all criteria."""
+"""Criteria by which published values are judged: of profiles over depth, of courses over training, over models."""
 
 from __future__ import annotations
 
@@ -26,9 +26,18 @@ from repdyn.recipes.measured import (
     require_trained,
     rho_text,
 )
-from repdyn.store.schema import PROBE_LOSS
-from repdyn.tables import criteria as of_findings
-from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
+from repdyn.store.schema import PROBE_BITS_PER_BYTE, PROBE_LOSS
+from repdyn.tables import findings as of_findings
+from repdyn.tables.effects import (
+    CONFIDENCE,
+    MIN_PAIRS,
+    CannotBeJudgedError,
+    Claim,
+    Effect,
+    Estimate,
+    Verdict,
+    conjunction,
+)
 from repdyn.tables.findings import findings
 
 Axis: TypeAlias = Literal["depth", "training", "other metric", "width", "stage", "models"]
@@ -41,33 +50,26 @@ _OPPOSITE: dict[Verdict, Verdict] = {
     "not shown": "shown",
     "cannot be judged": "cannot be judged",
 }
-_LEAST_CHECKPOINTS = 5
+_LEAST_CHECKPOINTS, _LEAST_MODELS = 5, 3
+_LOSSES = {"loss": PROBE_LOSS, "bits_per_byte": PROBE_BITS_PER_BYTE}
+"""Scalars with which features of models are compared, by the names that recipes give them."""
 
 
 class BaseCriterion(ABC):
     """A criterion by which a published value is judged on measured ones; the base class of all kinds."""
 
-    over_models: ClassVar[bool] = False
+    over_models: bool = False
     """Whether all models are judged together."""
     step: Step = "last"
     """Step at which a profile is judged and drawn."""
     layers: Layers = "mean"
     """Blocks over which the values of a course are taken."""
-
-    @property
-    def least_models(self) -> int:
-        """Number of models that a verdict needs."""
-        return 1
-
-    @property
-    def least_checkpoints(self) -> int:
-        """Number of checkpoints of a model that a verdict needs."""
-        return 1
-
-    @property
-    def axis(self) -> Axis:
-        """Quantity on the horizontal axis of a figure."""
-        return "training"
+    least_models: int = 1
+    """Number of models that a verdict needs."""
+    least_checkpoints: int = 1
+    """Number of checkpoints of a model that a verdict needs."""
+    axis: Axis = "training"
+    """Quantity on the horizontal axis of a figure."""
 
     @property
     def band(self) -> tuple[float, float] | None:
@@ -89,10 +91,27 @@ class BaseCriterion(ABC):
         """Judge the measurements of one model, or of all of them."""
 
 
-def changed_by_more(name: str, effect: Effect, change: Change, more: float) -> Claim:
+def changed_by_more(subject: str, effect: Effect, change: Change, more: float) -> Claim:
     """Return the claim of a rise, or fall, by more than a share: a fall divides the value by more than 1 + ``more``."""
     bounds = {"above": more} if change == "rise" else {"below": 1 / (1 + more) - 1}
-    return Claim(name, effect, **bounds)
+    return Claim(subject, ("rises", "falls"), effect, **bounds)
+
+
+def interval_verdict(low: float, high: float, least: float, most: float) -> Verdict:
+    """Judge the claim that a value lies from ``least`` to ``most``, as its whole interval must."""
+    if least <= low and high <= most:
+        return "shown"
+    return "not shown" if high < least or low > most else "cannot be judged"
+
+
+def require_one_share_each(phases: Sequence[Change], more: Sequence[float]) -> None:
+    if len(more) != len(phases):
+        raise ValueError(f"expected one value of more for each of {len(phases)} phases, got {len(more)}")
+
+
+def phases_text(phases: Sequence[Change], more: Sequence[float]) -> str:
+    parts = [f"{phase} by more than {share:.0%}" for phase, share in zip(phases, more, strict=True)]
+    return ", then ".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +131,8 @@ class RankCriterion(BaseCriterion):
 
     def verdict(self, low: float, high: float) -> Verdict:
         """Judge the bound by an interval, which must lie on the claimed side with its whole length."""
-        if self.at_least is not None:
-            return "shown" if low >= self.at_least else "not shown" if high < self.at_least else "cannot be judged"
-        bound = math.inf if self.at_most is None else self.at_most
-        return "shown" if high <= bound else "not shown" if low > bound else "cannot be judged"
+        least = -math.inf if self.at_least is None else self.at_least
+        return interval_verdict(low, high, least, math.inf if self.at_most is None else self.at_most)
 
 
 @dataclass(frozen=True)
@@ -124,13 +141,10 @@ class PublishedFinding(BaseCriterion):
 
     finding: Literal["bell", "uniform", "growth", "dimension"]
 
-    @property
-    def least_checkpoints(self) -> int:
-        return 1 if self.axis == "depth" else 3
-
-    @property
-    def axis(self) -> Axis:
-        return "depth" if self.finding in {"bell", "uniform"} else "training"
+    def __post_init__(self) -> None:
+        is_profile = self.finding in {"bell", "uniform"}
+        object.__setattr__(self, "axis", "depth" if is_profile else "training")
+        object.__setattr__(self, "least_checkpoints", 1 if is_profile else 3)
 
     @property
     def band(self) -> tuple[float, float] | None:
@@ -168,10 +182,7 @@ class Peak(BaseCriterion):
     absent: bool = False
 
     sign: ClassVar[int] = 1
-
-    @property
-    def axis(self) -> Axis:
-        return "depth"
+    axis = "depth"
 
     @property
     def band(self) -> tuple[float, float]:
@@ -206,18 +217,18 @@ class Peak(BaseCriterion):
         )
         ends = {position: block for position, block in outside if position in {0.0, 1.0}}
         claims = [
-            self._exceeds("first", best, ends[0.0], self.more),
-            self._exceeds("last", best, ends[1.0], self.more),
-            self._exceeds("outside", best, rival, 0.0),
+            self._exceeds("the first block", best, ends[0.0], self.more),
+            self._exceeds("the last block", best, ends[1.0], self.more),
+            self._exceeds("each block outside", best, rival, 0.0),
         ]
-        evidence = f"{best} at depth {place:.2f}; {', '.join(map(str, claims))}; step {profile.step:,}"
+        evidence = f"{best} at depth {place:.2f}; {'; '.join(map(str, claims))}; step {profile.step:,}"
         verdict = conjunction(claim.verdict for claim in claims)
         return (_OPPOSITE[verdict] if self.absent else verdict), evidence
 
     def _exceeds(self, name: str, best: Estimate, other: Estimate, more: float) -> Claim:
         if self.sign > 0:
-            return Claim(f"peak/{name}", Effect.of(best, other), above=more)
-        return Claim(f"{name}/valley", Effect.of(other, best), above=more)
+            return Claim("it", (f"exceeds {name}", f"is below {name}"), Effect.of(best, other), above=more)
+        return Claim(name, ("exceeds it", "is below it"), Effect.of(other, best), above=more)
 
 
 @dataclass(frozen=True)
@@ -226,9 +237,7 @@ class Trend(RankCriterion):
 
     step: Step = "last"
 
-    @property
-    def axis(self) -> Axis:
-        return "depth"
+    axis = "depth"
 
     @property
     def short(self) -> str:
@@ -277,12 +286,8 @@ class Phases(BaseCriterion):
     layers: Layers = "mean"
 
     def __post_init__(self) -> None:
-        if len(self.more) != len(self.phases):
-            raise ValueError(f"expected one value of more for each of {len(self.phases)} phases, got {len(self.more)}")
-
-    @property
-    def least_checkpoints(self) -> int:
-        return len(self.phases) + 1
+        require_one_share_each(self.phases, self.more)
+        object.__setattr__(self, "least_checkpoints", len(self.phases) + 1)
 
     @property
     def short(self) -> str:
@@ -290,8 +295,7 @@ class Phases(BaseCriterion):
 
     @property
     def text(self) -> str:
-        parts = [f"{phase} by more than {more:.0%}" for phase, more in zip(self.phases, self.more, strict=True)]
-        return f"Over training, {blocks_text(self.layers)}: {', then '.join(parts)}."
+        return f"Over training, {blocks_text(self.layers)}: {phases_text(self.phases, self.more)}."
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
         course = models[0].course(metric, self.layers)
@@ -303,8 +307,8 @@ class Phases(BaseCriterion):
         for number, (phase, more) in enumerate(zip(self.phases, self.more, strict=True)):
             begin, end = turns[number], turns[number + 1]
             effect = Effect.of(course.values[end], course.values[begin])
-            claims.append(changed_by_more(f"{phase} to step {course.steps[end]:,}", effect, phase, more))
-        return conjunction(claim.verdict for claim in claims), ", ".join(map(str, claims))
+            claims.append(changed_by_more(f"to step {course.steps[end]:,} it", effect, phase, more))
+        return conjunction(claim.verdict for claim in claims), "; ".join(map(str, claims))
 
 
 @dataclass(frozen=True)
@@ -317,13 +321,8 @@ class Correlation(RankCriterion):
     other: str
     layers: Layers = "mean"
 
-    @property
-    def least_checkpoints(self) -> int:
-        return _LEAST_CHECKPOINTS
-
-    @property
-    def axis(self) -> Axis:
-        return "other metric"
+    least_checkpoints = _LEAST_CHECKPOINTS
+    axis = "other metric"
 
     @property
     def short(self) -> str:
@@ -366,9 +365,7 @@ class Halfway(BaseCriterion):
     least: float
     layers: Layers = "mean"
 
-    @property
-    def least_checkpoints(self) -> int:
-        return 3
+    least_checkpoints = 3
 
     @property
     def band(self) -> tuple[float, float]:
@@ -406,10 +403,8 @@ class Halfway(BaseCriterion):
         early, at, late = (
             int(step) for step in np.quantile(steps, (QUANTILES[0], 0.5, QUANTILES[1]), method="nearest")
         )
-        low, high = self.steps
-        outside = late < low or early > high
-        verdict = "shown" if low <= early and late <= high else "not shown" if outside else "cannot be judged"
-        return verdict, "; ".join([f"half of {text} by step {at:,} [{early:,}, {late:,}]", *notes])
+        evidence = f"half of {text} by step {at:,} [{early:,}, {late:,}]"
+        return interval_verdict(early, late, *self.steps), "; ".join([evidence, *notes])
 
 
 @dataclass(frozen=True)
@@ -436,12 +431,188 @@ class Between(BaseCriterion):
         if math.isnan(value.std_error):
             raise CannotBeJudgedError("no interval: a single batch, or batches that share windows")
         half = float(stdtrit(value.n_batches - 1, (1 + CONFIDENCE) / 2)) * value.std_error
-        low, high = self.bounds
-        evidence = f"{value} +- {half:.2g} at step {course.steps[at]:,}"
-        if low <= value.value - half and value.value + half <= high:
-            return "shown", evidence
-        outside = value.value + half < low or value.value - half > high
-        return ("not shown" if outside else "cannot be judged"), evidence
+        verdict = interval_verdict(value.value - half, value.value + half, *self.bounds)
+        return verdict, f"{value} +- {half:.2g} at step {course.steps[at]:,}"
+
+
+@dataclass(frozen=True)
+class Scaling(BaseCriterion):
+    """The exponent of a power law of the value in the model's width, over models, between two bounds."""
+
+    exponent: tuple[float, float]
+    layers: Layers = "mean"
+
+    over_models = True
+    least_models = _LEAST_MODELS
+    axis = "width"
+
+    @property
+    def short(self) -> str:
+        return "exponent {:g} to {:g}".format(*self.exponent)
+
+    @property
+    def text(self) -> str:
+        low, high = self.exponent
+        return (
+            f"Over models, the value at the last step grows as a power of the width with an exponent of {low:g} to "
+            f"{high:g}, with its whole 95% interval ({blocks_text(self.layers)}; least squares of the logarithms)."
+        )
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        points = [(each.dim, each.course(metric, self.layers).values[-1].value) for each in models]
+        if len({dim for dim, _ in points}) < _LEAST_MODELS or len(points) < _LEAST_MODELS:
+            raise CannotBeJudgedError(f"needs models of {_LEAST_MODELS} widths, got {len({dim for dim, _ in points})}")
+        if min(value for _, value in points) <= 0:
+            raise CannotBeJudgedError("a power law needs values above 0")
+        notes = require_trained(models)
+        slope, half = _slope(*np.log(np.array(points, float)).T)
+        verdict = interval_verdict(slope - half, slope + half, *self.exponent)
+        evidence = f"exponent {slope:.2f} [{slope - half:.2f}, {slope + half:.2f}] over {len(points)} models"
+        return verdict, "; ".join([evidence, *notes])
+
+
+@dataclass(frozen=True)
+class Across(RankCriterion):
+    """Spearman's correlation over models of a feature of their last profile with their loss or size.
+
+    The feature is the relative depth of the ``onset`` of a peak, the first block that has made half of the rise from
+    the first block to the highest one; the ``trend``, Spearman's correlation of the value with depth; or the ``value``.
+    """
+
+    feature: Literal["onset", "trend", "value"]
+    against: Literal["loss", "bits_per_byte", "parameters", "width"]
+    layers: Layers = "mean"
+
+    over_models = True
+    least_models = MIN_PAIRS
+    axis = "models"
+
+    @property
+    def short(self) -> str:
+        return f"{self.feature} against {self.against}"
+
+    @property
+    def text(self) -> str:
+        what = {
+            "onset": "the depth of the first block that has made half of the rise from the first to the highest block",
+            "trend": "the correlation of the value with depth",
+            "value": f"the value ({blocks_text(self.layers)})",
+        }[self.feature]
+        other = {
+            "loss": "the loss on the probe",
+            "bits_per_byte": "the loss on the probe in bits per byte",
+            "parameters": "the number of parameters",
+            "width": "the width",
+        }
+        return (
+            f"Over models at their last steps, Spearman's correlation of {what} with {other[self.against]} is "
+            f"{self.bound}, with its whole 95% interval."
+        )
+
+    def point(self, measured: Measured, metric: str) -> tuple[float, float]:
+        """Return the loss or size of a model, and its feature."""
+        if self.against in _LOSSES:
+            losses = measured.scalar(_LOSSES[self.against])
+            if not losses:
+                raise NotMeasuredError(f"no loss on the probe of {measured.name} was measured; sweep with --loss")
+            x = [*losses.values()][-1]
+        else:
+            x = float(measured.dim if self.against == "width" else measured.n_parameters)
+        if self.feature == "value":
+            return x, measured.course(metric, self.layers).values[-1].value
+        profile = measured.profile(metric, "last")
+        if self.feature == "onset":
+            return x, onset(profile)
+        (trend,) = depth_correlations(profile, np.array([[block.value for block in profile.blocks]]))
+        return x, float(trend)
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        if len(models) < self.least_models:
+            raise CannotBeJudgedError(f"needs {self.least_models} models, got {len(models)}")
+        notes = require_trained(models)
+        x, y = zip(*(self.point(each, metric) for each in models), strict=True)
+        rho = correlate(x, y, "models")
+        evidence = rho_text(rho.value, rho.low, rho.high, f"{rho.n} models")
+        return self.verdict(rho.low, rho.high), "; ".join([evidence, *notes])
+
+
+@dataclass(frozen=True)
+class Stages(BaseCriterion):
+    """The change from each model to the next, such as stages of post-training, in the order of the recipe.
+
+    Each changes the value at the last step by more than its share of ``more``.
+    """
+
+    phases: tuple[Change, ...]
+    more: tuple[float, ...]
+    layers: Layers = "mean"
+
+    over_models = True
+    axis = "stage"
+
+    def __post_init__(self) -> None:
+        require_one_share_each(self.phases, self.more)
+        object.__setattr__(self, "least_models", len(self.phases) + 1)
+
+    @property
+    def short(self) -> str:
+        return f"from stage to stage {', '.join(self.phases)}"
+
+    @property
+    def text(self) -> str:
+        phases = phases_text(self.phases, self.more)
+        return f"From each model to the next, at their last steps, {blocks_text(self.layers)}: {phases}."
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        if len(models) != self.least_models:
+            raise NotMeasuredError(f"needs {self.least_models} models, got {len(models)} in the store")
+        if len(probes := {str(probe) for each in models for probe in each.rows["probe"].unique()}) > 1:
+            raise CannotBeJudgedError(f"needs models on one probe, got {len(probes)}")
+        values = [each.course(metric, self.layers).values[-1] for each in models]
+        claims = [
+            changed_by_more(f"to {models[at + 1].name} it", Effect.of(values[at + 1], values[at]), phase, more)
+            for at, (phase, more) in enumerate(zip(self.phases, self.more, strict=True))
+        ]
+        return conjunction(claim.verdict for claim in claims), "; ".join(map(str, claims))
+
+
+@dataclass(frozen=True)
+class Control(BaseCriterion):
+    """The value on the control of the recipe's cloud, such as shuffled text, against that on the cloud itself.
+
+    It is higher (``rise``) or lower (``fall``) by more than a share, at the first or last measured step.
+    """
+
+    change: Change
+    more: float
+    step: Step = "last"
+    layers: Layers = "mean"
+
+    axis = "depth"
+
+    @property
+    def short(self) -> str:
+        return f"{self.change} on the control"
+
+    @property
+    def text(self) -> str:
+        than = "higher" if self.change == "rise" else "lower"
+        return (
+            f"At the {self.step} measured step, the value on the control is {than} by more than {self.more:.0%} "
+            f"({blocks_text(self.layers)})."
+        )
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        (measured,) = models
+        if measured.control is None:
+            raise NotMeasuredError("the control was not measured")
+        at = 0 if self.step == "first" else -1
+        courses = [each.course(metric, self.layers) for each in (measured.control, measured)]
+        if len(steps := {course.steps[at] for course in courses}) > 1:
+            raise CannotBeJudgedError(f"needs one step on both, got {' and '.join(f'{step:,}' for step in steps)}")
+        control, own = (course.values[at] for course in courses)
+        claim = changed_by_more("from the text to the control it", Effect.of(control, own), self.change, self.more)
+        return claim.verdict, f"{control} against {own}: {claim}; step {courses[0].steps[at]:,}"
 
 
 def turning_points(values: Sequence[float], phases: Sequence[str]) -> list[int]:
@@ -475,3 +646,23 @@ def _require_beginning(course: Course, n_steps: int) -> None:
         raise CannotBeJudgedError(f"needs {n_steps} checkpoints, got {len(course.steps)}")
     if first > of_findings.EARLY * last:
         raise CannotBeJudgedError(f"no value before step {first:,} of {last:,}; the course may begin earlier")
+
+
+def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Return the slope of least squares, and half of its 95 % interval by Student's t with n - 2 degrees of freedom."""
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ y) / spread
+    left = y - y.mean() - slope * centred
+    std_error = math.sqrt(float(left @ left) / (len(x) - 2) / spread)
+    return slope, float(stdtrit(len(x) - 2, (1 + CONFIDENCE) / 2)) * std_error
+
+
+def onset(profile: Profile) -> float:
+    """Return the relative depth of the first block that has made half of the rise from the first to the highest."""
+    values = [block.value for block in profile.blocks]
+    highest = max(values)
+    if highest <= values[0]:
+        raise CannotBeJudgedError("the profile does not rise above the first block, so it has no onset")
+    half = (values[0] + highest) / 2
+    return next(at for at, value in zip(profile.positions, values, strict=True) if value >= half)

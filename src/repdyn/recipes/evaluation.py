@@ -18,10 +18,10 @@ from repdyn.probe.design import Design, resolve_design
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.recipe import Cloud, Criterion, Published, Recipe, find_models_of
 from repdyn.store import Store
-from repdyn.tables.designs import design_names, sampling
+from repdyn.tables.designs import sampling
 from repdyn.tables.effects import CannotBeJudgedError, Verdict
-from repdyn.tables.frames import by_stack, measurements
-from repdyn.tables.selection import is_measured, known_runs, select
+from repdyn.tables.frames import by_stack, design_names, measurements
+from repdyn.tables.runs import is_measured, known_runs, select
 from repdyn.text.source import load_corpus
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]

@@ -13,8 +13,7 @@ from scipy.special import stdtrit
 
 from repdyn.figures.charts import Axis, Chart, Line, Panel
 from repdyn.figures.drawing import draw
-from repdyn.recipes.criteria import Between, Correlation, Phases, turning_points
-from repdyn.recipes.criteria_models import Across, Control, Scaling
+from repdyn.recipes.criteria import Across, Between, Control, Correlation, Phases, Scaling, turning_points
 from repdyn.recipes.evaluation import Outcome, count_verdicts
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.recipe import Criterion, Published, Recipe

@@ -21,8 +21,20 @@ from repdyn.checkpoints.audit import models_to_audit
 from repdyn.checkpoints.suites import Entry, PublishedModel, find_models, read_folder
 from repdyn.metrics import resolve
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS, SUBSETS
-from repdyn.recipes.criteria import Between, Correlation, Halfway, Peak, Phases, PublishedFinding, Trend, Valley
-from repdyn.recipes.criteria_models import Across, Control, Scaling, Stages
+from repdyn.recipes.criteria import (
+    Across,
+    Between,
+    Control,
+    Correlation,
+    Halfway,
+    Peak,
+    Phases,
+    PublishedFinding,
+    Scaling,
+    Stages,
+    Trend,
+    Valley,
+)
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.text.source import DEFAULT_TEXT
 

@@ -12,10 +12,9 @@ from repdyn.figures.panels import profile_lines
 from repdyn.report.plotly_panels import HEIGHT, LIGHT, VALUE, PlotlyDict, band_traces, plotly_axis
 from repdyn.report.plots import course_plot, heatmap_plot, profile_plot
 from repdyn.report.runs import ReportRun, report_runs
-from repdyn.tables.frames import measurements, of_training, select_steps
+from repdyn.tables.frames import filled, measurements, of_training, select_steps
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
-from repdyn.tables.texts import filled
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

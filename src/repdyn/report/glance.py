@@ -6,8 +6,7 @@ from repdyn.diagnosis import Insight, Status
 from repdyn.report.markup import Markup, details, joined, tag
 from repdyn.report.runs import ReportData, ReportRun, first_shown
 from repdyn.tables.designs import sampling
-from repdyn.tables.numbers import short_count
-from repdyn.tables.style import KINDS
+from repdyn.tables.style import KINDS, short_count
 
 MAX_CARDS = 3
 """Number of statements of a run that are visible; the others can be opened."""

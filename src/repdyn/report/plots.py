@@ -52,8 +52,7 @@ from repdyn.report.plotly_panels import (
 from repdyn.report.runs import ReportRun
 from repdyn.store.schema import LOSS as LOSS_NAME
 from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
-from repdyn.tables.frames import select_steps
-from repdyn.tables.losses import LOSS_TITLES
+from repdyn.tables.frames import LOSS_TITLES, select_steps
 from repdyn.tables.runs import Key, MeasuredRun
 from repdyn.tables.seeds import SeedGroup, with_seeds
 from repdyn.tables.series import MetricSeries

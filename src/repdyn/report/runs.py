@@ -16,14 +16,12 @@ from repdyn.alerts import RULES, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis import RunInsights, describe_run
 from repdyn.store import Store
 from repdyn.store.schema import PROBE_LOSS
-from repdyn.tables.designs import design_names, sampling
+from repdyn.tables.designs import sampling
 from repdyn.tables.findings import JUDGED, Finding, findings
-from repdyn.tables.frames import SUBSETS, by_stack, scalar
-from repdyn.tables.runs import MeasuredRun, by_run, measured_runs, short_names
+from repdyn.tables.frames import SUBSETS, by_stack, concatenated, design_names, scalar
+from repdyn.tables.runs import MeasuredRun, by_run, measured_runs, select, short_names
 from repdyn.tables.seeds import SeedGroup, groups_or_reason
-from repdyn.tables.selection import select
 from repdyn.tables.series import MetricSeries, metric_series
-from repdyn.tables.texts import concatenated
 
 Progress: TypeAlias = Callable[[Sequence[MeasuredRun]], Iterable[MeasuredRun]]
 """Wraps an iteration over runs, as a progress bar does."""

@@ -12,17 +12,23 @@ from repdyn.diagnosis.curves import CAVEAT
 from repdyn.metrics.names import base_name
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.report.runs import ReportData, ReportRun
-from repdyn.tables.activation_fits import METRIC, N_PARAMETERS, fits_of
-from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
 from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Correlation, Verdict
-from repdyn.tables.families import drop_first_comparison, family_of, most_common_reason
-from repdyn.tables.findings import JUDGED, Finding, findings_over_seeds
-from repdyn.tables.frames import failures, metrics_of
+from repdyn.tables.findings import JUDGED, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
+from repdyn.tables.fits import METRIC, N_PARAMETERS, fits_of
+from repdyn.tables.frames import drop_first_comparison, failures, metrics_of, most_common_reason
 from repdyn.tables.lines import alert_events, copies_line, cost_line, failure_line, seconds_by_metric
-from repdyn.tables.numbers import NO_VALUE, number_text, short_count
 from repdyn.tables.runs import differences
-from repdyn.tables.style import KINDS, family_title, metric_title, subset_title
+from repdyn.tables.style import (
+    KINDS,
+    NO_VALUE,
+    family_of,
+    family_title,
+    metric_title,
+    number_text,
+    short_count,
+    subset_title,
+)
 
 ICONS: dict[Verdict, tuple[str, str]] = {
     "shown": ("+", "shown"),

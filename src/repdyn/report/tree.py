@@ -39,12 +39,11 @@ from repdyn.report.plots import (
 )
 from repdyn.report.runs import ReportData, ReportRun
 from repdyn.store.schema import LOSS
-from repdyn.tables.families import family_of
 from repdyn.tables.findings import JUDGED
 from repdyn.tables.runs import differences
 from repdyn.tables.seeds import SeedGroup, with_seeds
 from repdyn.tables.series import MetricSeries
-from repdyn.tables.style import family_title, metric_title, short_subset_title, subset_title
+from repdyn.tables.style import family_of, family_title, metric_title, short_subset_title, subset_title
 
 
 def page_tree(data: ReportData) -> PlotlyDict:

@@ -42,9 +42,8 @@ from repdyn.studies.study import (
     run_study,
     series_colour,
 )
-from repdyn.tables.frames import by_stack
-from repdyn.tables.losses import loss_of_run
-from repdyn.tables.selection import select
+from repdyn.tables.frames import by_stack, loss_of_run
+from repdyn.tables.runs import select
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, of_stack, styled
 from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least

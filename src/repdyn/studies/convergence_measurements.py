@@ -18,9 +18,8 @@ from repdyn.probe.design import class_names
 from repdyn.reading import LayerPatterns, LayerStates, LoadedModel, Model, layer_states, no_progress
 from repdyn.studies.generated_sentences import sentence_probe
 from repdyn.studies.study import join_tables, progress_bar, text_probe
-from repdyn.tables.alignment_profile import average_rate, gradient, isotonic_fit, lower_envelope
-from repdyn.tables.frames import grid, measurements
-from repdyn.tables.losses import loss_of_run
+from repdyn.tables.fits import average_rate, gradient, isotonic_fit, lower_envelope
+from repdyn.tables.frames import grid, loss_of_run, measurements
 from repdyn.tables.style import of_stack
 
 LEVEL = 0.95

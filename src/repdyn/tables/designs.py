@@ -7,30 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import pandas as pd
 
 from repdyn.store.schema import Row
-from repdyn.tables.texts import concatenated
+from repdyn.tables.frames import NOT_RECORDED, concatenated, design_names
 
-NOT_RECORDED = "not recorded"
-"""Stands for the design of rows from before designs had names."""
 OWN_WINDOW_SHARE = 0.05
 """Share of points with their nearest neighbour in their own window up to which a dimension passes for the cloud's."""
 _INTERVAL = "95 % interval over probes"
 _MAX_GROUPS = 3
 _WINDOW_COLUMNS = ("n_vectors", "n_windows", "vectors_per_window", "window_tokens", "own_window_excluded")
-
-
-def design_names(rows: pd.DataFrame) -> list[str]:
-    """Return the names of the designs that rows were measured by, in alphabetical order.
-
-    Rows without a name count as those with one where they share a probe, because a probe has one design.
-
-    >>> design_names(pd.DataFrame({"probe": ["a", "b"], "design": ["dense", None]}))
-    ['dense', 'not recorded']
-    """
-    names: set[str] = set()
-    for _, of_probe in rows[["probe", "design"]].drop_duplicates().groupby("probe", observed=True):
-        known = pd.Series(of_probe["design"]).dropna().unique().tolist()
-        names |= {str(name) for name in known} or {NOT_RECORDED}
-    return sorted(names)
 
 
 def sampling(rows: pd.DataFrame) -> str:

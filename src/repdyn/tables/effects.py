@@ -103,23 +103,25 @@ class Effect:
         return "cannot be judged"
 
     def __str__(self) -> str:
-        """Return the ratio as a change in percent, or as a factor if it is large, with the interval in that unit.
+        """Return the size of the change in percent, or the ratio as a factor if it is large, with the interval.
 
-        >>> str(Effect(0.47, 0.05)), str(Effect(0.08, 0.03)), str(Effect(4.0, 0.1))
-        ('+60% [52, 68]', '+8.3% [5.1, 12]', 'x54.6 [49.4, 60.3]')
+        >>> str(Effect(0.47, 0.05)), str(Effect(-0.08, 0.1)), str(Effect(4.0, 0.1))
+        ('60 % (interval 52 to 68)', '7.7 % (interval -2.0 to 16)', 'a factor of 54.6 (interval 49.4 to 60.3)')
         """
         ratio, low, high = (math.exp(min(each, _LARGEST_EXPONENT)) for each in (self.log_ratio, self.low, self.high))
         if ratio >= _PERCENT_UP_TO:
-            return f"x{ratio:.3g} [{low:.3g}, {high:.3g}]"
-        change, least, most = (_percent(each - 1) for each in (ratio, low, high))
-        return f"{'+' * (ratio >= 1)}{change}% [{least}, {most}]"
+            return f"a factor of {ratio:.3g} (interval {low:.3g} to {high:.3g})"
+        changes = (1 - ratio, 1 - high, 1 - low) if ratio < 1 else (ratio - 1, low - 1, high - 1)
+        return "{} % (interval {} to {})".format(*map(_percent, changes))
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim that a change lies strictly between two bounds; None for no bound."""
+    """The claim that a quantity differs from another by a change strictly between two bounds; None for no bound."""
 
-    name: str
+    subject: str
+    verbs: tuple[str, str]
+    """What the subject does where it is the higher one, and where it is the lower one."""
     effect: Effect
     above: float | None = None
     below: float | None = None
@@ -129,7 +131,32 @@ class Claim:
         return self.effect.judge(above=self.above, below=self.below)
 
     def __str__(self) -> str:
-        return f"{self.name} {self.effect}"
+        """Return the change as a sentence, and what its interval leaves open or excludes.
+
+        >>> verbs = "grew", "fell"
+        >>> print(Claim("anisotropy", verbs, Effect(0.2, 0.05), above=0.1))
+        anisotropy grew by 22 % (interval 16 to 28)
+        >>> print(Claim("anisotropy", verbs, Effect(0.2, 0.15), above=0.1))
+        anisotropy grew by 22 % (interval 5.1 to 42), which leaves open whether by more than 10 %
+        >>> print(Claim("anisotropy", verbs, Effect(0.09, 0.15), above=0.1))
+        anisotropy grew by 9.4 % (interval -5.8 to 27), which leaves open whether it grew at all
+        """
+        rises = self.effect.log_ratio >= 0
+        text = f"{self.subject} {self.verbs[not rises]} by {self.effect}"
+        claims_rise = self.above is not None or (self.below or 0.0) > 0
+        if self.verdict == "cannot be judged":
+            may_be_none = self.effect.low < 0 < self.effect.high and self._bound.startswith("more")
+            whether = f"it {self.verbs[not claims_rise]} at all" if may_be_none else f"by {self._bound}"
+            return f"{text}, which leaves open whether {whether}"
+        is_range = self.above is not None and self.below is not None
+        is_missed = self.verdict == "not shown" and (is_range or rises == claims_rise)
+        return f"{text}, not by {self._bound}" if is_missed else text
+
+    @property
+    def _bound(self) -> str:
+        if self.below is not None and self.below > 0:
+            return f"less than {100 * self.below:.0f} %{' either way' * (self.above is not None)}"
+        return f"more than {100 * abs(self.above or self.below or 0.0):.0f} %"
 
 
 def conjunction(verdicts: Iterable[Verdict]) -> Verdict:
@@ -172,15 +199,12 @@ class Judgement:
 
     @property
     def verdict(self) -> Verdict:
-        found = self._claimed
-        return "cannot be judged" if found == "shown" and self.objection else found
+        return "cannot be judged" if self._claimed == "shown" and self.objection else self._claimed
 
     @property
     def evidence(self) -> str:
-        """Return the effects as text, and the claims that their intervals do not decide."""
-        parts = [", ".join(map(str, self.claims))]
-        if unclear := [claim.name for claim in self.claims if claim.verdict == "cannot be judged"]:
-            parts.append(f"the interval of {' and of '.join(unclear)} leaves it open")
+        """Return the effects as sentences, with what their intervals do not decide, and the notes."""
+        parts = [str(claim) for claim in self.claims]
         if self.blocks:
             may = f", {n_unclear} may" if (n_unclear := self._falls.count("cannot be judged")) else ""
             parts.append(f"{self._falls.count('shown')} of {len(self.blocks)} blocks fall{may}")

@@ -1,25 +1,232 @@
-"""The published findings, judged on one run, or on the seeds of one model, by the criteria of docs/findings.md.
-
-The stacks of a model are judged separately.
-"""
+"""The published findings, their criteria (docs/findings.md), and the verdicts on one run or the seeds of one model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from repdyn.probe.design import INPUTS
 from repdyn.store.schema import LEARNING_RATE, LOSS
-from repdyn.tables import criteria
-from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
-from repdyn.tables.effects import CannotBeJudgedError, Judgement, Verdict, over_seeds
-from repdyn.tables.frames import SUBSETS, measurements, metrics_of, scalar, subsets_of
-from repdyn.tables.texts import concatenated
+from repdyn.tables.effects import (
+    CannotBeJudgedError,
+    Claim,
+    Effect,
+    Estimate,
+    Judgement,
+    Verdict,
+    mean_estimate,
+    over_seeds,
+)
+from repdyn.tables.frames import SUBSETS, concatenated, grid, measurements, of_metric, scalar
+
+VERSION = "2, 2026-11-22"
+"""Version of the criteria, and the date on which they were fixed."""
+
+PAPER = "Internal Representation Dynamics in Transformers / The Shape of Learning (Findings of EACL 2024)"
+
+MORE = 0.10
+"""Smallest relative change that counts."""
+MIDDLE = (0.25, 0.75)
+"""Positions between which a block is a middle one: 0 is the first block, 1 the last."""
+BELL_BLOCKS, UNIFORM_BLOCKS = 5, 3
+"""Number of blocks that a profile needs."""
+UNIFORM_RANGE = 0.50
+"""Share by which the highest block of a uniform profile may exceed the lowest."""
+EARLY = 0.01
+"""Largest step of the first measurement, as a share of the last step."""
+HALF = (0.40, 0.60)
+"""Shares of the last step between which a measured step counts as half of it."""
+LATE_FALL = 0.05
+"""Share by which the values must decline late in training."""
+WARM_UPS = 1.5
+"""Multiple of the warm-up within which the learning-rate schedule may have caused a peak."""
+FAILED = 0.10
+"""Share by which the last loss of a failed training exceeds the lowest."""
+
+_TIMES = (
+    f"Cannot be judged where the first measured step lies beyond {EARLY:.0%} of the last, {{}}no measured step lies "
+    f"between {HALF[0]:.0%} and {HALF[1]:.0%} of it"
+)
+_FROM_HALF = "from the measured step nearest to half of the last one to the last"
+
+BELL = (
+    "With the position of block l being x = (l - 1) / (L - 1), the middle blocks have "
+    f"{MIDDLE[0]:g} <= x <= {MIDDLE[1]:g}. At the last measured step, the mean of the middle blocks exceeds that of "
+    f"the first block and that of the last block by more than {MORE:.0%}. Needs at least {BELL_BLOCKS} blocks."
+)
+UNIFORM = (
+    f"At the last measured step, the highest block exceeds the lowest by less than {UNIFORM_RANGE:.0%}. Needs at least "
+    f"{UNIFORM_BLOCKS} blocks."
+)
+GROWTH = (
+    f"The mean over blocks at the last measured step exceeds that at the first by more than {MORE:.0%}, and "
+    f"{_FROM_HALF} it changes by less than {MORE:.0%} in either direction. {_TIMES.format('or ')}."
+)
+DIMENSION = (
+    f"The highest mean over blocks exceeds the first and the last by more than {MORE:.0%}, and the decline goes on "
+    f"late: {_FROM_HALF}, the mean over blocks falls by more than {LATE_FALL:.0%}, and more than half of the blocks "
+    f"fall, each by its own interval. {_TIMES.format('where ')}, or where the highest mean lies within "
+    f"{WARM_UPS:g} times the warm-up of the learning rate (the schedule may have made the peak) and everything else is "
+    "shown."
+)
+
+MEANINGS = {
+    "bell": "bell-shaped anisotropy over depth (decoders)",
+    "uniform": "uniform anisotropy over depth (encoders)",
+    "growth": "anisotropy grows, then stabilises (decoders)",
+    "dimension": "intrinsic dimension rises, then declines (decoders)",
+}
+"""The findings by name, each with the kind of model it was published for; every one is judged on every model."""
+
+
+COLUMNS = ["metric", "subset", "step", "layer", "depth", "value", "std_error", "n_batches"]
+"""Columns that a judgement needs."""
+
+
+_GREW = "grew", "fell"
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The blocks at one step."""
+
+    step: int
+    blocks: tuple[Estimate, ...]
+
+    @property
+    def mean(self) -> Estimate:
+        return mean_estimate(self.blocks)
+
+
+def bell(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Judgement:
+    """Judge whether anisotropy is bell-shaped over depth at the last measured step."""
+    blocks, number = _last_profile(rows, metric, subset), _number_of_blocks(rows)
+    _require_blocks(blocks, BELL_BLOCKS)
+    low, high = MIDDLE
+    inside = [block for layer, block in blocks.items() if low <= (layer - 1) / (number - 1) <= high]
+    if not {1, number} <= set(blocks) or not inside:
+        raise CannotBeJudgedError(f"needs a value in blocks 1, {number} and between; got blocks {_listed(blocks)}")
+    middle = mean_estimate(inside)
+    ends = (("the middle of the blocks", "first", blocks[1]), ("it", "last", blocks[number]))
+    return Judgement(
+        tuple(
+            Claim(subject, (f"exceeds the {end}", f"is below the {end}"), Effect.of(middle, block), above=MORE)
+            for subject, end, block in ends
+        )
+    )
+
+
+def uniform(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Judgement:
+    """Judge whether anisotropy is uniform over depth at the last measured step."""
+    blocks = _last_profile(rows, metric, subset)
+    _require_blocks(blocks, UNIFORM_BLOCKS)
+    low, high = (choose(blocks, key=lambda layer: blocks[layer].value) for choose in (min, max))
+    effect, verbs = Effect.of(blocks[high], blocks[low]), ("exceeds the lowest", "is below the lowest")
+    claim = Claim("the highest block", verbs, effect, below=UNIFORM_RANGE)
+    return Judgement((claim,), notes=(f"blocks {high} and {low}",))
+
+
+def growth(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Judgement:
+    """Judge whether anisotropy grows, then stabilises."""
+    snapshots = _snapshots(rows, metric, subset)
+    first, half, last = _ends_and_half(snapshots)
+    claims = (
+        Claim(metric, _GREW, Effect.of(last.mean, first.mean), above=MORE),
+        Claim(_since(half), _GREW, Effect.of(last.mean, half.mean), above=-MORE, below=MORE),
+    )
+    return Judgement(claims, coverage=_coverage(rows, metric, subset, snapshots))
+
+
+def dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | None) -> Judgement:
+    """Judge whether the dimension rises, then declines; ``warm_up`` is the step at which the warm-up ends."""
+    snapshots = _snapshots(rows, metric, subset)
+    first, half, last = _ends_and_half(snapshots)
+    # if the mean is highest at an end, the highest value between the ends does not exceed it
+    peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
+    over_last = "exceeds the last", "is below the last"
+    claims = (
+        Claim("the dimension", ("rose", "fell"), Effect.of(peak.mean, first.mean), above=MORE),
+        Claim("its highest value", over_last, Effect.of(peak.mean, last.mean), above=MORE),
+        Claim(_since(half), _GREW, Effect.of(last.mean, half.mean), below=-LATE_FALL),
+    )
+    blocks = tuple(Effect.of(end, before) for end, before in zip(last.blocks, half.blocks, strict=True))
+    known = "warm-up not known" if warm_up is None else f"warm-up to step {warm_up:,.0f}"
+    is_early = warm_up is not None and peak.step <= WARM_UPS * warm_up
+    return Judgement(
+        claims,
+        blocks,
+        notes=(f"highest at step {peak.step:,}", known),
+        objection=f"highest within {WARM_UPS:g} times the warm-up" if is_early else None,
+        coverage=_coverage(rows, metric, subset, snapshots),
+    )
+
+
+def _since(half: _Snapshot) -> str:
+    return f"since half of the training (step {half.step:,}) it"
+
+
+def _last_profile(rows: pd.DataFrame, metric: str, subset: str) -> dict[int, Estimate]:
+    """Return the blocks with a value at the last step at which the metric was measured, by number."""
+    cells = of_metric(rows, metric, subset)
+    cells = cells.loc[(cells["step"] == cells["step"].max()) & (cells["layer"] >= 1) & np.isfinite(cells["value"])]
+    columns = (cells[name].tolist() for name in ("value", "std_error", "n_batches"))
+    return dict(zip(cells["layer"].tolist(), map(Estimate, *columns), strict=True))
+
+
+def _number_of_blocks(rows: pd.DataFrame) -> int:
+    """Return the number of the last block of the model, measured or not; 0 if no block was measured."""
+    block = rows.loc[rows["layer"] >= 1].head(1)
+    return 0 if block.empty else round(float(block["layer"].iloc[0] / block["depth"].iloc[0]))
+
+
+def _require_blocks(blocks: dict[int, Estimate], number: int) -> None:
+    if len(blocks) < number:
+        raise CannotBeJudgedError(f"needs {number} blocks with a value; got blocks {_listed(blocks)}")
+
+
+def _snapshots(rows: pd.DataFrame, metric: str, subset: str) -> list[_Snapshot]:
+    """Return, at each step with any value, the blocks that have a value at all these steps."""
+    blocks = _blocks_of(rows, metric, subset)
+    if len(blocks["step"].unique()) < 2:
+        raise CannotBeJudgedError("one checkpoint")
+    values = grid(blocks, metric, subset).replace([np.inf, -np.inf], np.nan).dropna(axis="columns", how="all")
+    values = values.dropna(axis="index")
+    if values.empty:
+        raise CannotBeJudgedError(f"no block has a value of {metric} at every measured step")
+    others = (grid(blocks, metric, subset, name) for name in ("std_error", "n_batches"))
+    cells = (values, *(of_all.loc[values.index, values.columns] for of_all in others))
+    by_step = zip(values.columns.tolist(), *(grid.to_numpy().T.tolist() for grid in cells), strict=True)
+    return [_Snapshot(step, tuple(map(Estimate, *of_blocks))) for step, *of_blocks in by_step]
+
+
+def _ends_and_half(snapshots: Sequence[_Snapshot]) -> tuple[_Snapshot, _Snapshot, _Snapshot]:
+    first, last = snapshots[0], snapshots[-1]
+    if first is last or first.step > EARLY * last.step:
+        raise CannotBeJudgedError(f"no value before step {first.step:,} of {last.step:,}; the course may begin earlier")
+    half = min(snapshots, key=lambda snapshot: abs(snapshot.step - last.step / 2))
+    low, high = HALF
+    if not low * last.step <= half.step <= high * last.step:
+        raise CannotBeJudgedError(f"no step measured near half of step {last.step:,}")
+    return first, half, last
+
+
+def _coverage(rows: pd.DataFrame, metric: str, subset: str, snapshots: Sequence[_Snapshot]) -> str | None:
+    measured, used = len(_blocks_of(rows, metric, subset)["layer"].unique()), len(snapshots[0].blocks)
+    return f"over {used} of {measured} blocks" if used < measured else None
+
+
+def _blocks_of(rows: pd.DataFrame, metric: str, subset: str) -> pd.DataFrame:
+    cells = of_metric(rows, metric, subset)
+    return cells.loc[cells["layer"] >= 1]
+
+
+def _listed(blocks: Iterable[int]) -> str:
+    return ", ".join(map(str, blocks)) or "none"
+
 
 COLOURS: dict[Verdict, str] = {"shown": "cyan", "not shown": "default", "cannot be judged": "bright_black"}
 """Colours of verdicts in a terminal. A verdict is no judgement of the quality of a run."""
@@ -33,7 +240,7 @@ class Finding:
     """A published finding and what one run says about it."""
 
     name: str
-    """A key of :data:`repdyn.tables.criteria.MEANINGS`."""
+    """A key of :data:`repdyn.tables.findings.MEANINGS`."""
     subset: str
     """The token subset it is judged on."""
     title: str
@@ -49,9 +256,6 @@ class Finding:
 
 _OF_INPUTS = "measured on other inputs than text, which the finding is about"
 
-_Judge: TypeAlias = Callable[[pd.DataFrame, str, str, float | None], Judgement]
-"""Takes measurements, a metric, a subset and the step at which the warm-up ends."""
-
 
 @dataclass(frozen=True, slots=True)
 class _JudgedRun:
@@ -65,13 +269,19 @@ class _JudgedRun:
     """Why it cannot be judged: its training failed, or it was not measured on text; None if it can."""
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> _JudgedRun:
+    def of_frame(cls, frame: pd.DataFrame) -> _JudgedRun:
         judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
         # the other columns are many, and copied by each selection of rows
         rows = measurements(frame.loc[judged] if bool(judged.any()) else frame)
         of_inputs = "design" in rows and bool((rows["design"] == INPUTS.name).any())
         failure = _OF_INPUTS if of_inputs else _failure(frame)
-        return cls(rows.loc[:, criteria.COLUMNS], _warm_up(frame), failure)
+        return cls(rows.loc[:, COLUMNS], _warm_up(frame), failure)
+
+    def with_values(self, metric: str, subset: str) -> pd.DataFrame:
+        """Return the rows, provided that a metric was measured on a subset."""
+        if of_metric(self.rows, metric, subset).empty:
+            raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
+        return self.rows
 
 
 def findings(frame: pd.DataFrame) -> list[Finding]:
@@ -88,8 +298,8 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
     Raises:
         ValueError: rows of several runs, models, probes or stacks, or none.
     """
-    run = _JudgedRun.of(frame)
-    return _judged(lambda judge, metric, subset: _judgement(judge, run, metric, subset), run.failure)
+    run = _JudgedRun.of_frame(frame)
+    return _judged([run], run.failure)
 
 
 def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
@@ -98,16 +308,11 @@ def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     The effects of each seed are those of :func:`findings`, at the steps that all seeds have and over the blocks that
     have a value in all of them. The intervals of single seeds, which are over probes, are not used.
     """
-    runs = [_JudgedRun.of(frame) for frame in frames]
+    runs = [_JudgedRun.of_frame(frame) for frame in frames]
     failures = [run.failure for run in runs if run.failure]
     failure = f"{len(failures)} of {len(runs)} seeds: {failures[0]}" if failures else None
     rows = _shared_cells([run.rows for run in runs])
-    shared = [replace(run, rows=of_run) for run, of_run in zip(runs, rows, strict=True)]
-
-    def judgement(judge: _Judge, metric: str, subset: str) -> Judgement:
-        return over_seeds([_judgement(judge, run, metric, subset) for run in shared])
-
-    found = _judged(judgement, failure)
+    found = _judged([replace(run, rows=of_run) for run, of_run in zip(runs, rows, strict=True)], failure)
     return [replace(finding, evidence=f"over {len(runs)} seeds: {finding.evidence}") for finding in found]
 
 
@@ -123,32 +328,27 @@ def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     return [known.loc[known["seed"] == seed] for seed in range(len(runs))]
 
 
-def _judged(judgement: Callable[[_Judge, str, str], Judgement], failure: str | None) -> list[Finding]:
-    """Return the findings by how a criterion is judged on a metric and subset, and why the training failed."""
+def _judged(runs: Sequence[_JudgedRun], failure: str | None) -> list[Finding]:
+    """Return the findings on one run, or on several seeds of one model, and why the training failed if it did."""
     found = []
     for name, criterion, judge, metric, subsets in (
-        ("bell", criteria.BELL, criteria.bell, "anisotropy", SUBSETS),
-        ("uniform", criteria.UNIFORM, criteria.uniform, "anisotropy", SUBSETS),
-        ("growth", criteria.GROWTH, criteria.growth, "anisotropy", SUBSETS),
-        ("dimension", criteria.DIMENSION, criteria.dimension, "two_nn", ("all",)),
+        ("bell", BELL, bell, "anisotropy", SUBSETS),
+        ("uniform", UNIFORM, uniform, "anisotropy", SUBSETS),
+        ("growth", GROWTH, growth, "anisotropy", SUBSETS),
+        ("dimension", DIMENSION, dimension, "two_nn", ("all",)),
     ):
         for subset in subsets:
             verdict, evidence = "cannot be judged", failure or ""
             if failure is None:
                 try:
-                    judged = judgement(judge, metric, subset)
-                    verdict, evidence = judged.verdict, judged.evidence
+                    judged = [judge(run.with_values(metric, subset), metric, subset, run.warm_up) for run in runs]
+                    joined = over_seeds(judged) if len(runs) > 1 else judged[0]
+                    verdict, evidence = joined.verdict, joined.evidence
                 except CannotBeJudgedError as reason:
                     evidence = str(reason)
             title = f"{MEANINGS[name]}, {subset}"
             found.append(Finding(name, subset, title, PAPER, criterion, verdict, evidence))
     return found
-
-
-def _judgement(judge: _Judge, run: _JudgedRun, metric: str, subset: str) -> Judgement:
-    if metric not in metrics_of(run.rows) or subset not in subsets_of(run.rows, metric):
-        raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
-    return judge(run.rows, metric, subset, run.warm_up)
 
 
 def _failure(frame: pd.DataFrame) -> str | None:
@@ -160,7 +360,7 @@ def _failure(frame: pd.DataFrame) -> str | None:
     last, lowest = float(losses[-1]), float(np.min(losses, where=np.isfinite(losses), initial=math.inf))
     if not math.isfinite(last):
         return f"the training failed: its last stored loss is {last}"
-    if 0 < lowest < last / (1 + criteria.FAILED):
+    if 0 < lowest < last / (1 + FAILED):
         return f"the training failed: its last stored loss, {last:.4g}, is {last / lowest - 1:.0%} above the lowest"
     return None
 

@@ -1,9 +1,11 @@
-"""The rows of one run as tables: validated, and selected by stack, layer and step."""
+"""The rows of one run as tables: validated, selected by stack, layer and step, and averaged over layers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,9 +13,54 @@ import pandas as pd
 from repdyn.metrics import METRICS
 from repdyn.metrics.names import base_name
 from repdyn.probe.design import NO_MASSIVE, NORMED, VIEWS
-from repdyn.store.schema import FINISHED, PROBE_SCALARS
-from repdyn.tables.designs import design_names
-from repdyn.tables.texts import filled
+from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS, too_few_distinct
+from repdyn.tables.style import compares_checkpoints, family_of, has_own_figures
+from repdyn.utils.printing import in_one_line
+
+
+def filled(column: pd.Series, text: str) -> pd.Series:
+    """Return a column with a text in place of missing values; the categories of a categorical stay sorted.
+
+    >>> filled(pd.Series(["b", None], dtype="category"), "a").cat.categories.tolist()
+    ['a', 'b']
+    """
+    if not isinstance(column.dtype, pd.CategoricalDtype):
+        return column.fillna(text)
+    if not bool(column.isna().any()):
+        return column
+    return column.cat.set_categories(sorted({*column.cat.categories, text})).fillna(text)
+
+
+def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) -> pd.DataFrame:
+    """Return the rows of all frames, as ``pandas.concat`` does; a categorical of different categories stays one."""
+    texts = [name for name in frames[0] if all(_is_categorical(frame, name) for frame in frames)]
+    shared = {name: sorted(set().union(*(frame[name].cat.categories for frame in frames))) for name in texts}
+    alike = [
+        frame.assign(**{name: frame[name].cat.set_categories(names) for name, names in shared.items()})
+        for frame in frames
+    ]
+    return pd.concat(alike, ignore_index=ignore_index)
+
+
+def in_lines_of_their_own(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with the line breaks and tabs in its texts written as escape sequences, for a terminal."""
+    escaped = {}
+    for name, column in frame.select_dtypes(["category", "object", "string"]).items():
+        shown = {text: in_one_line(text) for text in column.dropna().unique() if isinstance(text, str)}
+        if changed := {text: other for text, other in shown.items() if other != text}:
+            texts = column.astype(object).replace(changed)
+            escaped[str(name)] = pd.Categorical(texts, sorted(texts.dropna().unique()), ordered=True)
+    return frame.assign(**escaped)
+
+
+def counted(column: pd.Series) -> pd.Series:
+    """Return how often each text occurs, the most common first; of equally common ones the first that occurs."""
+    return column.astype(object).value_counts()
+
+
+def _is_categorical(frame: pd.DataFrame, name: str) -> bool:
+    return name in frame and isinstance(frame[name].dtype, pd.CategoricalDtype)
+
 
 SUBSETS = ("all", "no_sink")
 """The token subsets that findings are judged on."""
@@ -289,3 +336,106 @@ def require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
         f"({first['subset']}) at {place}, with settings {' and '.join(sorted(same['settings'].astype(str)))}; "
         "select one of them"
     )
+
+
+def members_of(rows: pd.DataFrame, family: str) -> list[str]:
+    """Return the measured metrics of a family; a ValueError if there are none."""
+    found = [metric for metric in metrics_of(rows) if family_of(metric) == family]
+    if not found:
+        there = sorted({family_of(metric) for metric in metrics_of(rows)})
+        raise ValueError(f"expected a family of measured metrics, got {family!r}; measured were {', '.join(there)}")
+    return found
+
+
+def defined_subsets(rows: pd.DataFrame, metric: str) -> list[str]:
+    """Return the token subsets on which a metric has a value at some layer and step; in any order."""
+    return rows.loc[(rows["metric"] == metric) & rows["value"].notna(), "subset"].unique().tolist()
+
+
+def undefined(rows: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the metrics of overviews that have no value anywhere on some subset, by reason."""
+    valued = rows.loc[rows["value"].notna(), ["metric", "subset"]].drop_duplicates()
+    empty = rows.loc[rows["value"].isna(), ["metric", "subset", "reason"]]
+    found: dict[str, list[str]] = {}
+    for metric in metrics_of(empty):
+        if has_own_figures(metric):
+            continue
+        cells, there = of_metric(empty, metric), set(of_metric(valued, metric)["subset"])
+        for subset in in_order(set(cells["subset"]) - there):
+            reason = most_common_reason(cells.loc[cells["subset"] == subset])
+            name = f"{metric} ({subset})" if there else metric
+            if name not in found.setdefault(reason, []):
+                found[reason].append(name)
+    return found
+
+
+def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without those of the first step that would need an earlier checkpoint."""
+    comparing = [metric for metric in rows["metric"].unique() if compares_checkpoints(metric)]
+    at_first = rows["step"] == rows["step"].min()
+    return rows.loc[~(rows["metric"].isin(comparing) & at_first & rows["value"].isna())]
+
+
+def without_distinct_embeddings(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of layer 0 that lack a value because its vectors are those of a small vocabulary, as of bytes."""
+    cells = rows.loc[(rows["layer"] == 0) & rows["value"].isna()]
+    samples = zip(cells["on_distinct"], cells["n_unique"], cells["n_vectors"], strict=True)
+    return cells.loc[cells["reason"].astype(object) == [too_few_distinct(*sample) for sample in samples]]
+
+
+def most_common_reason(missing: pd.DataFrame) -> str:
+    """Return the most common reason why these rows have no value, without the number of the batch."""
+    reason = counted(filled(pd.Series(missing["reason"]), "no reason given")).index[0]
+    return re.sub(r"^batch \d+: ", "", str(reason))
+
+
+NOT_RECORDED = "not recorded"
+"""Stands for the design of rows from before designs had names."""
+
+
+def design_names(rows: pd.DataFrame) -> list[str]:
+    """Return the names of the designs that rows were measured by, in alphabetical order.
+
+    Rows without a name count as those with one where they share a probe, because a probe has one design.
+
+    >>> design_names(pd.DataFrame({"probe": ["a", "b"], "design": ["dense", None]}))
+    ['dense', 'not recorded']
+    """
+    names: set[str] = set()
+    for _, of_probe in rows[["probe", "design"]].drop_duplicates().groupby("probe", observed=True):
+        known = pd.Series(of_probe["design"]).dropna().unique().tolist()
+        names |= {str(name) for name in known} or {NOT_RECORDED}
+    return sorted(names)
+
+
+LOSS_TITLES = {LOSS: "training loss", VALIDATION_LOSS: "validation loss", PROBE_LOSS: "loss on the probe"}
+"""Titles of the stored losses, by the names of their scalars."""
+
+
+_SPARSE = 0.5
+"""The loss on the probe is sparse if it is known at less than this share of the number of training losses."""
+
+
+class RunLoss(NamedTuple):
+    """A loss of a run: the name of its scalar, and its values by step, ascending and without NaN."""
+
+    name: str
+    values: pd.Series
+
+    @property
+    def title(self) -> str:
+        """The title of the loss, for use in a sentence."""
+        return LOSS_TITLES[self.name]
+
+
+def loss_of_run(frame: pd.DataFrame) -> RunLoss:
+    """Return the loss that the geometry of a run is compared with: that on the probe, otherwise the training loss.
+
+    The loss on the probe is of the same text at every step, and of the weights that the geometry is of; the training
+    loss is of one batch, a step earlier. The training loss is returned if it is known at more than twice as many steps,
+    as in a run that measured the loss on the probe only after it was resumed.
+    """
+    on_probe, training = scalar(frame, PROBE_LOSS), scalar(frame, LOSS)
+    if on_probe.empty or len(on_probe) < _SPARSE * len(training):
+        return RunLoss(LOSS, training)
+    return RunLoss(PROBE_LOSS, on_probe)

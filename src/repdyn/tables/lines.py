@@ -1,4 +1,4 @@
-"""Lines of text on a run: what its checkpoints cost, which failed or are copies, and its alerts."""
+"""Lines of text on a run: the cost of its checkpoints, those that failed or are copies, alerts, loss on the probe."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from itertools import groupby
 import pandas as pd
 
 from repdyn.alerts import Alert
-from repdyn.tables.frames import failures, is_finished, scalar
-from repdyn.tables.numbers import gigabytes
+from repdyn.store.schema import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
+from repdyn.tables.frames import LOSS_TITLES, failures, is_finished, scalar
 from repdyn.tables.runs import spans
+from repdyn.tables.style import gigabytes, number_text
 
 PHASES = ("download", "load", "forward", "kernels")
 """Phases of the measurement of a swept checkpoint, stored as the scalars "seconds/PHASE"."""
@@ -120,3 +121,33 @@ def alert_text(alerts: Sequence[Alert]) -> str:
         return worst.message
     layers = spans([alert.layer for alert in alerts if alert.layer is not None])
     return f"{worst.subject} of layers {layers} {worst.event}: in layer {worst.layer}, {worst.detail}"
+
+
+_BESIDE = {
+    PROBE_BITS_PER_BYTE: "{:.3g} bits per byte",
+    PROBE_ACCURACY: "accuracy {:.0%}",
+    PROBE_CALIBRATION_ERROR: "calibration error {:.1%}",
+}
+"""Texts of the values shown next to the last loss on the probe, by the names of the scalars."""
+
+
+def probe_loss_line(frame: pd.DataFrame) -> str | None:
+    """Return the loss on the probe at the first and the last step in words, or why there is none.
+
+    For example "loss on the probe 10.9 at step 0, 2.3 at step 1,000 (0.8 bits per byte, accuracy 45%, calibration error
+    2%)"; None if it was not measured.
+    """
+    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == PROBE_LOSS)].sort_values("step")
+    if rows.empty:
+        return None
+    title, losses = LOSS_TITLES[PROBE_LOSS], scalar(frame, PROBE_LOSS)
+    if losses.empty:
+        return f"no {title}: {rows['reason'].iloc[-1]}"
+    ends = list(dict.fromkeys([0, len(losses) - 1]))
+    steps, values = losses.index.to_numpy(int)[ends], losses.to_numpy(float)[ends]
+    has_steps = not is_finished(rows)
+    texts = [f"{number_text(value)}{f' at step {at:,}' * has_steps}" for at, value in zip(steps, values, strict=True)]
+    others = {name: scalar(frame, name) for name in _BESIDE}
+    beside = [_BESIDE[name].format(known.loc[steps[-1]]) for name, known in others.items() if steps[-1] in known.index]
+    more = f" ({', '.join(beside)})" if beside else ""
+    return f"{title} {', '.join(texts)}{more}"

@@ -13,10 +13,9 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from repdyn.tables.effects import CONFIDENCE
-from repdyn.tables.frames import LayerMean, by_stack
+from repdyn.tables.frames import LayerMean, by_stack, concatenated
 from repdyn.tables.runs import MeasuredRun, differences, disagreement, in_comparison_order, listed, spans
 from repdyn.tables.series import MetricSeries
-from repdyn.tables.texts import concatenated
 
 INTERVAL = "95 % interval over seeds"
 """What a band of seeds means."""

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from repdyn.tables.designs import intervals
-from repdyn.tables.families import most_common_reason, places
-from repdyn.tables.frames import LayerMean, grid_of, in_order, mean_of_grid, metrics_of, of_heads
+from repdyn.tables.frames import LayerMean, grid_of, in_order, mean_of_grid, metrics_of, most_common_reason, of_heads
+from repdyn.tables.style import is_between
 
 _COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
 
@@ -62,7 +62,7 @@ class MetricSeries:
     @cached_property
     def places(self) -> np.ndarray:
         """Shape (n_layers,): positions on an axis of layers, halfway to the next layer for metrics between two."""
-        return places(self.metric, self.layers)
+        return np.asarray(self.layers, float) + 0.5 * is_between(self.metric)
 
     @property
     def depths(self) -> np.ndarray:

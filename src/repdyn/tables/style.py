@@ -1,18 +1,22 @@
-"""How things look: names, units and numbers in short, colours, and a style that ignores the user's matplotlibrc."""
+"""How things look: names, units and numbers in short, families of metrics, colours, and a style for figures.
+
+Imports only what loads quickly: commands show names and numbers before they read a store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
-
-import numpy as np
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
 from repdyn.metrics.names import base_name, settings_in_words
 from repdyn.probe.design import view_of
 from repdyn.utils.printing import in_one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _SUBSETS = {
     "all": ("all tokens", "all tokens"),
@@ -59,7 +63,7 @@ T = TypeVar("T")
 
 
 def styled(function: Callable[P, T]) -> Callable[P, T]:
-    """Draw in this style and leave the global one as it was."""
+    """Draw in this style, whatever the user's matplotlibrc, and leave the global one as it was."""
 
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -76,7 +80,8 @@ def shades(colour_map: str, number: int, low: float, high: float) -> list[str]:
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(colour) for colour in colormaps[colour_map](np.linspace(low, high, number))]
+    places = [low + (high - low) * place / max(1, number - 1) for place in range(number)]
+    return [to_hex(colormaps[colour_map](place)) for place in places]
 
 
 def family_title(family: str) -> str:
@@ -140,3 +145,106 @@ def plain(text: str, console: Console) -> str:
     """Return the text of one line as this terminal can print it: in ASCII where anything else would raise."""
     text = in_one_line(text)
     return text.replace("±", "+-").encode("ascii", "replace").decode() if console.options.ascii_only else text
+
+
+BELOW_ONE = (
+    "the vectors lie in tight pairs or clusters, as in a small or barely trained model, and the estimate does not "
+    "describe a dimension"
+)
+NO_VALUE = "-"
+
+
+def number_text(value: float) -> str:
+    """Return a value with three significant digits, as a whole number with commas where it is large; a dash for NaN.
+
+    >>> number_text(0.012345), number_text(-3.2e-5), number_text(3842.1), number_text(1234567.0), number_text(math.nan)
+    ('0.0123', '-3.2e-05', '3,842', '1.23e+06', '-')
+    """
+    if math.isnan(value):
+        return NO_VALUE
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 999_999.5 else f"{value:.3g}"
+
+
+def short_count(count: float) -> str:
+    """Return a number of parameters or tokens in a few characters.
+
+    >>> [short_count(count) for count in (0, 512, 4096, 44_670_976, 999_999_999, 1.4e9, 3e11)]
+    ['0', '512', '4.1k', '45M', '1B', '1.4B', '300B']
+    """
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        # what would round to a thousand of the next smaller unit is one of this
+        if count >= 0.9995 * size:
+            scaled = count / size
+            return f"{scaled:.0f}{letter}" if scaled >= 9.95 else f"{scaled:.1f}".removesuffix(".0") + letter
+    return f"{count:.0f}"
+
+
+def short_value(value: float) -> str:
+    """Return a value in four characters if possible, and one more for a sign.
+
+    >>> short_value(0.0532), short_value(12.34), short_value(1234.0), short_value(123456.0), short_value(math.nan)
+    ('0.05', '12.3', '1234', '1e+05', '   -')
+    >>> short_value(-12.34)
+    '-12.3'
+    """
+    if math.isnan(value):
+        return f"{NO_VALUE:>4}"
+    size = abs(value)
+    if size >= 9999.5:
+        return f"{value:.0e}"
+    return f"{value:4.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
+
+
+def gigabytes(n_bytes: float) -> str:
+    """Return a number of bytes in gigabytes.
+
+    >>> gigabytes(0), gigabytes(3_649_400_000_000), gigabytes(21_560_000_000), gigabytes(1_400_000)
+    ('0 GB', '3649 GB', '21.6 GB', '0.0014 GB')
+    """
+    if n_bytes >= 1e12:
+        return f"{n_bytes / 1e9:.0f} GB"
+    return f"{n_bytes / 1e9:.3g} GB" if n_bytes >= 1e7 else f"{n_bytes / 1e9:.2g} GB"
+
+
+def is_dimension(metric: str) -> bool:
+    """Return whether a metric estimates a dimension.
+
+    >>> is_dimension("two_nn[discard=0.8]"), is_dimension("anisotropy")
+    (True, False)
+    """
+    return metric_info(metric).unit == "dimension"
+
+
+def family_of(metric: str) -> str:
+    """Return the family that a metric is shown with.
+
+    >>> family_of("two_nn[discard=0.8]"), family_of("effective_rank"), family_of("my_metric")
+    ('geometry', 'spectrum', 'own')
+    """
+    return metric_info(metric).family
+
+
+def has_own_figures(metric: str) -> bool:
+    """Return whether a metric has figures of its own, as those of geometry and the user's have, instead of overviews.
+
+    >>> has_own_figures("anisotropy"), has_own_figures("norm"), has_own_figures("my_metric")
+    (True, False, True)
+    """
+    family = family_of(metric)
+    return family == "geometry" or family not in FAMILIES
+
+
+def overview_families(metrics: Iterable[str]) -> list[str]:
+    """Return the families whose metrics are drawn in overviews, in the order in which they are shown."""
+    there = {family_of(metric) for metric in metrics if not has_own_figures(metric)}
+    return [family for family in FAMILIES if family in there]
+
+
+def is_between(metric: str) -> bool:
+    """Return whether a value lies between a layer and the next."""
+    return metric_info(metric).position == "between"
+
+
+def compares_checkpoints(metric: str) -> bool:
+    """Return whether a value compares a checkpoint with an earlier one, so that the first has none."""
+    return "previous_checkpoint" in metric_info(metric).captures

@@ -12,7 +12,7 @@ from repdyn.alerts import ALERT_COLUMNS, Rule, find_alerts, stored_rules
 from repdyn.diagnosis import RunInsights, Severity, Status
 from repdyn.store import Store
 from repdyn.tables.lines import alert_lines
-from repdyn.tables.selection import is_measured, select
+from repdyn.tables.runs import is_measured, select
 from repdyn.tables.style import of_stack, plain
 from repdyn.utils.printing import PrintableConsole, in_one_line
 

@@ -12,10 +12,8 @@ from rich.text import Text
 
 from repdyn.diagnosis import RunInsights
 from repdyn.store.schema import PROBE_LOSS
-from repdyn.tables.frames import by_stack, layer_mean, measurements, of_metric
-from repdyn.tables.losses import loss_of_run
-from repdyn.tables.numbers import short_count, short_value
-from repdyn.tables.style import plain
+from repdyn.tables.frames import by_stack, layer_mean, loss_of_run, measurements, of_metric
+from repdyn.tables.style import plain, short_count, short_value
 from repdyn.terminal.alerts import STATUS_STYLES
 from repdyn.terminal.curves import sparkline
 

@@ -14,15 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.store.schema import FINISHED
-from repdyn.tables.criteria import MEANINGS, VERSION
 from repdyn.tables.designs import sampling_of_runs
 from repdyn.tables.effects import Verdict
-from repdyn.tables.findings import COLOURS, Finding, findings, findings_over_seeds
+from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
 from repdyn.tables.frames import LayerMean, by_stack
-from repdyn.tables.numbers import short_count, short_value
 from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, never_measured
 from repdyn.tables.seeds import SeedGroup
-from repdyn.tables.style import plain, subset_title
+from repdyn.tables.style import plain, short_count, short_value, subset_title
 from repdyn.utils.printing import PrintableConsole
 
 MAX_WIDTH = 100

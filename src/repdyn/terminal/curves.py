@@ -14,12 +14,20 @@ from rich.text import Text
 from repdyn.alerts import Alert
 from repdyn.metrics import DEFAULT_METRICS, FAMILIES
 from repdyn.metrics.names import base_name
-from repdyn.tables.families import defined_subsets, family_of, undefined
-from repdyn.tables.frames import grid, in_order, is_finished, layer_mean, metrics_of, of_metric, subsets_of
+from repdyn.tables.frames import (
+    defined_subsets,
+    grid,
+    in_order,
+    is_finished,
+    layer_mean,
+    metrics_of,
+    of_metric,
+    subsets_of,
+    undefined,
+)
 from repdyn.tables.lines import seconds_by_metric
-from repdyn.tables.numbers import NO_VALUE, number_text, short_value
 from repdyn.tables.series import thin
-from repdyn.tables.style import plain, short_subset_title
+from repdyn.tables.style import NO_VALUE, family_of, number_text, plain, short_subset_title, short_value
 
 WIDTH = 7
 _BARS = "▁▂▃▄▅▆▇█"

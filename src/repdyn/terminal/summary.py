@@ -14,27 +14,23 @@ from rich.text import Text
 
 from repdyn.alerts import Alert
 from repdyn.store.schema import FINISHED
-from repdyn.tables.criteria import MEANINGS, VERSION
 from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Verdict
-from repdyn.tables.families import (
-    drop_first_comparison,
-    most_common_reason,
-    undefined,
-    without_distinct_embeddings,
-)
-from repdyn.tables.findings import COLOURS, Finding, findings
+from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding, findings
 from repdyn.tables.frames import (
     causality,
+    drop_first_comparison,
+    in_lines_of_their_own,
     is_finished,
     measurements,
     metrics_of,
+    most_common_reason,
     stack_of,
+    undefined,
+    without_distinct_embeddings,
 )
-from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line
-from repdyn.tables.losses import probe_loss_line
+from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line, probe_loss_line
 from repdyn.tables.style import KINDS, of_stack, plain
-from repdyn.tables.texts import in_lines_of_their_own
 from repdyn.terminal.curves import MAX_CURVES, curves_of, layer_table, measures_more_than_default, print_every_metric
 from repdyn.utils.printing import PrintableConsole
 
@@ -120,7 +116,7 @@ def _loss(frame: pd.DataFrame) -> list[Text]:
 
 
 def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
-    """Yield each verdict with its evidence; subsets of one verdict, and findings with the same reason, are joined."""
+    """Yield each verdict with its evidence; subsets of one verdict are joined, with the evidence of the first."""
     yield Text(f"published findings, criteria version {VERSION}")
     first = found[0]
     if len({(finding.verdict, finding.evidence) for finding in found}) == 1:
@@ -128,13 +124,11 @@ def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
         yield _evidence(first.evidence)
         return
     for (name, verdict), group in groupby(found, key=lambda finding: (finding.name, finding.verdict)):
-        members = list(group)
-        subsets = [finding.subset for finding in members]
-        yield _verdict(verdict, f"{MEANINGS[name]}, {' and '.join(subsets)}")
-        if len({finding.evidence for finding in members}) == 1:
-            yield _evidence(members[0].evidence)
-        else:
-            yield from (_evidence(f"{finding.subset}: {finding.evidence}") for finding in members)
+        first, *others = group
+        subsets = " and ".join(finding.subset for finding in (first, *others))
+        yield _verdict(verdict, f"{MEANINGS[name]}, {subsets}")
+        differ = any(finding.evidence != first.evidence for finding in others)
+        yield _evidence(f"{first.subset}: " * differ + first.evidence)
 
 
 def _verdict(verdict: Verdict, of: str) -> Text:

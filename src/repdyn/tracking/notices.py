@@ -111,7 +111,7 @@ class Notices:
                     text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {row.reason}"
                     self.once(f"undefined {row.metric}", f"step {step}: {text}")
             elif row.value < 1 and metric_info(row.metric).unit == "dimension" and "below one" not in self._logged:
-                from repdyn.tables.numbers import BELOW_ONE
+                from repdyn.tables.style import BELOW_ONE
 
                 text = f"{row.metric} of layer {row.layer} is {row.value:.2f}: {BELOW_ONE}"
                 self.once("below one", f"step {step}: {text}")

@@ -23,7 +23,7 @@ from repdyn.store.find import RUN_STORE
 from repdyn.store.runs import RunPath
 from repdyn.store.schema import SCHEMA
 from repdyn.tables.frames import by_stack, measurements
-from repdyn.tables.selection import by_probe, is_measured
+from repdyn.tables.runs import by_probe, is_measured
 from repdyn.tables.series import MetricSeries, metric_series, thin
 from repdyn.utils.records import json_values, read_yaml
 from repdyn.watch.folder import WatchedFolder

@@ -45,7 +45,7 @@ def test_the_control_of_a_cloud(tmp_path):
     outcomes, measured = evaluate(recipe, store)
     verdict, ours = verdicts(outcomes)["a", "lab/a"]
     assert verdict == "reproduced"
-    assert "control/text -" in ours
+    assert "from the text to the control it falls" in ours
     assert draw_recipe(recipe, outcomes, measured) is not None
 
 

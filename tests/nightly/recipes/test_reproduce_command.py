@@ -121,7 +121,7 @@ def test_a_recipe_with_a_control(published, recipe, command, tmp_path):
     store = open_store(tmp_path / "reproductions" / "small")
     assert sorted(set(store.to_pandas()["design"].dropna())) == ["independent", "shuffled"]
     assert status == 1
-    assert re.search(r"lab/model +not reproduced +[0-9.]+ against [0-9.]+: control/text ", out)
+    assert re.search(r"lab/model +not reproduced +[0-9.]+ against [0-9.]+: from the text to ", out)
     page = (store.output / "small.html").read_text()
     assert "control: the same by the shuffled design" in page
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from repdyn.studies.convergence_measurements import SequenceSums, percentile_interval, resample_profiles, unpaired_gap
-from repdyn.tables.alignment_profile import lower_envelope
+from repdyn.tables.fits import lower_envelope
 
 
 @pytest.mark.parametrize("seed", range(5))

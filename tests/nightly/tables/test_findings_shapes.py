@@ -40,9 +40,9 @@ def test_bell(run, values, error, verdict, subset):
 
 def test_the_middle_is_where_the_criterion_says(run):
     inside = [1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0]  # x = 0.25 to 0.75 of 9 blocks
-    assert "middle/first +100%" in judged(profile(run, inside), "bell").evidence
+    assert "exceeds the first by 100 %" in judged(profile(run, inside), "bell").evidence
     of_twelve = [1.0] * 3 + [2.0] * 6 + [1.0] * 3
-    assert "middle/first +100%" in judged(profile(run, of_twelve), "bell").evidence
+    assert "exceeds the first by 100 %" in judged(profile(run, of_twelve), "bell").evidence
 
 
 UNIFORMS = {

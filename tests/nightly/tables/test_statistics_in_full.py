@@ -19,11 +19,11 @@ from test_findings import (
     steps_of,
 )
 
-from repdyn.tables.activation_fits import fit_activations
 from repdyn.tables.continuity import (
     losses_out_of_line,
 )
 from repdyn.tables.effects import rank_correlation
+from repdyn.tables.fits import fit_activations
 
 
 @pytest.mark.parametrize("name", ["published", "early peak", "no peak yet", "a trough"])
