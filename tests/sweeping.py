@@ -16,8 +16,7 @@ from hub_server import HubServer
 
 from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.loading import Loading
-from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.cli import measure
 from repdyn.cli.main import command_line
 from repdyn.cli.main import main as repdyn_main

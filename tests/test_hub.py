@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from repdyn.checkpoints.errors import CancelledError, CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub, RemoteFile, choose_files, map_concurrently, total_bytes
-from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.probes import HubFolder, fetch_tokenizer
 from repdyn.checkpoints.revisions import match_revisions, parse_revision, select_revisions, whole_number
 from repdyn.checkpoints.weights import load_model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import random
@@ -22,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from repdyn import Probe, measure
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.shadow import NoShadow, shadow
-from repdyn.measurement.measure import measure_with
+from repdyn.measurement.measure import measure_with, prepare_for
 from repdyn.measurement.options import MeasurementOptions
 
 LOSSES: list[float] = []
@@ -236,7 +237,8 @@ def test_other_weights_stand_in_for_the_models_own(probe):
     before = copy.deepcopy(model.state_dict())
     parameters = {f"module.{name}": p for name, p in averaged.named_parameters()}
     options = MeasurementOptions(metrics=["anisotropy"])
-    rows = measure_with(torch.compile(model), probe, options, parameters=parameters).rows
+    prepared = prepare_for(torch.compile(model), probe, options, parameters=parameters)
+    rows = measure_with(prepared, probe, options).rows
     assert [row.value for row in rows] == values(averaged, probe)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     with pytest.raises(ValueError, match="named_parameters"):
@@ -280,17 +282,23 @@ def test_a_model_without_a_shadow_is_restored(probe):
         prepare(model, parameters={"token.weight": model.token.weight}).on(probe)
 
 
-def test_weights_that_code_out_of_sight_overwrites_are_an_error(probe):
-    class Hidden(HandWritten):
-        n_calls = 0
+@pytest.mark.parametrize("out_of_sight", [False, True])
+def test_weights_that_a_later_pass_overwrites_are_restored_or_an_error(out_of_sight, probe):
+    hidden = torch._C.DisableTorchFunction if out_of_sight else contextlib.nullcontext
+    failing = pytest.raises(RuntimeError, match=r"head\.weight") if out_of_sight else contextlib.nullcontext()
 
+    class Writing(HandWritten):
         def forward(self, tokens):
-            if tokens.shape[0] > 4:  # not in the first pass, which is watched
-                self.head.weight.add_(1)
+            if tokens.shape[0] > 4:
+                with hidden():
+                    self.head.weight.add_(1)
             return super().forward(tokens)
 
-    with pytest.raises(RuntimeError, match=r"head\.weight"):
-        measure(Hidden(), probe, ["anisotropy"])
+    model = Writing()
+    before = model.head.weight.detach().clone()
+    with failing:
+        measure(model, probe, ["anisotropy"])
+    assert torch.equal(model.head.weight, before) is not out_of_sight
 
 
 class Counting(TorchFunctionMode):

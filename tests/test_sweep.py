@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 
 import huggingface_hub
 import pandas as pd
@@ -11,22 +13,26 @@ import torch
 from hub_fixtures import SIZES, save_again
 from jobs import batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from safetensors.torch import load_file, save_file
 from small import random_tokens
 from sweeping import downloads_in, lines, reasons, settings, weights_fetched
+from transformers import AutoModelForCausalLM
 
 import repdyn
 from repdyn import Probe, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.checkpoints.downloads import Downloads
-from repdyn.checkpoints.errors import NoConnectionError, SweepStoppedError
+from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import find_checkpoints, with_averaged
+from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.plan import Task, partition_tasks
 from repdyn.checkpoints.run import measure_tasks
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import select_targets
-from repdyn.checkpoints.weights import load_lightning
+from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.models import build_model
+from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint
 
 SETTINGS = settings(["anisotropy"])
@@ -158,6 +164,63 @@ def test_the_attention_of_the_live_run_is_used(family, tmp_path, probe):
     assert set(frame.loc[frame["layer"].notna(), "attention"]) == {"eager"}
 
 
+def test_checkpoints_are_measured_like_a_live_run(family, tmp_path, probe):
+    """With other settings or another text the curve beside the live one would be a different curve, without a word."""
+    eager = build_model("gpt_neox", **SIZES)
+    eager.set_attn_implementation("eager")
+    metrics = ["two_nn[discard=0.2]@no_sink", "anisotropy"]
+    profile = repdyn.measure(eager, probe, metrics, checkpoint=Checkpoint("live", step=8))
+    store = open_store(tmp_path / "live")
+    store.write(MeasurementKey("live", 8, probe.hash, "metrics"), profile.rows)
+    store.save_probe(probe)
+    options = {name: value for name, value in QUIET.items() if name != "metrics"}
+    swept = repdyn.sweep(family[0].parent, like=tmp_path / "live", store=tmp_path / "store", **options)
+    columns = ["attention", "dtype", "probe", "metric", "settings", "subset"]
+    live, found = (
+        frame.loc[frame["layer"].notna(), columns].drop_duplicates().sort_values(columns).reset_index(drop=True)
+        for frame in (store.to_pandas(), swept.to_pandas())
+    )
+    pd.testing.assert_frame_equal(found, live)
+    assert set(found["attention"]) == {"eager"}
+    with pytest.raises(ValueError, match="nowhere"):
+        repdyn.sweep(family[0].parent, like=tmp_path / "nowhere", **options)
+
+
+def test_an_adapter_is_measured_merged_onto_its_base(hub, family, tmp_path, probe, monkeypatch):
+    """An adapter that is left out, or whose names do not fit, would be measured as its base under another name."""
+    peft = pytest.importorskip("peft")
+    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
+    low_rank = peft.LoraConfig(r=2, target_modules=["query_key_value"], init_lora_weights=False)
+    base = AutoModelForCausalLM.from_pretrained(family[8])
+    adapted = peft.get_peft_model(base, low_rank)
+    folder = tmp_path / "run" / "checkpoint-5"
+    adapted.save_pretrained(folder)
+    swept = repdyn.sweep(tmp_path / "run", probe=probe, **QUIET)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    hub.publish("lab/base", "main", family[8])
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "lab/base"}))
+    hub.publish("lab/adapter", "checkpoint-5", folder)
+    published = repdyn.sweep("lab/adapter", probe=probe, store=tmp_path / "store", **QUIET)
+    merged = adapted.merge_and_unload()
+    direct = repdyn.measure(merged, probe, ["anisotropy"], checkpoint=Checkpoint(step=5)).to_pandas()
+    for each in (swept, published):
+        assert each.failures == ()
+        pd.testing.assert_frame_equal(values(each.to_pandas()), values(direct), check_exact=True)
+    # names of the adapter's weights that the base has not, and a base that is nowhere
+    weights = load_file(folder / "adapter_model.safetensors")
+    renamed = {name.replace("query_key_value", "qkv"): value for name, value in weights.items()}
+    save_file(renamed, folder / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match="do not fit its base"):
+        load_model(folder, Loading())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "lab/none"}))
+    with pytest.raises(CheckpointError, match="adapter of 'lab/none'"):
+        load_model(folder, Loading())
+    monkeypatch.setitem(sys.modules, "peft", None)
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="pip install peft"):
+        load_model(folder, Loading())
+
+
 def test_offline_what_is_in_the_cache_is_measured_by_the_same_call(hub, commits, probe, tmp_path, monkeypatch):
     """Refused although every file is there, or another revision measured in its place."""
     for step in (0, 8):
@@ -259,6 +322,18 @@ def test_a_dry_run_downloads_no_weights_and_names_the_pace_of_what_is_measured(h
     status, out, _ = command(*given)
     assert re_row(out) == ["lab/model", "1", "0", "2"]
     assert " min\n" in out
+
+
+def test_a_dry_run_without_network_plans_what_is_in_the_cache(hub, commits, command, shown):
+    """It failed, though the question is what there would be to download."""
+    huggingface_hub.snapshot_download("lab/model", revision="step8", endpoint=hub.url)
+    hub.__exit__()
+    huggingface_hub.close_session()
+    status, out, err = command("lab/model", "--metrics", "anisotropy", "--dry-run")
+    assert (status, re_row(out)) == (0, ["lab/model", "0", "0", "1"])
+    assert "no connection" in err
+    status, _, err = command("lab/other", "--dry-run")
+    assert (status, "HF_HUB_OFFLINE=1" in err) == (1, True)
 
 
 def re_row(out: str) -> list[str]:

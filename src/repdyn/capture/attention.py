@@ -19,11 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, Blocks
+from repdyn.capture.blocks import Block, Blocks, is_pretrained_config, is_pretrained_model
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import TokenStates
-from repdyn.capture.wrappers import is_pretrained_config, is_pretrained_model
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.utils.caller_state import plain_state

@@ -1,20 +1,26 @@
-"""Finds the blocks of a model, by itself or by name pattern, in one stack or several."""
+"""What a model is made of: its wrappers, the network inside, and its blocks, in one stack or several.
+
+Classes of transformers, of DeepSpeed and of torch's sharding are recognised without importing them: an object exists
+only after the module of its class has been imported, and a training that uses none does not wait for it.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import combinations, count
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-
-from repdyn.capture.wrappers import is_deepspeed_engine, is_fsdp1, is_pretrained_model
+from torch.nn.parameter import is_lazy
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 Patterns: TypeAlias = str | Sequence[str]
 LayerPatterns: TypeAlias = Patterns | Mapping[str, Patterns] | None
@@ -183,11 +189,8 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
         )
     name, blocks = candidates[0]
     found = list(_blocks_of(name, blocks, stack))
-    by_name = {block.name: block.module for block in found}
-    if any(isinstance(child, nn.ModuleList) for child in blocks.children()):
-        check_whole_blocks(model, name, by_name)
-    elif hugging_face_model(model) is None:  # the layers of these are what their configuration counts
-        check_not_in_turn(model, name, by_name)
+    if hugging_face_model(model) is None:  # the layers of these are what their configuration counts
+        _check_whole(model, name, found)
     return found
 
 
@@ -288,68 +291,23 @@ def _example_name(model: nn.Module) -> str:
     return next((name for name, _ in model.named_children()), "blocks.*")
 
 
-def check_whole_blocks(model: nn.Module, name: str, found: Mapping[str, nn.Module]) -> None:
-    """Check that modules from lists inside a list are whole blocks, rather than parts of blocks such as norms.
-
-    Args:
-        model: named in messages.
-        name: name of the outer list.
-        found: every module that is in it or in a list inside it, by its name.
-
-    Raises:
-        ValueError: the modules are of several kinds, have no submodules, or those of one inner list are built
-            differently; with the patterns that choose among them.
-    """
-    n_kinds = len({type(module) for module in found.values()})
-    is_composite = all(next(module.children(), None) is not None for module in found.values())
-    inner: dict[str, set[Hashable]] = {}
-    for full_name, module in found.items():
-        inner.setdefault(full_name.rpartition(".")[0], set()).add(_structure(module))
-    if n_kinds == 1 and is_composite and all(len(structures) == 1 for structures in inner.values()):
-        return
-    raise ValueError(
-        f"expected blocks of one kind, but the lists in {name!r} of {type(model).__name__} hold parts of blocks "
-        f"({_kinds(found.values())}); choose those whose outputs are the layers, such as the sums that the next part "
-        f"takes, with layers= one of: {', '.join(_patterns(name, found))}"
-    )
-
-
-def check_not_in_turn(model: nn.Module, name: str, found: Mapping[str, nn.Module]) -> None:
-    """Check that the modules of a list are not the parts of blocks in turn: attention, feed-forward, attention, ...
+def _check_whole(model: nn.Module, name: str, found: Blocks) -> None:
+    """Raise ValueError where the modules of a list are parts of blocks in turn: attention, feed-forward, attention, ...
 
     They are taken for such parts where modules of several structures take turns and no two of these have a part in
     common, as blocks with local and with global attention have their feed-forward part.
-
-    Args:
-        model: named in messages.
-        name: name of the list.
-        found: its modules by their names.
-
-    Raises:
-        ValueError: with the patterns that choose one part of each block, or all.
     """
-    modules = list(found.values())
-    period = _period([_structure(module) for module in modules])
-    if period == 1 or any(_parts(a) & _parts(b) for a, b in combinations(modules[:period], 2)):
+    period = _period([_structure(block.module) for block in found])
+    turn = [block.module for block in found[:period]]
+    if period == 1 or any(_parts(one) & _parts(other) for one, other in combinations(turn, 2)):
         return
-    names = list(found)
-    last = ", ".join(f'"{each}"' for each in names[period - 1 :: period])
+    kinds = ", ".join(dict.fromkeys(type(module).__name__ for module in turn))
+    ends = ", ".join(f'"{block.name}"' for block in found[period - 1 :: period])
     raise ValueError(
-        f"expected a list of whole blocks, but modules that have no part in common take turns in {name!r} of "
-        f"{type(model).__name__} ({_kinds(modules[:period])}), as parts of blocks do; choose those whose outputs are "
-        f'the layers with layers=[{last}], or layers="{name}.*" for the states after each of them'
+        f"expected a list of whole blocks, but {period} modules that have no part in common take turns in {name!r} of "
+        f"{type(model).__name__} ({kinds}), as parts of blocks do; choose those whose outputs are the layers, such as "
+        f"the last of each block with layers=[{ends}]"
     )
-
-
-def _kinds(modules: Iterable[nn.Module]) -> str:
-    """Return the types of modules, or where they are of one type, also those of what is in them."""
-    modules = list(modules)
-    names = dict.fromkeys(type(module).__name__ for module in modules)
-    if len(names) == 1:
-        inside = [[type(part).__name__ for part in module.children() if _has_weights(part)] for module in modules]
-        (name,) = names
-        names = dict.fromkeys(f"{name} of {' and '.join(parts)}" if parts else name for parts in inside)
-    return ", ".join(names)
 
 
 def _period(structures: Sequence[Hashable]) -> int:
@@ -385,13 +343,89 @@ def _has_weights(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def _patterns(name: str, found: Mapping[str, nn.Module]) -> list[str]:
-    """Return the modules at each place of the inner lists as a pattern with their kinds, the last place first."""
-    places: dict[str, Counter[str]] = {}
-    for full_name, module in found.items():
-        place = full_name.removeprefix(f"{name}.").partition(".")[2]
-        places.setdefault(place, Counter())[type(module).__name__] += 1
-    return [
-        f'"{".".join(filter(None, (name, "*", place)))}" ({", ".join(f"{n} of {kind}" for kind, n in kinds.items())})'
-        for place, kinds in sorted(places.items(), reverse=True)
-    ]
+def is_pretrained_model(candidate: object) -> TypeGuard[PreTrainedModel]:
+    """Return whether something is a Hugging Face model."""
+    return _is_a(candidate, "transformers.modeling_utils", "PreTrainedModel")
+
+
+def is_pretrained_config(candidate: object) -> TypeGuard[PreTrainedConfig]:
+    """Return whether something is the configuration of a Hugging Face model."""
+    return _is_a(candidate, "transformers.configuration_utils", "PreTrainedConfig")
+
+
+def is_fsdp1(candidate: object) -> TypeGuard[FullyShardedDataParallel]:
+    """Return whether something is a module wrapped in FullyShardedDataParallel."""
+    return _is_a(candidate, "torch.distributed.fsdp", "FullyShardedDataParallel")
+
+
+def is_fsdp2(candidate: object) -> TypeGuard[FSDPModule]:
+    """Return whether something is a module that ``fully_shard`` was applied to."""
+    return _is_a(candidate, "torch.distributed.fsdp", "FSDPModule")
+
+
+def is_dtensor(candidate: object) -> TypeGuard[DTensor]:
+    """Return whether something is a tensor that is distributed over ranks."""
+    return _is_a(candidate, "torch.distributed.tensor", "DTensor")
+
+
+def is_deepspeed_engine(candidate: object) -> bool:
+    """Return whether something is a module wrapped in the engine of DeepSpeed."""
+    return _is_a(candidate, "deepspeed.runtime.engine", "DeepSpeedEngine")
+
+
+def _is_a(candidate: object, module: str, name: str) -> bool:
+    kind: Any = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(candidate, kind)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether a rank holds only a part of the weights, so that each forward pass needs all ranks."""
+    return any(map(is_fsdp, model.modules())) or any(is_dtensor(parameter) for parameter in model.parameters())
+
+
+def check_no_tensor_parallelism(root_module: nn.Module) -> None:
+    """Reject models whose ranks must run the same tokens together: their shares of a probe would be mixed up.
+
+    Raises:
+        ValueError: tensor parallelism, or stage 3 of DeepSpeed's ZeRO.
+    """
+    by_fsdp = any(map(is_fsdp2, root_module.modules()))
+    for name, parameter in root_module.named_parameters():
+        shards = _n_shards(parameter)
+        if shards > by_fsdp or hasattr(parameter, "ds_id"):
+            kind = "DeepSpeed's ZeRO stage 3" if hasattr(parameter, "ds_id") else "tensor parallelism"
+            raise ValueError(
+                f"expected whole layers on each rank, or shards of FSDP, got {kind} ({name}); save checkpoints during "
+                "training and measure them afterwards with analyze_checkpoints.py"
+            )
+
+
+def _n_shards(parameter: nn.Parameter) -> int:
+    if not is_dtensor(parameter):
+        return 0
+    from torch.distributed.tensor import Shard  # as lazily as its class
+
+    return sum(isinstance(place, Shard) for place in parameter.placements)
+
+
+def own_class(model: nn.Module) -> type:
+    """Return the original class of a model: ``fully_shard`` replaces it with one of its own."""
+    kind = type(model)
+    return kind.__mro__[2] if is_fsdp2(model) else kind
+
+
+def class_name(model: nn.Module) -> str:
+    """Return the name of the original class of a model."""
+    return own_class(model).__name__
+
+
+def count_parameters(model: nn.Module, root_module: nn.Module | None = None) -> int | None:
+    """Return the number of parameters of the whole model; None where FSDP1 keeps them in flat pieces."""
+    if any(map(is_fsdp1, (model if root_module is None else root_module).modules())):
+        return None
+    return sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter))
+
+
+def is_fsdp(candidate: object) -> bool:
+    """Return whether something is a module whose weights FSDP shards."""
+    return is_fsdp1(candidate) or is_fsdp2(candidate)

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block, Blocks
-from repdyn.capture.recorder import Branch, Branches, LayerKey, Recorder, inputs_by_slot, outputs_by_slot
+from repdyn.capture.recorder import Recorder, inputs_by_slot, outputs_by_slot
+from repdyn.capture.states import Buffers
 from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.probe import ProbeBatch
 
@@ -35,6 +36,93 @@ _TOKENS = 8
 _ROUNDINGS = 2
 # how much larger than that a branch must be, so that nothing small passes for it
 _MIN_SIZE = 10
+
+
+LayerKey: TypeAlias = tuple[str | None, int]
+"""A stack and a layer."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The attention's output that a block adds to its input."""
+
+    module: nn.Module
+    """The module that returns it."""
+    slot: Slot
+    """Which part of the module's output it is."""
+    call: int
+    """Which of the module's calls within the block, from 0 on."""
+    dtype: torch.dtype
+    """Data type of the sum."""
+    scale: float = 1.0
+    """The factor by which the block multiplies it."""
+
+
+Branches: TypeAlias = Mapping[LayerKey, Branch | str]
+"""By stack and layer: the branch, or the reason why there is none."""
+
+
+class AfterAttention:
+    """Records the sums of each block's input and its attention's branch, beside the states of the layers.
+
+    A branch is written straight to its rows of the layer's buffer. The block's input is added when the batch has
+    passed: only then are the states of the previous layer identified. So no whole batch is held in memory.
+
+    Args:
+        branches: the branch of each layer, or the reason why there is none.
+        recorder: of the layers; attached before this, and each batch begins and ends there first.
+        buffers: allocates the buffers.
+    """
+
+    def __init__(self, branches: Branches, recorder: Recorder, buffers: Buffers) -> None:
+        self._branches = {key: branch for key, branch in branches.items() if isinstance(branch, Branch)}
+        self._recorder, self._buffers = recorder, buffers
+        self.states: dict[LayerKey, Tensor | str] = {k: why for k, why in branches.items() if isinstance(why, str)}
+        """(n_rows, dim) for each layer that a block returns, or the reason why there is none."""
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        with ExitStack() as hooks:
+            for stack, module in {(stack, branch.module) for (stack, _), branch in self._branches.items()}:
+                hooks.enter_context(module.register_forward_hook(partial(self._keep, stack)))
+            yield
+
+    def begin(self) -> None:
+        """Begin a batch."""
+        self._recorded: set[LayerKey] = set()
+        self._calls: Counter[tuple[LayerKey, nn.Module]] = Counter()
+
+    def end(self) -> None:
+        """Add the blocks' inputs when a batch has passed."""
+        target = self._recorder.target
+        for (stack, layer), branch in self._branches.items():
+            before = self._recorder.kept(stack, layer - 1)[target].to(branch.dtype)
+            states = self._buffer((stack, layer), before)
+            # NaN where the attention did not run: other ranks wait for a tensor from this one
+            was_recorded = (stack, layer) in self._recorded
+            states[target] = states[target] + before.to(states) if was_recorded else torch.nan
+
+    def _keep(self, stack: str | None, module: nn.Module, _args: tuple, output: Any) -> None:
+        """Keep the sampled rows of the attention's output that a block is about to add."""
+        key = stack, self._recorder.n_entered(stack)
+        branch = self._branches.get(key)
+        self._calls[key, module] += 1
+        if branch is None or branch.module is not module or branch.call != self._calls[key, module] - 1:
+            return
+        target = self._recorder.target
+        part = {branch.slot: outputs_by_slot(output).get(branch.slot)}
+        for rows in self._recorder.token_states.rows_by_slot(part).values():
+            sampled = self._recorder.select(rows)[: len(target)]
+            sampled = sampled if branch.scale == 1 else sampled * branch.scale
+            states = self._buffer(key, sampled.to(branch.dtype))
+            states[target] = sampled.to(states)
+            self._recorded.add(key)
+
+    def _buffer(self, key: LayerKey, like: Tensor) -> Tensor:
+        states = self.states.get(key)
+        if not isinstance(states, Tensor):
+            states = self.states[key] = self._buffers.new(self._recorder.n_rows, like)
+        return states
 
 
 def find_branches(

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.branches import find_branches
+from repdyn.capture.blocks import class_name
+from repdyn.capture.branches import AfterAttention, find_branches
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.recorder import EmbeddingSearch, Recorder
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States, exchange_layers, rows_of_batches
 from repdyn.capture.token_states import split_where_square
-from repdyn.capture.wrappers import class_name
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.sampling import padded_batches
 from repdyn.utils.caller_state import plain_state
@@ -205,25 +205,31 @@ def record(
         if first is not None:
             learning = Recorder(*watched, np.arange(len(first.positions)), Buffers(states_bytes, n_layers), model.slots)
             branches = find_branches(blocks, learning, first, run)
-        recorder = Recorder(*watched, rows, Buffers(states_bytes, n_layers + len(branches)), model.slots, branches)
-        hooks.enter_context(recorder.attached())
-        search = None
-        if "embeddings" in captures:
-            search = EmbeddingSearch(run.model.module, len(model.stacks))
-            hooks.enter_context(search.attached())
+        buffers = Buffers(states_bytes, n_layers + len(branches))
+        recorder = Recorder(*watched, rows, buffers, model.slots)
+        after_attention = AfterAttention(branches, recorder, buffers)
+        search = EmbeddingSearch(run.model.module, len(model.stacks))
         frozen = _Frozen()
+        hooks.enter_context(recorder.attached())
+        hooks.enter_context(after_attention.attached())
+        if "embeddings" in captures:
+            hooks.enter_context(search.attached())
         for block in blocks:
             if only_changing not in {None, block.stack}:
                 hooks.enter_context(block.module.register_forward_hook(frozen.record_or_replay))
         for batch in batches:
-            if search is not None:
-                search.begin(batch)
+            search.begin(batch)
             recorder.begin(batch)
+            after_attention.begin()
             run(batch)
             recorder.end()
+            after_attention.end()
             frozen.replay()
-    found = recorder.states(model.learned.autocast)
-    return found if search is None else replace(found, embeddings=search.table())
+    found = recorder.states(run.watch.autocast)
+    after = after_attention.states
+    layers = [replace(layer, after_attention=after.get((layer.stack, layer.index))) for layer in found.layers]
+    found = replace(found, layers=layers)
+    return replace(found, embeddings=search.table()) if "embeddings" in captures else found
 
 
 class _Frozen:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from repdyn.capture.blocks import hugging_face_model
-from repdyn.capture.shadow import Learned, Shadow, address, variables_restored
+from repdyn.capture.blocks import hugging_face_model, is_fsdp, is_fsdp1, is_fsdp2
+from repdyn.capture.shadow import Shadow, address, variables_restored
 from repdyn.kernels import full_precision
 from repdyn.probe import ProbeBatch
 from repdyn.utils.caller_state import defaults_of_model, isolated_rng, plain_state
 
-Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
-_OVERWRITTEN = (
-    "expected a forward pass that does not change the weights, but it overwrote {!r}, which cannot be restored; "
-    "measure a copy of the model, copy.deepcopy(model)"
-)
+T = TypeVar("T")
+Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 
 
 def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
@@ -115,41 +115,32 @@ def evaluating(
     device: torch.device,
     *,
     parameters: Mapping[str, Tensor] | None = None,
-    learned: Learned | None = None,
-) -> Iterator[Shadow]:
+    onlookers: set[int] | None = None,
+) -> Iterator[tuple[Shadow, Watch]]:
     """Yield a shadow of a model in evaluation mode, and run what is inside without gradients and in full precision.
 
     Args:
         device: where the model computes.
-        parameters: in place of the model's own, as for :class:`repdyn.capture.shadow.Shadow`.
-        learned: what a former pass has shown; where it is not complete, this one is watched, and completes it.
+        parameters, onlookers: as for :class:`repdyn.capture.shadow.Shadow`.
 
     Raises:
         repdyn.capture.shadow.NoShadow: the model has none; see :func:`restoring`.
         RuntimeError: the weights were overwritten by code invisible to PyTorch.
     """
     with plain_state():
-        shadow = Shadow(model, parameters=parameters, learned=learned)
+        shadow = Shadow(model, parameters=parameters, onlookers=onlookers)
         shadow.module.eval()
-        watch = nullcontext() if shadow.learned.is_complete else Watch(device, shadow.shared)
+        watch = Watch(device, shadow.module, shadow.shared)
         dtype = next((p.dtype for p in shadow.module.parameters() if p.is_floating_point()), None)
-        try:
-            with (
-                settings(device),
-                defaults_of_model(device, dtype),
-                shadow.global_hooks(),
-                variables_restored(model),
-                watch,
-            ):
-                yield shadow
-        finally:
-            if isinstance(watch, Watch):
-                watch.restore()
-                shadow.learned.written |= set(watch.saved)
-                shadow.learned.autocast = watch.autocast
-                shadow.learned.is_complete = True
-            elif lost := shadow.overwritten():
-                raise RuntimeError(_OVERWRITTEN.format(lost[0]))
+        with (
+            watch.restoring(),
+            settings(device),
+            defaults_of_model(device, dtype),
+            shadow.global_hooks(),
+            variables_restored(model),
+            watch,
+        ):
+            yield shadow, watch
 
 
 @contextmanager
@@ -157,34 +148,31 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
     """Run a model that has no shadow in evaluation mode, and restore on leaving what it changes in itself.
 
     These are its flags, submodules, weights and buffers, and plain attributes: numbers, strings and None under names
-    without a leading underscore; changes inside a list or a dictionary persist, and so does a new attribute. Weights
-    and buffers are copied only when an operation is about to overwrite them. A weight that is replaced by another one,
-    or whose ``data`` is, stays replaced: FSDP gathers weights in that way and accelerate loads them.
+    without a leading underscore; changes inside a list or a dictionary persist, and so does a new attribute. A weight
+    that is replaced by another one, or whose ``data`` is, stays replaced: FSDP gathers weights in that way and
+    accelerate loads them.
 
     Raises:
         RuntimeError: a weight or a buffer was overwritten by code invisible to PyTorch, and cannot be restored.
     """
     modules = [(m, m.training, _plain_attributes(m), _members(m)) for m in model.modules()]
-    tensors = {n: t for n, t in [*model.named_parameters(), *model.named_buffers()] if not t.is_inference()}
-    versions = {name: tensor._version for name, tensor in tensors.items()}
-    by_address: dict[int, list[Tensor]] = {}
-    for tensor in tensors.values():
-        if tensor.device.type != "meta":
-            by_address.setdefault(address(tensor), []).append(tensor)
-    watch = Watch(device, by_address)
+    watch = Watch(device, model, [*model.parameters(), *model.buffers()])
     try:
-        with plain_state(), settings(device), variables_restored(model), _without_accelerate_autocast(model), watch:
+        with (
+            watch.restoring(),
+            plain_state(),
+            settings(device),
+            variables_restored(model),
+            _without_accelerate_autocast(model),
+            watch,
+        ):
             model.eval()
             yield watch
     finally:
-        watch.restore()
         for module, is_training, attributes, members in modules:
             _restore(module, attributes, members)
             if module.training != is_training:  # of TorchScript it is no plain attribute
                 module.training = is_training
-    lost = [n for n, t in tensors.items() if t._version != versions[n] and address(t) not in watch.saved]
-    if lost:
-        raise RuntimeError(_OVERWRITTEN.format(lost[0]))
 
 
 @contextmanager
@@ -205,17 +193,24 @@ class Watch(TorchFunctionMode):
 
     Args:
         device: where the model computes.
-        tensors: those to copy, by the address of their memory.
+        model: named in messages.
+        tensors: those whose memory is to have the same content afterwards.
     """
 
-    def __init__(self, device: torch.device, tensors: Mapping[int, list[Tensor]]) -> None:
+    def __init__(self, device: torch.device, model: nn.Module, tensors: Iterable[Tensor]) -> None:
         super().__init__()
-        self._tensors = tensors
+        self._model = model
         self._device_type = device.type if torch.amp.is_autocast_available(device.type) else None
+        self._versions: list[tuple[Tensor, int]] = []
+        self._by_address: dict[int, list[Tensor]] = {}
+        for tensor in tensors:
+            if not tensor.is_inference():  # such a tensor refuses to be written to
+                self._versions.append((tensor, tensor._version))
+                if tensor.device.type != "meta":
+                    self._by_address.setdefault(address(tensor), []).append(tensor)
+        self._saved: dict[int, list[Tensor]] = {}
         self.autocast: torch.dtype | None = None
         """The precision of autocast; None while none has been met."""
-        self.saved: dict[int, list[Tensor]] = {}
-        """Copies by address."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, kind = kwargs or {}, self._device_type
@@ -223,15 +218,32 @@ class Watch(TorchFunctionMode):
             self.autocast = torch.get_autocast_dtype(kind)
         for target in _targets(func, args, kwargs):
             found = address(target)
-            if found in self._tensors and found not in self.saved:
-                self.saved[found] = [tensor.detach().clone() for tensor in self._tensors[found]]
+            if found in self._by_address and found not in self._saved:
+                self._saved[found] = [tensor.detach().clone() for tensor in self._by_address[found]]
         return func(*args, **kwargs)
 
-    def restore(self) -> None:
-        with torch.no_grad():
-            for found, copies in self.saved.items():
-                for tensor, before in zip(self._tensors[found], copies, strict=True):
-                    tensor.copy_(before)
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Restore on leaving what was overwritten, whatever ends the pass.
+
+        Raises:
+            RuntimeError: something was overwritten that was not seen.
+        """
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for found, copies in self._saved.items():
+                    for tensor, before in zip(self._by_address[found], copies, strict=True):
+                        tensor.copy_(before)
+        written = {address(t) for t, version in self._versions if t._version != version} - self._saved.keys()
+        if written:
+            named = [*self._model.named_parameters(), *self._model.named_buffers()]
+            lost = next((name for name, tensor in named if address(tensor) in written), "a tensor")
+            raise RuntimeError(
+                f"expected a forward pass that does not change the weights, but it overwrote {lost!r}, which cannot be "
+                "restored; measure a copy of the model, copy.deepcopy(model)"
+            )
 
 
 _SETTERS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
@@ -294,3 +306,60 @@ def _without_accelerate_autocast(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         attributes.update(before)
+
+
+@contextmanager
+def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callable[[Callable[[], T]], T]]:
+    """Yield a function that calls another one inside the outermost sharded module, with the weights gathered.
+
+    FSDP needs each forward pass to begin there: the module called first becomes the root that gathers the weights.
+    Where nothing is sharded it is a plain call.
+
+    Args:
+        root_module: the module that the model is a part of, or the model itself.
+        body: the module that will be called.
+    """
+    outer = next((m for m in root_module.modules() if is_fsdp(m) and any(body is inner for inner in m.modules())), None)
+    try:
+        if outer is None or outer is body:
+            yield lambda function: function()
+        else:
+            yield partial(_inside, outer)
+    finally:
+        for module in root_module.modules():
+            if is_fsdp2(module):
+                _reshard(module)
+
+
+def _reshard(module: FSDPModule) -> None:
+    """Reshard a module: a root would wait for the backward pass, which never comes.
+
+    A forward pass that failed leaves the module in the state of running it, where it would not reshard, and the next
+    training step would run on stale weights.
+    """
+    state: Any = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    for part in filter(None, (state, *groups)):
+        part._training_state = type(part._training_state).IDLE
+    module.reshard()
+
+
+def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
+    wrapped = outer.module if is_fsdp1(outer) else outer
+    own = {name: value for name, value in vars(wrapped).items() if name == "forward"}  # accelerate's, under autocast
+    outcome: list[T] = []
+
+    def forward() -> None:
+        restore()  # the function may call this very module
+        outcome.append(function())  # its result bypasses the wrapper, which would search it for tensors
+
+    def restore() -> None:
+        vars(wrapped).pop("forward", None)
+        vars(wrapped).update(own)
+
+    wrapped.forward = forward
+    try:
+        outer()
+    finally:
+        restore()
+    return outcome.pop()

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from repdyn.capture.blocks import is_sharded
 from repdyn.capture.forward import restoring, settings
 from repdyn.capture.prepared_model import PreparedModel, Run, Way
 from repdyn.capture.recorder import inputs_by_slot, outputs_by_slot
-from repdyn.capture.wrappers import is_sharded
 from repdyn.probe import ProbeBatch
 
 NO_LOGITS = "the model returns no logits: it has no output head, or was loaded without it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,23 +15,37 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, Blocks, LayerPatterns, find_blocks, find_network, hugging_face_model, unwrapped
+from repdyn.capture.blocks import (
+    Block,
+    Blocks,
+    LayerPatterns,
+    class_name,
+    find_blocks,
+    find_network,
+    hugging_face_model,
+    is_pretrained_model,
+    list_candidates,
+    own_class,
+    unwrapped,
+)
 from repdyn.capture.forward import (
     Forward,
+    Watch,
     call_with_dict,
     call_with_ids,
     call_with_inputs,
     call_with_tokens,
     evaluating,
+    inside_fsdp_root,
     parameters_of,
     restoring,
 )
-from repdyn.capture.recorder import EmbeddingSearch, Links, outputs_by_slot, watching
-from repdyn.capture.shadow import Learned, NoShadow, replacements
+from repdyn.capture.recorder import EmbeddingSearch, outputs_by_slot, silent_blocks, watching
+from repdyn.capture.shadow import NoShadow, own_names
 from repdyn.capture.token_states import InputStates, Slot, TokenPositions, TokenStates
-from repdyn.capture.wrappers import class_name, inside_fsdp_root, is_pretrained_model, own_class
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
+from repdyn.utils.caller_state import plain_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -44,7 +58,7 @@ _VALUES = {
     "labels": "batch.input_ids",
     "targets": "batch.input_ids",
 }
-
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 Way: TypeAlias = Literal["shadow", "restored"]
 
@@ -66,6 +80,10 @@ class PreparedModel:
     token_positions: TokenPositions | None
     whole: PreTrainedModel | None
     """The Hugging Face model that it is, or wraps as the only one."""
+    body: nn.Module
+    """What is called: the model without the head of a Hugging Face model, whose logits are not needed, where it can."""
+    needs_logits: bool
+    """Whether a call without the logits could leave out a block."""
     pads_right: bool
     """Whether that pads sequences on the right: Longformer and similar ones do, to whole windows, blocks or chunks."""
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
@@ -88,7 +106,12 @@ class PreparedModel:
     """By stack, which part of what its blocks take and which of what they return the states are, where it is known."""
     any_length: bool = False
     """Whether it runs on windows that are cut anywhere."""
-    learned: Learned = field(default_factory=Learned)
+    onlookers: set[int] | None = None
+    """The numbers of its hooks that only look on; None before the first pass."""
+    structure: Sequence[tuple] = ()
+    """The modules, classes and hooks that all this was found for; see :meth:`fits`."""
+    causal: Mapping[str | None, bool | None] = field(default_factory=dict)
+    """For each stack, whether no position sees a later one; filled in by whoever has tried it."""
 
     @property
     def stacks(self) -> list[str | None]:
@@ -101,11 +124,17 @@ class PreparedModel:
             return InputStates(positions_first=self.positions_first)
         return TokenStates(self.token_positions, pads_right=self.pads_right)
 
-    @property
-    def _precision(self) -> torch.dtype | None:
-        """That of the first weights of floating type, which inputs are converted to."""
-        dtypes = (parameter.dtype for parameter in self.module.parameters())
-        return next((dtype for dtype in dtypes if dtype in {torch.float32, torch.float16, torch.bfloat16}), None)
+    def fits(self, root_module: nn.Module) -> bool:
+        """Return whether a model is still as it was when it was tried: of the same modules and hooks, on its device.
+
+        Its weights may be others.
+        """
+        is_same = root_module is self.root_module and device_of(self.module, root_module) == self.device
+        return is_same and self.structure == _structure_of(root_module)
+
+    def with_parameters(self, parameters: Mapping[str, Tensor] | None) -> PreparedModel:
+        """Return it with others in place of the model's own parameters; arguments and errors as for :func:`prepare`."""
+        return replace(self, parameters=own_names(self.module, parameters or {}))
 
     @contextmanager
     def evaluating(self) -> Iterator[Run]:
@@ -114,25 +143,34 @@ class PreparedModel:
         Raises:
             RuntimeError: the weights were overwritten by code invisible to PyTorch.
         """
-        with ExitStack() as stack:
-            if self.way == "restored":
-                watch = stack.enter_context(restoring(self.module, self.device))
-                yield Run(self, stack.enter_context(inside_fsdp_root(self.root_module, _body(self))))
-                self.learned.autocast, self.learned.is_complete = watch.autocast or self.learned.autocast, True
-                return
-            settings = {"parameters": self.parameters, "learned": self.learned}
-            shadow = stack.enter_context(evaluating(self.module, self.device, **settings))
-            blocks = [b if self.reports_states else b._replace(module=shadow.of(b.module)) for b in self.blocks]
-            whole = None if self.whole is None else cast("PreTrainedModel", shadow.of(self.whole))
-            yield Run(replace(self, module=shadow.module, root_module=shadow.module, blocks=blocks, whole=whole))
+        if self.way == "restored":
+            with (
+                restoring(self.module, self.device) as watch,
+                inside_fsdp_root(self.root_module, self.body) as inside,
+            ):
+                yield Run(self, watch, set(), inside)
+            return
+        given = {"parameters": self.parameters, "onlookers": self.onlookers}
+        with evaluating(self.module, self.device, **given) as (shadow, watch):
+            of = shadow.of
+            model = replace(
+                self,
+                module=shadow.module,
+                root_module=shadow.module,
+                body=of(self.body),
+                blocks=self.blocks if self.reports_states else [b._replace(module=of(b.module)) for b in self.blocks],
+                whole=None if self.whole is None else cast("PreTrainedModel", of(self.whole)),
+            )
+            yield Run(model, watch, shadow.onlookers)
 
+    @plain_state()
     def on(self, probe: Probe | ProbeBatch) -> PreparedModel:
         """Return the model as it is run on a probe, which one pass over one of its sequences shows.
 
         It shows how the model is called where its signature leaves that open (with ``input_ids`` and what else the
         forward names, with the ids alone, with one dictionary of both); whether the blocks pass states from one to the
-        next; which of its weights it writes to; which of its hooks only look on. Where a Hugging Face model has no
-        blocks that pass states on, its layers are the hidden states that it reports.
+        next; which of its hooks only look on. Where a Hugging Face model has no blocks that pass states on, its layers
+        are the hidden states that it reports.
 
         Raises:
             ValueError: the forward pass fails, with the ``forward=`` to write; token ids that the model does not know;
@@ -140,17 +178,18 @@ class PreparedModel:
             RuntimeError: the blocks that were found do not pass states from one to the next.
             OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks.
         """
-        if self.learned.is_complete:
+        if self.onlookers is not None:
             return self
         try:
-            return self._tried(probe)
+            tried = self._tried(probe)
         except NoShadow as reason:
             if self.parameters:
                 raise ValueError(
                     f"expected a model that parameters= can stand in for, got a {class_name(self.module)}: {reason}; "
                     "measure a copy of the model that has them"
                 ) from reason
-            return replace(self, way="restored")._tried(probe)
+            tried = replace(self, way="restored")._tried(probe)
+        return replace(tried, structure=_structure_of(self.root_module))
 
     def _tried(self, probe: Probe | ProbeBatch) -> PreparedModel:
         if isinstance(probe, Probe) and probe.inputs is not None:
@@ -163,9 +202,7 @@ class PreparedModel:
             failures = []
             for call in calls:
                 try:
-                    model = replace(self, call=call, learned=Learned())._watched(
-                        _one_sequence(tokens[:length]), largest
-                    )
+                    model = replace(self, call=call)._linked(_one_sequence(tokens[:length]), largest)
                     return replace(model, any_length=length < len(tokens))
                 except NoShadow:
                     raise
@@ -183,16 +220,16 @@ class PreparedModel:
             )
         if self.unfound:
             raise ValueError(self.unfound)
-        model = replace(self, call=call_with_inputs, takes_inputs=True, learned=Learned())
+        model = replace(self, call=call_with_inputs, takes_inputs=True)
         shapes: list[torch.Size] = []
         with ExitStack() as hooks, model.evaluating() as run:
             for block in run.model.blocks:
                 hooks.enter_context(block.module.register_forward_hook(partial(_keep_shapes, shapes)))
             run(batch)
         first = any(s[1] == 1 < s[0] for s in shapes) and not any(s[0] == 1 < s[1] for s in shapes)
-        return replace(model, positions_first=first)
+        return replace(model, positions_first=first, onlookers=run.onlookers)
 
-    def _watched(self, batch: ProbeBatch, largest: int) -> PreparedModel:
+    def _linked(self, batch: ProbeBatch, largest: int) -> PreparedModel:
         """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of the probe."""
         with self.evaluating() as run:
             search = EmbeddingSearch(run.model.module, check=partial(_check_known, largest, self.module))
@@ -207,16 +244,18 @@ class PreparedModel:
                     if links.failure and not self.blocks_named:
                         raise RuntimeError(links.failure) from None
                     raise
+        tried = replace(self, slots=links.slots, onlookers=run.onlookers)
         reason = self.unfound or ("" if self.blocks_named else links.reason)
-        if reason and self.forward is None and self.way == "shadow" and self.whole is not None:
-            model = replace(self, reports_states=True, blocks=[])
+        if not reason:
+            return tried
+        if self.forward is None and self.way == "shadow" and self.whole is not None:
+            body, needs_logits = _body(self.module, self.whole, [])
+            model = replace(tried, reports_states=True, blocks=[], body=body, needs_logits=needs_logits)
             with model.evaluating() as run:
                 names = list(run.reported_states(run(batch), batch))[1:]
             if names:
-                return replace(model, blocks=[Block(name, _ReportedState()) for name in names])
-        if reason:
-            raise ValueError(reason) if self.unfound else RuntimeError(reason)
-        return replace(self, slots=links.slots)
+                return replace(model, blocks=[Block(name, _ReportedState()) for name in names], slots={})
+        raise ValueError(reason) if self.unfound else RuntimeError(reason)
 
     def _leaves_open(self) -> bool:
         """Return whether a forward could take the tokens in several ways: any keywords, or one of no known type."""
@@ -229,6 +268,88 @@ class PreparedModel:
         return len(required) == 1 and "Tensor" not in str(required[0].annotation) and required[0].name != "input_ids"
 
 
+def _structure_of(model: nn.Module) -> list[tuple]:
+    """Return the modules of a model by name, with the class, the hooks and any forward of its own of each."""
+    structure = []
+    for name, module in model.named_modules():
+        own = vars(module)
+        hooks = [tuple(own.get(kind, ())) for kind in _HOOKS]
+        structure.append((name, id(module), type(module), id(own.get("forward")), *hooks))
+    return structure
+
+
+class Links:
+    """Watch a pass over one batch, and find whether each block takes what the one before returned.
+
+    Args:
+        model: the module that is run.
+        blocks: its blocks, which pass states from one to the next, or do not.
+        states: where the tokens of the batch are, in any tensor of a block.
+    """
+
+    def __init__(self, model: nn.Module, blocks: Sequence[Block], states: TokenStates) -> None:
+        self._model, self._blocks, self._states = model, blocks, states
+        self._entered: dict[str | None, dict[Slot, Tensor]] = {}
+        self._left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
+        self.slots: dict[str | None, tuple[Slot, Slot]] = {}
+        """By stack, which part of what blocks take and which of what they return the states are."""
+        self._called: set[str] = set()
+        self.failure = ""
+        """What was wrong with the blocks that ran."""
+
+    @property
+    def reason(self) -> str:
+        """Why the blocks are not the layers of one stream; "" where they are."""
+        return self.failure or silent_blocks(self._blocks, self._model, self._called)
+
+    def enter(self, block: Block, parts: Mapping[Slot, Any]) -> None:
+        entered = self._rows(block, parts)
+        previous, left = self._left.get(block.stack, ("", {}))
+        before = self._entered.get(block.stack, {}).values()
+        self._entered[block.stack] = entered
+        if not left or self.failure:
+            return
+        pairs = [(into, out) for out in left for into in entered if _are_same(left[out], entered[into])]
+        # what a block only passes on, such as positions, is not its states
+        pairs.sort(key=lambda pair: any(_are_same(states, left[pair[1]]) for states in before))
+        if pairs:
+            self.slots.setdefault(block.stack, pairs[0])
+            return
+        self.failure = (
+            f"expected blocks that each take the output of the one before, but {block.name!r} does not take the output "
+            f"of {previous!r}, so that these are not the layers of one stream; name the blocks that are with layers=, "
+            f"or run the model once with forward=; the model has {list_candidates(self._model)}"
+        )
+
+    def leave(self, block: Block, parts: Mapping[Slot, Any]) -> None:
+        self._called.add(block.name)
+        self._left[block.stack] = block.name, self._rows(block, parts)
+
+    def _rows(self, block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
+        self._states.stack = block.stack
+        found = self._states.rows_by_slot(parts)
+        if not found and not self.failure:
+            self.failure = self._states.explain_mismatch(block.name, parts)
+        return found
+
+
+def _are_same(states: Tensor, others: Tensor) -> bool:
+    """Return whether two tensors are the same states, up to device, precision and one scale factor.
+
+    RWKV halves its states every few blocks against overflow.
+    """
+    if states.shape != others.shape:
+        return False
+    states = states.to(others)
+    if torch.allclose(states, others, rtol=0, atol=0, equal_nan=True):
+        return True
+    finite = states.isfinite() & others.isfinite()
+    a, b = states[finite].double(), others[finite].double()
+    scale = (a * b).sum() / a.square().sum()
+    rounding = 2 * torch.finfo(others.dtype).eps
+    return bool(scale != 0) and torch.allclose(scale * a, b, rtol=rounding, atol=0)
+
+
 class ForwardFailed(ValueError):
     """A forward pass that failed in code of the model, with what to do."""
 
@@ -238,13 +359,20 @@ class Run:
 
     Args:
         model: the model that runs, the shadow if there is one; hooks belong on its blocks.
+        watch: sees the operations of the model.
+        onlookers: the numbers of hooks that have changed nothing so far.
         inside: calls a function where the weights are gathered.
     """
 
-    def __init__(self, model: PreparedModel, inside: Callable[[Callable[[], Any]], Any] | None = None) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: PreparedModel,
+        watch: Watch,
+        onlookers: set[int],
+        inside: Callable[[Callable[[], Any]], Any] | None = None,
+    ) -> None:
+        self.model, self.watch, self.onlookers = model, watch, onlookers
         self._inside = inside or (lambda function: function())
-        self._body, self._needs_logits = _body(model), not _all_in_base(model)
         if model.reports_states:  # in the configuration, which is the shadow's own
             for module in filter(is_pretrained_model, model.module.modules()):
                 module.config.output_hidden_states = True
@@ -262,18 +390,16 @@ class Run:
         """
         model = self.model
         ids, mask = batch.input_ids.to(model.device), batch.attention_mask.to(model.device)
-        inputs = None if batch.inputs is None else moved(batch.inputs, model.device, model._precision)
+        inputs = None if batch.inputs is None else moved(batch.inputs, model.device, _precision(model.module))
         there = replace(batch, input_ids=ids, attention_mask=mask, inputs=inputs)
         if model.forward is not None and module is None:
             call = model.forward
         else:
-            call = partial(model.call, logits=logits or self._needs_logits)
-        if model.forward is None and module is None:
-            body = model.module if logits else self._body
-        else:
-            body = module or model.module
+            call = partial(model.call, logits=logits or model.needs_logits)
+        if module is None:
+            module = model.module if logits else model.body
         try:
-            output = self._inside(partial(call, body, there))
+            output = self._inside(partial(call, module, there))
         except (OSError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -347,7 +473,7 @@ def prepare(
         if layers is not None or whole is None:
             raise
         unfound = str(error)
-    own = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    body, needs_logits = (model, True) if forward is not None else _body(model, whole, blocks)
     return PreparedModel(
         module=model,
         root_module=root_module,
@@ -357,8 +483,10 @@ def prepare(
         forward=forward,
         token_positions=token_positions,
         whole=whole,
+        body=body,
+        needs_logits=needs_logits,
         pads_right=any(map(_pads_right, {type(module) for module in model.modules() if is_pretrained_model(module)})),
-        parameters={own[id(tensor)]: new for tensor, new in replacements(model, parameters or {})},
+        parameters=own_names(model, parameters or {}),
         unfound=unfound,
     )
 
@@ -405,25 +533,18 @@ def has_prompt(module: nn.Module) -> bool:
     return getattr(getattr(module, "active_peft_config", None), "is_prompt_learning", False)
 
 
-def _body(model: PreparedModel) -> nn.Module:
-    """Return the module that is called: without a Hugging Face model's head, whose logits are not needed.
+def _body(model: nn.Module, whole: PreTrainedModel | None, blocks: Blocks) -> tuple[nn.Module, bool]:
+    """Return the module that is called, and whether all of its logits are needed for a measured block.
 
-    The model itself where a measured block is in the head, and where its forward pass is not the library's own: in a
-    class of the user's, or in a function or hooks attached to it.
+    The model itself is called where a measured block is in the head, and where its forward pass is not the library's
+    own: in a class of the user's, or in a function or hooks attached to it.
     """
-    module = model.module
-    if model.forward is not None or not is_pretrained_model(module) or not _all_in_base(model):
-        return module
-    return module.base_model if _has_library_forward(module) else module
-
-
-def _all_in_base(model: PreparedModel) -> bool:
-    """Return whether no block is in the head of a Hugging Face model, alone or wrapped; False for other models."""
-    whole = model.whole
-    if whole is None or model.reports_states:
-        return whole is not None
+    if whole is None:
+        return model, True
     inside = set(whole.base_model.modules())
-    return all(block.module in inside for block in model.blocks)
+    if not all(block.module in inside for block in blocks):
+        return model, True
+    return whole.base_model if whole is model and _has_library_forward(model) else model, False
 
 
 def _has_library_forward(model: nn.Module) -> bool:
@@ -434,6 +555,12 @@ def _has_library_forward(model: nn.Module) -> bool:
         and ("forward" not in vars(model) or bool({"_original_forward", "_old_forward"} & set(vars(model))))
         and all(getattr(hook, "__module__", "").startswith("torch.distributed.") for hook in hooks)
     )
+
+
+def _precision(model: nn.Module) -> torch.dtype | None:
+    """Return that of the first weights of floating type, which inputs are converted to."""
+    dtypes = (parameter.dtype for parameter in model.parameters())
+    return next((dtype for dtype in dtypes if dtype in {torch.float32, torch.float16, torch.bfloat16}), None)
 
 
 def _longest(probe: Probe) -> Tensor:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -14,14 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, list_candidates
+from repdyn.capture.blocks import Block, is_dtensor, list_candidates
 from repdyn.capture.states import Buffers, LayerStates, States
 from repdyn.capture.token_states import Slot, TokenStates
-from repdyn.capture.wrappers import is_dtensor
 from repdyn.probe import ProbeBatch
-
-LayerKey: TypeAlias = tuple[str | None, int]
-"""A stack and a layer."""
 
 NONE_FOUND = "no nn.Embedding of the model is given the token ids"
 NOT_IN_MEMORY = "the weights of the input embedding are not in this process's memory"
@@ -62,61 +57,6 @@ def watching(blocks: Sequence[Block], enter: BlockHook, leave: BlockHook) -> Ite
         yield
 
 
-class Links:
-    """Watch a pass over one batch, and find whether each block takes what the one before returned.
-
-    Args:
-        model: the module that is run.
-        blocks: its blocks, which pass states from one to the next, or do not.
-        states: where the tokens of the batch are, in any tensor of a block.
-    """
-
-    def __init__(self, model: nn.Module, blocks: Sequence[Block], states: TokenStates) -> None:
-        self._model, self._blocks, self._states = model, blocks, states
-        self._entered: dict[str | None, dict[Slot, Tensor]] = {}
-        self._left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
-        self.slots: dict[str | None, tuple[Slot, Slot]] = {}
-        """By stack, which part of what blocks take and which of what they return the states are."""
-        self._called: set[str] = set()
-        self.failure = ""
-        """What was wrong with the blocks that ran."""
-
-    @property
-    def reason(self) -> str:
-        """Why the blocks are not the layers of one stream; "" where they are."""
-        return self.failure or silent_blocks(self._blocks, self._model, self._called)
-
-    def enter(self, block: Block, parts: Mapping[Slot, Any]) -> None:
-        entered = self._rows(block, parts)
-        previous, left = self._left.get(block.stack, ("", {}))
-        before = self._entered.get(block.stack, {}).values()
-        self._entered[block.stack] = entered
-        if not left or self.failure:
-            return
-        pairs = [(into, out) for out in left for into in entered if _are_same(left[out], entered[into])]
-        # what a block only passes on, such as positions, is not its states
-        pairs.sort(key=lambda pair: any(_are_same(states, left[pair[1]]) for states in before))
-        if pairs:
-            self.slots.setdefault(block.stack, pairs[0])
-            return
-        self.failure = (
-            f"expected blocks that each take the output of the one before, but {block.name!r} does not take the output "
-            f"of {previous!r}, so that these are not the layers of one stream; name the blocks that are with layers=, "
-            f"or run the model once with forward=; the model has {list_candidates(self._model)}"
-        )
-
-    def leave(self, block: Block, parts: Mapping[Slot, Any]) -> None:
-        self._called.add(block.name)
-        self._left[block.stack] = block.name, self._rows(block, parts)
-
-    def _rows(self, block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
-        self._states.stack = block.stack
-        found = self._states.rows_by_slot(parts)
-        if not found and not self.failure:
-            self.failure = self._states.explain_mismatch(block.name, parts)
-        return found
-
-
 def silent_blocks(blocks: Sequence[Block], model: nn.Module, called: Collection[str]) -> str:
     """Return what is wrong where some blocks were not called in a pass; "" where all were."""
     silent = [block.name for block in blocks if block.name not in called]
@@ -127,23 +67,6 @@ def silent_blocks(blocks: Sequence[Block], model: nn.Module, called: Collection[
         f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {few}; the forward pass does not go "
         f"through them. Name the blocks it does go through with layers=; the model has {list_candidates(model)}"
     )
-
-
-def _are_same(states: Tensor, others: Tensor) -> bool:
-    """Return whether two tensors are the same states, up to device, precision and one scale factor.
-
-    RWKV halves its states every few blocks against overflow.
-    """
-    if states.shape != others.shape:
-        return False
-    states = states.to(others)
-    if torch.allclose(states, others, rtol=0, atol=0, equal_nan=True):
-        return True
-    finite = states.isfinite() & others.isfinite()
-    a, b = states[finite].double(), others[finite].double()
-    scale = (a * b).sum() / a.square().sum()
-    rounding = 2 * torch.finfo(others.dtype).eps
-    return bool(scale != 0) and torch.allclose(scale * a, b, rtol=rounding, atol=0)
 
 
 class Recorder:
@@ -160,8 +83,6 @@ class Recorder:
             over sequences behind them, for batches that have ``means``.
         buffers: allocates the layers' buffers.
         slots: by stack, which part of what blocks take and which of what they return the states are, where known.
-        branches: where each block adds its attention's output to its input, to record the sum too; see
-            :func:`repdyn.capture.branches.find_branches`.
     """
 
     def __init__(
@@ -172,36 +93,29 @@ class Recorder:
         rows: np.ndarray,
         buffers: Buffers,
         slots: Mapping[str | None, tuple[Slot, Slot]],
-        branches: Branches | None = None,
     ) -> None:
         self._module, self._blocks, self._slots = module, blocks, slots
         self.token_states = token_states
-        self._rows, self._n_rows, self._buffers = rows, int(rows.max()) + 1, buffers
+        self._rows, self.n_rows, self._buffers = rows, int(rows.max()) + 1, buffers
         self._stacks = {block.stack: _Stack() for block in blocks}
-        self._after_attention = AfterAttention(branches, self._n_rows, buffers) if branches else None
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        with ExitStack() as hooks:
-            hooks.enter_context(watching(self._blocks, self._enter, self._leave))
-            for stack, module in self._after_attention.modules if self._after_attention else ():
-                hooks.enter_context(module.register_forward_hook(partial(self._attend, stack)))
-            yield
+    def attached(self) -> AbstractContextManager[None]:
+        """Attach it to the blocks."""
+        return watching(self._blocks, self._enter, self._leave)
 
     def begin(self, batch: ProbeBatch) -> None:
         """Begin a batch, which runs before :meth:`end`."""
         rows = self._rows[batch.tokens]
         mean_rows = np.empty(0, dtype=rows.dtype) if batch.means is None else self._rows[batch.means]
-        self._target = torch.from_numpy(np.concatenate([rows[rows >= 0], mean_rows[mean_rows >= 0]]))
+        self.target = torch.from_numpy(np.concatenate([rows[rows >= 0], mean_rows[mean_rows >= 0]]))
+        """The rows that the batch fills."""
         # all tokens of a batch without samples are compared, and none is kept
-        self._source = torch.from_numpy(batch.positions[rows >= 0] if len(self._target) else batch.positions)
+        self._source = torch.from_numpy(batch.positions[rows >= 0] if len(self.target) else batch.positions)
         self._averaged = torch.from_numpy(np.flatnonzero(mean_rows >= 0))
         self._mask = batch.attention_mask != 0
         self.token_states.begin(batch)
         for stack in self._stacks.values():
             stack.calls, stack.n_entered = [], 0
-        if self._after_attention is not None:
-            self._after_attention.begin(self._target)
 
     def end(self) -> None:
         """Check that every block ran.
@@ -219,8 +133,14 @@ class Recorder:
                     "expected the same blocks to run in the same order for every batch, got "
                     f"{_first_difference(stack.calls, stack.order)}; name the blocks that always run with layers="
                 )
-        if self._after_attention is not None:
-            self._after_attention.end(lambda place: self._stacks[place[0]].kept[place[1] - 1][1])
+
+    def n_entered(self, stack: str | None) -> int:
+        """Return how many blocks of a stack the batch has entered."""
+        return self._stacks[stack].n_entered
+
+    def kept(self, stack: str | None, layer: int) -> Tensor:
+        """Return the states of a layer, (n_rows, dim), as far as they are recorded."""
+        return self._stacks[stack].kept[layer][1]
 
     def states(self, autocast: torch.dtype | None = None) -> States:
         """Return what was recorded; ``autocast`` as in :class:`repdyn.capture.states.LayerStates`."""
@@ -228,17 +148,13 @@ class Recorder:
         layers = []
         for name, stack in self._stacks.items():
             for index in sorted(stack.kept):
-                after = None if self._after_attention is None else self._after_attention.states.get((name, index))
                 depth = index / (len(stack.kept) - 1)
-                layers.append(
-                    LayerStates(index, depth, *stack.kept[index], name, after_attention=after, autocast=autocast)
-                )
+                layers.append(LayerStates(index, depth, *stack.kept[index], name, autocast=autocast))
         return States(layers, self._rows)
 
     def _enter(self, block: Block, parts: Mapping[Slot, Any]) -> None:
         stack, self.token_states.stack = self._stacks[block.stack], block.stack
         stack.n_entered += 1
-        stack.n_calls.clear()
         if stack.n_entered == 1:
             self._keep(stack, 0, block, parts)
 
@@ -246,18 +162,6 @@ class Recorder:
         stack, self.token_states.stack = self._stacks[block.stack], block.stack
         stack.calls.append(block.name)
         self._keep(stack, len(stack.calls), block, parts)
-
-    def _attend(self, stack: str | None, module: nn.Module, _args: tuple, output: Any) -> None:
-        """Keep the sampled rows of the attention's output that a block is about to add."""
-        if self._after_attention is None:
-            return
-        place, calls = (stack, self._stacks[stack].n_entered), self._stacks[stack].n_calls
-        branch = self._after_attention.branch(place, module, calls[module])
-        calls[module] += 1
-        if branch is not None:
-            part = {branch.slot: outputs_by_slot(output).get(branch.slot)}
-            for rows in self.token_states.rows_by_slot(part).values():
-                self._after_attention.keep(place, self._select(rows)[: len(self._target)])
 
     def _keep(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
         """Keep a layer's states."""
@@ -272,13 +176,13 @@ class Recorder:
         if not is_known:
             linked = self._slots.get(block.stack, (None, None))[layer > 0]
             stack.slots[layer] = linked if linked in found else next(iter(found))
-        states = self._select(found[stack.slots[layer]])
+        states = self.select(found[stack.slots[layer]])
         if not is_known:
-            stack.kept[layer] = block.name, self._buffers.new(self._n_rows, states), states.device
+            stack.kept[layer] = block.name, self._buffers.new(self.n_rows, states), states.device
         buffer = stack.kept[layer][1]
-        buffer[self._target] = states[: len(self._target)].to(buffer)
+        buffer[self.target] = states[: len(self.target)].to(buffer)
 
-    def _select(self, rows: Tensor) -> Tensor:
+    def select(self, rows: Tensor) -> Tensor:
         """Return the sampled rows of (n_sequences * length, dim), then the means over sequences that are kept."""
         sampled = rows[self._source.to(rows.device)]
         if not len(self._averaged):
@@ -302,91 +206,12 @@ class _Stack:
     calls: list[str] = field(default_factory=list)
     n_entered: int = 0
     """How many blocks the current batch has entered."""
-    n_calls: Counter[nn.Module] = field(default_factory=Counter)
-    """Calls of each attention module since the current block was entered."""
 
 
 def _first_difference(calls: list[str], before: list[str]) -> str:
     number = next(i for i, (now, then) in enumerate(zip_longest(calls, before)) if now != then)
     now, then = (repr(names[number]) if number < len(names) else "none" for names in (calls, before))
     return f"{now} as call {number + 1} where the first batch had {then}"
-
-
-@dataclass(frozen=True)
-class Branch:
-    """The attention's output that a block adds to its input."""
-
-    module: nn.Module
-    """The module that returns it."""
-    slot: Slot
-    """Which part of the module's output it is."""
-    call: int
-    """Which of the module's calls within the block, from 0 on."""
-    dtype: torch.dtype
-    """Data type of the sum."""
-    scale: float = 1.0
-    """The factor by which the block multiplies it."""
-
-
-Branches: TypeAlias = Mapping[LayerKey, Branch | str]
-"""By stack and layer: the branch, or the reason why there is none."""
-
-
-class AfterAttention:
-    """The sums of each block's input and its attention's branch.
-
-    A branch is written straight to its rows of the layer's buffer. The block's input is added when the batch has
-    passed: only then are the states of the previous layer identified. So no whole batch is held in memory.
-
-    Args:
-        branches: the branch of each layer, or the reason why there is none.
-        n_rows: number of rows of the buffers.
-        buffers: allocates the buffers.
-    """
-
-    def __init__(self, branches: Branches, n_rows: int, buffers: Buffers) -> None:
-        self._branches = {key: branch for key, branch in branches.items() if isinstance(branch, Branch)}
-        self.modules = {(stack, branch.module) for (stack, _), branch in self._branches.items()}
-        """The modules to hook, with the stack in whose blocks they run."""
-        self.states: dict[LayerKey, Tensor | str] = {k: why for k, why in branches.items() if isinstance(why, str)}
-        """(n_rows, dim) for each layer that a block returns, or the reason why there is none."""
-        self._n_rows, self._buffers = n_rows, buffers
-
-    def begin(self, target: Tensor) -> None:
-        """Begin a batch; ``target`` are the rows of its sampled tokens."""
-        self._target = target
-        self._recorded: set[LayerKey] = set()
-
-    def branch(self, key: LayerKey, module: nn.Module, call: int) -> Branch | None:
-        """Return the layer's branch if this call of the module returns it."""
-        branch = self._branches.get(key)
-        return branch if branch is not None and branch.module is module and branch.call == call else None
-
-    def keep(self, key: LayerKey, rows: Tensor) -> None:
-        """Keep the sampled rows (n, dim) of a layer's branch."""
-        branch = self._branches[key]
-        self._recorded.add(key)
-        rows = rows if branch.scale == 1 else rows * branch.scale
-        states = self._buffer(key, rows.to(branch.dtype))
-        states[self._target] = rows.to(states)
-
-    def end(self, entered: Callable[[LayerKey], Tensor]) -> None:
-        """Add the blocks' inputs when a batch has passed.
-
-        Args:
-            entered: returns the buffer of the states that entered a layer's block.
-        """
-        for key, branch in self._branches.items():
-            before = entered(key)[self._target].to(branch.dtype)
-            states = self._buffer(key, before)
-            # NaN where the attention did not run: other ranks wait for a tensor from this one
-            states[self._target] = states[self._target] + before.to(states) if key in self._recorded else torch.nan
-
-    def _buffer(self, key: LayerKey, like: Tensor) -> Tensor:
-        states = self.states.get(key)
-        if not isinstance(states, Tensor):
-            states = self.states[key] = self._buffers.new(self._n_rows, like)
-        return states
 
 
 class EmbeddingSearch:

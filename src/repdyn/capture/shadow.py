@@ -2,8 +2,8 @@
 
 Whatever a forward pass writes is the shadow's own and goes with it: attributes, lists, counters, caches, buffers,
 flags, the state of a generator. So the model is left as it was found because nothing touches it. Weights and large
-tensors share the model's memory; those that a first pass over one sequence writes to all the same get memory of their
-own, see :class:`Learned`.
+tensors share the model's memory; what a pass writes there all the same is restored, see
+:class:`repdyn.capture.forward.Watch`.
 
 Not copied are what modules do not own: classes, functions without state, and the objects of optimizers, loggers,
 trainers and of the standard library. Variables of a Python module that a forward pass changes are restored instead,
@@ -13,7 +13,6 @@ see :func:`variables_restored`.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import enum
 import functools
 import random
@@ -33,7 +32,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils.hooks import RemovableHandle
 
-from repdyn.capture.wrappers import is_dtensor, is_fsdp1, is_fsdp2
+from repdyn.capture.blocks import is_dtensor, is_fsdp
 
 _WRAPPINGS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 _SHARED_BYTES = 1 << 20
@@ -56,19 +55,6 @@ class NoShadow(ValueError):
     """Why a model has no shadow."""
 
 
-@dataclasses.dataclass
-class Learned:
-    """Records which hooks and tensors a first pass showed to matter; see :meth:`Shadow.learning`."""
-
-    onlookers: set[int] = dataclasses.field(default_factory=set)
-    """The numbers of hooks that change nothing, which the next shadows leave out."""
-    written: set[int] = dataclasses.field(default_factory=set)
-    """Addresses of shared memory that the pass has written to, which the next shadows copy."""
-    autocast: torch.dtype | None = None
-    """The precision of autocast that the model's own forward pass enters; None where it enters none."""
-    is_complete: bool = False
-
-
 def shadow(model: nn.Module, *, parameters: Mapping[str, Tensor] | None = None) -> nn.Module:
     """Return a second module tree over the same parameters; see :class:`Shadow`."""
     return Shadow(model, parameters=parameters).module
@@ -80,7 +66,8 @@ class Shadow:
     Args:
         model: the model; wrappers of ``torch.compile`` inside it are left out.
         parameters: by their names in the model, parameters or buffers that stand in for its own, such as averages.
-        learned: what a pass of a former shadow has shown; None for nothing.
+        onlookers: the numbers of hooks that change nothing, as a pass of a former shadow has shown, and which are left
+            out; None where none has run: then the hooks are tried.
 
     Raises:
         NoShadow: the model is sharded, of TorchScript, or moved between devices as it runs; a class or an object in it
@@ -89,15 +76,18 @@ class Shadow:
     """
 
     def __init__(
-        self, model: nn.Module, *, parameters: Mapping[str, Tensor] | None = None, learned: Learned | None = None
+        self, model: nn.Module, *, parameters: Mapping[str, Tensor] | None = None, onlookers: set[int] | None = None
     ) -> None:
-        self.learned = Learned() if learned is None else learned
+        self.onlookers, self._tries_hooks = onlookers or set(), onlookers is None
+        self.shared: list[Tensor] = []
+        """The tensors whose memory is the model's."""
         self._memo: dict[int, Any] = {}
         self._originals: list[Any] = []  # an id is only that of its object while this lives
-        self._shared: list[tuple[Tensor, int | None]] = []
         _check(model)
-        for original, tensor in replacements(model, parameters or {}):
-            self._remember(original, self._parameter(original, tensor))
+        if parameters:
+            own = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+            for name, tensor in own_names(model, parameters).items():
+                self._remember(own[name], self._parameter(own[name], tensor))
         try:
             self.module: nn.Module = self._copy(model)
         except (NoShadow, MemoryError):
@@ -108,12 +98,6 @@ class Shadow:
     def of(self, module: nn.Module) -> nn.Module:
         """Return the shadow of a module of the model."""
         return self._memo[id(module)]
-
-    def overwritten(self) -> list[str]:
-        """Return the names of tensors that were written to in memory that the shadow shares with the model."""
-        written = {address(t) for t, version in self._shared if version is not None and t._version != version}
-        named = [*self.module.named_parameters(), *self.module.named_buffers()]
-        return [name for name, tensor in named if address(tensor) in written] or ["a tensor"] * bool(written)
 
     def _remember(self, original: Any, copied: Any) -> Any:
         self._memo[id(original)] = copied
@@ -171,9 +155,7 @@ class Shadow:
         return self._share(x.detach())
 
     def _share(self, x: Tensor) -> Tensor:
-        if address(x) in self.learned.written:
-            return x.detach().clone()
-        self._shared.append((x, None if x.is_inference() else x._version))
+        self.shared.append(x)
         return x
 
     def _module(self, x: nn.Module) -> nn.Module:
@@ -207,7 +189,7 @@ class Shadow:
     def _add_hooks(self, x: nn.Module, new: nn.Module) -> None:
         for name, with_kwargs in _HOOKS.items():
             for number, hook in x.__dict__.get(name, {}).items():
-                if number in self.learned.onlookers or _looks_on(hook):
+                if number in self.onlookers or _looks_on(hook):
                     continue
                 getattr(new, name)[number] = self._hook(number, hook)
                 if number in getattr(x, with_kwargs):
@@ -217,7 +199,7 @@ class Shadow:
 
     def _hook(self, number: int, hook: Any) -> Any:
         copied = self._copy(hook)
-        return copied if self.learned.is_complete else _Tried(copied, number, self.learned)
+        return _Tried(copied, number, self.onlookers) if self._tries_hooks else copied
 
     def _container(self, x: Any) -> Any:
         kind = type(x)
@@ -287,15 +269,6 @@ class Shadow:
                 if isinstance(member, types.MemberDescriptorType) and hasattr(x, name):
                     member.__set__(new, self._copy(member.__get__(x)))
 
-    @property
-    def shared(self) -> dict[int, list[Tensor]]:
-        """The tensors whose memory is the model's, by its address."""
-        found: dict[int, list[Tensor]] = {}
-        for tensor, _ in self._shared:
-            if tensor.device.type != "meta":
-                found.setdefault(address(tensor), []).append(tensor)
-        return found
-
     @contextmanager
     def global_hooks(self) -> Iterator[None]:
         """Put those of torch's hooks on every module that act in place of all of them, and restore these on leaving."""
@@ -309,7 +282,7 @@ class Shadow:
                 stack.callback(hooks.clear)
                 hooks.clear()
                 if "backward" not in name:
-                    kept = {n: h for n, h in before.items() if n not in self.learned.onlookers and not _looks_on(h)}
+                    kept = {n: h for n, h in before.items() if n not in self.onlookers and not _looks_on(h)}
                     hooks.update({number: self._hook(number, hook) for number, hook in kept.items()})
             yield
 
@@ -317,10 +290,10 @@ class Shadow:
 class _Tried:
     """A copy of a user's hook whose effect is watched: it changes what passes through, or it only looks on."""
 
-    def __init__(self, hook: Any, number: int, learned: Learned) -> None:
+    def __init__(self, hook: Any, number: int, onlookers: set[int]) -> None:
         self._hook = hook
         self._number = number
-        self._learned = learned
+        self._onlookers = onlookers
         self._acts = False
 
     def __call__(self, module: nn.Module, *passed: Any) -> Any:
@@ -337,7 +310,7 @@ class _Tried:
                 for then, now in zip(own, after, strict=True)
             )
         )
-        (self._learned.onlookers.discard if self._acts else self._learned.onlookers.add)(self._number)
+        (self._onlookers.discard if self._acts else self._onlookers.add)(self._number)
         return result
 
 
@@ -354,7 +327,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def _check(model: nn.Module) -> None:
     for module in model.modules():
-        if is_fsdp1(module) or is_fsdp2(module):
+        if is_fsdp(module):
             raise NoShadow("the weights are sharded")
         if hasattr(module, "_hf_hook"):
             raise NoShadow("accelerate moves the weights as the model runs")
@@ -363,28 +336,30 @@ def _check(model: nn.Module) -> None:
             raise NoShadow("the weights are sharded")
 
 
-def replacements(model: nn.Module, parameters: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the model's parameters and buffers that have another in their place, with it.
+def own_names(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return parameters by the names that the model has for its own, without those of wrappers.
 
     Raises:
         ValueError: a name or a shape that the model does not have.
     """
     if not parameters:
-        return
+        return {}
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    own = {_plain_name(name): tensor for name, tensor in named}
-    for name, tensor in parameters.items():
-        original = own.get(_plain_name(name))
+    own = {_plain_name(name): (name, tensor) for name, tensor in named}
+    found = {}
+    for given, tensor in parameters.items():
+        name, original = own.get(_plain_name(given), ("", None))
         if original is None:
             raise ValueError(
                 f"expected parameters= by their names in {type(model).__name__}, such as {next(iter(own), None)!r}, "
-                f"got {name!r}; name them as the measured module's named_parameters() do"
+                f"got {given!r}; name them as the measured module's named_parameters() do"
             )
         if original.shape != tensor.shape:
             raise ValueError(
-                f"expected {name!r} in parameters= of shape {tuple(original.shape)}, got {tuple(tensor.shape)}"
+                f"expected {given!r} in parameters= of shape {tuple(original.shape)}, got {tuple(tensor.shape)}"
             )
-        yield original, tensor.detach().to(original.device, original.dtype)
+        found[name] = tensor.detach().to(original.device, original.dtype)
+    return found
 
 
 def _plain_name(name: str) -> str:

@@ -15,6 +15,7 @@ from glob import escape
 from pathlib import Path, PurePosixPath
 from threading import Event, Thread
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import httpx2
 from huggingface_hub import (
@@ -32,6 +33,7 @@ from tqdm.auto import tqdm
 
 from repdyn.checkpoints.errors import CancelledError, CheckpointError, NoConnectionError, SweepStoppedError, hub_errors
 from repdyn.utils.attempts import TimeoutRunner
+from repdyn.utils.files import cache_directory
 
 ASKING, DOWNLOADING = "repdyn-ask", "repdyn-download"
 """Names of the threads that wait for the hub; those that were given up go on until it answers."""
@@ -44,11 +46,15 @@ _MARGIN_BYTES = 4_000_000
 """Of the client's own notes beside the files that it downloads."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # The first format that a commit has is used. Pickles are only read with weights_only=True.
+ADAPTER = "adapter_config.json"
+"""The file by which a folder is an adapter, such as LoRA's, of another model."""
 _FORMATS = (
+    re.compile(r"adapter_model\.safetensors"),
+    re.compile(r"adapter_model\.bin"),
     re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
     re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
 )
-_CONFIG_FILES = ("config.json", "generation_config.json")
+_CONFIG_FILES = ("config.json", "generation_config.json", ADAPTER)
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -69,16 +75,6 @@ Files: TypeAlias = Mapping[str, RemoteFile]
 """The files of a commit, by path."""
 
 
-@dataclass(frozen=True)
-class CommitInfo:
-    """A commit of a branch."""
-
-    name: str
-    """Full hash."""
-    title: str
-    """First line of its message, without control characters."""
-
-
 def total_bytes(files: Files) -> int:
     """Return the size of files on disk."""
     return sum(file.n_bytes for file in files.values())
@@ -87,19 +83,25 @@ def total_bytes(files: Files) -> int:
 class Hub:
     """A hub; see :func:`repdyn.checkpoints.errors.hub_errors` for the errors it raises.
 
-    With ``HF_HUB_OFFLINE=1`` it answers from the client's cache: the revisions, commits and files that are there.
+    Offline it answers from the client's cache: the revisions, commits and files that are there.
 
     Args:
         endpoint: its address, by default that of HF_ENDPOINT.
         timeout_seconds: limit for each listing and each download.
         budget_bytes: limit for the size of the files of a tokenizer; None for none.
+        offline: whether it is asked nothing, by default as HF_HUB_OFFLINE says.
     """
 
     def __init__(
-        self, endpoint: str | None = None, timeout_seconds: float = 3600, budget_bytes: int | None = None
+        self,
+        endpoint: str | None = None,
+        timeout_seconds: float = 3600,
+        budget_bytes: int | None = None,
+        offline: bool | None = None,
     ) -> None:
         self.timeout_seconds = timeout_seconds
         self.budget_bytes = budget_bytes
+        self.offline = constants.is_offline_mode() if offline is None else offline
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
         self._listed: dict[tuple[str, str, bool], Files] = {}
 
@@ -109,14 +111,17 @@ class Hub:
 
     def refs(self, repository: str) -> dict[str, str]:
         """Return the commit of each branch and tag; a branch takes precedence over a tag of the same name."""
-        if constants.is_offline_mode():
+        if self.offline:
             return {name: revision.commit_hash for name, revision in _in_cache(repository).refs.items()}
         refs = self._ask(repository, lambda: self._api.list_repo_refs(repository))
-        return {_validated_ref(ref.name): _validated_commit(ref.target_commit) for ref in [*refs.tags, *refs.branches]}
+        return {
+            _validated(ref.name, "name of a branch or tag"): _validated_commit(ref.target_commit)
+            for ref in [*refs.tags, *refs.branches]
+        }
 
     def commit(self, repository: str, revision: str) -> str:
         """Return the commit of a branch or tag."""
-        if constants.is_offline_mode():
+        if self.offline:
             cached = _in_cache(repository)
             found = {one.commit_hash: one for one in cached.revisions} | cached.refs
             if revision not in found:
@@ -125,22 +130,22 @@ class Hub:
         info = self._ask(f"{repository}@{revision}", lambda: self._api.repo_info(repository, revision=revision))
         return _validated_commit(info.sha)
 
-    def commits(self, repository: str, branch: str = "main") -> list[CommitInfo]:
-        """List the commits of a branch, the newest first; the hub is asked once for each page of them."""
+    def commits(self, repository: str, branch: str = "main") -> list[tuple[str, str]]:
+        """List the commits of a branch, the newest first, with the first lines of their messages.
+
+        The hub is asked once for each page of them.
+        """
         listed = self._ask(f"{repository}@{branch}", lambda: self._api.list_repo_commits(repository, revision=branch))
-        return [CommitInfo(_validated_commit(each.commit_id), _plain(str(each.title))) for each in listed]
+        return [(_validated_commit(each.commit_id), _plain(str(each.title))) for each in listed]
 
     def files(self, repository: str, commit: str, *, with_dates: bool = False) -> Files:
         """List every file of a commit; a commit never changes, so that this hub is asked once for each.
 
-        Args:
-            repository: its name.
-            commit: full commit hash.
-            with_dates: ask for the date of each file too, which makes the hub answer more slowly.
+        The dates of the files make the hub answer more slowly.
         """
         key = (repository, commit, with_dates)
         if key not in self._listed:
-            self._listed[key] = _files_in_cache(*key[:2]) if constants.is_offline_mode() else self._list(*key)
+            self._listed[key] = _files_in_cache(*key[:2]) if self.offline else self._list(*key)
         return self._listed[key]
 
     def _list(self, repository: str, commit: str, with_dates: bool) -> Files:
@@ -160,13 +165,26 @@ class Hub:
 
         Online, a branch or tag may have moved since, so that only a commit is looked for.
         """
-        if not (_COMMIT.fullmatch(commit) or constants.is_offline_mode()):
+        if not (_COMMIT.fullmatch(commit) or self.offline):
             return None
         found = [(name, try_to_load_from_cache(repository, name, revision=commit)) for name in files]
         if not found or not all(isinstance(path, str) for _, path in found):
             return None
         name, path = found[0]
         return Path(str(path)).parents[name.count("/")]
+
+    def fetch(self, repository: str, commit: str, files: Files, folder: Path) -> Path:
+        """Return the folder with files of a commit: in the local cache, or ``folder``, where they are downloaded."""
+        if cached := self.cached(repository, commit, files):
+            return cached
+        self.download(repository, commit, files, folder)
+        return folder
+
+    def keep(self, repository: str, revision: str, choose: Callable[[Files], Files]) -> Path:
+        """Return the folder with the chosen files of a revision, which stay in this package's cache, or the hub's."""
+        commit = self.commit(repository, revision)
+        folder = cache_directory() / "models" / quote(repository, safe="") / commit
+        return self.fetch(repository, commit, choose(self.files(repository, commit)), folder)
 
     def download(
         self,
@@ -180,15 +198,8 @@ class Hub:
         """Download files of a commit into a folder, under their own paths, and compare their checksums.
 
         What arrives damaged is downloaded a second time. The time and the size are bounded by what arrives, not by what
-        the hub announces.
-
-        Args:
-            repository: its name.
-            commit: full commit hash.
-            files: to download, from :meth:`files`.
-            folder: which need not exist.
-            cancelled: set to end the download with CancelledError.
-            arrived: called a few times a second with the number of bytes on the disk.
+        the hub announces. ``arrived`` is called a few times a second with the number of bytes on the disk; setting
+        ``cancelled`` ends the download with CancelledError.
         """
         stopped = Event()
 
@@ -261,7 +272,7 @@ class Hub:
     def _ask(self, what: str, request: Callable[[], T]) -> T:
         """Return the answer to a request for metadata, asked again while the hub is busy, within the time limit."""
         with hub_errors(what, self.endpoint):
-            if not constants.is_offline_mode():
+            if not self.offline:
                 _reach(self.endpoint)
             try:
                 return TimeoutRunner(self.timeout_seconds)(ASKING, lambda: with_retries(request))
@@ -363,25 +374,23 @@ def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list
     """Apply a function to each item in eight threads, and return the results in order; the first error ends it."""
     pool = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix=ASKING)
     try:
-        return list(pool.map(look_up, items))
-    finally:
+        results = list(pool.map(look_up, items))
+    except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for a slow server
+        raise
+    pool.shutdown()
+    return results
 
 
 def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
-    """Select the files to download: the weights in one format, and the configuration.
-
-    Args:
-        files: all files of the commit.
-        subfolder: the checkpoint's folder in the repository.
-        with_code: include Python files.
+    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration.
 
     Raises:
         CheckpointError: no configuration, or no weights in a supported format.
     """
     prefix = f"{subfolder}/" if subfolder else ""
     here = {name.removeprefix(prefix): name for name in files if name.startswith(prefix)}
-    if "config.json" not in here:
+    if not {"config.json", ADAPTER} & set(here):
         raise CheckpointError(f"it has no {prefix}config.json, so the model's architecture is not known")
     for form in _FORMATS:
         weights = [name for name in here if form.fullmatch(name)]
@@ -393,7 +402,7 @@ def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) 
             return {here[name]: files[here[name]] for name in chosen}
     others = sorted(name for name in here if "/" not in name)
     raise CheckpointError(
-        "it has no weights that can be read, model*.safetensors or pytorch_model*.bin; its files are "
+        "it has no weights that can be read, model*.safetensors, pytorch_model*.bin or adapter_model.*; its files are "
         f"{', '.join(others)}"
     )
 
@@ -424,11 +433,7 @@ def _bytes_in(folder: Path) -> int:
 
 
 def _validated_commit(commit: object) -> str:
-    return _validated(commit, "commit of 40 hexadecimal digits", lambda name: bool(_COMMIT.fullmatch(name)))
-
-
-def _validated_ref(name: object) -> str:
-    return _validated(name, "name of a branch or tag", lambda name: True)
+    return _validated(commit, "commit of 40 hexadecimal digits", _COMMIT.fullmatch)
 
 
 def _validated_path(path: object) -> str:
@@ -439,7 +444,7 @@ def _validated_path(path: object) -> str:
     return _validated(path, "path inside the repository", is_inside)
 
 
-def _validated(name: object, what: str, is_valid: Callable[[str], bool]) -> str:
+def _validated(name: object, what: str, is_valid: Callable[[str], object] = bool) -> str:
     """Check a name from a hub, which becomes a path and terminal output."""
     if not isinstance(name, str) or _plain(name) != name or not is_valid(name):
         raise CheckpointError(f"expected a {what} from the hub, got {name!r:.80}")

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from repdyn.checkpoints.errors import CheckpointError, model_errors
-from repdyn.checkpoints.hub import RemoteFile, weight_files
+from repdyn.checkpoints.hub import ADAPTER, RemoteFile, weight_files
 from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Revision, parse_revision, whole_number
 from repdyn.checkpoints.targets import Target
 from repdyn.store.schema import FINISHED
@@ -30,18 +30,23 @@ def checkpoints_folder(folder: Path) -> Path:
     return inside.absolute() if inside.is_dir() else folder.absolute()
 
 
+def is_model(folder: Path) -> bool:
+    """Return whether a folder has the configuration of a model, or of an adapter of one."""
+    return any((folder / name).exists() for name in ("config.json", ADAPTER))
+
+
 def model_folders(folder: Path) -> list[Path]:
     """List the subfolders with a model; without symbolic links to others of them, and without unfinished ones."""
-    found = [path.parent for path in folder.glob("[!.]*/config.json")]
+    found = [path for path in folder.glob("[!.]*/") if is_model(path)]
     return sorted({path.resolve(): path for path in sorted(found, key=lambda path: not path.is_symlink())}.values())
 
 
 def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     """Return the checkpoints in a folder, by ascending step.
 
-    A checkpoint is a subfolder with a ``config.json`` and its step in the name (``step512``, ``checkpoint-512``). A
-    folder with a ``config.json`` but without such subfolders, or a single file, is one checkpoint; without a step in
-    its name it is a finished model. Where there is neither, Lightning files (``last.ckpt``) of
+    A checkpoint is a subfolder with a ``config.json``, or an adapter's, and its step in the name (``step512``,
+    ``checkpoint-512``). A folder with such a file but without such subfolders, or a single file, is one checkpoint;
+    without a step in its name it is a finished model. Where there is neither, Lightning files (``last.ckpt``) of
     :class:`repdyn.models.LanguageModel` are used, which contain their step. Next to any of these, incomplete
     checkpoints of other steps count too, so that a sweep reports them: what has such a name, or has a step in its name
     and holds weights, but no ``config.json``.
@@ -55,10 +60,10 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
             its step unknown.
     """
     folder = checkpoints_folder(Path(folder))
-    if folder.is_file() and (folder.parent / "config.json").exists() and folder.suffix != LIGHTNING:
+    if folder.is_file() and is_model(folder.parent) and folder.suffix != LIGHTNING:
         folder = folder.parent  # of a single file of weights
     revisions = {path: revision for path in model_folders(folder) if (revision := _revision(path))}
-    if not revisions and ((folder / "config.json").exists() or folder.suffix == LIGHTNING):
+    if not revisions and (is_model(folder) or folder.suffix == LIGHTNING):
         revisions = {folder: _revision(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}
     if not revisions:
         revisions = {path: revision for path in _lightning_files(folder) if (revision := _revision(path))}
@@ -81,11 +86,10 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
 def _incomplete(folder: Path) -> dict[Path, Revision]:
     """Return the entries of a folder that look like checkpoints without a ``config.json``, such as broken links."""
     found = {path: parse_revision(path.name, DEFAULT_PATTERN) for path in sorted(folder.glob("[!.]*"))}
-    complete = {path.parent for path in folder.glob("[!.]*/config.json")}
     return {
         path: at
         for path, at in found.items()
-        if at and path not in complete and (_STEP.fullmatch(path.name) or _holds_weights(path))
+        if at and not is_model(path) and (_STEP.fullmatch(path.name) or _holds_weights(path))
     }
 
 
@@ -97,7 +101,7 @@ def ignored_models(folder: str | Path, targets: Iterable[Target]) -> list[str]:
     """Return the names of models in a folder that are not used as checkpoints: those without a step, for example."""
     folder = checkpoints_folder(Path(folder))
     used = {target.path for target in targets}
-    own = [folder] if (folder / "config.json").exists() else []
+    own = [folder] if is_model(folder) else []
     files = [] if any(path and path.suffix == LIGHTNING for path in used) else sorted(folder.glob(f"[!.]*{LIGHTNING}"))
     incomplete = [
         f"{path.name} (incomplete, and another has its step)" for path in _incomplete(folder) if path not in used
@@ -152,11 +156,11 @@ def _revision(path: Path) -> Revision | None:
 
 
 def with_averaged(targets: Iterable[Target]) -> tuple[list[Target], list[Target]]:
-    """Tell the raw and the averaged weights of Lightning files that hold both, as WeightAveraging of Lightning saves.
+    """Return targets, and those of the averaged weights in Lightning files that hold both, as its WeightAveraging
+    saves.
 
-    Returns:
-        The targets, with ``weights_kind`` where it is known; and one more for the averaged weights of each such file,
-        in a run of their own, "NAME (averaged)".
+    ``weights_kind`` says which weights each is, where a file has both; the averaged ones are in a run "NAME
+    (averaged)".
     """
     from repdyn.checkpoints.weights import lightning_content
 

@@ -1,26 +1,46 @@
-"""The options of a sweep, filled by :func:`repdyn.sweep` and the command line: what is measured, how, and where to."""
+"""The options of a sweep, declared once: fields for Python, and options of ``repdyn sweep`` with their help."""
 
+# Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from repdyn.checkpoints.loading import Loading, check_device, resolved_device
-from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
-from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, SUBSETS, class_names
+from cyclopts import Parameter
+
+from repdyn.metrics import resolve
+from repdyn.probe.design import CLASS_OPTIONS, DESIGNS, INDEPENDENT, MAX_VECTORS, SUBSETS, class_names
 from repdyn.text.corpus import cache_directory
+from repdyn.utils.arguments import (
+    EXECUTION,
+    MEASUREMENT,
+    MODELS,
+    PROBE,
+    Count,
+    Dtype,
+    Place,
+    at_least,
+    converted,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from repdyn.capture.blocks import LayerPatterns
-    from repdyn.capture.token_states import TokenPositions
-    from repdyn.probe import Probe
+    from repdyn.metrics import MetricLike
+else:
+    MetricLike = str  # on a command line
 
 Loads: TypeAlias = "Iterable[tuple[int, Callable[[], nn.Module]]]"
 """Pairs of a step and a function that returns the model of that step."""
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_PROBE, _MEASUREMENT, _MODELS, _EXECUTION = (
+    Parameter(group=group) for group in (PROBE, MEASUREMENT, MODELS, EXECUTION)
+)
+_IN_PYTHON = Parameter(parse=False)
 
 
 @dataclass(frozen=True)
@@ -32,54 +52,159 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class SweepOptions:
-    """Options of a sweep, named as those of ``repdyn sweep``; docs/sweeps.md describes them."""
+class Loading:
+    """Settings for loading models.
 
-    source: str | Path | Loads | None = None
-    """A local folder or file, a hub repository, or pairs of a step and a function that loads the model."""
+    Args:
+        device: device of the model; with a device map, device of its input.
+        dtype: precision of the weights; "auto" keeps the published one. Kernels always compute in float32 and float64.
+        device_map: "auto" spreads a model that is larger than the GPU over GPU, memory and disk with accelerate; or a
+            device for each module.
+        trust_remote_code: run Python code that comes with the model.
+        attention: implementation of the attention, such as "eager" or "sdpa"; None for that of the configuration.
+    """
+
+    device: str = "cpu"
+    dtype: str = "auto"
+    device_map: str | Mapping[str, str] | None = None
+    trust_remote_code: bool = False
+    attention: str | None = None
+
+
+def resolved_device(device: str) -> str:
+    """Return the device that "auto" stands for on this machine; any other unchanged."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_device(device: str) -> None:
+    """Raise ValueError unless this machine has the device."""
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+        raise ValueError(
+            f"expected an available device, such as cpu, cuda or cuda:1, got {device!r}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def n_bytes(text: str) -> int:
+    """Parse a size in bytes.
+
+    >>> n_bytes("20GB"), n_bytes("1.5 TB"), n_bytes("300m"), n_bytes("1024")
+    (20000000000, 1500000000000, 300000000, 1024)
+    """
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)b?\s*", text.lower())
+    size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if size == 0:
+        raise ValueError(f"expected a size such as 20GB or 500MB, got {text!r}")
+    return size
+
+
+def shard_of(text: str) -> Shard:
+    """Parse the part of a sweep, such as 1/8."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"expected I/N with 1 <= I <= N, such as 1/8, got {text!r}")
+    return Shard(int(match[1]), int(match[2]))
+
+
+def layer_patterns(text: str) -> str | dict[str, str]:
+    """Parse one pattern, or one for each stack as ``stack=pattern``, separated by commas."""
+    if "=" not in text:
+        return text
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(stack and pattern for stack, _, pattern in parts):
+        raise ValueError(f'expected "stack=pattern,stack=pattern", got {text!r}')
+    return {stack.strip(): pattern.strip() for stack, _, pattern in parts}
+
+
+def token_positions(text: str) -> slice:
+    """Parse the positions of tokens, such as 2: for all but the first two."""
+    from repdyn.capture.token_states import positions_from  # with torch, which other options do without
+
+    return positions_from(text)
+
+
+@dataclass(frozen=True)
+class SharedOptions:
+    """The options that sweeps and reproductions of papers share."""
+
+    text: Annotated[str | None, _PROBE] = None
+    """Text of the probe: enwik8, builtin, or a path (default: enwik8)."""
+    sequence_length: Annotated[int | None, _PROBE, at_least(2)] = None
+    """Tokens in a window (default: as the design has it, at most the model's context)."""
+    max_vectors: Annotated[int | None, _PROBE, at_least(3)] = None
+    """Vectors measured per layer, in batches of 4096 (default: 4096)."""
+    tokenizer: Annotated[str | None, _MODELS] = None
+    """Folder or hub repository of the tokenizer (default: the model's own)."""
+    device: Annotated[str, _MODELS] = "auto"
+    """Device to run models on, such as cpu, cuda or cuda:1; auto is cuda if available."""
+    dtype: Annotated[Dtype | None, _MODELS] = None
+    """Precision of the weights (default: float32 for published models, their own for local ones)."""
+    device_map: Annotated[Literal["auto", "balanced", "sequential"] | None, _MODELS] = None
+    """Distribute a large model over devices and disk."""
+    trust_remote_code: Annotated[bool, _MODELS] = False
+    """Run Python code that comes with a model."""
+    tokens_per_forward: Annotated[Count, _MODELS] = 8192
+    """Tokens of one forward pass."""
+    retry_failed: Annotated[bool, _EXECUTION] = False
+    """Retry checkpoints that failed before."""
+    max_disk: Annotated[int | None, _EXECUTION, converted(n_bytes, "SIZE")] = None
+    """Disk space for weights, such as 20GB."""
+    downloads: Annotated[Path | None, _EXECUTION] = None
+    """Folder of the weights until they are measured (default: ~/.cache/repdyn/downloads)."""
+    timeout: Annotated[Count, _EXECUTION] = 3600
+    """Seconds for one download or listing."""
+    engine: Annotated[Literal["serial", "ray"], _EXECUTION] = "serial"
+    """Measure one checkpoint after another, or several at once with Ray."""
+    workers: Annotated[Count, _EXECUTION] = 2
+    """Concurrent checkpoints on each machine, with Ray."""
+    shard: Annotated[Shard | None, _EXECUTION, converted(shard_of, "I/N")] = None
+    """Measure the I-th of N equal parts, such as 1/8."""
+
+
+@dataclass(frozen=True)
+class SweepOptions(SharedOptions):
+    """Options of a sweep; docs/sweeps.md describes them."""
+
+    source: Annotated[Any, _IN_PYTHON] = None
+    """A local folder or file, a hub repository, or :data:`Loads`."""
     suite: Sequence[str] = ()
     """Suites, their models, patterns, or YAML files."""
     revisions: str = "all"
+    """Use all, log (closest to powers of two), every:10, or names or steps separated by commas."""
     pattern: str | None = None
-    name: str | None = None
-    probe: Probe | Path | None = None
-    """Probe, or file of one; None for that of the live run, or one made of ``text``."""
-    text: str | None = None
-    tokenizer: str | None = None
-    sequence_length: int | None = None
-    max_vectors: int | None = None
-    design: str | None = None
-    classes: Sequence[str] = ()
-    metrics: Sequence[MetricLike] = DEFAULT_METRICS
-    loss: bool | None = None
-    """Whether to measure the loss on the probe; None to do so, though not again at checkpoints measured without it."""
-    layers: LayerPatterns = None
-    token_positions: TokenPositions | None = None
-    device: str = "auto"
-    dtype: str | None = None
-    """Precision of the weights; None for float32 for published models, and their own for local ones."""
-    device_map: str | None = None
-    trust_remote_code: bool = False
-    tokens_per_forward: int = 8192
-    store: str | Path | None = None
-    retry_failed: bool = False
-    max_disk: int | None = None
-    """Bytes of weights on the disk at any time; None for no limit."""
-    downloads: Path | None = None
-    timeout: float = 3600
-    """Seconds for one download or listing."""
-    engine: Literal["serial", "ray"] = "serial"
-    workers: int = 2
-    shard: Shard | None = None
+    """Regular expression for revision names of a repository, with a group "step"."""
+    name: Annotated[str | None, Parameter(name="--name")] = None
+    """Name of the run (default: the repository, or the last two parts of the path)."""
+    store: Place | None = None
+    """Folder or URL of the results (default: FOLDER/sweep, or sweeps)."""
+    like: Place | None = None
+    """Live run whose attention, precision, probe and metrics to use (default: the one whose folder it is)."""
+    probe: Annotated[Any, _PROBE, converted(Path, "FILE")] = None
+    """File of a probe (default: the live run's own, or one made of --text)."""
+    design: Annotated[str | None, _PROBE, Parameter(choices=tuple(DESIGNS))] = None
+    """Sampling design, see docs/sampling.md (default: independent)."""
+    classes: Annotated[Sequence[str], _PROBE, Parameter(choices=CLASS_OPTIONS)] = ()
+    """Word classes to measure as subsets, as in token_rank@rare."""
+    metrics: Annotated[Sequence[MetricLike], _MEASUREMENT, Parameter(name="--metrics")] = ()
+    """Names, see repdyn metrics, or all; as 'two_nn[discard=0.8]@no_sink' (default: a live run's, or the usual two)."""
+    loss: Annotated[bool | None, _MEASUREMENT, Parameter(negative="--no-loss")] = None
+    """Measure the loss on the probe too (default: where a model has its output head)."""
+    layers: Annotated[Any, _MEASUREMENT, converted(layer_patterns, "PATTERN")] = None
+    """Pattern of the blocks' names, as "layers.*", or "text=text_model.*,vision=..." (default: detected)."""
+    token_positions: Annotated[Any, _MEASUREMENT, converted(token_positions, "SLICE")] = None
+    """Positions of the tokens, such as "2:" after two learned vectors (default: all)."""
+    attention: Annotated[str | None, _IN_PYTHON] = None
+    """Implementation of the attention, such as "eager"; None for the live run's, or that of the configuration."""
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> SweepOptions:
-        """Return the options among named values, of which there may be others."""
-        names = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in given.items() if name in names})
-
-    def resolved(self) -> SweepOptions:
-        """Return the options with the precision that a default stands for, checked as far as no hub is needed.
+    def checked(self) -> SweepOptions:
+        """Return the options, which are complete, with the precision that a default stands for.
 
         Raises:
             ValueError: an unknown metric.
@@ -92,11 +217,7 @@ class SweepOptions:
         return replace(self, dtype=self.dtype or ("auto" if self.is_local else "float32"))
 
     def on_device(self) -> SweepOptions:
-        """Return the options with the device that "auto" stands for.
-
-        Raises:
-            ValueError: this machine has not the device.
-        """
+        """Return the options with the device that "auto" stands for; raise ValueError unless this machine has it."""
         if self.engine == "serial" and self.device != "auto":
             check_device(self.device)
         return replace(self, device=resolved_device(self.device))
@@ -108,9 +229,9 @@ class SweepOptions:
             return Path(self.source).exists()
         return self.source is not None
 
-    def loading(self, attention: str | None = None) -> Loading:
-        """Return how a model is loaded, with an implementation of the attention."""
-        return Loading(self.device, self.dtype or "auto", self.device_map, self.trust_remote_code, attention)
+    def loading(self) -> Loading:
+        """Return how a model is loaded."""
+        return Loading(self.device, self.dtype or "auto", self.device_map, self.trust_remote_code, self.attention)
 
     @property
     def in_order(self) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -17,21 +17,22 @@ from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.local import checkpoints_folder, find_checkpoints, ignored_models, with_averaged
 from repdyn.checkpoints.options import Shard, SweepOptions
 from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Revision, match_revisions, select_revisions
-from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, shipped_suites
-from repdyn.checkpoints.targets import Selection, Target, select_targets
-from repdyn.probe.design import class_names
-from repdyn.store import MeasurementKey, Store, open_store
+from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, models_of
+from repdyn.checkpoints.targets import Selection, Target, select_models
+from repdyn.metrics import DEFAULT_METRICS, METRICS
+from repdyn.store import MeasurementKey, Store, find_store, open_store
 from repdyn.store.schema import FINISHED
-from repdyn.text.source import DEFAULT_TEXT
+from repdyn.utils.arguments import Dtype
 from repdyn.utils.printing import shorten_list
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
-    from repdyn.checkpoints.probes import ProbeText
     from repdyn.probe import Probe
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 """What may be the name of a hub repository."""
+_FOLDERS_OF_RUNS = {"hf_checkpoints", "checkpoints"}
+"""Names of folders in a run's folder that hold its checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,6 @@ class Source:
 
     selection: Selection
     make_probe: Callable[[], Probe]
-    attention: str | None = None
-    """Implementation of the attention of the live run, which the checkpoints are measured with; None if unknown."""
 
     @cached_property
     def probe(self) -> Probe:
@@ -54,7 +53,6 @@ class Task:
 
     target: Target
     probe: Probe
-    attention: str | None = None
 
     def key(self, options: SweepOptions) -> MeasurementKey:
         """Return the key of the measurement in a store."""
@@ -99,63 +97,88 @@ class TaskList:
     """Only retried on request."""
 
 
-def partition_tasks(
-    tasks: Iterable[Task], store: Store, options: SweepOptions, *, retry_failed: bool = False
-) -> TaskList:
+def partition_tasks(tasks: Iterable[Task], store: Store, options: SweepOptions) -> TaskList:
     """Group tasks into those to measure, those done, and those that failed in an earlier sweep."""
-    task_list = TaskList([], [], [])
+    found = TaskList([], [], [])
     for task in tasks:
         if task.is_measured(store, options):
-            task_list.done.append(task)
-        elif task.key(options).failed in store and not retry_failed and task.stored_foreign(store, options) is None:
-            task_list.failed_before.append(task)
+            found.done.append(task)
+        elif options.retry_failed or task.key(options).failed not in store or task.stored_foreign(store, options):
+            found.waiting.append(task)
         else:
-            task_list.waiting.append(task)
-    return task_list
+            found.failed_before.append(task)
+    return found
+
+
+def completed(options: SweepOptions) -> SweepOptions:
+    """Return options with what the rows of a live run, or else a default, say about what was not given.
+
+    Raises:
+        ValueError: there is no such store, it has several probes, or a metric is unknown.
+    """
+    if (store := _live_store(options)) is not None:
+        options = _like(options, store)
+    return replace(options, metrics=options.metrics or DEFAULT_METRICS).checked()
+
+
+def _live_store(options: SweepOptions) -> Store | None:
+    """Return the store of the live run that the checkpoints are measured like: the named one, or that of their run."""
+    if options.like is not None:
+        return find_store(options.like)
+    if not isinstance(options.source, str | Path):
+        return None
+    source = Path(options.source).absolute()
+    folder = (source.parent if source.name in _FOLDERS_OF_RUNS else source) / "repdyn"
+    return open_store(folder) if folder.is_dir() else None
+
+
+def _like(options: SweepOptions, store: Store) -> SweepOptions:
+    columns = ("attention", "dtype", "metric", "subset")
+    rows = [row for run in store.runs() for row in store.distinct(run, columns)]
+
+    def common(column: str) -> str | None:
+        values = {row[column] for row in rows}
+        return values.pop() if len(values) == 1 else None
+
+    dtype = options.dtype or common("dtype")
+    # others are one's own
+    known = [row for row in rows if row["metric"].partition("[")[0] in METRICS]
+    metrics = dict.fromkeys(f"{row['metric']}@{row['subset']}" for row in known)
+    probe = options.probe
+    if probe is None and not options.has_probe_text:
+        stored = sorted((store.path / "probes").glob("*.safetensors"))
+        if len(stored) > 1:
+            raise ValueError(
+                f"expected one probe in {stored[0].parent}, got {len(stored)}; select one with --probe FILE"
+            )
+        probe = next(iter(stored), None)
+    return replace(
+        options,
+        attention=options.attention or common("attention"),
+        dtype=dtype if dtype in get_args(Dtype) else None,
+        probe=probe,
+        metrics=options.metrics or tuple(metrics),
+    )
 
 
 def find_sources(
     options: SweepOptions, hub: Hub, models: Sequence[PublishedModel] | None = None
 ) -> tuple[list[Source], list[str]]:
-    """Return the sources that the options of a sweep select.
-
-    Args:
-        options: resolved.
-        hub: lists what is not on this machine.
-        models: what to measure in place of the source or suites that the options name.
-
-    Returns:
-        The sources, and the reasons why others cannot be listed.
+    """Return the sources that complete options select, or that of other models, and why others cannot be listed.
 
     Raises:
-        ValueError: the options select nothing, something that does not exist, or contradict each other.
+        ValueError: the options select nothing, or something that does not exist.
         SweepStoppedError: no connection.
     """
     if models is not None:
         return _sources_of_models(models, options, hub)
-    if bool(options.source) == bool(options.suite):
-        got = "both a source and a suite" if options.source else "neither"
-        raise ValueError(
-            f"expected a folder, a hub repository or --suite NAME, got {got}; see --help, or --list-suites"
-        )
-    is_local = bool(options.source) and _is_local(options.source)
-    if options.pattern and (options.suite or is_local):
-        raise ValueError(
-            "expected --pattern with a hub repository only; the pattern of a suite is defined in its file, and local "
-            "folders are found by the step in their names"
-        )
-    if options.probe and options.has_probe_text:
-        raise ValueError(
-            "expected either --probe or the options for making a probe (--text, --tokenizer, --sequence-length, "
-            "--max-vectors, --design, --classes), got both; omit one"
-        )
     if options.tokenizer:
         _is_local(options.tokenizer)
     if options.suite:
         return _sources_of_models(find_models(options.suite), options, hub)
     if not isinstance(options.source, str | Path):
         return [_source_of_loads(options)], []
-    if is_local:
+    if _is_local(options.source):
         return _local_sources(Path(options.source), options, hub), []
     try:
         model = _model_of_repository(str(options.source), options, hub)
@@ -166,12 +189,27 @@ def find_sources(
     return _sources_of_models([model], options, hub)
 
 
-def _is_local(source: object) -> bool:
-    """Return whether a source is on this machine rather than a hub repository.
+def check_contradictions(options: SweepOptions) -> None:
+    """Raise ValueError for options, as they were given, that exclude each other."""
+    if bool(options.source) == bool(options.suite):
+        got = "both a source and a suite" if options.source else "neither"
+        raise ValueError(
+            f"expected a folder, a hub repository or --suite NAME, got {got}; see --help, or --list-suites"
+        )
+    if options.pattern and (options.suite or _is_local(options.source)):
+        raise ValueError(
+            "expected --pattern with a hub repository only; the pattern of a suite is defined in its file, and local "
+            "folders are found by the step in their names"
+        )
+    if options.probe and options.has_probe_text:
+        raise ValueError(
+            "expected either --probe or the options for making a probe (--text, --tokenizer, --sequence-length, "
+            "--max-vectors, --design, --classes), got both; omit one"
+        )
 
-    Raises:
-        ValueError: it is missing here, and can be no repository, or its first folder is here.
-    """
+
+def _is_local(source: object) -> bool:
+    """Return whether a source is here rather than on the hub; raise ValueError if it can be neither."""
     if not isinstance(source, str | Path) or Path(source).exists():
         return True
     first, _, rest = str(source).partition("/")
@@ -185,59 +223,41 @@ def _is_local(source: object) -> bool:
 def _sources_of_models(
     models: Sequence[PublishedModel], options: SweepOptions, hub: Hub
 ) -> tuple[list[Source], list[str]]:
-    _check_distinct_runs(models, options.name)
-    found, problems, invalid = [], [], []
-    for model in models:
-        described = replace(model, run=options.name or model.run, tokenizer=options.tokenizer or model.tokenizer)
-        try:
-            selection = select_targets(described, hub, options.revisions)
-        except CheckpointError as error:
-            problems.append(f"{model.name}: {error}")
-        except ValueError as error:
-            invalid.append((model, error))
-        else:
-            found.append(Source(selection, _probe_maker(described, selection, options, hub)))
-    if invalid and not found:
-        raise invalid[0][1]
-    # options that are invalid for some models only, such as a step that one lacks, do not stop the others
-    return found, [*problems, *(f"{model.name}: {error}" for model, error in invalid)]
-
-
-def _check_distinct_runs(models: Sequence[PublishedModel], name: str | None) -> None:
-    if name and len(models) > 1:
+    if options.name and len(models) > 1:
         raise ValueError(f"expected one model with --name, got {len(models)}; omit --name")
-    by_run: dict[str, PublishedModel] = {}
-    for model in models:
-        other = by_run.setdefault(model.run, model)
-        if other is not model:
+    named = [
+        replace(model, run=options.name or model.run, tokenizer=options.tokenizer or model.tokenizer)
+        for model in models
+    ]
+    by_run = {model.run: model for model in reversed(named)}
+    for model in named:
+        if (other := by_run[model.run]) is not model:
             raise ValueError(
                 f"expected a different run for each model, got {model.run!r} for {other.name} of {other.suite} and for "
                 f"{model.name} of {model.suite}; sweep them separately into two stores"
             )
+    found, problems = select_models(named, hub, options.revisions)
+    return [Source(selection, _probe_maker(model, selection, options, hub)) for model, selection in found], problems
 
 
 def _probe_maker(model: PublishedModel, selection: Selection, options: SweepOptions, hub: Hub) -> Callable[[], Probe]:
     def make() -> Probe:
-        # with torch and transformers, which plans do without
-        from repdyn.checkpoints.probes import hub_probe
+        from repdyn.checkpoints.probes import hub_probe  # with torch and transformers, which plans do without
 
-        if options.probe is not None:
-            return _given_probe(options)
-        return hub_probe(
-            model,
-            selection,
-            _probe_text(options),
-            hub,
-            tokenizer=Path(options.tokenizer) if options.tokenizer and _is_local(options.tokenizer) else None,
-            trust_remote_code=options.trust_remote_code,
-        )
+        return _given_probe(options) or hub_probe(model, selection, options, hub)
 
     return make
 
 
+def _given_probe(options: SweepOptions) -> Probe | None:
+    from repdyn.probe import Probe
+
+    return Probe.load(options.probe) if isinstance(options.probe, str | Path) else options.probe
+
+
 def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> PublishedModel:
     """Return the model of a repository: from a suite, by the steps in its revisions, or as a finished model."""
-    known = [model for suite in shipped_suites().values() for model in suite.models if model.repository == name]
+    known = models_of(name)
     if len(known) == 1 and not options.pattern:
         # as with --suite, so that a run is always read in the same way
         return known[0]
@@ -265,83 +285,36 @@ def _local_sources(folder: Path, options: SweepOptions, hub: Hub) -> list[Source
     parts = checkpoints_folder(folder).resolve().parts
     run = options.name or "/".join(parts[1:][-2:])
     targets = find_checkpoints(folder, run)
-    by_step = {target.step: target for target in targets}
-    revisions = [Revision(target.revision, target.step, target.tokens_seen, target.stage) for target in targets]
-    selected = [by_step[revision.step] for revision in select_revisions(revisions, options.revisions)]
+    selected = _selected(targets, options.revisions)
     raw, averaged = with_averaged(selected)
-    attention = _live_attention(folder)
-    unmatched = tuple(ignored_models(folder, targets))
 
     def probe() -> Probe:
-        return _local_probe(folder, selected, options, hub)
+        from repdyn.checkpoints.probes import local_probe
 
-    found = [Source(Selection(run, tuple(raw), unmatched=unmatched), probe, attention)]
+        return _given_probe(options) or local_probe(folder, selected, options, hub)
+
+    found = [Source(Selection(run, tuple(raw), unmatched=tuple(ignored_models(folder, targets))), probe)]
     if averaged:
-        found.append(Source(Selection(averaged[0].run, tuple(averaged)), lambda: found[0].probe, attention))
+        found.append(Source(Selection(averaged[0].run, tuple(averaged)), lambda: found[0].probe))
     return found
-
-
-def _live_attention(folder: Path) -> str | None:
-    """Return the implementation of the attention that a run was measured with live, where its folder has its store."""
-    if not (folder / "repdyn").is_dir():
-        return None
-    store = open_store(folder / "repdyn")
-    found = {row["attention"] for run in store.runs() for row in store.distinct(run, ("attention",))} - {None}
-    return found.pop() if len(found) == 1 else None
 
 
 def _source_of_loads(options: SweepOptions) -> Source:
     """Return the source of pairs of a step and a function that loads the model."""
-    if options.probe is None:
+    probe = _given_probe(options)
+    if probe is None:
         raise ValueError("expected a probe for models that are loaded by a function, got none; give probe=")
     if options.engine == "ray":
         raise ValueError("expected folders or repositories with the engine ray, got functions; leave out the engine")
     run = options.name or "model"
-    by_step = {
-        step: Target(run, step, f"step{step}", path=Path.cwd(), load=load)
-        for step, load in options.source  # pyright: ignore[reportGeneralTypeIssues,reportOptionalIterable]
-    }
-    chosen = select_revisions([Revision(each.revision, each.step) for each in by_step.values()], options.revisions)
-    targets = tuple(by_step[revision.step] for revision in chosen)
-    return Source(Selection(run, targets), lambda: _given_probe(options))
+    targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in options.source]
+    return Source(Selection(run, tuple(_selected(targets, options.revisions))), lambda: probe)
 
 
-def _given_probe(options: SweepOptions) -> Probe:
-    from repdyn.probe import Probe
-
-    if isinstance(options.probe, Probe):
-        return options.probe
-    return Probe.load(options.probe)  # pyright: ignore[reportArgumentType]
-
-
-def _local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, hub: Hub) -> Probe:
-    """Return the given probe, the one of the live run, or one made of text."""
-    from repdyn.checkpoints.probes import local_probe
-    from repdyn.probe import Probe
-
-    if options.probe is not None:
-        return _given_probe(options)
-    stored = sorted((folder / "repdyn" / "probes").glob("*.safetensors"))
-    if len(stored) > 1 and not options.has_probe_text:
-        raise ValueError(f"expected one probe in {stored[0].parent}, got {len(stored)}; select one with --probe FILE")
-    if stored and not options.has_probe_text:
-        return Probe.load(stored[0])
-    return local_probe(
-        folder,
-        targets,
-        _probe_text(options),
-        hub,
-        tokenizer=options.tokenizer,
-        trust_remote_code=options.trust_remote_code,
-    )
-
-
-def _probe_text(options: SweepOptions) -> ProbeText:
-    from repdyn.checkpoints.probes import ProbeText
-
-    design, max_vectors = options.sampling
-    text = options.text or DEFAULT_TEXT
-    return ProbeText(text, options.sequence_length, max_vectors, class_names(options.classes), design)
+def _selected(targets: Sequence[Target], revisions: str) -> list[Target]:
+    by_step = {target.step: target for target in targets}
+    found = [Revision(target.revision, step, target.tokens_seen, target.stage) for step, target in by_step.items()]
+    return [by_step[revision.step] for revision in select_revisions(found, revisions)]
 
 
 def tasks_of(sources: Sequence[Source]) -> tuple[list[Task], list[str]]:
@@ -349,7 +322,7 @@ def tasks_of(sources: Sequence[Source]) -> tuple[list[Task], list[str]]:
     tasks, problems = [], []
     for source in sources:
         try:
-            tasks += [Task(target, source.probe, source.attention) for target in source.selection.targets]
+            tasks += [Task(target, source.probe) for target in source.selection.targets]
         except CheckpointError as error:
             problems.append(f"{source.selection.run}: {error}")
     return tasks, problems
@@ -365,86 +338,41 @@ def select_shard(sources: Sequence[Source], shard: Shard) -> list[Source]:
     ]
 
 
-@dataclass(frozen=True)
-class ModelPlan:
-    """Checkpoints of one model that a sweep would measure, and those already measured."""
-
-    selection: Selection
-    waiting: Sequence[Target]
-    n_done: int = 0
-    n_failed_before: int = 0
-    foreign: Mapping[str, ForeignWeights] = field(default_factory=dict)
-    """The checkpoints that are not measured because they have weights of another one."""
-    design: str | None = None
-    """Name of the sampling design, if one was asked for."""
-    seconds: float | None = None
-    """What one checkpoint of the run took so far, beside its download; None if none is measured."""
-    downloads: Sequence[int] = ()
-    """Bytes to download for each waiting checkpoint that can be measured."""
-    problems: Sequence[str] = ()
-    """Why the others cannot be measured."""
-
-    def owners(self, *, in_part: bool) -> dict[str, str]:
-        """Return by checkpoint the one whose weights it has, or whose files alone."""
-        return {name: each.owner for name, each in self.foreign.items() if each.in_part == in_part}
-
-    @property
-    def minutes(self) -> float | None:
-        """Return how long the remaining checkpoints take at the pace of those measured, without their download."""
-        return None if self.seconds is None else self.seconds * len(self.waiting) / 60
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the plan as values of JSON."""
-        return {
-            "model": self.selection.run,
-            "design": self.design,
-            "checkpoints": [target.revision for target in self.selection.targets],
-            "waiting": [target.revision for target in self.waiting],
-            "done": self.n_done,
-            "failed_before": self.n_failed_before,
-            "download_bytes": sum(self.downloads),
-            "largest_bytes": max(self.downloads, default=0),
-            "minutes": self.minutes,
-            "same_as": self.owners(in_part=False),
-            "mixed_with": self.owners(in_part=True),
-            "would_fail": [redacted(problem) for problem in self.problems],
-        }
-
-
 def make_plans(
     sources: Sequence[Source], foreign: Mapping[Target, ForeignWeights], store: Store, options: SweepOptions, hub: Hub
-) -> tuple[list[ModelPlan], list[str]]:
-    """Return what a sweep would do for each model, and why some models cannot be measured."""
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return what a sweep would do for each model, as docs/cli.md describes it, and why some cannot be measured."""
     plans, problems = [], []
     for source in sources:
-        selection = source.selection
-        waiting = [target for target in selection.targets if target not in foreign]
-        unmeasured = {target.revision: foreign[target] for target in selection.targets if target in foreign}
-        plan = ModelPlan(selection, waiting, foreign=unmeasured, design=options.design)
+        targets = source.selection.targets
+        listed, waiting = TaskList([], [], []), [target for target in targets if target not in foreign]
         # where nothing is done, the probe is not needed, which may require a download
-        if store.folder_of(selection.run).exists():
+        if store.folder_of(source.selection.run).exists():
             tasks, without_probe = tasks_of([source])
             problems += without_probe
-            own = [task for task in tasks if task.target not in foreign]
-            listed = partition_tasks(own, store, options, retry_failed=options.retry_failed)
-            plan = replace(
-                plan,
-                waiting=[task.target for task in listed.waiting],
-                n_done=len(listed.done),
-                n_failed_before=len(listed.failed_before),
-                seconds=_seconds(store, listed.done, options),
-            )
-        plans.append(plan)
-    found = [map_concurrently(lambda target: _download_bytes(target, hub), plan.waiting) for plan in plans]
-    with_files = [
-        replace(
-            plan,
-            downloads=[size for size in sizes if isinstance(size, int)],
-            problems=[reason for reason in sizes if isinstance(reason, str)],
+            listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
+            waiting = [task.target for task in listed.waiting]
+        found = map_concurrently(lambda target: _download_bytes(target, hub), waiting)
+        sizes = [size for size in found if isinstance(size, int)]
+        seconds = _seconds(store, listed.done, options)
+        owners = {target.revision: foreign[target] for target in targets if target in foreign}
+        plans.append(
+            {
+                "model": source.selection.run,
+                "design": options.design,
+                "checkpoints": [target.revision for target in targets],
+                "waiting": [target.revision for target in waiting],
+                "done": len(listed.done),
+                "failed_before": len(listed.failed_before),
+                "download_bytes": sum(sizes),
+                "largest_bytes": max(sizes, default=0),
+                "minutes": None if seconds is None else seconds * len(waiting) / 60,
+                "same_as": {name: each.owner for name, each in owners.items() if not each.in_part},
+                "mixed_with": {name: each.owner for name, each in owners.items() if each.in_part},
+                "would_fail": [redacted(reason) for reason in found if isinstance(reason, str)],
+            }
         )
-        for plan, sizes in zip(plans, found, strict=True)
-    ]
-    return with_files, problems
+    return plans, problems
 
 
 def _seconds(store: Store, done: Sequence[Task], options: SweepOptions) -> float | None:
@@ -470,19 +398,13 @@ def _download_bytes(target: Target, hub: Hub) -> int | str:
 
 def selection_notes(selection: Selection) -> list[str]:
     """Describe how a repository differs from its description."""
-    lines = []
-    if selection.unverified:
-        lines.append(f"{selection.run}: not verified, since no page of the publisher states it: {selection.unverified}")
-    if selection.superseded:
-        lines.append(
-            f"{selection.run}: ignored, because a newer commit has the same step: {shorten_list(selection.superseded)}"
-        )
-    if selection.missing_steps:
-        steps = shorten_list([str(step) for step in selection.missing_steps])
-        lines.append(f"{selection.run}: described, but not on the hub: {steps}")
-    if selection.unmatched:
-        lines.append(
-            f"{selection.run}: ignored, because they do not match the pattern or have no step in their names: "
-            f"{shorten_list(selection.unmatched)}"
-        )
-    return lines
+    steps = [str(step) for step in selection.missing_steps]
+    notes = {
+        "not verified, since no page of the publisher states it": selection.unverified,
+        "ignored, because a newer commit has the same step": shorten_list(selection.superseded),
+        "described, but not on the hub": shorten_list(steps),
+        "ignored, because they do not match the pattern or have no step in their names": shorten_list(
+            selection.unmatched
+        ),
+    }
+    return [f"{selection.run}: {what}: {which}" for what, which in notes.items() if which]

@@ -13,12 +13,13 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
 from repdyn.checkpoints.hub import Files, Hub, total_bytes
-from repdyn.checkpoints.local import LIGHTNING
+from repdyn.checkpoints.local import LIGHTNING, is_model
+from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, Target
-from repdyn.checkpoints.weights import load_lightning, remote_code_errors
+from repdyn.checkpoints.weights import base_of, load_lightning, remote_code_errors
 from repdyn.probe import Probe
-from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, resolve_design
+from repdyn.probe.design import class_names, resolve_design
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
 from repdyn.utils.files import temporary_folder
 from repdyn.utils.printing import without_reports
@@ -28,149 +29,108 @@ _TOKENIZER_FILES = re.compile(
 )
 _VOCABULARY_FILES = re.compile(r"tokenizer\.json|vocab\.[^/]*|[^/]*\.model")
 _NO_LIMIT = 1 << 30
-_CONFIG = re.compile(r"config\.json")
+_CONFIG = re.compile(r"(adapter_)?config\.json")
 _MAX_TRIED = 3
 """Number of newest checkpoints in which a tokenizer and a configuration are searched."""
 
 
-@dataclass(frozen=True)
-class ProbeText:
-    """The text and the settings of probes.
+def hub_probe(model: PublishedModel, selection: Selection, options: SweepOptions, hub: Hub) -> Probe:
+    """Return the probe of published checkpoints, of which the newest with a configuration determines the context.
 
-    Args:
-        source: "enwik8" (its held-out last 5 %), "builtin", or the path of a text.
-        sequence_length: number of tokens in a window; None for that of the design, or the model's context if shorter.
-        max_vectors: number of vectors measured per layer.
-        design: sampling design of the probe, one of :data:`repdyn.probe.design.DESIGNS`.
-        classes: word classes of the probe, among :data:`repdyn.probe.word_classes.CLASSES`.
-    """
-
-    source: str = DEFAULT_TEXT
-    sequence_length: int | None = None
-    max_vectors: int = MAX_VECTORS
-    classes: Sequence[str] = ()
-    design: str = INDEPENDENT.name
-
-    def probe(self, name: str, tokenizer: Path, config: PreTrainedConfig, *, trust_remote_code: bool = False) -> Probe:
-        """Return the probe of a model.
-
-        Args:
-            name: name of the model, for messages.
-            tokenizer: folder of its tokenizer.
-            config: configuration of the model, which determines its context.
-            trust_remote_code: run Python code of the tokenizer's folder.
-
-        Raises:
-            CheckpointError: the tokenizer cannot be loaded.
-            ValueError: the text is too short, the sequences are longer than the model's context, or word classes cannot
-                be determined.
-            SweepStoppedError: the text cannot be downloaded.
-        """
-        loaded = load_tokenizer(tokenizer, name, trust_remote_code=trust_remote_code)
-        with model_errors(f"the tokenizer of {name} does not load"):
-            context = context_length(config, loaded)
-        length = self.sequence_length or min(resolve_design(self.design).window_tokens or context, context)
-        if length > context:
-            raise ValueError(
-                f"expected sequences no longer than the context of {name}, {context} tokens, got {length}; lower "
-                "--sequence-length"
-            )
-        settings: dict[str, Any] = {
-            "sequence_length": length,
-            "max_vectors": self.max_vectors,
-            "classes": self.classes,
-            "design": self.design,
-        }
-        try:
-            if self.source == "enwik8":
-                return Probe.enwik8(loaded, **settings)
-            corpus = load_corpus(self.source)
-            return Probe.from_texts([corpus.data.decode(errors="replace")], loaded, name=corpus.name, **settings)
-        except ConnectionError as error:
-            raise SweepStoppedError(str(error)) from error
-
-
-def hub_probe(
-    model: PublishedModel,
-    selection: Selection,
-    text: ProbeText,
-    hub: Hub,
-    *,
-    tokenizer: Path | None = None,
-    trust_remote_code: bool = False,
-) -> Probe:
-    """Return the probe of published checkpoints.
-
-    Args:
-        model: its tokenizer is used if it names one; otherwise that of the repository's main branch, or that of one of
-            the newest checkpoints.
-        selection: the checkpoints; the newest one with a configuration determines the model's context.
-        text: text and settings of the probe.
-        hub: the hub of the checkpoints.
-        tokenizer: local folder of the tokenizer.
-        trust_remote_code: run Python code of the repository.
+    The tokenizer is the one the options or the suite name; otherwise that of the repository's main branch, or that of
+    one of the newest checkpoints.
 
     Raises:
         CheckpointError: there is no tokenizer, no configuration, or no checkpoint at all.
-        ValueError, SweepStoppedError: as :meth:`ProbeText.probe`.
+        ValueError, SweepStoppedError: as :func:`text_probe`.
     """
     newest = [target for target in reversed(selection.targets) if target.commit][:_MAX_TRIED]
     if not newest:
         reasons = [str(target.missing_reason) for target in selection.targets[:_MAX_TRIED]]
         raise CheckpointError(f"none of its checkpoints exists: {'; '.join(reasons)}")
+    with_code = options.trust_remote_code
     with temporary_folder("probe") as temporary:
-        config = _hub_config(newest, hub, temporary / "config", trust_remote_code)
-        if tokenizer is None:
+        config = _hub_config(newest, hub, temporary / "config", with_code)
+        if options.tokenizer and Path(options.tokenizer).is_dir():
+            tokenizer = Path(options.tokenizer)
+        else:
             folders = _tokenizer_folders(model, newest)
-            tokenizer = fetch_tokenizer(model.name, folders, hub, temporary / "tokenizer", trust_remote_code)
-        return text.probe(model.name, tokenizer, config, trust_remote_code=trust_remote_code)
+            tokenizer = fetch_tokenizer(model.name, folders, hub, temporary / "tokenizer", with_code)
+        return text_probe(model.name, tokenizer, config, options)
 
 
-def local_probe(
-    folder: Path,
-    targets: Sequence[Target],
-    text: ProbeText,
-    hub: Hub,
-    *,
-    tokenizer: str | None = None,
-    trust_remote_code: bool = False,
-) -> Probe:
-    """Return the probe of local checkpoints.
+def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, hub: Hub) -> Probe:
+    """Return the probe of the checkpoints in a folder, of which the newest determines the context.
 
-    Args:
-        folder: folder of the checkpoints, for messages.
-        targets: the checkpoints; the newest determines the model's context.
-        text: text and settings of the probe.
-        hub: the hub from which a tokenizer is downloaded that is not a local folder.
-        tokenizer: folder or hub repository; by default the newest checkpoint with a tokenizer.
-        trust_remote_code: run Python code of the folder.
+    The tokenizer is the one the options name, or that of the newest checkpoint with one.
 
     Raises:
         CheckpointError: the newest checkpoint has no readable configuration, or the hub does not have the tokenizer.
         ValueError: there is no tokenizer.
-        ValueError, SweepStoppedError: as :meth:`ProbeText.probe`.
+        ValueError, SweepStoppedError: as :func:`text_probe`.
     """
     paths = [target.path for target in reversed(targets) if target.path is not None and _has_config(target.path)]
     if not paths:
         raise CheckpointError(f"none of its checkpoints in {folder} has a config.json")
+    with_code, tokenizer = options.trust_remote_code, options.tokenizer
+    with model_errors("its configuration does not load"):
+        of_base = base_of(paths[0], with_code=with_code) or paths[0]
     with temporary_folder("probe") as temporary:
         if tokenizer is None:
-            found = next((path for path in paths if _has_tokenizer(path)), None)
+            found = next((path for path in (*paths, of_base) if _has_tokenizer(path)), None)
         elif Path(tokenizer).is_dir():
             found = Path(tokenizer)
         else:
-            found = fetch_tokenizer(str(folder), [HubFolder(tokenizer)], hub, temporary, trust_remote_code)
+            found = fetch_tokenizer(str(folder), [HubFolder(tokenizer)], hub, temporary, with_code)
         if found is None:
             raise ValueError(
                 f"expected a probe or a tokenizer to make one, got neither with the checkpoints in {folder}; give a "
                 "probe with --probe FILE, or a folder or hub repository with --tokenizer"
             )
-        config = _local_config(paths[0], trust_remote_code)
-        return text.probe(str(folder), found, config, trust_remote_code=trust_remote_code)
+        if paths[0].suffix == LIGHTNING:
+            config = cast(PreTrainedModel, load_lightning(paths[0])).config
+        else:
+            config = _config(paths[0], with_code)
+        return text_probe(str(folder), found, config, options)
+
+
+def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: SweepOptions) -> Probe:
+    """Return the probe of the options' text for a model of this name, with the tokenizer in a folder.
+
+    Raises:
+        CheckpointError: the tokenizer cannot be loaded.
+        ValueError: the text is too short, the sequences are longer than the model's context, or word classes cannot be
+            determined.
+        SweepStoppedError: the text cannot be downloaded.
+    """
+    loaded = load_tokenizer(tokenizer, name, trust_remote_code=options.trust_remote_code)
+    with model_errors(f"the tokenizer of {name} does not load"):
+        context = context_length(config, loaded)
+    design, max_vectors = options.sampling
+    length = options.sequence_length or min(resolve_design(design).window_tokens or context, context)
+    if length > context:
+        raise ValueError(
+            f"expected sequences no longer than the context of {name}, {context} tokens, got {length}; lower "
+            "--sequence-length"
+        )
+    settings: dict[str, Any] = {
+        "sequence_length": length,
+        "max_vectors": max_vectors,
+        "classes": class_names(options.classes),
+        "design": design,
+    }
+    text = options.text or DEFAULT_TEXT
+    try:
+        if text == "enwik8":
+            return Probe.enwik8(loaded, **settings)
+        corpus = load_corpus(text)
+        return Probe.from_texts([corpus.data.decode(errors="replace")], loaded, name=corpus.name, **settings)
+    except ConnectionError as error:
+        raise SweepStoppedError(str(error)) from error
 
 
 def _has_config(path: Path) -> bool:
-    return path.suffix == LIGHTNING or (path / "config.json").exists()
+    return path.suffix == LIGHTNING or is_model(path)
 
 
 def _has_tokenizer(folder: Path) -> bool:
@@ -202,12 +162,9 @@ def _hub_config(newest: Sequence[Target], hub: Hub, folder: Path, with_code: boo
     raise CheckpointError(f"expected a checkpoint with a loadable configuration, got none: {'; '.join(errors)}")
 
 
-def _local_config(path: Path, with_code: bool) -> PreTrainedConfig:
-    return cast(PreTrainedModel, load_lightning(path)).config if path.suffix == LIGHTNING else _config(path, with_code)
-
-
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
     with model_errors("its configuration does not load"), remote_code_errors(), without_reports():
+        folder = base_of(folder, with_code=with_code) or folder
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=with_code)
 
 
@@ -240,10 +197,7 @@ class HubFolder:
                 f"{hub.budget_bytes / 1e9:.3g} GB of --max-disk"
             )
         named = {self._prefix + name: file for name, file in files.items()}
-        if cached := hub.cached(self.repository, self.revision, named):
-            return cached / self.subfolder
-        hub.download(self.repository, self.revision, named, folder)
-        return folder / self.subfolder
+        return hub.fetch(self.repository, self.revision, named, folder) / self.subfolder
 
     @property
     def _prefix(self) -> str:
@@ -292,11 +246,7 @@ def fetch_tokenizer(model: str, folders: Sequence[HubFolder], hub: Hub, destinat
 
 
 def load_tokenizer(folder: Path, model: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    """Load a tokenizer from a local folder.
-
-    Raises:
-        CheckpointError: it does not load; the message names ``model``.
-    """
+    """Load a tokenizer from a local folder; a CheckpointError names ``model``."""
     what = f"the tokenizer of {model}"
     with model_errors(f"{what} does not load"), remote_code_errors(what), without_reports():
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)

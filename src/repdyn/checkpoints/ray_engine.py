@@ -40,13 +40,7 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
     """Measure checkpoints on the Ray cluster at RAY_ADDRESS, or on a local one that is started if it is not set.
 
     A task requests a GPU if the device is one, and a fraction 1 / ``workers`` of a machine's CPUs; it may use the same
-    fraction of ``max_disk``. A task whose worker is lost is retried.
-
-    Args:
-        tasks: checkpoints to measure.
-        store: remote store, or one on a file system that all machines share.
-        options: resolved.
-        hub: hub of the checkpoints.
+    fraction of ``max_disk``. A task whose worker is lost is retried. All machines must reach the store.
 
     Raises:
         ValueError: Ray is not installed, or no machine of the cluster has the requested resources.
@@ -71,7 +65,7 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
         try:
             for task in tasks:
                 probe = probes[task.probe.hash]
-                waiting[remote.remote(task.target, probe, task.attention, place, of_task, hub.endpoint)] = task
+                waiting[remote.remote(task.target, probe, place, of_task, hub.endpoint)] = task
             while waiting:
                 (finished, *_), _ = ray.wait(list(waiting), num_returns=1)
                 task = waiting.pop(finished)
@@ -96,11 +90,9 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
     return report
 
 
-def _measure_in_worker(
-    target: Target, probe: Probe, attention: str | None, place: str, options: SweepOptions, endpoint: str
-) -> SweepResult:
+def _measure_in_worker(target: Target, probe: Probe, place: str, options: SweepOptions, endpoint: str) -> SweepResult:
     """Measure one checkpoint in a worker, for the store at a path or URL."""
-    task, store = Task(target, probe, attention), open_store(place, refresh=False)
+    task, store = Task(target, probe), open_store(place, refresh=False)
     result = measure_tasks([task], store, options, downloads_of(options, Hub(endpoint, options.timeout)))
     problem = store.drain(_UPLOAD_SECONDS)
     return SweepResult(failed=[(task, problem)]) if problem and result.measured else result

@@ -12,7 +12,8 @@ from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loads, SweepOptions
 from repdyn.checkpoints.plan import (
     Source,
-    Task,
+    check_contradictions,
+    completed,
     find_sources,
     partition_tasks,
     select_shard,
@@ -29,8 +30,6 @@ from repdyn.utils.printing import shorten_list
 if TYPE_CHECKING:
     import pandas as pd
 
-    from repdyn.checkpoints.run import SweepResult
-
 Say = Callable[[str], None]
 
 
@@ -39,7 +38,7 @@ class Prepared:
     """Holds what a sweep needs before its first checkpoint."""
 
     options: SweepOptions
-    """Resolved."""
+    """Complete."""
     hub: Hub
     sources: Sequence[Source]
     foreign: Mapping[Target, ForeignWeights]
@@ -94,8 +93,8 @@ def sweep(
         store: folder or URL; by default ``sweep`` beside local checkpoints, or ``sweeps``.
         quiet: show no progress.
         **options: fields of :class:`repdyn.checkpoints.options.SweepOptions`, the options of ``repdyn sweep``: suite,
-            revisions, name, probe, text, tokenizer, sequence_length, max_vectors, design, metrics, layers, device,
-            dtype, max_disk, retry_failed, engine and others.
+            revisions, name, like, probe, text, tokenizer, sequence_length, max_vectors, design, metrics, layers,
+            device, dtype, max_disk, retry_failed, engine and others.
 
     Returns:
         The store, what was measured, and why some checkpoints were not.
@@ -113,19 +112,24 @@ def sweep(
     return outcome
 
 
-def prepare(options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, say: Say) -> Prepared:
-    """Find what the options of a sweep select, and what is wrong with it.
+def prepare(
+    options: SweepOptions,
+    models: Sequence[PublishedModel] | None = None,
+    *,
+    say: Say,
+    offline: bool | None = None,
+) -> Prepared:
+    """Find what the options of a sweep select, or other models, and what is wrong with it.
 
-    Args:
-        options: of the sweep.
-        models: what to measure in place of the source or suites that the options name.
-        say: prints a note.
+    ``say`` prints a note; with ``offline`` the hub is asked nothing, None for what HF_HUB_OFFLINE says.
 
     Raises:
         ValueError, SweepStoppedError: as :func:`sweep`.
     """
-    options = options.resolved()
-    hub = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk)
+    if models is None:
+        check_contradictions(options)
+    options = completed(options)
+    hub = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk, offline=offline)
     sources, problems = find_sources(options, hub, models)
     for source in sources:
         for note in selection_notes(source.selection):
@@ -142,55 +146,44 @@ def prepare(options: SweepOptions, models: Sequence[PublishedModel] | None = Non
 
 
 def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool = False) -> Sweep:
-    """Measure what a store lacks.
-
-    Args:
-        prepared: from :func:`prepare`.
-        store: for the rows.
-        say: prints a note.
-        quiet: show no progress.
+    """Measure what a store lacks of what :func:`prepare` found; ``say`` prints a note.
 
     Raises:
         ValueError, SweepStoppedError: as :func:`sweep`.
     """
     # with torch and transformers, which plans do without
+    from repdyn.checkpoints import run
     from repdyn.checkpoints.downloads import downloads_of
-    from repdyn.checkpoints.run import check_comparable, describe_other_designs, store_foreign
     from repdyn.utils.printing import without_reports
 
     options, hub = prepared.options, prepared.hub
+    downloads = downloads_of(options, hub)
     # its remarks on a model that works, such as kernels that are not installed, look like errors
     with without_reports():
-        every_task, without_probe = tasks_of(prepared.sources)
+        every_task, problems = tasks_of(prepared.sources)
+        problems = [*prepared.problems, *problems]
         tasks = [task for task in every_task if task.target not in prepared.foreign]
-        check_comparable(tasks, store, options)
-        for note in describe_other_designs(tasks, store):
+        run.check_comparable(tasks, store, options)
+        for note in run.describe_other_designs(tasks, store):
             say(note)
-        listed = partition_tasks(tasks, store, options, retry_failed=options.retry_failed)
+        listed = partition_tasks(tasks, store, options)
         for task in every_task:
             if task.target in prepared.foreign:
-                store_foreign(task, store, options, prepared.foreign[task.target])
+                run.store_foreign(task, store, options, prepared.foreign[task.target])
         # those of running processes are locked, and remain
-        removed = [*remove_unfinished_files(store), *remove_abandoned_folders(), *downloads_of(options, hub).purge()]
+        removed = [*remove_unfinished_files(store), *remove_abandoned_folders(), *downloads.purge()]
         if removed:
             say(f"removed what killed processes left: {shorten_list([str(path) for path in removed])}")
         if listed.done:
             say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
-        result = _measure(listed.waiting, store, options, hub, quiet=quiet)
-    failed = [f"{task.target}: {reason}" for task, reason in result.failed]
-    failed += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
+        if options.engine == "ray":
+            from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
+
+            result = sweep_with_ray(listed.waiting, store, options, hub)
+        else:
+            display = run.ProgressDisplay(len(listed.waiting), shown=not quiet)
+            result = run.measure_tasks(listed.waiting, store, options, downloads, display)
+    problems += [f"{task.target}: {reason}" for task, reason in result.failed]
+    problems += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
     runs = tuple(dict.fromkeys(source.selection.run for source in prepared.sources))
-    measured = tuple(str(task.target) for task in result.measured)
-    return Sweep(store, runs, measured, (*prepared.problems, *without_probe, *failed))
-
-
-def _measure(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub, *, quiet: bool) -> SweepResult:
-    from repdyn.checkpoints.downloads import downloads_of
-    from repdyn.checkpoints.run import ProgressDisplay, measure_tasks
-
-    if options.engine == "ray":
-        from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
-
-        return sweep_with_ray(tasks, store, options, hub)
-    display = ProgressDisplay(len(tasks), shown=not quiet)
-    return measure_tasks(tasks, store, options, downloads_of(options, hub), display)
+    return Sweep(store, runs, tuple(str(task.target) for task in result.measured), tuple(problems))

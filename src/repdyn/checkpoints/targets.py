@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import Files, Hub, choose_files, map_concurrently
+from repdyn.checkpoints.hub import ADAPTER, Files, Hub, choose_files, map_concurrently
 from repdyn.checkpoints.revisions import (
     DEFAULT_PATTERN,
     Revision,
@@ -129,13 +129,28 @@ class Selection:
     """The part of the description that no page of the publisher states."""
 
 
-def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:
-    """Select the checkpoints of a published training run.
+def select_models(
+    models: Iterable[PublishedModel], hub: Hub, revisions: str
+) -> tuple[list[tuple[PublishedModel, Selection]], list[str]]:
+    """Select checkpoints of several models, and return why some have none: what is wrong with one stops no other.
 
-    Args:
-        model: a model of a suite, or a description of a repository.
-        hub: hub that lists branches, tags, folders, commits and their titles.
-        revisions: "all", "log", "every:10", or names or steps separated by commas.
+    Raises:
+        ValueError: as :func:`select_targets`, if no model has a selection.
+    """
+    found, problems, invalid = [], [], []
+    for model in models:
+        try:
+            found.append((model, select_targets(model, hub, revisions)))
+        except (CheckpointError, ValueError) as error:
+            problems.append(f"{model.name}: {error}")
+            invalid += [error] * isinstance(error, ValueError)
+    if invalid and not found:
+        raise invalid[0]
+    return found, problems
+
+
+def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:
+    """Select the checkpoints of a published training run; ``revisions`` as for :func:`select_revisions`.
 
     Raises:
         ValueError: ``revisions`` selects unknown checkpoints, or nothing matches the pattern of the model.
@@ -143,99 +158,72 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
     """
     if model.checkpoints:
         return _select_listed(model, hub, revisions)
-    if model.repository is None:
-        raise ValueError(f"expected a repository or a list of checkpoints for {model.name}, got neither")
-    history = _history(model, hub)
-    found, commits = history.found, history.commits
+    repository, superseded = str(model.repository), []
+    pattern = model.revisions or model.subfolders or model.commits or DEFAULT_PATTERN
+    if model.commits:
+        kind = f"commits on branch {model.branch}"
+        found, commits, unmatched, superseded = _titled_commits(model, pattern, hub)
+    else:
+        kind = "folders" if model.subfolders else "revisions"
+        commits = _folders(repository, hub) if model.subfolders else hub.refs(repository)
+        found, unmatched = match_revisions(list(commits), pattern, model.tokens_per_step)
     if not found:
         raise ValueError(
-            f"expected {history.kind} of {model.repository} that match {history.pattern!r}, got "
-            f"{', '.join(sorted(history.unmatched)[:MAX_LISTED]) or f'no {history.kind}'}; check the pattern"
-        )
-    repository = model.repository
-
-    def target(revision: Revision) -> Target:
-        return Target(
-            model.run,
-            revision.step,
-            revision.name,
-            revision.tokens_seen,
-            revision.stage,
-            repository=repository,
-            commit=commits[revision.name],
-            subfolder=revision.name if model.subfolders else "",
+            f"expected {kind} of {repository} that match {pattern!r}, got "
+            f"{', '.join(sorted(unmatched)[:MAX_LISTED]) or f'no {kind}'}; check the pattern"
         )
 
-    last = target(max(found, key=lambda revision: revision.step))
+    def target(at: Revision) -> Target:
+        folder = at.name if model.subfolders else ""
+        where: dict[str, Any] = {"repository": repository, "commit": commits[at.name], "subfolder": folder}
+        return Target(model.run, at.step, at.name, at.tokens_seen, at.stage, **where)
+
+    last, main = target(found[-1]), None
+    if model.subfolders:
+        main = replace(last, revision="main", subfolder="")
+    elif not model.commits and "main" in unmatched:
+        main = Target(model.run, last.step, "main", repository=repository, commit=commits["main"])
     return Selection(
         model.run,
-        tuple(target(revision) for revision in select_revisions(found, revisions)),
-        tuple(history.unmatched),
+        tuple(map(target, select_revisions(found, revisions))),
+        tuple(unmatched),
         tuple(sorted(set(model.expected) - {revision.step for revision in found})),
         last,
-        None if model.commits else _main(repository, last, commits, history.unmatched),
+        main,
         model.known_faults,
-        tuple(history.superseded),
+        tuple(superseded),
         model.unverified,
     )
 
 
-def _main(repository: str, last: Target, commits: Mapping[str, str], unmatched: Sequence[str]) -> Target | None:
-    if last.subfolder:
-        return replace(last, revision="main", subfolder="")
-    if "main" not in unmatched:
-        return None
-    return Target(last.run, last.step, "main", repository=repository, commit=commits["main"])
-
-
-@dataclass(frozen=True)
-class _History:
-    """The checkpoints of a repository, by ascending step, and what else it has."""
-
-    kind: str
-    pattern: str
-    found: Sequence[Revision]
-    commits: Mapping[str, str]
-    """Hash of the commit of each checkpoint, by its name; of other branches and tags too."""
-    unmatched: Sequence[str]
-    superseded: Sequence[str] = ()
-
-
-def _history(model: PublishedModel, hub: Hub) -> _History:
-    if model.commits:
-        return _history_of_commits(model, model.commits, hub)
-    commits = _commits(model, hub)
-    pattern = model.revisions or model.subfolders or DEFAULT_PATTERN
-    found, unmatched = match_revisions(list(commits), pattern, model.tokens_per_step)
-    return _History("folders" if model.subfolders else "revisions", pattern, found, commits, unmatched)
-
-
-def _history_of_commits(model: PublishedModel, pattern: str, hub: Hub) -> _History:
-    """Match the titles of the commits of a branch; of several commits of one step the newest is its checkpoint."""
+def _titled_commits(
+    model: PublishedModel, pattern: str, hub: Hub
+) -> tuple[list[Revision], dict[str, str], list[str], list[str]]:
+    """Return the checkpoints by step, the commit of each, other titles, and commits that newer ones replaced."""
     by_step: dict[int, Revision] = {}
     commits: dict[str, str] = {}
     unmatched: dict[str, None] = {}
     superseded = []
-    for commit in hub.commits(str(model.repository), model.branch):
-        parsed = parse_revision(commit.title, pattern, model.tokens_per_step)
+    for commit, title in hub.commits(str(model.repository), model.branch):
+        parsed = parse_revision(title, pattern, model.tokens_per_step)
         if parsed is None:
-            unmatched[commit.title] = None
+            unmatched[title] = None
         elif parsed.step in by_step:
-            superseded.append(commit.name[:12])
+            superseded.append(commit[:12])
         else:
             by_step[parsed.step] = replace(parsed, name=f"step{parsed.step}")
-            commits[f"step{parsed.step}"] = commit.name
-    found = [by_step[step] for step in sorted(by_step)]
-    return _History(f"commits on branch {model.branch}", pattern, found, commits, list(unmatched), superseded)
+            commits[f"step{parsed.step}"] = commit
+    return [by_step[step] for step in sorted(by_step)], commits, list(unmatched), superseded
 
 
-def _commits(model: PublishedModel, hub: Hub) -> dict[str, str]:
-    """Return the commits of all branches and tags, or of the folders of the main branch."""
-    repository = str(model.repository)
-    if not model.subfolders:
-        return hub.refs(repository)
+def _folders(repository: str, hub: Hub) -> dict[str, str]:
+    """Return the folders with a model on the main branch, with its commit."""
     commit = hub.commit(repository, "main")
-    folders = {path.rpartition("/")[0] for path in hub.files(repository, commit) if path.endswith("/config.json")}
+    folders = {
+        path.rpartition("/")[0]
+        for path in hub.files(repository, commit)
+        if path.endswith(("/config.json", f"/{ADAPTER}"))
+    }
     return dict.fromkeys(sorted(folders), commit)
 
 
@@ -245,19 +233,12 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
     names = zip(_names(model.checkpoints), model.checkpoints, strict=True)
     found = [Revision(name, at.step, at.tokens_seen, at.stage) for name, at in names]
 
-    def look_up(revision: Revision) -> Target:
-        checkpoint = by_step[revision.step]
-        target = Target(
-            model.run,
-            revision.step,
-            revision.name,
-            revision.tokens_seen,
-            revision.stage,
-            repository=checkpoint.repository,
-            subfolder=checkpoint.subfolder,
-        )
+    def look_up(at: Revision) -> Target:
+        listed = by_step[at.step]
+        where: dict[str, Any] = {"repository": listed.repository, "subfolder": listed.subfolder}
+        target = Target(model.run, at.step, at.name, at.tokens_seen, at.stage, **where)
         try:
-            return replace(target, commit=hub.commit(checkpoint.repository, checkpoint.revision))
+            return replace(target, commit=hub.commit(listed.repository, listed.revision))
         except CheckpointError as error:
             return replace(target, missing_reason=str(error))
 
@@ -267,11 +248,7 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
 
 
 def _names(checkpoints: Sequence[PublishedCheckpoint]) -> list[str]:
-    """Return the shortest names that distinguish listed checkpoints.
-
-    Checkpoints of one repository are named by their revision and folder, others by their repository, with its owner
-    only if that is needed.
-    """
+    """Return the shortest names that distinguish listed checkpoints."""
     if len({at.repository for at in checkpoints}) == 1:
         return ["/".join(filter(None, [at.revision, at.subfolder])) for at in checkpoints]
     inside = [["" if at.revision == "main" else at.revision, at.subfolder] for at in checkpoints]

@@ -7,13 +7,16 @@ import json
 import logging
 import math
 import re
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import torch
+from huggingface_hub.errors import HFValidationError
 from safetensors import safe_open
 from torch import nn
 from transformers import (
@@ -25,9 +28,9 @@ from transformers import (
     PreTrainedModel,
 )
 
-from repdyn.checkpoints.errors import CheckpointError, model_errors
-from repdyn.checkpoints.hub import RemoteFile, choose_files, is_weight_file
-from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, model_errors
+from repdyn.checkpoints.hub import ADAPTER, Hub, RemoteFile, choose_files, is_weight_file
+from repdyn.checkpoints.options import Loading
 from repdyn.models import LanguageModel
 from repdyn.utils.printing import without_reports
 
@@ -57,7 +60,7 @@ def load_model(
     """Load a model in evaluation mode, with every weight from the checkpoint.
 
     Args:
-        folder: the checkpoint, with configuration and weights.
+        folder: the checkpoint, with configuration and weights; an adapter is merged onto its base model.
         loading: device, precision, placement and attention; where the attention is not available, that of the
             configuration is used, with a warning.
         offload_folder: where a device map may put weights on disk; must exist as long as the model.
@@ -68,6 +71,8 @@ def load_model(
         CheckpointError: the files do not load or do not fit into memory, a weight is missing, or one is not finite.
     """
     with model_errors("the checkpoint does not load"):
+        if (base := base_of(folder, with_code=loading.trust_remote_code)) is not None:
+            return _load_adapter(folder, base, loading, offload_folder, with_head=with_head)
         _require_weights_inside(folder)
         chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
         if loading.device_map is None:
@@ -89,6 +94,71 @@ def load_model(
         _require_every_block(model, report["unexpected_keys"])
         _require_finite(model)
         return model.eval()
+
+
+def base_of(folder: Path, *, with_code: bool = False) -> Path | None:
+    """Return the folder of the model that an adapter changes, downloaded if necessary; None for anything else.
+
+    Raises:
+        CheckpointError: the adapter names no such model.
+        SweepStoppedError: the model would have to be downloaded, and there is no connection.
+    """
+    if not (folder / ADAPTER).is_file():
+        return None
+    adapter = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
+    name = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
+    if not isinstance(name, str) or not name:
+        raise CheckpointError(f"it is an adapter ({ADAPTER}) that names no base model; merge the two and sweep that")
+    if Path(name).is_dir():
+        return Path(name)
+    hub = Hub()
+    try:
+        return hub.keep(name, adapter.get("revision") or "main", partial(choose_files, with_code=with_code))
+    except NoConnectionError as error:
+        raise NoConnectionError(hub.endpoint, f"needed for {name}, the base model of an adapter") from error
+    except (CheckpointError, HFValidationError) as error:
+        raise CheckpointError(
+            f"it is an adapter of {name!r:.200}, which is no folder here and not on the hub: {error}"
+        ) from error
+
+
+def _load_adapter(
+    folder: Path, base: Path, loading: Loading, offload_folder: Path | None, *, with_head: bool
+) -> nn.Module:
+    """Load the model that an adapter changes, and merge the two."""
+    try:
+        from peft import PeftModel, get_peft_model_state_dict
+    except ImportError as error:
+        raise CheckpointError(
+            f"it is an adapter ({ADAPTER}) of another model; pip install peft, or merge the two and sweep the result"
+        ) from error
+    saved = _names_of_weights(folder)
+    for has_head in (True, False):  # by which the names differ
+        model = load_model(base, loading, offload_folder, with_head=has_head)
+        with warnings.catch_warnings(action="ignore"):  # of the weights that are compared below
+            adapted = PeftModel.from_pretrained(cast(PreTrainedModel, model), folder, torch_device=loading.device)
+        if adapted.active_peft_config.is_prompt_learning:
+            raise CheckpointError(
+                "it is a tuned prompt, which cannot be merged; measure the model with it by repdyn.sweep([(step, "
+                "load), ...], token_positions=...), where load() returns it"
+            )
+        expected = get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()
+        if expected <= saved and not any("lora_" in name for name in saved - expected):
+            merged = cast(Any, adapted).merge_and_unload()
+            _require_finite(merged)
+            return (merged if with_head or not has_head else merged.base_model).eval()
+    raise CheckpointError(
+        f"the adapter's weights do not fit its base model, such as {min(saved ^ expected, default='none')}; the model "
+        "would be measured without them"
+    )
+
+
+def _names_of_weights(folder: Path) -> set[str]:
+    """Return the names of an adapter's weights."""
+    if (path := folder / "adapter_model.safetensors").exists():
+        with safe_open(path, framework="pt") as file:
+            return set(file.keys())
+    return set(torch.load(folder / "adapter_model.bin", map_location="cpu", weights_only=True))
 
 
 def _from_pretrained(
@@ -126,9 +196,7 @@ def _from_pretrained(
 def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
     """Load the model from a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, without running pickles.
 
-    Args:
-        path: the file.
-        raw: of a file with averaged weights, load those of the optimizer in their place.
+    With ``raw``, of a file with averaged weights, those of the optimizer are loaded in their place.
 
     Raises:
         CheckpointError: the file is damaged, or holds another module.
@@ -186,10 +254,6 @@ def remote_code_errors(what: str = "it") -> Iterator[None]:
 
 def _require_weights_inside(folder: Path) -> None:
     """Check that the weights are in this folder: others would be loaded as if they were this checkpoint's."""
-    if (folder / "adapter_config.json").exists():
-        raise CheckpointError(
-            "it is an adapter (adapter_config.json) of another model; merge the two and sweep the result"
-        )
     for path in folder.glob("*.index.json"):
         if not is_weight_file(path.name):
             continue

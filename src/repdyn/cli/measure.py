@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -13,21 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from cyclopts import Parameter
 
-from repdyn.checkpoints.options import SweepOptions
-from repdyn.cli.options import MEASUREMENT, PROBE, Forward, Layers, Positions, Records, Running, Sampling
-from repdyn.metrics import DEFAULT_METRICS
-from repdyn.probe.design import CLASS_OPTIONS, DESIGNS
+from repdyn.checkpoints.options import SharedOptions, SweepOptions
+from repdyn.cli.options import Records
 from repdyn.utils.arguments import Count, Output, Place
 from repdyn.utils.printing import PrintableConsole, printable
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.audit import Finding, History
-    from repdyn.checkpoints.hub import Hub
-    from repdyn.checkpoints.plan import ModelPlan
     from repdyn.checkpoints.suites import PublishedModel, Suite
     from repdyn.checkpoints.sweep import Prepared, Sweep
-    from repdyn.checkpoints.targets import Selection
     from repdyn.recipes import Cloud, Outcome, Recipe
     from repdyn.store import Store
 
@@ -44,23 +38,9 @@ def sweep(
     source: str | None = None,
     /,
     *,
-    suite: list[str] | None = None,
     list_suites: bool = False,
-    revisions: str = "all",
-    pattern: str | None = None,
-    name: Annotated[str | None, Parameter(name="--name")] = None,
-    store: Place | None = None,
     dry_run: bool = False,
-    probe: Annotated[Path | None, Parameter(group=PROBE)] = None,
-    sampling: Sampling = Sampling(),
-    design: Annotated[str | None, Parameter(choices=tuple(DESIGNS), group=PROBE)] = None,
-    classes: Annotated[list[str] | None, Parameter(choices=CLASS_OPTIONS, group=PROBE)] = None,
-    metrics: Annotated[Sequence[str], Parameter(group=MEASUREMENT)] = DEFAULT_METRICS,
-    loss: Annotated[bool | None, Parameter(negative="--no-loss", group=MEASUREMENT)] = None,
-    layers: Annotated[Layers, Parameter(group=MEASUREMENT)] = None,
-    token_positions: Annotated[Positions, Parameter(group=MEASUREMENT)] = None,
-    forward: Forward = Forward(),
-    running: Running = Running(),
+    options: Annotated[SweepOptions, Parameter(name="*")] = SweepOptions(),
     records: Records = Records(),
 ) -> int:
     """Measure published or local checkpoints on a fixed probe, through the same code as a live run.
@@ -70,20 +50,8 @@ def sweep(
 
     Args:
         source: A run's folder, a folder of save_pretrained or .ckpt checkpoints, or a hub repository.
-        suite: Suites, their models, patterns, or YAML files.
         list_suites: List the suites and their models.
-        revisions: Use all, log (closest to powers of two), every:10, or names or steps separated by commas.
-        pattern: Regular expression for revision names of a repository, with a group "step".
-        name: Name of the run (default: the repository, or the last two parts of the path).
-        store: Folder or URL of the results (default: FOLDER/sweep, or sweeps).
         dry_run: Show what remains and what would be downloaded.
-        probe: File of a probe (default: the run's own, or one made of --text).
-        design: Sampling design, see docs/sampling.md (default: independent).
-        classes: Word classes to measure as subsets, as in token_rank@rare.
-        metrics: Names, see repdyn metrics, or all; quoted with settings, as 'two_nn[discard=0.8]@no_sink'.
-        loss: Measure the loss on the probe too (default: where a model has its output head).
-        layers: Pattern of the blocks' names, as "layers.*", or "text=text_model.*,vision=..." (default: detected).
-        token_positions: Positions of the tokens, such as "2:" after two learned vectors (default: all).
 
     Examples:
       repdyn sweep --list-suites
@@ -92,6 +60,7 @@ def sweep(
       repdyn sweep --suite pythia-70m --dry-run  what would be downloaded
       repdyn sweep --suite pythia-70m --revisions log --max-disk 2GB
       repdyn sweep runs/quickstart/TIME          a run's own checkpoints
+      repdyn sweep FOLDER --like RUN             measured as another run was live
       repdyn sweep --suite pythia-70m --engine ray --workers 4
       repdyn sweep --suite pythia-70m --store s3://bucket/sweeps
     """
@@ -100,24 +69,7 @@ def sweep(
         return 0
     if records and not dry_run:
         raise ValueError("expected --json or --csv with --dry-run or --list-suites, got it alone; add one of them")
-    options = SweepOptions(
-        source=source,
-        suite=suite or (),
-        revisions=revisions,
-        pattern=pattern,
-        name=name,
-        probe=probe,
-        design=design,
-        classes=classes or (),
-        metrics=metrics,
-        loss=loss,
-        layers=layers,
-        token_positions=token_positions,
-        store=store,
-        **vars(sampling),
-        **vars(forward),
-        **vars(running),
-    )
+    options = replace(options, source=source)
     if not dry_run:
         return run_sweep(options)
     plans, status = plan_sweep(options)
@@ -133,13 +85,9 @@ def run_sweep(
     views: bool = True,
     announce: Announce | None = None,
 ) -> int:
-    """Measure what a store lacks, and return the exit status.
+    """Measure what a store lacks of what options select, or of other models, and return the exit status.
 
-    Args:
-        options: of the sweep.
-        models: what to measure in place of the source or suites that the options name.
-        views: write figures, summary and report at the end.
-        announce: says more before anything is downloaded.
+    ``announce`` says more before anything is downloaded; with ``views``, figures, summary and report are written.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, or SIGTERM, by which clusters announce preemption.
@@ -169,22 +117,35 @@ def run_sweep(
 
 def plan_sweep(
     options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, announce: Announce | None = None
-) -> tuple[list[ModelPlan], int]:
+) -> tuple[list[dict[str, Any]], int]:
     """Return what would be done for each model, and the exit status; arguments as for :func:`run_sweep`."""
+    from repdyn.checkpoints.errors import NoConnectionError, SweepStoppedError
     from repdyn.checkpoints.plan import make_plans
     from repdyn.store import open_store
 
-    prepared = _prepared(options, models, announce)
+    try:
+        prepared = _prepared(options, models, announce)
+    except NoConnectionError as error:
+        try:
+            prepared = _prepared(options, models, announce, offline=True)
+        except SweepStoppedError:  # the cache has nothing of it
+            raise error from None
+        _say(f"{error}; this plan is of what the hub's cache has", style="yellow")
     store = open_store(prepared.options.place())
     plans, without_probe = make_plans(prepared.sources, prepared.foreign, store, prepared.options, prepared.hub)
     return plans, _status([*prepared.problems, *without_probe])
 
 
-def _prepared(options: SweepOptions, models: Sequence[PublishedModel] | None, announce: Announce | None) -> Prepared:
+def _prepared(
+    options: SweepOptions,
+    models: Sequence[PublishedModel] | None,
+    announce: Announce | None,
+    offline: bool | None = None,
+) -> Prepared:
     from repdyn.checkpoints.sweep import prepare
 
     warn = partial(_say, style="yellow")
-    prepared = prepare(options, models, say=warn)
+    prepared = prepare(options, models, say=warn, offline=offline)
     for note in announce(prepared.n_distinct()) if announce is not None else ():
         warn(note)
     return prepared
@@ -228,10 +189,10 @@ def _interrupt(signum: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def show_plans(plans: Sequence[ModelPlan], records: Records) -> None:
+def show_plans(plans: Sequence[dict[str, Any]], records: Records) -> None:
     """Print what --dry-run shows: a table, or records."""
     if records:
-        records.print([plan.as_dict() for plan in plans])
+        records.print(plans)
     else:
         from repdyn.cli.tables import print_plans
 
@@ -286,14 +247,17 @@ def audit(
       repdyn audit pythia-70m --json | jq '.[].findings[].sentence'
     """
     from repdyn.checkpoints.audit import audit as findings_of
-    from repdyn.checkpoints.audit import count_listings, list_histories
+    from repdyn.checkpoints.audit import list_histories, models_to_audit
     from repdyn.checkpoints.hub import Hub
+    from repdyn.checkpoints.targets import select_models
     from repdyn.cli.tables import print_audit
 
     hub = Hub(timeout_seconds=timeout)
-    selections, problems = _select(names, revisions, hub)
-    with _bar("listing files", count_listings(selections)) as advance:
-        histories = list_histories(selections, hub, with_dates=True, listed=advance)
+    models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))
+    found_models, problems = select_models(models, hub, revisions)
+    selections = [selection for _, selection in found_models]
+    with PrintableConsole(stderr=True).status("listing files"):
+        histories = list_histories(selections, hub, with_dates=True)
     found = [findings_of(history) for history in histories]
     if records:
         records.print(list(map(_audit_fields, histories, found)), each="findings")
@@ -304,37 +268,6 @@ def audit(
         _say(f"not audited: {problem}")
     faulty = any(finding.severity == "fault" for of_it in found for finding in of_it)
     return FAILED if faulty or problems else 0
-
-
-def _select(names: Sequence[str], revisions: str, hub: Hub) -> tuple[list[Selection], list[str]]:
-    """Return the checkpoints of each model, and the reasons why models cannot be listed."""
-    from repdyn.checkpoints.audit import models_to_audit
-    from repdyn.checkpoints.errors import CheckpointError
-    from repdyn.checkpoints.targets import select_targets
-
-    models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))
-    selections, problems, invalid = [], [], []
-    for model in models:
-        try:
-            selections.append(select_targets(model, hub, revisions))
-        except (CheckpointError, ValueError) as error:
-            invalid += [error] * isinstance(error, ValueError)
-            problems.append(f"{model.name}: {error}")
-    if invalid and len(invalid) == len(models):
-        raise invalid[0]
-    return selections, problems
-
-
-@contextmanager
-def _bar(text: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on a terminal; yield a function that advances it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = PrintableConsole(stderr=True)
-    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task("", total=total)
-        yield lambda: bars.advance(task)
 
 
 def _audit_fields(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -364,9 +297,7 @@ def reproduce(
     store: Place | None = None,
     output: Output = None,
     probe: str | None = None,
-    sampling: Sampling = Sampling(),
-    forward: Forward = Forward(),
-    running: Running = Running(),
+    shared: Annotated[SharedOptions, Parameter(name="*")] = SharedOptions(),
     records: Records = Records(),
 ) -> int:
     """Measure what a paper measured, and compare with what it published.
@@ -407,25 +338,22 @@ def reproduce(
     if runs is not None and not evaluate_only:
         raise ValueError("expected --runs with --evaluate-only, got it alone; measured runs are judged, none is swept")
     recipe = find_recipe(name)
-    given = {name: value for name, value in vars(sampling).items() if value is not None}
-    cloud = replace(recipe.cloud, **given)
+    given = {name: getattr(shared, name) for name in ("text", "sequence_length", "max_vectors")}
+    cloud = replace(recipe.cloud, **{name: value for name, value in given.items() if value is not None})
     place = store or Path("reproductions") / recipe.name
     status = 0
     if not evaluate_only:
+        of_cloud = {name: getattr(cloud, name) for name in given}
         options = SweepOptions(
-            metrics=list(recipe.metrics),
+            metrics=recipe.metrics,
             revisions=revisions or recipe.revisions,
-            text=cloud.text,
-            sequence_length=cloud.sequence_length,
-            max_vectors=cloud.max_vectors,
             store=place,
-            **vars(forward),
-            **vars(running),
+            **{**vars(shared), **of_cloud},
         )
         status = _measure_recipe(recipe, cloud, options, models, records if dry_run else None)
         if dry_run:
             return status
-        if running.shard:
+        if shared.shard:
             _say(f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only")
             return status
     measured = find_store(place) if evaluate_only else open_store(place)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from repdyn.cli.options import Port, Records, Rows, Run, Runs, seeds_of
+from repdyn.cli.options import Port, Records, Rows, Run, Runs
 from repdyn.utils.addresses import is_loopback
 from repdyn.utils.arguments import Count, ModelOptions, Models, Output, at_least
 from repdyn.utils.files import is_url
@@ -71,7 +71,7 @@ def report(
         runs=rows.run,
         probe=rows.probe,
         title=title,
-        seeds=seeds_of(seeds),
+        seeds=[] if seeds == ["none"] else seeds,
         progress=_progress,
     )
     seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
@@ -105,7 +105,7 @@ def figures(stores: Runs, /, *, rows: Rows = Rows(), output: Output = None, seed
     from repdyn.store import find_store
 
     found = [find_store(store) for store in stores]
-    settings: dict[str, Any] = {"probe": rows.probe, "folder": output, "seeds": seeds_of(seeds)}
+    settings: dict[str, Any] = {"probe": rows.probe, "folder": output, "seeds": [] if seeds == ["none"] else seeds}
     if len(found) > 1:
         files = compare_stores(found, rows.run, **settings)
     else:

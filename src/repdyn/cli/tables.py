@@ -14,13 +14,11 @@ from rich.text import Text
 
 from repdyn.tables.style import gigabytes, short_value
 from repdyn.utils.printing import PrintableConsole, in_one_line, shorten_list
-from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from repdyn.checkpoints.audit import Finding, History
-    from repdyn.checkpoints.plan import ModelPlan
     from repdyn.checkpoints.suites import Suite
 
 _FILE_WIDTH = 10_000
@@ -32,39 +30,40 @@ def console() -> Console:
     return PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH)
 
 
-def print_plans(plans: Sequence[ModelPlan]) -> None:
+def print_plans(plans: Sequence[Mapping[str, Any]]) -> None:
     """Print what a sweep would do: a line for each model, totals, and what would fail."""
     out = console()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("model", "checkpoints"):
-        table.add_column(column)
-    for column in ("done", "failed before", "to do", "download", "largest", "time"):
-        table.add_column(column, justify="right")
-    by_design = len({plan.design for plan in plans}) > 1
+    headings = ("model", "checkpoints", "done", "failed before", "to do", "download", "largest", "time")
+    table = _table(headings, n_texts=2)
+    by_design = len({plan["design"] for plan in plans}) > 1
     for plan in plans:
-        run = plan.selection.run
-        cells = (
-            *(
-                f"{run}, {plan.design}" if by_design else run,
-                shorten_list([t.revision for t in plan.selection.targets]),
-            ),
-            *map(str, (plan.n_done, plan.n_failed_before, len(plan.waiting))),
-            *(gigabytes(sum(plan.downloads)), gigabytes(max(plan.downloads, default=0))),
-            "" if plan.minutes is None or not plan.waiting else f"{plan.minutes:.2g} min",
+        table.add_row(
+            Text(f"{plan['model']}, {plan['design']}" if by_design else plan["model"]),
+            Text(shorten_list(plan["checkpoints"])),
+            *map(str, (plan["done"], plan["failed_before"], len(plan["waiting"]))),
+            *map(gigabytes, (plan["download_bytes"], plan["largest_bytes"])),
+            f"{plan['minutes']:.2g} min" if plan["minutes"] and plan["waiting"] else "",
         )
-        table.add_row(*map(Text, cells))
     out.print(table)
-    total = gigabytes(sum(sum(plan.downloads) for plan in plans))
+    total = gigabytes(sum(plan["download_bytes"] for plan in plans))
     lines = [f"{total} to download in total; at most the two largest on disk at a time, or as --max-disk allows"]
-    if any(plan.minutes is not None and plan.waiting for plan in plans):
+    if any(plan["minutes"] for plan in plans):
         lines.append("time: beside the download, at the pace of the checkpoint measured last")
-    for what, in_part in (("copies of another checkpoint", False), ("mixtures of two checkpoints", True)):
-        if n := sum(len(plan.owners(in_part=in_part)) for plan in plans):
+    for field, what in (("same_as", "copies of another checkpoint"), ("mixed_with", "mixtures of two checkpoints")):
+        if n := sum(len(plan[field]) for plan in plans):
             lines.append(f"{what}, which are not downloaded: {n}")
     for line in lines:
         out.print(line, soft_wrap=True)
-    for problem in (problem for plan in plans for problem in plan.problems):
-        out.print(Text(f"would fail: {redacted(problem)}", "yellow"), soft_wrap=True)
+    for problem in (problem for plan in plans for problem in plan["would_fail"]):
+        out.print(Text(f"would fail: {problem}", "yellow"), soft_wrap=True)
+
+
+def _table(headings: Sequence[str], n_texts: int) -> Table:
+    """Return a table without lines, whose columns after the first ``n_texts`` are numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number < n_texts else "right")
+    return table
 
 
 def print_suites(suites: Iterable[Suite]) -> None:
@@ -110,11 +109,7 @@ def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
     """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means over layers."""
     from repdyn.terminal.alerts import STATUS_STYLES  # with pandas, which plans do without
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("run", "status"):
-        table.add_column(heading)
-    for heading in ("step", "loss", "two_nn", "anisotropy"):
-        table.add_column(heading, justify="right")
+    table = _table(("run", "status", "step", "loss", "two_nn", "anisotropy"), n_texts=2)
     for run in summaries:
         step = "" if run["step"] is None else f"{run['step']:,}" + (f" of {run['total']:,}" if run["total"] else "")
         values = ("" if run[name] is None else short_value(run[name]) for name in ("loss", "two_nn", "anisotropy"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, Unpack
 
@@ -13,12 +13,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repdyn.capture.attention import attention_weights
-from repdyn.capture.blocks import LayerPatterns, unwrapped
+from repdyn.capture.blocks import (
+    LayerPatterns,
+    check_no_tensor_parallelism,
+    class_name,
+    count_parameters,
+    is_sharded,
+    unwrapped,
+)
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import STATES_BYTES, CaptureKind
-from repdyn.capture.wrappers import check_no_tensor_parallelism, class_name, count_parameters, is_sharded
 from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
@@ -53,8 +59,6 @@ class Profile:
     """Wall-clock time of running the model over the probe."""
     kernel_seconds: float
     """Wall-clock time of computing the metrics."""
-    causal_by_stack: Mapping[str | None, bool | None] = field(default_factory=dict)
-    """For each stack, whether no position sees a later one; None where that is undecidable."""
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one line for each layer, metric and subset; columns as in :class:`repdyn.store.schema.Row`."""
@@ -121,10 +125,11 @@ def measure(
             pass states from one to the next; or a rank that failed.
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
+    chosen = MeasurementOptions(metrics=metrics, layers=layers, **options)
     return measure_with(
-        model,
+        prepare_for(model, probe, chosen, ranks=ranks),
         probe,
-        MeasurementOptions(metrics=metrics, layers=layers, **options),
+        chosen,
         checkpoint=checkpoint,
         on_error=on_error,
         progress=progress,
@@ -134,56 +139,72 @@ def measure(
 
 
 @plain_state()
-def measure_with(
+def prepare_for(
     model: nn.Module,
+    probe: Probe,
+    options: MeasurementOptions,
+    *,
+    root_module: nn.Module | None = None,
+    parameters: Mapping[str, Tensor] | None = None,
+    ranks: Ranks = ALONE,
+    former: PreparedModel | None = None,
+) -> PreparedModel:
+    """Check that a model can be measured, and find out what its measurements need to know of it.
+
+    Args:
+        model, probe, ranks: as for :func:`measure`.
+        options: what will be measured, and how.
+        root_module: the module that the model is a part of, if that is sharded as a whole (FSDP); None for the model.
+        parameters: by name, what to measure in place of the model's own parameters and buffers, such as averages of
+            them; the model keeps its own.
+        former: what an earlier call returned for this model; it is taken over while its modules and hooks are the same.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as :func:`measure` does.
+    """
+    check_model(model)
+    check_probe(probe)
+    options.resolved(probe)
+    if options.probe_loss and probe.inputs is not None:
+        raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
+    root = model if root_module is None else root_module
+    _check_sharding(root, ranks)
+    if ranks.size > 1:
+        tokens = options.tokens_per_forward
+        what = {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens}
+        ranks.require_same("what is measured", what)
+    fits = former is not None and former.fits(root) and not (parameters and former.way == "restored")
+    with ranks.sync_errors():
+        if former is not None and all(ranks.all_gather(fits)):
+            prepared = former.with_parameters(parameters)
+        else:
+            choices = {"forward": options.forward, "token_positions": options.token_positions}
+            prepared = prepare(model, options.layers, root_module=root_module, parameters=parameters, **choices)
+            prepared = prepared.on(probe)
+        if not prepared.causal or None in prepared.causal.values():  # undecidable: blocks that begin as the identity
+            prepared = replace(prepared, causal=causality(prepared, probe, states_bytes=options.states_bytes))
+    return prepared
+
+
+@plain_state()
+def measure_with(
+    prepared: PreparedModel,
     probe: Probe,
     options: MeasurementOptions,
     *,
     checkpoint: Checkpoint | None = None,
     on_error: OnError = "raise",
     progress: Progress = no_progress,
-    root_module: nn.Module | None = None,
-    parameters: Mapping[str, Tensor] | None = None,
     ranks: Ranks = ALONE,
     state_cache: StateCache | None = None,
-    causal_by_stack: Mapping[str | None, bool | None] | None = None,
 ) -> Profile:
-    """Measure with one object of options, as trackers and sweeps do; see :func:`measure`.
-
-    Args:
-        model, probe, checkpoint, on_error, progress, ranks, state_cache: as for :func:`measure`.
-        options: what is measured, and how.
-        root_module: the module that the model is a part of, if that is sharded as a whole (FSDP); None for the model.
-        parameters: by name, what to measure in place of the model's own parameters and buffers, such as averages of
-            them; the model keeps its own.
-        causal_by_stack: what a former profile of the same model states; None tries it out.
-    """
-    check_model(model)
-    check_probe(probe)
+    """Measure a model that :func:`prepare_for` has prepared for this probe and these options; see :func:`measure`."""
     pairs = options.resolved(probe)
-    probe_loss, tokens_per_forward, states_bytes = options.probe_loss, options.tokens_per_forward, options.states_bytes
-    if probe_loss and probe.inputs is not None:
-        raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
     captures: frozenset[CaptureKind] = frozenset().union(*(metric.captures for metric, _ in pairs))
     views = {view_of(subset) for _, subset in pairs}
     subsets = {view.sampled for view in views}
-    _check_sharding(model if root_module is None else root_module, ranks)
-    if ranks.size > 1:
-        what = {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens_per_forward}
-        ranks.require_same("what is measured", what)
     start = time.perf_counter()
-    with ranks.sync_errors():
-        prepared = prepare(
-            model,
-            options.layers,
-            forward=options.forward,
-            token_positions=options.token_positions,
-            root_module=root_module,
-            parameters=parameters,
-        ).on(probe)
-        if causal_by_stack is None:
-            causal_by_stack = causality(prepared, probe, states_bytes=states_bytes)
-    checkpoint = _describe(checkpoint or Checkpoint(), prepared, causal_by_stack)
+    checkpoint = _describe(checkpoint or Checkpoint(), prepared)
     if "previous_checkpoint" not in captures:
         state_cache = None
     elif state_cache is not None:
@@ -193,12 +214,12 @@ def measure_with(
         capture,
         prepared,
         causal=checkpoint.causal is True,
-        tokens_per_forward=tokens_per_forward,
-        states_bytes=states_bytes,
+        tokens_per_forward=options.tokens_per_forward,
+        states_bytes=options.states_bytes,
         ranks=ranks,
     )
     output_head = None
-    if probe_loss or "output_head" in captures:
+    if options.probe_loss or "output_head" in captures:
         with ranks.sync_errors():
             output_head = find_output_head(prepared, next(probe.batches(1)).input_ids)
     final_norm = None
@@ -206,11 +227,11 @@ def measure_with(
         with ranks.sync_errors():
             final_norm = find_final_norm(prepared, next(probe.batches(1)).input_ids)
     loss = None
-    if probe_loss:
+    if options.probe_loss:
         predict = partial(run, subsets=["all"], progress=partial(progress, "masked forward"))
         loss = ProbeLoss(probe, checkpoint.causal, output_head or "", predict)
     # what is kept for the next checkpoint, and predicted, is sampled from all tokens
-    needs_all = probe_loss or "previous_checkpoint" in captures
+    needs_all = options.probe_loss or "previous_checkpoint" in captures
     states = run(
         probe,
         sorted(subsets | {"all"} if needs_all else subsets),
@@ -223,23 +244,27 @@ def measure_with(
             attention = attention_weights(prepared, probe)
     forward_done = time.perf_counter()
 
-    context = CheckpointContext(attention, state_cache, checkpoint.step, output_head=output_head, final_norm=final_norm)
-    n_neighbours = max(2, *(metric.n_neighbours for metric, _ in pairs))
-    whole_spectrum = any(metric.whole_spectrum for metric, _ in pairs)
-
-    def measure_next_layer(progress: Callable[[float], None]) -> list[Row]:
-        of_stack = replace(checkpoint, causal=causal_by_stack[states.layers[0].stack])
-        view = LayerView(states.take(), states, probe, n_neighbours, whole_spectrum, context)
-        rows = rows_of_layer(view, pairs, of_stack, options.choice, on_error, progress)
-        if loss is not None and view.layer.is_last and view.layer.stack == prepared.stacks[-1]:
-            rows += loss.rows(view.layer, states, checkpoint, on_error)
-        return rows
-
+    context = CheckpointContext(
+        attention,
+        state_cache,
+        checkpoint.step,
+        output_head=output_head,
+        final_norm=final_norm,
+        n_neighbours=max(2, *(metric.n_neighbours for metric, _ in pairs)),
+        whole_spectrum=any(metric.whole_spectrum for metric, _ in pairs),
+    )
     rows_by_layer = []
     n_layers = len(states.layers)
     with ranks.sync_errors():
         for number in range(n_layers):
-            rows_by_layer.append(measure_next_layer(part_of(partial(progress, "kernels"), number, n_layers)))
+            view = LayerView(states.take(), states, probe, context)
+            of_stack = replace(checkpoint, causal=prepared.causal[view.layer.stack])
+            of_layer = part_of(partial(progress, "kernels"), number, n_layers)
+            rows = rows_of_layer(view, pairs, of_stack, options.choice, on_error, of_layer)
+            if loss is not None and view.layer.is_last and view.layer.stack == prepared.stacks[-1]:
+                rows += loss.rows(view.layer, states, checkpoint, on_error)
+            rows_by_layer.append(rows)
+            del view  # and with it the layer's vectors, before the next ones are made
         progress("kernels", 1.0)
     if state_cache is not None:
         state_cache.complete(checkpoint.step)
@@ -250,7 +275,6 @@ def measure_with(
         [row for row in rows if row.layer is None],
         forward_seconds=forward_done - start,
         kernel_seconds=time.perf_counter() - forward_done,
-        causal_by_stack=causal_by_stack,
     )
 
 
@@ -274,11 +298,9 @@ def _gather_rows(rows_by_layer: list[list[Row]], ranks: Ranks) -> list[Row]:
     return [Row(**row) for rows in in_order for row in rows]
 
 
-def _describe(
-    checkpoint: Checkpoint, prepared: PreparedModel, causal_by_stack: Mapping[str | None, bool | None]
-) -> Checkpoint:
+def _describe(checkpoint: Checkpoint, prepared: PreparedModel) -> Checkpoint:
     """Fill in what the model says of itself; whether it is causal is None where its stacks differ."""
-    model, device, causal = prepared.module, prepared.device, set(causal_by_stack.values())
+    model, device, causal = prepared.module, prepared.device, set(prepared.causal.values())
     return replace(
         checkpoint,
         model=checkpoint.model or class_name(model),

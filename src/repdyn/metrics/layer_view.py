@@ -63,6 +63,10 @@ class CheckpointContext:
     """From states to logits, or the reason why there is none; None if no metric needs it."""
     final_norm: OutputHead | str | None = None
     """Function that applies the final norm to states, or the reason why there is none; None if no view needs it."""
+    n_neighbours: int = 2
+    """The largest number of nearest neighbours that a metric uses; they are searched once."""
+    whole_spectrum: bool = False
+    """Whether a metric uses more of the spectrum than its largest value."""
 
 
 @dataclass
@@ -75,10 +79,6 @@ class LayerView:
     layer: LayerStates
     states: States
     probe: Probe
-    n_neighbours: int = 2
-    """The largest number of nearest neighbours that a metric uses; they are searched once."""
-    whole_spectrum: bool = False
-    """Whether a metric uses more of the spectrum than its largest value."""
     context: CheckpointContext = field(default_factory=CheckpointContext)
     compared_to: int | None = None
     """Step of the earlier checkpoint that a metric has compared the layer with."""
@@ -207,8 +207,8 @@ class LayerView:
                 Cloud(
                     self._vectors(states, view_of(subset), tokens).to(device),
                     groups=self._windows(tokens) if excludes else None,
-                    n_neighbours=self.n_neighbours,
-                    whole_spectrum=self.whole_spectrum,
+                    n_neighbours=self.context.n_neighbours,
+                    whole_spectrum=self.context.whole_spectrum,
                 )
                 for tokens in self.sample(subset)
             ]

@@ -111,7 +111,7 @@ def _record_lookups(
     }
     accepted = {name: value.to(device) for name, value in available.items() if name in parameters}
     cache = {"use_cache": False} if "use_cache" in parameters else {}
-    with evaluating(model, device) as shadow, _LookupRecorder() as recorder:
+    with evaluating(model, device) as (shadow, _), _LookupRecorder() as recorder:
         shadow.module(**accepted, **cache)
         tensors = chain(shadow.module.named_buffers(), shadow.module.named_parameters())
         return {_memory(tensor): name for name, tensor in tensors}, recorder.lookups

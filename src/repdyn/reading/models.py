@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote
 
 import torch
 from huggingface_hub.errors import HFValidationError
@@ -21,11 +20,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
-from repdyn.checkpoints.hub import Hub, choose_files
-from repdyn.checkpoints.loading import Loading, check_device, resolved_device
+from repdyn.checkpoints.hub import Files, Hub, choose_files
 from repdyn.checkpoints.local import checkpoints_folder
+from repdyn.checkpoints.options import Loading, check_device, resolved_device
 from repdyn.checkpoints.probes import context_length, has_tokenizer, load_tokenizer, tokenizer_files
-from repdyn.text.corpus import cache_directory
 
 _MAX_LISTED = 12
 
@@ -237,13 +235,9 @@ def _folders(name: str, source: _Source, tokenizer: str | None, hub: Hub, *, wit
 
 def _fetch(hub: Hub, repository: str, revision: str, *, with_weights: bool, with_code: bool) -> Path:
     """Download the files that a model or its tokenizer needs; return their folder."""
-    commit = hub.commit(repository, revision)
-    available = hub.files(repository, commit)
-    chosen = tokenizer_files(available, with_code=with_code)
-    if with_weights:
-        chosen = {**chosen, **choose_files(available, with_code=with_code)}
-    if cached := hub.cached(repository, commit, chosen):
-        return cached
-    folder = cache_directory() / "models" / quote(repository, safe="") / commit
-    hub.download(repository, commit, chosen, folder)
-    return folder
+
+    def choose(files: Files) -> Files:
+        chosen = tokenizer_files(files, with_code=with_code)
+        return {**chosen, **choose_files(files, with_code=with_code)} if with_weights else chosen
+
+    return hub.keep(repository, revision, choose)

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from repdyn.capture.blocks import class_name, is_dtensor, is_sharded
 from repdyn.capture.capture import expect, try_model
-from repdyn.capture.prepared_model import prepare
-from repdyn.capture.wrappers import class_name, is_dtensor, is_sharded
-from repdyn.measurement.measure import measure_with, working_bytes
+from repdyn.capture.prepared_model import PreparedModel, prepare
+from repdyn.measurement.measure import measure_with, prepare_for, working_bytes
 from repdyn.metrics import resolve
 from repdyn.probe import Probe
 from repdyn.publish.loggers import logged_values, monitored_values
@@ -124,7 +124,7 @@ class TrackedRun:
         """Leads the names in the loggers."""
         self._ranks: Ranks | None = None
         self._trial_error: Exception | None = None
-        self._causal_by_stack: Mapping[str | None, bool | None] | None = None
+        self._prepared: PreparedModel | None = None
         self._state_cache: StateCache | None = None
         self._comparing: set[str] = set()
 
@@ -247,19 +247,25 @@ class TrackedRun:
                     self.notices.n_measured += 1
                     return self._found if ranks.is_rank_zero else []
             work.is_attempt = True
-            others = {} if moment.weights is None else {"parameters": moment.weights}
-            profile = measure_with(
+            prepared = prepare_for(
                 model,
+                self.probe,
+                options,
+                root_module=root_module,
+                parameters=moment.weights,
+                ranks=ranks,
+                former=self._prepared,
+            )
+            self._prepared = prepared.with_parameters(None)
+            profile = measure_with(
+                prepared,
                 self.probe,
                 options,
                 checkpoint=checkpoint,
                 on_error="raise" if options.on_error == "raise" else "record",
                 progress=LongMeasurement(step, arrived, ranks),
-                root_module=root_module,
                 ranks=ranks,
                 state_cache=self._state_cache,
-                causal_by_stack=self._causal_by_stack,
-                **others,
             )
         except Interrupted as interrupted:
             self.notices.failed(step, str(interrupted))
@@ -273,8 +279,6 @@ class TrackedRun:
             raise
         self.notices.n_measured += 1
         work.is_measurement = True
-        if None not in profile.causal_by_stack.values():  # undecidable at first: blocks initialised as the identity
-            self._causal_by_stack = profile.causal_by_stack
         self.kernel_seconds += profile.kernel_seconds
         with ranks.sync_errors():  # a scalar that is no number may raise on the first alone
             if not ranks.is_rank_zero:
@@ -338,6 +342,7 @@ class TrackedRun:
         Args:
             interrupted: an error or Ctrl-C ends the training and must reach its user: nothing is raised here.
         """
+        self._prepared = None
         if self.averaged is not None:
             self.averaged.finish(interrupted=interrupted)
         if self._ranks is None or not self._ranks.is_rank_zero:
@@ -476,10 +481,11 @@ class TrackedRun:
             ValueError: its forward pass fails, or its blocks cannot be identified; with what to do.
             RuntimeError: the blocks do not pass on states of the tokens.
         """
-        options, found = self.options, None
+        options, prepared, found = self.options, None, None
         choices = {"forward": options.forward, "token_positions": options.token_positions, "root_module": root_module}
         try:
-            try_model(prepare(model, options.layers, **choices), self.probe)
+            prepared = self._prepared = prepare(model, options.layers, **choices).on(self.probe)
+            try_model(prepared, self.probe)
         except Exception as error:
             found = error
         is_refused = found is not None and not isinstance(found, OSError | MemoryError | torch.OutOfMemoryError)
@@ -487,10 +493,10 @@ class TrackedRun:
             raise found  # what fails on some ranks alone is left to the first measurement
         self._trial_error = None if is_refused else found
         # a sharded model runs on all ranks or on none
-        if any(ranks.all_gather(self._trial_error is not None)):
+        if any(ranks.all_gather(found is not None)) or prepared is None:
             return None
         try:
-            expected = expect(prepare(model, options.layers, **choices), self.probe, options.tokens_per_forward)
+            expected = expect(prepared, self.probe, options.tokens_per_forward)
             return ExpectedCost(expected.forward_seconds, working_bytes(expected.vectors, self.probe, options.metrics))
         except Exception:  # too little memory for a whole batch, say: the measurement itself reports it
             return None

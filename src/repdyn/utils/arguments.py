@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+OPTIONS, PROBE, MEASUREMENT, MODELS, EXECUTION = map(
+    Group.create_ordered, ("Options", "Probe", "Measurement", "Models", "Execution")
+)
+"""Titles of the help, in their order."""
 Place: TypeAlias = Annotated[str | Path, Parameter(metavar="FOLDER|URL")]
 """A folder, or the URL of a store, which a path would spoil."""
 Output: TypeAlias = Annotated[Path | None, Parameter(alias="-o")]
@@ -48,7 +52,7 @@ def revision_names(text: str) -> tuple[str, ...]:
     return names
 
 
-@Parameter(name="*", group="Models")
+@Parameter(name="*", group=MODELS)
 @dataclass(frozen=True)
 class ModelOptions:
     """Set how studies and the explorer load models."""

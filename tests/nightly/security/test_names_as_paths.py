@@ -14,7 +14,7 @@ from sweeping import downloads_in
 from repdyn import open_store
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.weights import load_model
 from repdyn.cli.train import Run
 from repdyn.store import MeasurementKey

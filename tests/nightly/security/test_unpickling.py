@@ -17,10 +17,10 @@ from sweeping import downloads_in, settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.loading import Loading
 from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.checkpoints.plan import Task
-from repdyn.checkpoints.probes import ProbeText
+from repdyn.checkpoints.probes import text_probe
 from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.cli.train import TrainCLI
@@ -165,7 +165,7 @@ def test_code_of_a_tokenizer_is_not_run_in_a_sweep(tokenizer_with_code, family, 
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     config = AutoConfig.from_pretrained(family[8])
     with pytest.raises(CheckpointError, match="the tokenizer of m needs Python code of its own repository"):
-        ProbeText("builtin").probe("m", tokenizer_with_code, config)
+        text_probe("m", tokenizer_with_code, config, SweepOptions(text="builtin"))
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "experts_implementation"])

@@ -18,9 +18,8 @@ from transformers import AutoModelForCausalLM
 from repdyn import Probe, measure, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.loading import Loading
 from repdyn.checkpoints.local import find_checkpoints, ignored_models
-from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.checkpoints.plan import Task, partition_tasks
 from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.weights import load_lightning

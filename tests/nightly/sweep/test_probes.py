@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from repdyn import Probe
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import find_checkpoints
-from repdyn.checkpoints.probes import ProbeText, hub_probe, local_probe
+from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.probes import hub_probe, local_probe, text_probe
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, select_targets
 from repdyn.data.byte_tokenizer import byte_tokenizer
@@ -35,10 +37,10 @@ def tokenizer(context: int | None = None) -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture
-def text(tmp_path) -> ProbeText:
+def text(tmp_path) -> SweepOptions:
     path = tmp_path / "text.txt"
     path.write_text("The geometry of representations changes while a model trains. " * 40)
-    return ProbeText(str(path), max_vectors=256)
+    return SweepOptions(text=str(path), max_vectors=256)
 
 
 @pytest.fixture
@@ -165,10 +167,10 @@ def test_one_configuration_or_tokenizer_at_a_time_is_on_the_disk(hub, save, text
     hub.fault("main/tokenizer_config.json", "status", code=404)
     fetched, download = [], Hub.download
 
-    def watched(self, repository, commit, files, folder, monitor):
+    def watched(self, repository, commit, files, folder):
         root = next(parent for parent in folder.parents if parent.name.startswith("repdyn-probe-"))
         fetched.append((sorted(files), [path.name for path in root.rglob("*") if path.is_file()]))
-        download(self, repository, commit, files, folder, monitor)
+        download(self, repository, commit, files, folder)
 
     monkeypatch.setattr(Hub, "download", watched)
     hub_probe(*chosen(model()), text, Hub())
@@ -189,8 +191,8 @@ def test_one_configuration_or_tokenizer_at_a_time_is_on_the_disk(hub, save, text
 )
 def test_sequences_are_no_longer_than_the_context(save, text, tmp_path, context, of_tokenizer, asked, expected):
     folder = save("model", tokens=tokenizer(of_tokenizer), context=context)
-    text = ProbeText(text.source, asked, 256)
-    assert lengths(text.probe("model", folder, AutoConfig.from_pretrained(folder))) == {expected}
+    text = replace(text, sequence_length=asked)
+    assert lengths(text_probe("model", folder, AutoConfig.from_pretrained(folder), text)) == {expected}
 
 
 # of which text
@@ -199,8 +201,8 @@ def test_sequences_are_no_longer_than_the_context(save, text, tmp_path, context,
 # in a local folder
 
 
-def local(folder: Path, text: ProbeText, **named) -> Probe:
-    return local_probe(folder, find_checkpoints(folder, "run"), text, Hub(), **named)
+def local(folder: Path, text: SweepOptions, **named) -> Probe:
+    return local_probe(folder, find_checkpoints(folder, "run"), replace(text, **named), Hub())
 
 
 def test_tokenizer_of_local_checkpoints(save, text):

@@ -11,12 +11,12 @@ from sweeping import options_of
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.plan import Source, find_sources
+from repdyn.checkpoints.plan import Source, completed, find_sources
 from repdyn.data.byte_tokenizer import byte_tokenizer
 
 
 def found(*arguments: object) -> tuple[list[Source], list[str]]:
-    return find_sources(options_of(*arguments).resolved(), Hub())
+    return find_sources(completed(options_of(*arguments)), Hub())
 
 
 def one(*arguments: object) -> Source:

@@ -19,8 +19,7 @@ from sweeping import downloads_in, settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.loading import Loading
-from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.suites import PublishedModel
