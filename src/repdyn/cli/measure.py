@@ -395,10 +395,9 @@ def _judge(
 ) -> int:
     """Judge a recipe, write figure and page, print the outcomes, and return the exit status."""
     from repdyn.diagnosis import continuity_statements
-    from repdyn.figures.files import save
+    from repdyn.figures.drawing import save
     from repdyn.recipes import evaluate, missing_metrics
-    from repdyn.recipes.figure import draw_recipe
-    from repdyn.recipes.page import write_page
+    from repdyn.recipes.page import draw_recipe, write_page
 
     outcomes, measured = evaluate(recipe, store, models, probe, runs, cloud)
     probes = sorted({(each.name, each.rows["probe"].iloc[0]) for each in measured})
