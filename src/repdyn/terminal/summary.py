@@ -37,11 +37,6 @@ from repdyn.tables.frames import (
     without_distinct_embeddings,
 )
 from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line, probe_loss_line
-<<<<<<< HEAD
-from repdyn.tables.style import KINDS, of_stack, plain
-from repdyn.terminal.curves import MAX_CURVES, curves_of, layer_table, measures_more_than_default, print_every_metric
-from repdyn.utils.printing import PrintableConsole
-=======
 from repdyn.tables.runs import is_measured, select
 from repdyn.tables.style import KINDS, of_stack, plain, short_count, short_value
 from repdyn.terminal.curves import (
@@ -52,8 +47,7 @@ from repdyn.terminal.curves import (
     print_every_metric,
     sparkline,
 )
-from repdyn.utils.printing import PrintableConsole
-from repdyn.utils.printing import in_one_line
+from repdyn.utils.printing import PrintableConsole, in_one_line
 
 
 def print_alerts(
@@ -182,7 +176,6 @@ def _line(name: str, values: pd.Series, curves: bool) -> str:
     where = [f"{what} {short_value(value).strip()} at {short_count(at)}" for what, (value, at) in extremes.items()]
     return f"{name:<10}  {bars}{ends}, {', '.join(where)}"
 
->>>>>>> main
 
 MAX_LINES = 36
 _MIN_ROWS, _MAX_ROWS = 3, 13
