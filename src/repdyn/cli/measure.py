@@ -15,8 +15,7 @@ from cyclopts import Parameter
 from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Records
 from repdyn.utils.arguments import Count, Output, Place
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import printable
+from repdyn.utils.printing import PrintableConsole, printable
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:

@@ -47,8 +47,7 @@ from repdyn.terminal.curves import (
     print_every_metric,
     sparkline,
 )
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import in_one_line
+from repdyn.utils.printing import PrintableConsole, in_one_line
 
 
 def print_alerts(
