@@ -30,11 +30,11 @@ from repdyn.store.remote import RefusedError, RemoteError
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tracking.cost import Cost, ExpectedCost, LongMeasurement, Work
-from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, Alerts, Loggers, Views, Writer
+from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, STORE_SECONDS, Alerts, Loggers, Views, Writer
 from repdyn.tracking.notices import Interrupted, Notices, describe, watching_signals
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
-from repdyn.utils.attempts import attempts
+from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.distributed import ALONE, Ranks
 
@@ -431,7 +431,8 @@ class TrackedRun:
     def _begin_run(self, store: Store, step: int, origin: Origin | None, schedule: Schedule) -> str:
         """Begin the run in the store, on the first of the ranks, and return its id."""
         try:
-            self._writer.call("reading", lambda store: store.refresh())
+            # apart from the writing, which goes to this machine whether or not a remote store answers
+            TimeoutRunner(STORE_SECONDS)(f"reading {store.location}", store.refresh)
         except RefusedError:
             raise
         except (RemoteError, TimeoutError) as error:

@@ -57,14 +57,14 @@ def test_a_broken_package_ends_no_training(package: str, tmp_path: Path) -> None
     assert "trained, measured at [0, 1, 2]" in done.stdout
     assert "tracking at" not in done.stderr
     failed = f"failed, training goes on: ImportError: {package} is broken: undefined symbol"
-    assert (f"drawing at step 0 {failed}" in done.stderr) == (package in {"plotly", "matplotlib", "rich"})
+    assert (failed in done.stderr) == (package in {"plotly", "matplotlib", "rich"}), done.stderr
 
 
 @pytest.mark.process
 def test_without_what_draws_the_commands_are_named_after_an_error(tmp_path: Path) -> None:
     done = with_broken("matplotlib", LOOP.format(interrupted=True), tmp_path)
     assert "of the user's own" in done.stderr
-    assert "make figures and report with: repdyn figures store; repdyn report store" in done.stderr
+    assert "make figures and report with: repdyn figures" in done.stderr
 
 
 @pytest.mark.process

@@ -12,6 +12,7 @@ from repdyn import Tracker, open_store
 from repdyn.store import remote
 from repdyn.store.remote import RefusedError
 from repdyn.tracking import delivery
+from repdyn.tracking import run as run_module
 
 URL = "faulty://host/runs/mine"
 
@@ -59,7 +60,8 @@ def test_rows_are_uploaded_while_the_training_goes_on(small_probe, without_figur
 def test_a_dead_network_neither_stops_nor_slows_a_training(
     faulty, small_probe, without_figures, elsewhere, caplog, monkeypatch, fault, method
 ):
-    monkeypatch.setattr(delivery, "STORE_SECONDS", 0.5)
+    for module in (delivery, run_module):
+        monkeypatch.setattr(module, "STORE_SECONDS", 0.5)
     expected = Loop()
     [expected.step() for _ in range(5)]
     faulty.faults[method] = fault

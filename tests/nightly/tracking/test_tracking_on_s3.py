@@ -36,7 +36,7 @@ def values(store):
 def test_a_network_that_fails_in_its_midst(
     bucket, s3_server: S3Server, small_probe, without_figures, elsewhere, monkeypatch, tmp_path, caplog
 ):
-    monkeypatch.setattr(remote, "WAITS_SECONDS", (0.01,))
+    monkeypatch.setattr(remote, "WAIT_SECONDS", 0.01)
     monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.1)
     expected = Loop()
     run(expected, Tracker(expected.model, small_probe, schedule=1, store=tmp_path / "mine", on_error="raise"), 12)
@@ -56,7 +56,7 @@ def test_a_network_that_fails_in_its_midst(
                 while not caplog.records and time.monotonic() < started + 20:
                     time.sleep(0.01)
         s3_server.faults.clear()
-    assert "renew them" in caplog.text
+    assert "renew" in caplog.text
     assert loop.losses == expected.losses
     assert values(elsewhere(f"{bucket}/mine")).equals(values(open_store(tmp_path / "mine")))
 
@@ -65,12 +65,12 @@ def test_a_run_goes_on_from_another_machine(bucket, small_probe, without_figures
     loop = Loop()
     run(loop, Tracker(loop.model, small_probe, schedule=2, store=f"{bucket}/mine", on_error="raise"), 4)
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "elsewhere"))
-    options = {"schedule": 2, "store": f"{bucket}/mine", "on_error": "raise", "existing": "continue"}
+    options = {"schedule": 2, "store": f"{bucket}/mine", "on_error": "raise", "start": 4}
     with Tracker(loop.model, small_probe, **options) as tracker:
-        assert tracker.now == 4
         for _ in range(2):
             tracker.step(loss=loop.step(), tokens=48)
-    assert open_store(f"{bucket}/mine").steps("mine") == [0, 2, 4, 6]
+    store = open_store(f"{bucket}/mine")
+    assert max((path.steps() for path in store.paths()), key=len) == [0, 2, 4, 6]
 
 
 TRAINING = """
