@@ -20,7 +20,7 @@ from repdyn.tracking.cost import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Moment, Origin, TrackedRun, by_schedule_free, learning_rate_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
-from repdyn.utils.addresses import is_url
+from repdyn.utils.files import is_url
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

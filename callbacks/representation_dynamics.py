@@ -11,7 +11,6 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
-from repdyn.callbacks.progress import mean_dimension
 from repdyn.callbacks.scheduled import (
     ScheduledCallback,
     is_a,
@@ -42,7 +41,7 @@ from repdyn.tracking.run import (
     weights_of,
 )
 from repdyn.tracking.schedule import ScheduleLike
-from repdyn.utils.addresses import is_url
+from repdyn.utils.files import is_url
 
 
 @dataclass
@@ -234,9 +233,6 @@ class RepresentationDynamics(ScheduledCallback):
         )
         fit.tracked.measure(module, moment, trainer.strategy.model)
         fit.validation_loss = None
-
-    def progress(self) -> dict[str, float]:
-        return mean_dimension(self._required_fit.tracked.latest)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)

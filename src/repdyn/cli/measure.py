@@ -15,8 +15,7 @@ from cyclopts import Parameter
 from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Records
 from repdyn.utils.arguments import Count, Output, Place
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import printable, shorten_list
+from repdyn.utils.printing import PrintableConsole, printable, shorten_list
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -402,10 +401,9 @@ def _judge(
 ) -> int:
     """Judge a recipe, write figure and page, print the outcomes, and return the exit status."""
     from repdyn.diagnosis import continuity_statements
-    from repdyn.figures.files import save
+    from repdyn.figures.drawing import save
     from repdyn.recipes import evaluate, missing_metrics
-    from repdyn.recipes.figure import draw_recipe
-    from repdyn.recipes.page import write_page
+    from repdyn.recipes.page import draw_recipe, write_page
 
     outcomes, measured = evaluate(recipe, store, models, probe, runs, cloud)
     probes = sorted({(each.name, each.rows["probe"].iloc[0]) for each in measured})

@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.tables.style import gigabytes, short_value
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import in_one_line, shorten_list
+from repdyn.utils.printing import PrintableConsole, in_one_line, shorten_list
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +92,7 @@ def _capitalised(sentence: str) -> str:
 
 def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
     """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means over layers."""
-    from repdyn.terminal.alerts import STATUS_STYLES  # with pandas, which plans do without
+    from repdyn.terminal.summary import STATUS_STYLES  # with pandas, which plans do without
 
     rows = []
     for run in summaries:

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedFormatter
 from repdyn.tables.style import styled
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.files import write_atomically
-from repdyn.utils.names import printable
+from repdyn.utils.printing import printable
 
 
 def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:

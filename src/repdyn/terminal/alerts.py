@@ -14,8 +14,7 @@ from repdyn.store import Store
 from repdyn.tables.lines import alert_lines
 from repdyn.tables.runs import is_measured, select
 from repdyn.tables.style import of_stack, plain
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import in_one_line
+from repdyn.utils.printing import PrintableConsole, in_one_line
 
 
 def print_alerts(

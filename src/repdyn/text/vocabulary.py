@@ -13,7 +13,7 @@ from rich.table import Table
 
 from repdyn.text.corpus import Corpus
 from repdyn.text.source import load_corpus
-from repdyn.utils.console import PrintableConsole
+from repdyn.utils.printing import PrintableConsole
 
 PAPER_CHARACTERS = 205
 """The "vocabulary of 205 distinct characters" of the paper; raw enwik8 has as many distinct byte values."""

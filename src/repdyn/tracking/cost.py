@@ -16,7 +16,7 @@ from typing import NamedTuple
 from repdyn.tracking.notices import Interrupted
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.distributed import ALONE, Ranks
-from repdyn.utils.notices import print_above_bars, warn
+from repdyn.utils.printing import print_above_bars, warn
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from repdyn.report import PAGE
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.schema import Row, to_table
 from repdyn.utils.attempts import TimeoutRunner, attempts
-from repdyn.utils.notices import print_above_bars, warn
+from repdyn.utils.printing import print_above_bars, warn
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from repdyn.store.schema import Row, too_few_distinct
 from repdyn.tracking.options import OnFailure
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.extras import MissingPackageError
-from repdyn.utils.notices import print_above_bars, warn
+from repdyn.utils.printing import print_above_bars, warn
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)

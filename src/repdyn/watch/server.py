@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import uvicorn
 
 from repdyn.utils.addresses import accepted_hosts, announcement, free_port
-from repdyn.utils.names import printable
+from repdyn.utils.printing import printable
 from repdyn.watch.app import Feed, build_app
 from repdyn.watch.guard import TOKEN
 from repdyn.watch.index import Index
