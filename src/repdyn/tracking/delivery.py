@@ -433,10 +433,17 @@ class Views:
         Raises:
             Exception: what the first failing part raised, once all have been tried.
         """
-        name = self._store.run_name(self._run_id)
+        store, loggers, name = self._store, list(self._loggers.of_training()), self._store.run_name(self._run_id)
+
+        def draw() -> None:
+            from repdyn.publish.results import show_run
+
+            page = store.output / PAGE if self._live else None
+            show_run(store, name, loggers=loggers, report=page, spent=spent, **self._options)
+
         print_above_bars(f"repdyn: drawing figures{' and the report' if self._live else ''} of {name}")
         try:
-            TimeoutRunner(DRAWING_SECONDS)(f"drawing {name}", partial(self._finish, name, spent))
+            TimeoutRunner(DRAWING_SECONDS)(f"drawing {name}", draw)
         finally:
             self._wait_for_uploads(UPLOAD_SECONDS)
 
@@ -450,29 +457,6 @@ class Views:
     def _wait_for_uploads(self, seconds: float) -> None:
         if problem := self._store.drain(seconds):
             warn(log, problem)
-
-    def _finish(self, name: str, spent: Callable[[], dict[str, float]]) -> None:
-        store, loggers = self._store, list(self._loggers.of_training())
-        page = store.output / PAGE if self._live else None
-        with attempts() as attempt:
-            with attempt():
-                if page is not None:
-                    from repdyn.report import write_report
-
-                    write_report(store, page)
-            with attempt():
-                from repdyn.publish.results import show_run
-
-                show_run(store, name, loggers=loggers, report=page, spent=spent, **self._options)
-            with attempt():
-                from repdyn.publish.stored_run import log_page
-
-                if page is not None and page.exists():
-                    log_page(page, loggers, max(store.steps(self._run_id)), self._options["prefix"])
-            with attempt():
-                from repdyn.publish.stored_run import log_status
-
-                log_status(store, name, loggers, **self._options)
 
 
 def _next_time(start: float) -> float:

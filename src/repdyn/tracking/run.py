@@ -449,15 +449,16 @@ class TrackedRun:
         run = self._writer.call("writing to", lambda store: store.begin_run(self.name, known, **parent))
         self._writer.call("writing the probe to", lambda store: store.save_probe(self.probe))
         self._alerts.begin(self._writer, run.id, self.probe.hash, has_history=origin is not None)
-        self._views = Views(
-            store,
-            run.id,
-            self.probe.hash,
-            self._loggers,
-            live=self.options.report,
-            prefix=self.prefix,
-            schedule=repr(schedule),
-        )
+        if self.weights_kind != AVERAGED:  # the page shows both runs
+            self._views = Views(
+                store,
+                run.id,
+                self.probe.hash,
+                self._loggers,
+                live=self.options.report,
+                prefix=self.prefix,
+                schedule=repr(schedule),
+            )
         return run.id
 
     def _find(self, key: MeasurementKey, weights: str | None, known: Sequence[Row]) -> bool:
@@ -511,7 +512,7 @@ class TrackedRun:
             return
         with self.notices.errors(moment.step):
             if self.averaged is None:
-                options = replace(self.options, report=False, ranks="zero")
+                options = replace(self.options, ranks="zero")
                 label = f"{self.prefix}{AVERAGED}"
                 run = TrackedRun(
                     options,
