@@ -277,7 +277,6 @@ class Alerts:
         self._evaluator = AlertEvaluator(self._rules)
         self._origin = f"{label}: " if label else ""
         self._read_history: Callable[[], pd.DataFrame] | None = None
-        self._logged: set[str] = set()
 
     def begin(self, writer: Writer, run_id: str, probe: str, *, has_history: bool) -> None:
         """Store the rules with the rows, for later views; earlier rows are read at the first check.
@@ -297,13 +296,13 @@ class Alerts:
             self._read_history = lambda: writer.call("reading", partial(_history, run_id=run_id, probe=probe))
 
     def check(self, rows: Sequence[Row]) -> tuple[list[str], bool]:
-        """Log what the rules find at the step of these rows and have not found there before.
+        """Log what the rules find at the step of these rows.
 
         Args:
-            rows: all rows of the step so far; the loss may follow later.
+            rows: of the step; those of its loss may follow by themselves.
 
         Returns:
-            The new alerts in words, and whether a rule requests to stop the training.
+            The alerts in words, and whether a rule requests to stop the training.
         """
         if not self._rules or not rows:
             return [], False
@@ -313,19 +312,16 @@ class Alerts:
             self._evaluator.update(stored.loc[stored["step"] < step])
         found = self._evaluator.update_with_rows(rows)
         if not found:
-            self._logged = set()
             return [], False
         from repdyn.tables.lines import alert_lines
 
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
-        new = [line for line in lines if line not in self._logged]
-        self._logged = set(lines)
-        for line in new:
+        for line in lines:
             warn(log, f"alert at {line}")
         stops = sorted({alert.rule for alert in found if alert.stop})
-        if stops and new:
+        if stops:
             warn(log, f"the training is to stop at step {step}, as requested by: {', '.join(stops)}")
-        return new, bool(stops)
+        return lines, bool(stops)
 
 
 def _history(store: Store, run_id: str, probe: str) -> pd.DataFrame:
