@@ -27,7 +27,7 @@ from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
-from repdyn.tracking.cost import known_steps
+from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import (
     Moment,
