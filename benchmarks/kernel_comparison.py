@@ -2,7 +2,7 @@
 
     pip install scikit-dimension scikit-learn faiss-cpu threadpoolctl
     python benchmarks/kernel_comparison.py
-    python benchmarks/kernel_comparison.py --output docs/kernels
+    python benchmarks/kernel_comparison.py --output FOLDER
     python benchmarks/kernel_comparison.py --model runs/wide/hf_checkpoints/step300 --text enwik8 --clouds
 
 Prints a table for each cloud; packages that are not installed are named in it. DADApy needs numpy < 2 and so an

@@ -35,8 +35,8 @@ from torch import nn
 from tqdm import tqdm
 
 from repdyn import Probe, measure
-from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.datamodule import TextDataModule
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.kernels.two_nn import SHARED_NEIGHBOURS
 from repdyn.models import LanguageModel, objective_of
 from repdyn.probe.design import BATCH_VECTORS, DENSE, INDEPENDENT, Design

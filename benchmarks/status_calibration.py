@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from repdyn import Probe, measure
 from repdyn.alerts import find_alerts
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.diagnosis import describe_run
 from repdyn.models import build_model
 from repdyn.store.frame import to_pandas

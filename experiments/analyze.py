@@ -23,7 +23,7 @@ from experiments.effects import COLUMNS, PRIMARY, STATISTICS, VARIANTS, RunRows,
 from experiments.figures import FIGURES, draw_figures
 from experiments.inference import LEARNED, Test, interval, interval_of_difference, test_all
 from repdyn import open_store
-from repdyn.figures.files import save
+from repdyn.figures.drawing import save
 from repdyn.utils.files import write_atomically
 
 

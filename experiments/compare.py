@@ -20,7 +20,7 @@ from experiments.analyze import analyze, percent, percent_range, read_rows
 from experiments.effects import PRIMARY, STATISTICS
 from experiments.figures import ratio_ticks
 from experiments.inference import MARGIN, interval
-from repdyn.figures.files import save
+from repdyn.figures.drawing import save
 from repdyn.tables.style import styled
 from repdyn.utils.files import write_atomically
 

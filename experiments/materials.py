@@ -17,8 +17,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from experiments.plan import BYTES, SPLITS, Plan, Run
 from repdyn import Probe
-from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.datamodule import HELD_OUT_PERCENT, HELD_OUT_PERCENT_BUILTIN, TextDataModule
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import objective_of
 from repdyn.text.source import load_corpus
 from repdyn.utils.files import write_atomically

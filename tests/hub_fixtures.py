@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from repdyn.checkpoints.downloads import PREFETCHING
 from repdyn.checkpoints.hub import ASKING, DOWNLOADING
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}

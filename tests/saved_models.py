@@ -24,7 +24,7 @@ MARKUP = ("<script>alert(1)</script>", "${alert(2)}", "{{value}}")
 @pytest.fixture
 def save_model(tmp_path: Path) -> Callable[..., Path]:
     """Saves an untrained model, and with it a tokenizer of bytes, in a folder of its own."""
-    from repdyn.data.byte_tokenizer import byte_tokenizer
+    from repdyn.data.tokens import byte_tokenizer
     from repdyn.models import build_model
 
     def save(name: str = "model", family: str = "bert", *, seed: int = 0, tokenizer: bool = True, **sizes: int) -> Path:

@@ -23,8 +23,7 @@ from repdyn.figures.run import heatmap
 from repdyn.store.schema import too_few_distinct
 from repdyn.tables.lines import alert_lines
 from repdyn.tables.style import ALERT_COLOUR
-from repdyn.terminal.alerts import print_alerts
-from repdyn.terminal.summary import print_summary
+from repdyn.terminal.summary import print_alerts, print_summary
 
 
 def series(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):

@@ -13,7 +13,7 @@ import torch
 from saved_models import MARKUP
 
 from repdyn.cli.main import main
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.explorer import lens_tables, server, tables
 from repdyn.explorer.server import choose_checkpoints, launch
 from repdyn.explorer.session import LISTED

@@ -12,18 +12,18 @@ from synthetic_families import PYTHIA, make_everything
 from synthetic_runs import make_published, to_frame
 
 from repdyn.figures.comparison import ComparedRuns, means_over_layers, profiles
-from repdyn.figures.convergence import convergence
-from repdyn.figures.overviews import depth_overview, steps_overview
-from repdyn.figures.panes import panes_of
+from repdyn.figures.overviews import depth_overview, panes_of, steps_overview
 from repdyn.figures.run import (
+    DIMENSIONS,
     MAX_STEPS,
     all_figures,
+    convergence,
     heads_heatmap,
     heatmap,
     mean_over_layers,
     profile_over_depth,
+    scales,
 )
-from repdyn.figures.scales import DIMENSIONS, scales
 from repdyn.tables.fits import isotonic_fit, lower_envelope
 from repdyn.tables.frames import measurements
 

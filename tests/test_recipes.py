@@ -25,7 +25,7 @@ from synthetic_runs import (
 
 from repdyn import Probe, open_store
 from repdyn.cli.main import main
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.probe.design import MAX_VECTORS
 from repdyn.recipes import (
     evaluate,

@@ -37,8 +37,7 @@ from repdyn.report.plotly_panels import colour_axis, coloured, plotly_axis
 from repdyn.report.plots import course_plot
 from repdyn.report.runs import ReportData, report_data, report_runs
 from repdyn.report.sections import correlation_with_loss
-from repdyn.report.tree import page_tree
-from repdyn.report.write import Packer, as_text
+from repdyn.report.write import Packer, as_text, page_tree
 from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import grid, measurements

@@ -27,7 +27,7 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.cli.main import STUDIES, main
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.kernels import attention_topic_gap, topic_gap, topic_gap_dot
 from repdyn.kernels.vocabulary import Vocabulary
 from repdyn.reading import LoadedModel, causal_stacks, load_models

@@ -15,7 +15,8 @@ from synthetic_families import make_everything
 from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, to_frame
 
 from repdyn.diagnosis import insight
-from repdyn.figures import charts, convergence
+from repdyn.figures import charts
+from repdyn.figures import run as run_figures
 from repdyn.metrics import FAMILIES, METRICS
 from repdyn.store import Store
 from repdyn.store.schema import (
@@ -206,7 +207,7 @@ def test_two_stacks_are_not_mixed(two_stacks, frame_of, names, listed):
 
 
 @pytest.mark.parametrize(
-    "module", [charts, convergence, effects, frames, insight, series, style], ids=lambda module: module.__name__
+    "module", [charts, run_figures, effects, frames, insight, series, style], ids=lambda module: module.__name__
 )
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)

@@ -17,7 +17,6 @@ from repdyn.metrics import METRICS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.lines import seconds_by_metric
-from repdyn.terminal.closing import course, print_closing
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.curves import (
     layer_table,
@@ -26,7 +25,7 @@ from repdyn.terminal.curves import (
     sparkline,
 )
 from repdyn.terminal.metric_list import markdown, print_metrics
-from repdyn.terminal.summary import MAX_LINES, print_summary
+from repdyn.terminal.summary import MAX_LINES, course, print_closing, print_summary
 
 NAN = math.nan
 

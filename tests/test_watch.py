@@ -20,8 +20,8 @@ from synthetic_runs import LOG_STEPS, fill, make_failures, make_rows
 
 from repdyn.cli.main import main
 from repdyn.utils.addresses import LOCAL
+from repdyn.watch import app as server
 from repdyn.watch import run as runs
-from repdyn.watch import server
 from repdyn.watch.app import Feed, build_app, table_page
 from repdyn.watch.index import Index
 
@@ -72,7 +72,7 @@ def test_every_file_is_read_once(followed, tmp_path, read):
 
 
 def test_the_rows_are_those_of_the_store(followed, tmp_path, monkeypatch):
-    monkeypatch.setattr("repdyn.watch.rows._MERGED_AT", 4)
+    monkeypatch.setattr("repdyn.watch.run._MERGED_AT", 4)
     store = one_run(tmp_path)
     fill(tmp_path, make_failures(8, run="first", probe="3f2ab1c09d77e412"), make_failures(9, run="first"))
     settle(followed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from statistics import median
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Files, Hub, choose_files, map_concurrently, total_bytes, weight_files
 from repdyn.checkpoints.revisions import DEFAULT_PATTERN
-from repdyn.checkpoints.suites import KnownFault, PublishedModel, find_models, shipped_suites
+from repdyn.checkpoints.suites import KnownFault, PublishedModel, find_models, models_of
 from repdyn.checkpoints.targets import Selection, Target
 from repdyn.tables.style import gigabytes
 from repdyn.utils.names import shorten_list
@@ -325,45 +325,19 @@ def fault_lines(history: History, findings: Iterable[Finding]) -> Iterator[str]:
             yield f"{history.run}: {finding.sentence}{reports}"
 
 
-def list_histories(
-    selections: Sequence[Selection],
-    hub: Hub,
-    *,
-    with_dates: bool = False,
-    listed: Callable[[], None] = lambda: None,
-) -> list[History]:
-    """Return the history of each selection.
-
-    Args:
-        selections: checkpoints on the hub; for local ones nothing is listed, and their history is empty.
-        hub: the hub that lists their files.
-        with_dates: whether the date of each file is needed.
-        listed: called after each commit.
-
-    Raises:
-        SweepStoppedError: no connection.
-    """
+def list_histories(selections: Sequence[Selection], hub: Hub, *, with_dates: bool = False) -> list[History]:
+    """Return the history of each selection; of local checkpoints nothing is listed, and their history is empty."""
 
     def look_up(commit: tuple[str, str]) -> Files | CheckpointError:
         try:
             return hub.files(*commit, with_dates=with_dates)
         except CheckpointError as error:
             return error
-        finally:
-            listed()
 
-    commits = list(_commits(selections))
+    listed = [target for selection in selections for target in _to_list(selection)]
+    commits = list(dict.fromkeys((target.repository, target.commit) for target in listed))
     found = dict(zip(commits, map_concurrently(look_up, commits), strict=True))
     return [_history(selection, found) for selection in selections]
-
-
-def count_listings(selections: Sequence[Selection]) -> int:
-    """Return how many commits :func:`list_histories` lists."""
-    return len(_commits(selections))
-
-
-def _commits(selections: Sequence[Selection]) -> dict[tuple[str, str], None]:
-    return dict.fromkeys((each.repository, each.commit) for selection in selections for each in _to_list(selection))
 
 
 def find_foreign_targets(selections: Sequence[Selection], histories: Sequence[History]) -> dict[Target, ForeignWeights]:
@@ -393,15 +367,10 @@ def _mixed(finding: Finding, own: Sequence[CheckpointFiles]) -> list[str]:
 
 
 def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
-    """Return the models that a name means: of a suite, or all training runs of a repository.
-
-    Args:
-        name: a suite, a model, a pattern or a file as for :func:`repdyn.checkpoints.suites.find_models`; a hub
-            repository such as "EleutherAI/pythia-70m"; or its address.
-        endpoint: address of the hub, such as a mirror.
+    """Return the models that a name means: of a suite, or all training runs of a hub repository or its address.
 
     Raises:
-        ValueError: a name that is unknown or is none of a repository, or an address of another hub.
+        ValueError: a name that is unknown or is none of a repository, or an address of another hub than ``endpoint``.
     """
     if "/" not in name or name.endswith((".yaml", ".yml")):
         return find_models([name])
@@ -414,8 +383,7 @@ def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
             f"expected a suite, a model of one, a hub repository such as EleutherAI/pythia-70m, or its address at "
             f"{endpoint}, got {name!r}; local folders are measured by repdyn sweep FOLDER"
         )
-    known = [model for suite in shipped_suites().values() for model in suite.models if model.repository == repository]
-    return known or [PublishedModel(repository, "", repository, repository, DEFAULT_PATTERN)]
+    return models_of(repository) or [PublishedModel(repository, "", repository, repository, DEFAULT_PATTERN)]
 
 
 def _to_list(selection: Selection) -> list[Target]:
@@ -426,16 +394,14 @@ def _to_list(selection: Selection) -> list[Target]:
 
 
 def _history(selection: Selection, found: Mapping[tuple[str, str], Files | CheckpointError]) -> History:
-    def files(target: Target | None) -> CheckpointFiles | None:
-        return None if target is None else _checkpoint_files(target, found)
-
     targets = selection.targets if _to_list(selection) else ()
     checkpoints = [_checkpoint_files(target, found) for target in targets]
+    last, main = (end and _checkpoint_files(end, found) for end in (selection.last, selection.main))
     return History(
         selection.run,
         tuple(sorted(checkpoints, key=lambda checkpoint: checkpoint.step)),
-        files(selection.last),
-        files(selection.main),
+        last,
+        main,
         selection.missing_steps,
         selection.known_faults,
         selection.unverified,

@@ -81,11 +81,10 @@ class Downloads:
         return remove_abandoned_folders(self._root)
 
     def fetch(self, target: Target, on_bytes: Callable[[int, int], None] = lambda n, total: None) -> LocalFiles:
-        """Download the files of a checkpoint, after waiting until the budget has room for them.
+        """Return the files of a checkpoint, downloaded as soon as the budget has room for them.
 
-        Args:
-            target: the checkpoint; local files and those in the hub's own cache are used directly.
-            on_bytes: called with the number of bytes so far and their total number.
+        Local files and those in the hub's own cache are used directly. ``on_bytes`` is called with the number of bytes
+        so far and their total number.
 
         Raises:
             CheckpointError: the files are not available, or are larger than the whole budget.
@@ -165,12 +164,8 @@ def prefetch(
 ) -> Generator[tuple[Item, Future[Result]]]:
     """Yield each item with the result of its work, while a thread works on the next item.
 
-    At most two results exist at any time: the one yielded last, and the next one.
-
-    Args:
-        work: function applied to each item, in order.
-        items: any number of items.
-        cancel: called if the caller stops early; must end running work soon.
+    At most two results exist at any time: the one yielded last, and the next one. If the caller stops early, ``cancel``
+    is called, which must end running work soon.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix=PREFETCHING)
     try:

@@ -141,10 +141,7 @@ class Hub:
     def files(self, repository: str, commit: str, *, with_dates: bool = False) -> Files:
         """List every file of a commit; a commit never changes, so that this hub is asked once for each.
 
-        Args:
-            repository: its name.
-            commit: full commit hash.
-            with_dates: ask for the date of each file too, which makes the hub answer more slowly.
+        The dates of the files make the hub answer more slowly.
         """
         key = (repository, commit, with_dates)
         if key not in self._listed:
@@ -177,24 +174,14 @@ class Hub:
         return Path(str(path)).parents[name.count("/")]
 
     def fetch(self, repository: str, commit: str, files: Files, folder: Path) -> Path:
-        """Return the folder that has files of a commit: in the local cache, or ``folder``, where they are downloaded.
-
-        Raises:
-            CheckpointError, SweepStoppedError: they cannot be downloaded.
-        """
+        """Return the folder with files of a commit: in the local cache, or ``folder``, where they are downloaded."""
         if cached := self.cached(repository, commit, files):
             return cached
         self.download(repository, commit, files, folder)
         return folder
 
     def keep(self, repository: str, revision: str, choose: Callable[[Files], Files]) -> Path:
-        """Return the folder that has some files of a revision, which stay in this package's cache or in the hub's.
-
-        Args:
-            repository: its name.
-            revision: branch, tag or commit.
-            choose: returns the files to keep, given those of the revision.
-        """
+        """Return the folder with the chosen files of a revision, which stay in this package's cache, or the hub's."""
         commit = self.commit(repository, revision)
         folder = cache_directory() / "models" / quote(repository, safe="") / commit
         return self.fetch(repository, commit, choose(self.files(repository, commit)), folder)
@@ -211,15 +198,8 @@ class Hub:
         """Download files of a commit into a folder, under their own paths, and compare their checksums.
 
         What arrives damaged is downloaded a second time. The time and the size are bounded by what arrives, not by what
-        the hub announces.
-
-        Args:
-            repository: its name.
-            commit: full commit hash.
-            files: to download, from :meth:`files`.
-            folder: which need not exist.
-            cancelled: set to end the download with CancelledError.
-            arrived: called a few times a second with the number of bytes on the disk.
+        the hub announces. ``arrived`` is called a few times a second with the number of bytes on the disk; setting
+        ``cancelled`` ends the download with CancelledError.
         """
         stopped = Event()
 
@@ -403,12 +383,7 @@ def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list
 
 
 def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
-    """Select the files to download: the weights in one format, and the configuration.
-
-    Args:
-        files: all files of the commit.
-        subfolder: the checkpoint's folder in the repository.
-        with_code: include Python files.
+    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration.
 
     Raises:
         CheckpointError: no configuration, or no weights in a supported format.

@@ -156,11 +156,11 @@ def _revision(path: Path) -> Revision | None:
 
 
 def with_averaged(targets: Iterable[Target]) -> tuple[list[Target], list[Target]]:
-    """Tell the raw and the averaged weights of Lightning files that hold both, as WeightAveraging of Lightning saves.
+    """Return targets, and those of the averaged weights in Lightning files that hold both, as its WeightAveraging
+    saves.
 
-    Returns:
-        The targets, with ``weights_kind`` where it is known; and one more for the averaged weights of each such file,
-        in a run of their own, "NAME (averaged)".
+    ``weights_kind`` says which weights each is, where a file has both; the averaged ones are in a run "NAME
+    (averaged)".
     """
     from repdyn.checkpoints.weights import lightning_content
 

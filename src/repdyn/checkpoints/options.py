@@ -217,11 +217,7 @@ class SweepOptions(SharedOptions):
         return replace(self, dtype=self.dtype or ("auto" if self.is_local else "float32"))
 
     def on_device(self) -> SweepOptions:
-        """Return the options with the device that "auto" stands for.
-
-        Raises:
-            ValueError: this machine has not the device.
-        """
+        """Return the options with the device that "auto" stands for; raise ValueError unless this machine has it."""
         if self.engine == "serial" and self.device != "auto":
             check_device(self.device)
         return replace(self, device=resolved_device(self.device))

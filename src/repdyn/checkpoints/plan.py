@@ -17,7 +17,7 @@ from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.local import checkpoints_folder, find_checkpoints, ignored_models, with_averaged
 from repdyn.checkpoints.options import Shard, SweepOptions
 from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Revision, match_revisions, select_revisions
-from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, shipped_suites
+from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, models_of
 from repdyn.checkpoints.targets import Selection, Target, select_models
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.store import MeasurementKey, Store, find_store, open_store
@@ -168,18 +168,10 @@ def _like(options: SweepOptions, store: Store) -> SweepOptions:
 def find_sources(
     options: SweepOptions, hub: Hub, models: Sequence[PublishedModel] | None = None
 ) -> tuple[list[Source], list[str]]:
-    """Return the sources that the options of a sweep select.
-
-    Args:
-        options: from :func:`completed`.
-        hub: lists what is not on this machine.
-        models: what to measure in place of the source or suites that the options name.
-
-    Returns:
-        The sources, and the reasons why others cannot be listed.
+    """Return the sources that complete options select, or that of other models, and why others cannot be listed.
 
     Raises:
-        ValueError: the options select nothing, something that does not exist, or contradict each other.
+        ValueError: the options select nothing, or something that does not exist.
         SweepStoppedError: no connection.
     """
     if models is not None:
@@ -202,11 +194,7 @@ def find_sources(
 
 
 def check_contradictions(options: SweepOptions) -> None:
-    """Check options, as they were given, for those that exclude each other.
-
-    Raises:
-        ValueError: they do.
-    """
+    """Raise ValueError for options, as they were given, that exclude each other."""
     if bool(options.source) == bool(options.suite):
         got = "both a source and a suite" if options.source else "neither"
         raise ValueError(
@@ -225,11 +213,7 @@ def check_contradictions(options: SweepOptions) -> None:
 
 
 def _is_local(source: object) -> bool:
-    """Return whether a source is on this machine rather than a hub repository.
-
-    Raises:
-        ValueError: it is missing here, and can be no repository, or its first folder is here.
-    """
+    """Return whether a source is here rather than on the hub; raise ValueError if it can be neither."""
     if not isinstance(source, str | Path) or Path(source).exists():
         return True
     first, _, rest = str(source).partition("/")
@@ -277,7 +261,7 @@ def _given_probe(options: SweepOptions) -> Probe | None:
 
 def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> PublishedModel:
     """Return the model of a repository: from a suite, by the steps in its revisions, or as a finished model."""
-    known = [model for suite in shipped_suites().values() for model in suite.models if model.repository == name]
+    known = models_of(name)
     if len(known) == 1 and not options.pattern:
         # as with --suite, so that a run is always read in the same way
         return known[0]
@@ -361,11 +345,7 @@ def select_shard(sources: Sequence[Source], shard: Shard) -> list[Source]:
 def make_plans(
     sources: Sequence[Source], foreign: Mapping[Target, ForeignWeights], store: Store, options: SweepOptions, hub: Hub
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what a sweep would do for each model, and why some models cannot be measured.
-
-    Returns:
-        Values of JSON, which docs/cli.md describes; and the reasons.
-    """
+    """Return what a sweep would do for each model, as docs/cli.md describes it, and why some cannot be measured."""
     plans, problems = [], []
     for source in sources:
         targets = source.selection.targets

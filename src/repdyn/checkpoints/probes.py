@@ -35,14 +35,10 @@ _MAX_TRIED = 3
 
 
 def hub_probe(model: PublishedModel, selection: Selection, options: SweepOptions, hub: Hub) -> Probe:
-    """Return the probe of published checkpoints.
+    """Return the probe of published checkpoints, of which the newest with a configuration determines the context.
 
-    Args:
-        model: the repository of its tokenizer is used if it names one; otherwise that of the repository's main branch,
-            or that of one of the newest checkpoints.
-        selection: the checkpoints; the newest one with a configuration determines the model's context.
-        options: text and settings of the probe, a tokenizer's folder, and whether code of a repository runs.
-        hub: the hub of the checkpoints.
+    The tokenizer is the one the options or the suite name; otherwise that of the repository's main branch, or that of
+    one of the newest checkpoints.
 
     Raises:
         CheckpointError: there is no tokenizer, no configuration, or no checkpoint at all.
@@ -64,14 +60,9 @@ def hub_probe(model: PublishedModel, selection: Selection, options: SweepOptions
 
 
 def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, hub: Hub) -> Probe:
-    """Return the probe of local checkpoints.
+    """Return the probe of the checkpoints in a folder, of which the newest determines the context.
 
-    Args:
-        folder: folder of the checkpoints, for messages.
-        targets: the checkpoints; the newest determines the model's context, and the newest with a tokenizer has that of
-            the probe unless the options name another.
-        options: text and settings of the probe, and whether code of a folder runs.
-        hub: the hub from which a tokenizer is downloaded that is not a local folder.
+    The tokenizer is the one the options name, or that of the newest checkpoint with one.
 
     Raises:
         CheckpointError: the newest checkpoint has no readable configuration, or the hub does not have the tokenizer.
@@ -104,18 +95,12 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
 
 
 def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: SweepOptions) -> Probe:
-    """Return the probe that a model has on a text.
-
-    Args:
-        name: name of the model, for messages.
-        tokenizer: folder of its tokenizer.
-        config: configuration of the model, which determines its context.
-        options: text and settings of the probe, and whether code of the tokenizer's folder runs.
+    """Return the probe of the options' text for a model of this name, with the tokenizer in a folder.
 
     Raises:
         CheckpointError: the tokenizer cannot be loaded.
-        ValueError: the text is too short, the sequences are longer than the model's context, or word classes cannot
-            be determined.
+        ValueError: the text is too short, the sequences are longer than the model's context, or word classes cannot be
+            determined.
         SweepStoppedError: the text cannot be downloaded.
     """
     loaded = load_tokenizer(tokenizer, name, trust_remote_code=options.trust_remote_code)
@@ -261,11 +246,7 @@ def fetch_tokenizer(model: str, folders: Sequence[HubFolder], hub: Hub, destinat
 
 
 def load_tokenizer(folder: Path, model: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    """Load a tokenizer from a local folder.
-
-    Raises:
-        CheckpointError: it does not load; the message names ``model``.
-    """
+    """Load a tokenizer from a local folder; a CheckpointError names ``model``."""
     what = f"the tokenizer of {model}"
     with model_errors(f"{what} does not load"), remote_code_errors(what), without_reports():
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)

@@ -40,13 +40,7 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
     """Measure checkpoints on the Ray cluster at RAY_ADDRESS, or on a local one that is started if it is not set.
 
     A task requests a GPU if the device is one, and a fraction 1 / ``workers`` of a machine's CPUs; it may use the same
-    fraction of ``max_disk``. A task whose worker is lost is retried.
-
-    Args:
-        tasks: checkpoints to measure.
-        store: remote store, or one on a file system that all machines share.
-        options: resolved.
-        hub: hub of the checkpoints.
+    fraction of ``max_disk``. A task whose worker is lost is retried. All machines must reach the store.
 
     Raises:
         ValueError: Ray is not installed, or no machine of the cluster has the requested resources.

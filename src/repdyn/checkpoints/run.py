@@ -11,14 +11,11 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -82,13 +79,6 @@ def measure_tasks(
 ) -> SweepResult:
     """Measure checkpoints one after another; it can be stopped at any time and repeated with the remaining ones.
 
-    Args:
-        tasks: checkpoints to measure, usually :attr:`repdyn.checkpoints.plan.TaskList.waiting`.
-        store: store of rows and failures.
-        options: resolved.
-        downloads: downloads the weights, and deletes them after the measurement.
-        display: display of the progress; None for none.
-
     Raises:
         SweepStoppedError: no connection, no space on the disk, or the first checkpoints all fail for the same reason;
             those measured before are stored.
@@ -99,45 +89,41 @@ def measure_tasks(
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
         store.save_probe(probe)
     display = display or ProgressDisplay(len(tasks), shown=False)
-    report = SweepResult()
-    with display, downloads.opened():
-        fetch = partial(_fetch, store=store, options=options, downloads=downloads, display=display)
-        with closing(prefetch(fetch, tasks, downloads.cancel)) as fetches:
-            for task, future in fetches:
-                fetched = future.result()
-                if fetched is None:
-                    report.skipped.append(task)
-                    display.finished(task, "skipped, measured by another process")
-                    continue
-                try:
-                    _finish(task, fetched, store, options, display, report)
-                finally:
-                    if isinstance(fetched, LocalFiles):
-                        downloads.release(fetched)
-                abort_on_repeated_failure(report)
-    return report
+    result = SweepResult()
+
+    def fetch(task: Task) -> LocalFiles | CheckpointError | None:
+        """Return the files of a checkpoint, or why they cannot be fetched; None if it has been measured meanwhile."""
+        if task.key(options) in store:
+            return None
+        display.fetching(task)
+        try:
+            return downloads.fetch(task.target, display.fetched)
+        except CheckpointError as error:
+            return error
+
+    with display, downloads.opened(), closing(prefetch(fetch, tasks, downloads.cancel)) as fetches:
+        for task, future in fetches:
+            fetched = future.result()
+            if fetched is None:
+                result.skipped.append(task)
+                display.finished(task, "skipped, measured by another process")
+                continue
+            try:
+                _measure(task, fetched, store, options, display, result)
+            finally:
+                if isinstance(fetched, LocalFiles):
+                    downloads.release(fetched)
+            abort_on_repeated_failure(result)
+    return result
 
 
-def _fetch(
-    task: Task, store: Store, options: SweepOptions, downloads: Downloads, display: ProgressDisplay
-) -> LocalFiles | CheckpointError | None:
-    """Return the files of a checkpoint, or why they cannot be fetched; None if it has been measured meanwhile."""
-    if task.key(options) in store:
-        return None
-    display.fetching(task)
-    try:
-        return downloads.fetch(task.target, display.fetched)
-    except CheckpointError as error:
-        return error
-
-
-def _finish(
+def _measure(
     task: Task,
     fetched: LocalFiles | CheckpointError,
     store: Store,
     options: SweepOptions,
     display: ProgressDisplay,
-    report: SweepResult,
+    result: SweepResult,
 ) -> None:
     try:
         if isinstance(fetched, CheckpointError):
@@ -147,19 +133,19 @@ def _finish(
     except CheckpointError as error:
         if not isinstance(error, OutOfBoundsError):
             store_failure(task, store, options, str(error))
-        report.failed.append((task, str(error)))
+        result.failed.append((task, str(error)))
         display.finished(task, f"failed: {error}", failed=True)
     else:
-        report.measured.append(task)
-        display.finished(task, str(timing))
+        result.measured.append(task)
+        display.finished(task, timing)
         with suppress(ValueError):  # the store was deleted meanwhile
             display.warn_of_own_windows(task, store.read(task.key(options)))
 
 
-def abort_on_repeated_failure(report: SweepResult) -> None:
+def abort_on_repeated_failure(result: SweepResult) -> None:
     """Raise SweepStoppedError if all checkpoints so far failed for the same reason, such as a wrong option."""
-    reasons = {reason for _, reason in report.failed}
-    if len(report.failed) == MAX_IDENTICAL_FAILURES and len(reasons) == 1 and not report.measured:
+    reasons = {reason for _, reason in result.failed}
+    if len(result.failed) == MAX_IDENTICAL_FAILURES and len(reasons) == 1 and not result.measured:
         raise SweepStoppedError(
             f"the first {MAX_IDENTICAL_FAILURES} checkpoints failed for the same reason: {reasons.pop()}; fix it, then "
             "repeat the sweep with --retry-failed"
@@ -167,26 +153,14 @@ def abort_on_repeated_failure(report: SweepResult) -> None:
 
 
 class ProgressDisplay:
-    """Progress bars for all checkpoints, the download and the current checkpoint; in a log file, one line per
-    checkpoint.
+    """Progress bars for all checkpoints, the download and the current checkpoint, on standard error; in a log file,
+    one line per checkpoint."""
 
-    Args:
-        n_checkpoints: number of checkpoints to measure.
-        console: output; standard error by default.
-        shown: False prints nothing.
-    """
-
-    def __init__(self, n_checkpoints: int, console: Console | None = None, *, shown: bool = True) -> None:
-        self._console = console or PrintableConsole(stderr=True, quiet=not shown)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(),
-        )
-        self._bars = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
-        self._n = n_checkpoints
-        self._finished = 0
+    def __init__(self, n_checkpoints: int, *, shown: bool = True) -> None:
+        self._console = PrintableConsole(stderr=True, quiet=not shown)
+        text = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn()
+        self._bars = Progress(*text, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._n, self._finished = n_checkpoints, 0
         self._warned_runs: set[str] = set()
         self._all = self._bars.add_task("checkpoints", total=n_checkpoints, text=f"0 of {n_checkpoints}")
         self._download = self._bars.add_task("download", total=None, text="", visible=False)
@@ -205,10 +179,9 @@ class ProgressDisplay:
 
     def fetched(self, n_bytes: int, of_bytes: int) -> None:
         """Show that ``n_bytes`` of ``of_bytes`` are downloaded."""
-        self._bars.update(self._download, completed=n_bytes, total=of_bytes)
-        bar = self._bars.tasks[self._download]
-        name = bar.fields["text"].partition(": ")[0]
-        self._bars.update(self._download, text=f"{name}: {bar.completed / 1e9:.2f} of {of_bytes / 1e9:.2f} GB")
+        name = self._bars.tasks[self._download].fields["text"].partition(": ")[0]
+        text = f"{name}: {n_bytes / 1e9:.2f} of {of_bytes / 1e9:.2f} GB"
+        self._bars.update(self._download, completed=n_bytes, total=of_bytes, text=text)
 
     def measuring(self, task: Task) -> None:
         """Show that a checkpoint is being loaded and measured."""
@@ -222,40 +195,23 @@ class ProgressDisplay:
         """Print the outcome of a checkpoint."""
         self._finished += 1
         self._bars.update(self._all, completed=self._finished, text=f"{self._finished} of {self._n}")
-        line = escape(f"[{self._finished}/{self._n}] {task.target}: {redacted(text)}")
-        self._console.print(f"[yellow]{line}[/yellow]" if failed else line, highlight=False, soft_wrap=True)
+        self._print(f"[{self._finished}/{self._n}] {task.target}: {text}", "yellow" if failed else None)
 
     def warn_of_own_windows(self, task: Task, rows: Sequence[Row]) -> None:
         """Print the warning of :func:`repdyn.tables.designs.own_window_warning`, once per run."""
         run = task.target.run
         if run not in self._warned_runs and (warning := own_window_warning(rows)):
             self._warned_runs.add(run)
-            line = escape(redacted(f"{task.target}: {warning}"))
-            self._console.print(f"[yellow]{line}[/yellow]", highlight=False, soft_wrap=True)
+            self._print(f"{task.target}: {warning}", "yellow")
 
-
-@dataclass(frozen=True)
-class Timing:
-    """Wall-clock seconds spent on each stage of one checkpoint."""
-
-    download: float
-    load: float
-    forward: float
-    kernels: float
-
-    @property
-    def total(self) -> float:
-        return self.download + self.load + self.forward + self.kernels
-
-    def __str__(self) -> str:
-        parts = f"download {self.download:.1f} s, load {self.load:.1f} s, forward {self.forward:.1f} s"
-        return f"{parts}, kernels {self.kernels:.1f} s ({self.kernels / self.total:.0%} of it in the kernels)"
+    def _print(self, line: str, style: str | None) -> None:
+        self._console.print(redacted(line), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def measure_checkpoint(
     task: Task, fetched: LocalFiles, store: Store, options: SweepOptions, progress: OnProgress = no_progress
-) -> Timing:
-    """Measure a downloaded checkpoint and store its rows, with its timing as scalars of the same step.
+) -> str:
+    """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text.
 
     Raises:
         CheckpointError: the model cannot be loaded or measured.
@@ -279,53 +235,52 @@ def measure_checkpoint(
                 state_cache=state_cache,
             )
         del model
-        _free_memory()
-    timing = Timing(fetched.seconds, load_seconds, profile.forward_seconds, profile.kernel_seconds)
-    costs = _costs(timing, fetched.bytes_fetched)
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    seconds = {
+        "download": fetched.seconds,
+        "load": load_seconds,
+        "forward": profile.forward_seconds,
+        "kernels": profile.kernel_seconds,
+    }
+    costs = {f"seconds/{stage}": value for stage, value in seconds.items()}
+    costs["bytes/download"] = float(fetched.bytes_fetched)
     rows = [scalar_row(profile.checkpoint, name, value, probe=probe.hash) for name, value in costs.items()]
     rows += [replace(row, **asdict(profile.checkpoint)) for row in embedding_rows]
     store.write(task.key(options), [*profile.rows, *profile.scalars, *rows])
     if state_cache is not None:
         state_cache.delete_before(target.checkpoint.step)
-    return timing
+    parts = ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items())
+    return f"{parts} ({seconds['kernels'] / sum(seconds.values()):.0%} of it in the kernels)"
 
 
-def store_failure(task: Task, store: Store, options: SweepOptions, reason: str) -> None:
+def store_failure(task: Task, store: Store, options: SweepOptions, reason: str, **marks: str) -> None:
     """Store the reason why a checkpoint was not measured, so that later sweeps skip it."""
     names = [metric.name for metric, _ in resolve(options.metrics, task.probe)]
-    rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash)
+    rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash, **marks)
     store.write(task.key(options).failed, rows)
 
 
 def store_foreign(task: Task, store: Store, options: SweepOptions, foreign: ForeignWeights) -> None:
     """Store that a checkpoint is not measured because it has the weights, or files, of another one."""
-    if task.stored_foreign(store, options) == foreign:
-        return
-    names = [metric.name for metric, _ in resolve(options.metrics, task.probe)]
-    marks = {"mixed_with" if foreign.in_part else "same_as": foreign.owner}
-    rows = failure_rows(task.target.checkpoint, names, foreign.reason, probe=task.probe.hash, **marks)
-    store.write(task.key(options).failed, rows)
-
-
-def is_comparing(task: Task, options: SweepOptions) -> bool:
-    """Return whether a metric compares the checkpoint with the previous one."""
-    metrics = resolve(options.metrics, task.probe)
-    comparing = any("previous_checkpoint" in metric.captures for metric, _ in metrics)
-    return comparing and options.in_order and task.target.checkpoint.stage != FINISHED
+    if task.stored_foreign(store, options) != foreign:
+        mark = "mixed_with" if foreign.in_part else "same_as"
+        store_failure(task, store, options, foreign.reason, **{mark: foreign.owner})
 
 
 def _state_cache(task: Task, store: Store, options: SweepOptions) -> StateCache | None:
     """Return the cache with the states of the previous checkpoint, if a metric compares with them."""
-    if not is_comparing(task, options):
+    if not _captures(task, options, "previous_checkpoint"):
+        return None
+    if not options.in_order or task.target.checkpoint.stage == FINISHED:
         return None
     run, choice = task.target.run, layer_choice(options.layers, options.token_positions)
     return StateCache(store.folder_of(run) / STATES_FOLDER, run=run, probe=task.probe.hash, layers=choice)
 
 
-def _needs_head(task: Task, options: SweepOptions) -> bool:
-    """Return whether the loss is measured, or a metric reads states through the model's output head."""
-    metrics = resolve(options.metrics, task.probe)
-    return task.measures_loss(options) or any("output_head" in metric.captures for metric, _ in metrics)
+def _captures(task: Task, options: SweepOptions, what: str) -> bool:
+    return any(what in metric.captures for metric, _ in resolve(options.metrics, task.probe))
 
 
 def _load(task: Task, path: Path, options: SweepOptions, offload_folder: Path) -> nn.Module:
@@ -337,7 +292,9 @@ def _load(task: Task, path: Path, options: SweepOptions, offload_folder: Path) -
         with model_errors("the checkpoint does not load"):
             model = load_lightning(path, raw=task.target.weights_kind == "raw")
             return model.to(loading.device, DTYPES.get(loading.dtype)).eval()
-    return load_model(path, loading, offload_folder, with_head=_needs_head(task, options))
+    # for the loss, and for metrics that read states through the model's output head
+    with_head = task.measures_loss(options) or _captures(task, options, "output_head")
+    return load_model(path, loading, offload_folder, with_head=with_head)
 
 
 def _embedding_rows(model: nn.Module, task: Task, store: Store, options: SweepOptions) -> list[Row]:
@@ -370,17 +327,10 @@ def input_embeddings(model: nn.Module) -> Tensor | None:
 
 
 def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bool) -> tuple[int, float] | None:
-    """Compare input embeddings with those of the checkpoint of the run that was measured first.
+    """Return the step of the run's first checkpoint, and the median cosine of input embeddings to those of it.
 
-    Args:
-        embeddings: shape (n_tokens, dim).
-        folder: where those of the first checkpoint are kept, :data:`N_COMPARED` of them.
-        step: of the embeddings.
-        is_first: whether to keep these if there are none, or none that can be read.
-
-    Returns:
-        The step of the first checkpoint, and the median cosine, in [-1, 1]; None if there is nothing to compare with,
-        or embeddings of another shape.
+    Those of the first, :data:`N_COMPARED` of them, are kept in a folder; with ``is_first`` these are, where it has none
+    that can be read. None if there is nothing to compare with, or embeddings of another shape.
     """
     places = torch.linspace(0, len(embeddings) - 1, min(N_COMPARED, len(embeddings))).long()
     own = embeddings.detach()[places.to(embeddings.device)].float().cpu()
@@ -403,17 +353,6 @@ def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bo
     if first.shape != own.shape:
         return None
     return first_step, float(cosine_similarity(own.double(), first.double(), dim=1).median())
-
-
-def _costs(timing: Timing, n_bytes: int) -> dict[str, float]:
-    costs = {f"seconds/{name}": getattr(timing, name) for name in ("download", "load", "forward", "kernels")}
-    return costs | {"bytes/download": float(n_bytes)}
-
-
-def _free_memory() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions) -> None:

@@ -145,12 +145,16 @@ def shipped_suites() -> Mapping[str, Suite]:
     return MappingProxyType(read_folder(_SHIPPED, read_suite))
 
 
+def models_of(repository: str) -> list[PublishedModel]:
+    """Return the models of the shipped suites whose checkpoints are in a repository."""
+    return [model for suite in shipped_suites().values() for model in suite.models if model.repository == repository]
+
+
 def find_models(names: Sequence[str]) -> list[PublishedModel]:
     """Return the models of the given names, without duplicates, in their order.
 
-    Args:
-        names: each a suite ("pythia": all its models), a model ("pythia-70m"), a shell pattern over the models
-            ("pythia-*-deduped"), or the path of another suite (ending in .yaml or .yml).
+    A name is a suite ("pythia": all its models), a model ("pythia-70m"), a shell pattern over the models
+    ("pythia-*-deduped"), or the path of another suite (ending in .yaml or .yml).
 
     Raises:
         ValueError: a name is unknown, or a suite is invalid.

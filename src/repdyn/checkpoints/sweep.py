@@ -12,7 +12,6 @@ from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loads, SweepOptions
 from repdyn.checkpoints.plan import (
     Source,
-    Task,
     check_contradictions,
     completed,
     find_sources,
@@ -30,8 +29,6 @@ from repdyn.utils.names import shorten_list
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from repdyn.checkpoints.run import SweepResult
 
 Say = Callable[[str], None]
 
@@ -122,13 +119,9 @@ def prepare(
     say: Say,
     offline: bool | None = None,
 ) -> Prepared:
-    """Find what the options of a sweep select, and what is wrong with it.
+    """Find what the options of a sweep select, or other models, and what is wrong with it.
 
-    Args:
-        options: of the sweep.
-        models: what to measure in place of the source or suites that the options name.
-        say: prints a note.
-        offline: whether the hub is asked nothing; None for what HF_HUB_OFFLINE says.
+    ``say`` prints a note; with ``offline`` the hub is asked nothing, None for what HF_HUB_OFFLINE says.
 
     Raises:
         ValueError, SweepStoppedError: as :func:`sweep`.
@@ -153,55 +146,44 @@ def prepare(
 
 
 def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool = False) -> Sweep:
-    """Measure what a store lacks.
-
-    Args:
-        prepared: from :func:`prepare`.
-        store: for the rows.
-        say: prints a note.
-        quiet: show no progress.
+    """Measure what a store lacks of what :func:`prepare` found; ``say`` prints a note.
 
     Raises:
         ValueError, SweepStoppedError: as :func:`sweep`.
     """
     # with torch and transformers, which plans do without
+    from repdyn.checkpoints import run
     from repdyn.checkpoints.downloads import downloads_of
-    from repdyn.checkpoints.run import check_comparable, describe_other_designs, store_foreign
     from repdyn.utils.quiet import without_reports
 
     options, hub = prepared.options, prepared.hub
+    downloads = downloads_of(options, hub)
     # its remarks on a model that works, such as kernels that are not installed, look like errors
     with without_reports():
-        every_task, without_probe = tasks_of(prepared.sources)
+        every_task, problems = tasks_of(prepared.sources)
+        problems = [*prepared.problems, *problems]
         tasks = [task for task in every_task if task.target not in prepared.foreign]
-        check_comparable(tasks, store, options)
-        for note in describe_other_designs(tasks, store):
+        run.check_comparable(tasks, store, options)
+        for note in run.describe_other_designs(tasks, store):
             say(note)
         listed = partition_tasks(tasks, store, options)
         for task in every_task:
             if task.target in prepared.foreign:
-                store_foreign(task, store, options, prepared.foreign[task.target])
+                run.store_foreign(task, store, options, prepared.foreign[task.target])
         # those of running processes are locked, and remain
-        removed = [*remove_unfinished_files(store), *remove_abandoned_folders(), *downloads_of(options, hub).purge()]
+        removed = [*remove_unfinished_files(store), *remove_abandoned_folders(), *downloads.purge()]
         if removed:
             say(f"removed what killed processes left: {shorten_list([str(path) for path in removed])}")
         if listed.done:
             say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
-        result = _measure(listed.waiting, store, options, hub, quiet=quiet)
-    failed = [f"{task.target}: {reason}" for task, reason in result.failed]
-    failed += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
+        if options.engine == "ray":
+            from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
+
+            result = sweep_with_ray(listed.waiting, store, options, hub)
+        else:
+            display = run.ProgressDisplay(len(listed.waiting), shown=not quiet)
+            result = run.measure_tasks(listed.waiting, store, options, downloads, display)
+    problems += [f"{task.target}: {reason}" for task, reason in result.failed]
+    problems += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
     runs = tuple(dict.fromkeys(source.selection.run for source in prepared.sources))
-    measured = tuple(str(task.target) for task in result.measured)
-    return Sweep(store, runs, measured, (*prepared.problems, *without_probe, *failed))
-
-
-def _measure(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub, *, quiet: bool) -> SweepResult:
-    from repdyn.checkpoints.downloads import downloads_of
-    from repdyn.checkpoints.run import ProgressDisplay, measure_tasks
-
-    if options.engine == "ray":
-        from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
-
-        return sweep_with_ray(tasks, store, options, hub)
-    display = ProgressDisplay(len(tasks), shown=not quiet)
-    return measure_tasks(tasks, store, options, downloads_of(options, hub), display)
+    return Sweep(store, runs, tuple(str(task.target) for task in result.measured), tuple(problems))

@@ -132,10 +132,7 @@ class Selection:
 def select_models(
     models: Iterable[PublishedModel], hub: Hub, revisions: str
 ) -> tuple[list[tuple[PublishedModel, Selection]], list[str]]:
-    """Select checkpoints of several models; what is wrong with one does not stop the others.
-
-    Returns:
-        Each model with its selection, and the reasons why others have none.
+    """Select checkpoints of several models, and return why some have none: what is wrong with one stops no other.
 
     Raises:
         ValueError: as :func:`select_targets`, if no model has a selection.
@@ -153,12 +150,7 @@ def select_models(
 
 
 def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:
-    """Select the checkpoints of a published training run.
-
-    Args:
-        model: a model of a suite, or a description of a repository.
-        hub: hub that lists branches, tags, folders, commits and their titles.
-        revisions: "all", "log", "every:10", or names or steps separated by commas.
+    """Select the checkpoints of a published training run; ``revisions`` as for :func:`select_revisions`.
 
     Raises:
         ValueError: ``revisions`` selects unknown checkpoints, or nothing matches the pattern of the model.
@@ -207,11 +199,7 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
 def _titled_commits(
     model: PublishedModel, pattern: str, hub: Hub
 ) -> tuple[list[Revision], dict[str, str], list[str], list[str]]:
-    """Match the titles of the commits of a branch; of several commits of one step the newest is its checkpoint.
-
-    Returns:
-        The checkpoints by ascending step, the commit of each, the other titles, and the replaced commits.
-    """
+    """Return the checkpoints by step, the commit of each, other titles, and commits that newer ones replaced."""
     by_step: dict[int, Revision] = {}
     commits: dict[str, str] = {}
     unmatched: dict[str, None] = {}
@@ -260,11 +248,7 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
 
 
 def _names(checkpoints: Sequence[PublishedCheckpoint]) -> list[str]:
-    """Return the shortest names that distinguish listed checkpoints.
-
-    Checkpoints of one repository are named by their revision and folder, others by their repository, with its owner
-    only if that is needed.
-    """
+    """Return the shortest names that distinguish listed checkpoints."""
     if len({at.repository for at in checkpoints}) == 1:
         return ["/".join(filter(None, [at.revision, at.subfolder])) for at in checkpoints]
     inside = [["" if at.revision == "main" else at.revision, at.subfolder] for at in checkpoints]

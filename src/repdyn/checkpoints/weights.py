@@ -196,9 +196,7 @@ def _from_pretrained(
 def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
     """Load the model from a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, without running pickles.
 
-    Args:
-        path: the file.
-        raw: of a file with averaged weights, load those of the optimizer in their place.
+    With ``raw``, of a file with averaged weights, those of the optimizer are loaded in their place.
 
     Raises:
         CheckpointError: the file is damaged, or holds another module.

@@ -57,10 +57,7 @@ _STUDY_EXAMPLES = """Examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command.
-
-    Args:
-        arguments: those of the process unless given.
+    """Run one command, with the arguments of the process unless given.
 
     Raises:
         SystemExit: with the status, unless it is 0.
@@ -115,11 +112,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def command_line(studies: Collection[str] = tuple(STUDIES)) -> App:
-    """Return the command with all of its commands, in the order of the help.
-
-    Args:
-        studies: those that are imported, with torch, for their options.
-    """
+    """Return the command with all of its commands; studies are imported, with torch, for their options."""
     app = App(
         name="repdyn",
         help="Track the geometry of a transformer's layers during training and over published checkpoints.",

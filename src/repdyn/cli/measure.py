@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -87,13 +86,9 @@ def run_sweep(
     views: bool = True,
     announce: Announce | None = None,
 ) -> int:
-    """Measure what a store lacks, and return the exit status.
+    """Measure what a store lacks of what options select, or of other models, and return the exit status.
 
-    Args:
-        options: of the sweep.
-        models: what to measure in place of the source or suites that the options name.
-        views: write figures, summary and report at the end.
-        announce: says more before anything is downloaded.
+    ``announce`` says more before anything is downloaded; with ``views``, figures, summary and report are written.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, or SIGTERM, by which clusters announce preemption.
@@ -253,7 +248,7 @@ def audit(
       repdyn audit pythia-70m --json | jq '.[].findings[].sentence'
     """
     from repdyn.checkpoints.audit import audit as findings_of
-    from repdyn.checkpoints.audit import count_listings, list_histories, models_to_audit
+    from repdyn.checkpoints.audit import list_histories, models_to_audit
     from repdyn.checkpoints.hub import Hub
     from repdyn.checkpoints.targets import select_models
     from repdyn.cli.tables import print_audit
@@ -262,8 +257,8 @@ def audit(
     models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))
     found_models, problems = select_models(models, hub, revisions)
     selections = [selection for _, selection in found_models]
-    with _bar("listing files", count_listings(selections)) as advance:
-        histories = list_histories(selections, hub, with_dates=True, listed=advance)
+    with PrintableConsole(stderr=True).status("listing files"):
+        histories = list_histories(selections, hub, with_dates=True)
     found = [findings_of(history) for history in histories]
     if records:
         records.print(list(map(_audit_fields, histories, found)), each="findings")
@@ -274,18 +269,6 @@ def audit(
         _say(f"not audited: {problem}")
     faulty = any(finding.severity == "fault" for of_it in found for finding in of_it)
     return FAILED if faulty or problems else 0
-
-
-@contextmanager
-def _bar(text: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on a terminal; yield a function that advances it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = PrintableConsole(stderr=True)
-    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task("", total=total)
-        yield lambda: bars.advance(task)
 
 
 def _audit_fields(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -413,10 +396,9 @@ def _judge(
 ) -> int:
     """Judge a recipe, write figure and page, print the outcomes, and return the exit status."""
     from repdyn.diagnosis import continuity_statements
-    from repdyn.figures.files import save
+    from repdyn.figures.drawing import save
     from repdyn.recipes import evaluate, missing_metrics
-    from repdyn.recipes.figure import draw_recipe
-    from repdyn.recipes.page import write_page
+    from repdyn.recipes.page import draw_recipe, write_page
 
     outcomes, measured = evaluate(recipe, store, models, probe, runs, cloud)
     probes = sorted({(each.name, each.rows["probe"].iloc[0]) for each in measured})

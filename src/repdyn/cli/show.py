@@ -163,7 +163,7 @@ def watch(
         return 0 if index.summaries else _nothing(f"no measurement in {', '.join(map(str, runs))} yet")
     if token is not None and (no_token or not re.fullmatch(r"[\w-]{8,}", token, re.ASCII)):
         raise ValueError("expected --token with at least 8 letters, digits, - or _, and without --no-token")
-    from repdyn.watch.server import serve
+    from repdyn.watch.app import serve
 
     _warn_of_others(host, "see the runs" if no_token else "see the runs if they can read the traffic")
     serve(runs, host=host, port=port, interval=interval, token=token, needs_token=not no_token, open_browser=open)
@@ -221,7 +221,7 @@ def insights(
         n_alerts = _alerts(found, rows, read_rules(rules) if rules else None, records)
         return FAILED if n_alerts and fail else 0
     from repdyn.diagnosis import insights as insights_of
-    from repdyn.terminal.alerts import print_insights
+    from repdyn.terminal.summary import print_insights
 
     statements = insights_of(found, rows.run, rows.probe)
     if records:
@@ -235,7 +235,7 @@ def _alerts(store: Store, rows: Rows, rules: Sequence[Rule] | None, records: Rec
     """Print the alerts of a store, and return their number."""
     from repdyn.alerts import ALERT_COLUMNS, find_alerts, stored_rules
     from repdyn.tables.runs import select
-    from repdyn.terminal.alerts import print_alerts
+    from repdyn.terminal.summary import print_alerts
 
     if not records:
         return print_alerts(store, rows.run, probe=rows.probe, rules=rules)

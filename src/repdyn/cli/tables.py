@@ -108,7 +108,7 @@ def _capitalised(sentence: str) -> str:
 
 def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
     """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means over layers."""
-    from repdyn.terminal.alerts import STATUS_STYLES  # with pandas, which plans do without
+    from repdyn.terminal.summary import STATUS_STYLES  # with pandas, which plans do without
 
     table = _table(("run", "status", "step", "loss", "two_nn", "anisotropy"), n_texts=2)
     for run in summaries:

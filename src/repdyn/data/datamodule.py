@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from torch.utils.data import DataLoader
 
-from repdyn.data.byte_tokenizer import bytes_to_ids
-from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer, special_tokens
+from repdyn.data.tokens import BYTES, bytes_to_ids, chunks, encode, load_tokenizer, special_tokens
 from repdyn.data.windows import Windows, WindowsDataModule
 from repdyn.probe.design import INDEPENDENT, class_names, resolve_design
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
-from repdyn.data.byte_tokenizer import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
+from repdyn.data.tokens import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
 from repdyn.data.windows import Windows, WindowsDataModule
 from repdyn.probe.design import INDEPENDENT
 

@@ -1,4 +1,4 @@
-"""Charts drawn by matplotlib.
+"""Charts drawn by matplotlib, and figures written to files.
 
 Only the object interface of matplotlib is used: no global state, no display, safe inside a training process.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +21,15 @@ from matplotlib.axis import Axis as MatplotlibAxis
 from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter, MaxNLocator, NullLocator
 
 from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
 from repdyn.figures.panels import wrapped
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, short_count, styled
+from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.files import write_atomically
+from repdyn.utils.names import printable
 
 LEGEND_ROWS = 20
 """Largest number of rows in the legend of a chart."""
@@ -243,3 +250,79 @@ def _draw_legend(figure: Figure, chart: Chart) -> None:
     for text, entry in zip(legend.get_texts(), chart.legend, strict=True):
         if isinstance(entry, str):
             text.set_fontweight("bold")
+
+
+def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
+    """Return the figures that could be drawn, by name; ``attempt`` collects or raises the errors of the others."""
+    figures = {}
+    for name, draw_one in drawings.items():
+        with attempt():
+            figures[name] = draw_one()
+    return figures
+
+
+_DPI = 150
+
+
+@styled
+def save(
+    figures: Mapping[str, Figure],
+    folder: Path,
+    attempt: Attempt | None = None,
+    formats: Sequence[str] = (".png", ".svg"),
+) -> list[Path]:
+    """Write figures as PNG (150 dpi) and SVG, or one of them; output is deterministic.
+
+    Args:
+        figures: by file name, or path in the folder, without suffix; if one fails, the others are still written.
+        folder: created if missing; files of the same name are replaced.
+        attempt: collects errors for a caller that has more to do; without it the first is raised once all are tried.
+
+    Returns:
+        The files written.
+    """
+    written = []
+    with attempts(attempt) as each:
+        with each():
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            paths = [folder / f"{name}{suffix}" for suffix in formats]
+            with each():
+                if ".." in paths[0].parts or not paths[0].is_relative_to(folder):
+                    raise ValueError(f"expected the name of a figure inside its folder, got {name!r}")
+                _escape(figure)
+                with _laid_out(figure):
+                    for path in paths:
+                        options = {"dpi": _DPI} if path.suffix == ".png" else {"metadata": {"Date": None}}
+                        write_atomically(path, partial(figure.savefig, **options))
+                        written.append(path)
+    return written
+
+
+def _escape(figure: Figure) -> None:
+    """Write control characters in the texts of a figure, which warnings would print, as escape sequences."""
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and not text.get_text().isprintable():
+            text.set_text(printable(text.get_text()))
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, FixedFormatter):
+            formatter.seq = [printable(label) for label in formatter.seq]
+
+
+@contextmanager
+def _laid_out(figure: Figure) -> Iterator[None]:
+    """Lay a figure out once: for each file matplotlib would draw it twice, first for the layout alone."""
+    engine, dpi = figure.get_layout_engine(), figure.dpi
+    if engine is not None:
+        figure.dpi = _DPI
+        engine.execute(figure)
+        figure.dpi = dpi
+        figure.set_layout_engine("none")
+    # "none" keeps the colorbars' engine, for which savefig draws all the same
+    figure.get_layout_engine = lambda: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del figure.get_layout_engine
+        figure.set_layout_engine(engine)

@@ -1,27 +1,27 @@
-"""Figures of one run: profiles over depth, means over layers during training, and heatmaps.
+"""Figures of one run: profiles over depth, means over layers during training, heatmaps, convergence, scales.
 
-Each metric of geometry and each of the user's own has these figures; other families have overviews, see
+Each metric of geometry and each of the user's own has profile, mean and heatmaps; other families have overviews, see
 ``repdyn.figures.overviews``.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from repdyn.alerts import Alert
-from repdyn.figures.charts import Chart, Panel, axis_of_lines, layer_axis, layer_label, training_axis
-from repdyn.figures.convergence import GRADIENT, convergence
-from repdyn.figures.drawing import draw
-from repdyn.figures.files import draw_all
-from repdyn.figures.overviews import depth_overview, steps_overview
+from repdyn.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, layer_axis, layer_label, training_axis
+from repdyn.figures.drawing import draw, draw_all
+from repdyn.figures.overviews import depth_overview, last_place, steps_overview
 from repdyn.figures.panels import (
     MARKED,
     alerts_on,
@@ -37,14 +37,18 @@ from repdyn.figures.panels import (
     step_colours,
     wrapped,
 )
-from repdyn.figures.scales import DIMENSIONS, has_scales, scales
+from repdyn.metrics import METRICS
 from repdyn.metrics.names import file_stem
 from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import intervals
+from repdyn.tables.fits import isotonic_fit, lower_envelope
 from repdyn.tables.frames import (
+    NO_CLASSES,
     RunLoss,
+    defined_subsets,
     drop_first_comparison,
     filled,
+    grid,
     in_order,
     is_finished,
     loss_of_run,
@@ -61,11 +65,14 @@ from repdyn.tables.frames import (
 )
 from repdyn.tables.series import MetricSeries, metric_series, thin
 from repdyn.tables.style import (
+    LOSS_COLOUR,
+    ORDERED,
     SUBSET_COLOURS,
     has_own_figures,
     metric_title,
     metric_unit,
     overview_families,
+    shades,
     subset_title,
 )
 from repdyn.utils.attempts import Attempt
@@ -296,3 +303,167 @@ def _measured_by_head(frame: pd.DataFrame) -> list[tuple[str, str]]:
     pairs = rows.assign(subset=filled(rows["subset"], "all"))[["metric", "subset"]].drop_duplicates()
     metrics = sorted(pairs["metric"].unique())
     return [(metric, subset) for metric in metrics for subset in in_order(of_metric(pairs, metric)["subset"])]
+
+
+ALIGNMENT, GRADIENT = "alignment", "alignment_gradient"
+
+
+def convergence(frame: pd.DataFrame) -> Figure:
+    """Draw alignment and its gradient at the last measured step of a run, on all tokens and, if known, without sinks.
+
+    With the alignment, the constant rate that would lead from its first value to its last; with the gradient, its
+    isotonic fit, which pools layers, and the monotone lower envelope, which is a bound.
+    """
+    rows = measurements(frame)
+    known = defined_subsets(rows, GRADIENT) if GRADIENT in metrics_of(rows) else []
+    if not known:
+        raise ValueError(f"expected values of {GRADIENT}, got none; measure it on a model with two layers or more")
+    subsets = [subset for subset in in_order(known) if subset in NO_CLASSES] or in_order(known)
+    step = max(rows.loc[(rows["metric"] == GRADIENT) & rows["value"].notna(), "step"].tolist())
+    axis = layer_axis("layer (0 = embedding output)", 0.0, float(last_place(rows)))
+    panels = [make(rows, subset, step) for subset in subsets for make in (_alignment_panel, _gradient_panel)]
+    shown = rows.loc[rows["metric"].isin([ALIGNMENT, GRADIENT]) & rows["subset"].isin(subsets)]
+    when = FINISHED if is_finished(rows) else f"at step {step:,}"
+    chart = Chart(
+        title=run_title(rows, f"Convergence to the last layer, {when}"),
+        caption=run_caption(shown, intervals(shown.loc[shown["step"] == step], "band and bars")),
+        panels=[replace(panel, x=axis) for panel in panels],
+        columns=2,
+        size=(10.6, 1.0 + 3.2 * len(subsets)),
+        is_small=True,
+    )
+    return draw(chart)
+
+
+def _alignment_panel(rows: pd.DataFrame, subset: str, step: int) -> Panel:
+    title = f"{metric_title(ALIGNMENT)}, {subset_title(subset)}"
+    if ALIGNMENT not in metrics_of(rows) or subset not in defined_subsets(rows, ALIGNMENT):
+        return Panel(title=f"{title}: not measured", y=Axis(label=metric_unit(ALIGNMENT)))
+    layers, values, margins = _at(rows, ALIGNMENT, subset, step)
+    (first, last), ends = layers[[0, -1]].tolist(), values[[0, -1]].tolist()
+    rate = (ends[1] - ends[0]) / (last - first) if last > first else np.nan
+    look: dict[str, Any] = {"colour": "0.45", "dash": "--", "width": 1.2, "marker": ""}
+    return Panel(
+        title=f"{title}\nat layer {first:.0f}: {ends[0]:.3g}; average rate {rate:.3g} per layer",
+        y=Axis(label=metric_unit(ALIGNMENT), limits=(min(0.0, float(values.min())), float(values.max()))),
+        lines=[
+            Line(x=layers, y=values, margin=margins, label="alignment", colour=SUBSET_COLOURS[0]),
+            Line(x=(first, last), y=ends, label="constant rate", **look),
+        ],
+        legend="right",
+    )
+
+
+def _gradient_panel(rows: pd.DataFrame, subset: str, step: int) -> Panel:
+    layers, values, margins = _at(rows, GRADIENT, subset, step)
+    fit, bound = isotonic_fit(values), lower_envelope(values)
+    blue, text = SUBSET_COLOURS[0], f"{metric_title(GRADIENT)}, {subset_title(subset)}"
+    return Panel(
+        title=f"{text}\nfit {_ends(fit)}; envelope {_ends(bound)}",
+        y=Axis(label=metric_unit(GRADIENT), is_signed=True),
+        lines=[
+            Line(x=layers + 0.5, y=values, margin=margins, kind="bars", label="gradient", colour=blue),
+            Line(x=layers, y=fit, kind="steps", label="isotonic fit", colour=LOSS_COLOUR),
+            Line(x=layers, y=bound, kind="steps", label="lower envelope", colour="0.2", dash="--", width=1.5),
+        ],
+        legend="right",
+    )
+
+
+def _at(rows: pd.DataFrame, metric: str, subset: str, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the layers with a value at a step, the values, and half of their 95 % intervals."""
+    values = grid(rows, metric, subset).loc[:, step].dropna()
+    margins = grid(rows, metric, subset, "margin").loc[values.index, step]
+    return values.index.to_numpy(float), values.to_numpy(float), margins.to_numpy(float)
+
+
+def _ends(values: Sequence[float] | np.ndarray) -> str:
+    """Describe a curve by its first and last value.
+
+    >>> _ends([0.25, 0.25]), _ends([0.1, 0.5])
+    ('0.25 throughout', '0.1 to 0.5')
+    """
+    low, high = f"{values[0]:.3g}", f"{values[-1]:.3g}"
+    return f"{low} throughout" if low == high else f"{low} to {high}"
+
+
+GRIDE = tuple(name for name in METRICS if name.startswith("gride_"))
+_MAX_STEPS = 3
+_MAX_LAYERS = 7
+_SINGLE_SCALE = {"two_nn": ("TwoNN", "s"), "levina_bickel": ("Levina-Bickel", "D")}
+"""Estimates at one scale, with their name and marker."""
+DIMENSIONS = (*GRIDE, *_SINGLE_SCALE)
+"""The metrics of the figure."""
+_AXIS = Axis(
+    label="neighbours k (logarithmic)", limits=(2, 32), log_from=1.0, ticks={k: str(k) for k in (2, 4, 8, 16, 32)}
+)
+
+
+def has_scales(valued: pd.DataFrame) -> bool:
+    """Return whether there are two scales to draw among rows with values."""
+    return len(set(valued["metric"]) & set(GRIDE)) > 1
+
+
+def scales(frame: pd.DataFrame, subset: str | None = None) -> Figure:
+    """Draw the dimension by Gride against its scale k: a panel for each of three steps, a line for each of 7 layers.
+
+    If there are fewer steps or layers, all are drawn. An estimate that falls with k indicates noise, one that rises a
+    curved or folded cloud. TwoNN is drawn at 2 neighbours, Levina-Bickel at its own number.
+
+    Args:
+        frame: rows of one run.
+        subset: of the tokens; the first it was measured on, in the order of ``repdyn.tables.frames.in_order``, unless
+            given.
+    """
+    rows = measurements(frame)
+    known = rows.loc[rows["metric"].isin(DIMENSIONS) & rows["value"].notna()]
+    gride = known.loc[known["metric"].isin(GRIDE)]
+    if not has_scales(gride):
+        raise ValueError(f"expected two of {', '.join(GRIDE)} with values, got fewer; measure several scales")
+    subset = subset or in_order(gride["subset"].unique())[0]
+    known = known.loc[known["subset"] == subset]
+    steps = select_steps(sorted(gride["step"].unique().tolist()), _MAX_STEPS)
+    layers = sorted(gride["layer"].unique().tolist())
+    chosen = np.linspace(0, len(layers) - 1, min(len(layers), _MAX_LAYERS)).round().astype(int)
+    layers = [layers[index] for index in chosen]
+    colours = dict(zip(layers, shades(ORDERED, len(layers), 0, 0.9), strict=True))
+    shown = known.loc[known["metric"].isin(GRIDE) & known["step"].isin(steps)]
+    lines = {
+        step: [line for layer, colour in colours.items() for line in _layer_lines(known, step, layer, colour)]
+        for step in steps
+    }
+    y = axis_of_lines("two_nn", [line for of_step in lines.values() for line in of_step], "dimension")
+    titles = [FINISHED if is_finished(rows) else f"step {step:,}" for step in steps]
+    of_layers = [Line(x=(), y=(), colour=colours[layer], label=f"layer {layer}") for layer in reversed(layers)]
+    of_points = [
+        Line(x=(), y=(), colour="0.3", label=name, marker=marker, dash="none", marker_size=6)
+        for metric, (name, marker) in _SINGLE_SCALE.items()
+        if metric in set(known["metric"])
+    ]
+    bars = intervals(shown, "bars")
+    chart = Chart(
+        title=run_title(rows, "Intrinsic dimension against scale"),
+        caption=run_caption(known, subset_title(subset), bars),
+        panels=[
+            Panel(title=titles[number], x=_AXIS, y=replace(y, label="" if number else y.label), lines=lines[step])
+            for number, step in enumerate(steps)
+        ],
+        columns=len(steps),
+        size=(max(7.2, 1.6 + 3.6 * len(steps)), 4.2),
+        legend=[*of_layers, *of_points],
+    )
+    return draw(chart)
+
+
+def _layer_lines(known: pd.DataFrame, step: int, layer: int, colour: str) -> Iterator[Line]:
+    """Yield the estimates of one layer at one step: a line over scales, and points for those at one scale."""
+    rows = known.loc[(known["step"] == step) & (known["layer"] == layer)]
+    pairs = zip(rows["metric"], rows["settings"], strict=True)
+    rows = rows.assign(k=[2 if metric == "two_nn" else int(json.loads(settings)["k"]) for metric, settings in pairs])
+    cells = rows.loc[rows["metric"].isin(GRIDE)].sort_values("k")
+    margins = cells["margin"].to_numpy(float)
+    yield Line(x=cells["k"].tolist(), y=cells["value"].to_numpy(float), margin=margins, colour=colour, kind="points")
+    for metric, (_, marker) in _SINGLE_SCALE.items():
+        cells = rows.loc[rows["metric"] == metric]
+        look = {"marker": marker, "dash": "none", "marker_size": 6}
+        yield Line(x=cells["k"].tolist(), y=cells["value"].to_numpy(float), colour=colour, **look)

@@ -25,6 +25,7 @@ _INPUTS = "repdyn_inputs"
 _COUNTS = ("batch_vectors", "n_batches", "seed")
 _MAX_COUNT = (1 << 32) - 1
 _MAX_ID = (1 << 63) - 1
+_NARROW = (torch.int16, torch.int32)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class ProbeContent:
 
 def write_probe(path: str | Path, content: ProbeContent) -> None:
     """Write a probe file; classes and topics only if there are any."""
-    tensors = {"tokens": content.tokens, "lengths": content.lengths}
+    tensors = {"tokens": _narrowed(content.tokens), "lengths": _narrowed(content.lengths)}
     # uint8, because a bool read from a damaged file may be neither true nor false
     tensors |= {f"{_CLASS}{name}": members.to(torch.uint8) for name, members in content.classes.items()}
     tensors |= {} if content.topics is None else {_TOPICS: content.topics}
@@ -76,8 +77,8 @@ def read_probe(path: str | Path) -> ProbeContent:
                 raise ValueError(f"expected a probe written by Probe.save, got {path} without its header")
             names = file.keys()
             return ProbeContent(
-                tokens=file.get_tensor("tokens"),
-                lengths=file.get_tensor("lengths"),
+                tokens=_widened(file.get_tensor("tokens")),
+                lengths=_widened(file.get_tensor("lengths")),
                 settings=_parse_settings(metadata[_PLAN]),
                 hash=metadata["hash"],
                 classes={
@@ -90,6 +91,17 @@ def read_probe(path: str | Path) -> ProbeContent:
             )
     except (SafetensorError, _InvalidProbeError, InvalidInputsError) as error:
         raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
+
+
+def _narrowed(ids: Tensor) -> Tensor:
+    """Return integers in the narrowest type that holds them."""
+    low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
+    fitting = (dtype for dtype in _NARROW if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max)
+    return ids.to(next(fitting, ids.dtype))
+
+
+def _widened(ids: Tensor) -> Tensor:
+    return ids.long() if ids.dtype in _NARROW else ids
 
 
 class _InvalidProbeError(Exception):

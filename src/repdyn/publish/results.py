@@ -22,9 +22,8 @@ from repdyn.tables.lines import copies_line, failure_line
 from repdyn.tables.runs import differences, is_measured, measured_runs, select
 from repdyn.tables.seeds import groups_or_reason, seed_table
 from repdyn.tables.style import of_stack, plain
-from repdyn.terminal.closing import print_closing
 from repdyn.terminal.comparison import print_comparison
-from repdyn.terminal.summary import print_summary
+from repdyn.terminal.summary import print_closing, print_summary
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
@@ -279,7 +278,7 @@ def _save(
     figures: Mapping[str, Figure], folder: Path, attempt: Attempt, formats: Sequence[str] = (".png", ".svg")
 ) -> list[Path]:
     """Save figures whose names contain those of metrics and subsets, which others may have chosen."""
-    from repdyn.figures.files import save
+    from repdyn.figures.drawing import save
 
     return save({safe_file_name(name): figure for name, figure in figures.items()}, folder, attempt, formats)
 

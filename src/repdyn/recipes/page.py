@@ -1,18 +1,255 @@
-"""The HTML page of a recipe: published values, measured values and the criteria of their comparison."""
+"""The figure and the HTML page of a recipe: published values over measured ones, and their criteria."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.special import stdtrit
+
+from repdyn.figures.charts import Axis, Chart, Line, Panel
+from repdyn.figures.drawing import draw
+from repdyn.recipes.criteria import Across, Between, Control, Correlation, Phases, Scaling, turning_points
 from repdyn.recipes.evaluation import Outcome, count_verdicts, describe_sampling
-from repdyn.recipes.measured import Measured
-from repdyn.recipes.recipe import Published, Recipe
+from repdyn.recipes.measured import Measured, NotMeasuredError
+from repdyn.recipes.recipe import Criterion, Published, Recipe
 from repdyn.report.markup import Markup, asset, joined, policy, table, tag
+from repdyn.tables.designs import sampling_of_runs
+from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Estimate
+from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, metric_title, metric_unit, shades, short_subset_title
 from repdyn.utils.files import write_atomically
+
+COLUMNS = 2
+_PANEL = (5.2, 3.6)
+_LEGEND_WIDTH = 2.4
+_TITLE_WIDTH, _LABEL_WIDTH = 54, 46
+"""Characters of a line of a panel's title, and of the label of its horizontal axis."""
+_VERDICT_COLOURS: Mapping[str, str] = {
+    "reproduced": "#1a7f37",
+    "not reproduced": "#b42318",
+    "cannot be judged": "#8a6100",
+    "not run": "#666666",
+}
+_MIXED = "#333333"
+_AGAINST = {
+    "loss": "loss on the probe (nats)",
+    "bits_per_byte": "loss on the probe (bits per byte)",
+    "parameters": "parameters",
+    "width": "width of the layers",
+}
+_GUIDE_COLOUR = "#999999"
+
+
+def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured]) -> Figure | None:
+    """Draw a panel for each published value that was judged, with the models that it was judged on.
+
+    Returns:
+        None if nothing was judged.
+    """
+    by_name = {each.name: each for each in measured}
+    colours = dict(zip(by_name, shades(SEQUENTIAL, len(measured), 0.05, 0.85), strict=True))
+    drawn: list[tuple[Criterion, Panel, str]] = []
+    shown: dict[str, Line] = {}
+    for number, published in enumerate(recipe.published, start=1):
+        criterion = published.criterion
+        own = [outcome for outcome in outcomes if outcome.published is published and outcome.judged]
+        if criterion is None or not own:
+            continue
+        models = [by_name[name] for name in dict.fromkeys(name for outcome in own for name in outcome.judged)]
+        lines = lines_of(criterion, published.metric, models, colours)
+        if not lines:
+            continue
+        lines += _published_points(published)
+        shown = {line.label: line for line in lines if line.label} | shown
+        drawn.append((criterion, _panel(number, published, criterion, own, models, lines), _colour(own)))
+    if not drawn:
+        return None
+    figure = draw(_chart(recipe, [panel for _, panel, _ in drawn], shown, measured))
+    for axes, (criterion, panel, colour) in zip(figure.axes, drawn, strict=False):
+        axes.set_title(panel.title, loc="left", fontsize=10, color=colour)
+        _draw_published(axes, criterion)
+    return figure
+
+
+def _chart(recipe: Recipe, panels: Sequence[Panel], shown: Mapping[str, Line], measured: Sequence[Measured]) -> Chart:
+    columns = min(COLUMNS, len(panels))
+    criteria = [each.criterion for each in recipe.published]
+    has_orange = any(each.points or isinstance(each.criterion, Between) for each in recipe.published)
+    has_orange |= any(criterion is not None and criterion.band is not None for criterion in criteria)
+    marks = [
+        *(["orange: published"] if has_orange else []),
+        *(["rings: turning points"] if any(isinstance(criterion, Phases) for criterion in criteria) else []),
+        *([] if recipe.by_values else ["shades and bars: 95% intervals"]),
+    ]
+    sampled = sampling_of_runs({each.name: each.rows for each in measured})
+    return Chart(
+        title=f"{recipe.title} (arXiv {recipe.paper})",
+        caption="\n".join(filter(None, ["; ".join(marks), sampled])),
+        panels=panels,
+        size=(_PANEL[0] * columns + _LEGEND_WIDTH, _PANEL[1] * -(-len(panels) // columns) + 0.7),
+        columns=columns,
+        legend=[*shown.values()],
+    )
+
+
+def _panel(
+    number: int,
+    published: Published,
+    criterion: Criterion,
+    outcomes: Sequence[Outcome],
+    models: Sequence[Measured],
+    lines: Sequence[Line],
+) -> Panel:
+    claim = textwrap.wrap(f"{number}. {published.claim}", _TITLE_WIDTH, max_lines=2, placeholder=" ...")
+    otherwise = ", measured otherwise" if any(outcome.deviations for outcome in outcomes) else ""
+    widths = sorted({each.dim for each in models})
+    x = {
+        "depth": Axis(label="relative depth (0: first block, 1: last)", limits=(0.0, 1.0)),
+        "training": Axis(label="step", log_from=1.0),
+        "other metric": Axis(label=_name(criterion.other) if isinstance(criterion, Correlation) else ""),
+        "width": Axis(
+            label="width of the layers",
+            log_from=1.0,
+            limits=(widths[0], widths[-1]),
+            ticks={width: str(width) for width in widths},
+        ),
+        "models": Axis(label=_AGAINST[getattr(criterion, "against", "width")]),
+        "stage": Axis(ticks=dict(enumerate(stage_names([each.name for each in models]))), limits=(0, len(models) - 1)),
+    }[criterion.axis]
+    feature = getattr(criterion, "feature", "value")
+    y = {"onset": "relative depth of the onset", "trend": "correlation with depth"}.get(
+        feature, _name(published.metric)
+    )
+    return Panel(title="\n".join([*claim, f"{count_verdicts(outcomes)}{otherwise}"]), x=x, y=Axis(label=y), lines=lines)
+
+
+def _colour(outcomes: Sequence[Outcome]) -> str:
+    """Return the colour of the one verdict on all models, or a neutral one if they differ."""
+    (verdict, *others) = {outcome.verdict: None for outcome in outcomes}
+    return _MIXED if others else _VERDICT_COLOURS[verdict]
+
+
+def _published_points(published: Published) -> list[Line]:
+    if not published.points:
+        return []
+    at, values = zip(*published.points, strict=True)
+    return [Line(x=at, y=values, colour=LOSS_COLOUR, marker="D", dash="none", label="published")]
+
+
+def _draw_published(axes: Any, criterion: Criterion) -> None:
+    """Shade the published range of depths, steps or values."""
+    look: dict[str, Any] = {"color": LOSS_COLOUR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
+    if criterion.band is not None:
+        axes.axvspan(*criterion.band, **look)
+    if isinstance(criterion, Between):
+        axes.axhspan(*criterion.bounds, **look)
+
+
+def _name(metric: str) -> str:
+    """Return what an axis says of a metric: short enough for a panel, on several lines if need be."""
+    base, _, subset = metric.partition("@")
+    if metric == "probe/loss":
+        return _AGAINST["loss"]
+    text = f"{metric_title(base)} ({metric_unit(base)})"
+    tokens = "" if subset in {"", "all"} else f", {short_subset_title(subset)}"
+    return textwrap.fill(f"{text}{tokens}", _LABEL_WIDTH)
+
+
+def lines_of(criterion: Criterion, metric: str, models: Sequence[Measured], colours: Mapping[str, str]) -> list[Line]:
+    """Return the lines of models, and those that guide the eye; empty if none can be drawn."""
+    lines = []
+    for place, each in enumerate(models):
+        try:
+            lines += _lines(criterion, metric, each, colours[each.name], place)
+        except (CannotBeJudgedError, NotMeasuredError):
+            continue
+    return [*_guides(criterion, lines), *lines]
+
+
+def stage_names(names: Sequence[str]) -> list[str]:
+    """Return names without the folders that all of them share.
+
+    >>> stage_names(["lab/a/0-base", "lab/a/1-sft"]), stage_names(["lab/a", "other/b"])
+    (['0-base', '1-sft'], ['lab/a', 'other/b'])
+    """
+    parts = [name.split("/") for name in names]
+    shared = 0
+    while all(len(each) > shared + 1 and each[shared] == parts[0][shared] for each in parts):
+        shared += 1
+    return ["/".join(each[shared:]) for each in parts]
+
+
+def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str, place: int) -> list[Line]:
+    """Return the lines of one model, the ``place``-th from 0."""
+    look: dict[str, Any] = {"colour": colour, "label": measured.name}
+    if isinstance(criterion, Across):
+        x, y = criterion.point(measured, metric)
+        return [Line(x=[x], y=[y], dash="none", marker_size=7, **look)]
+    if criterion.axis == "depth":
+        return _profiles(criterion, metric, measured, look)
+    if isinstance(criterion, Correlation):
+        # dotted through the training, to a larger mark at its end
+        _, x, y = criterion.pairs(measured, metric)
+        end = Line(x=x[-1:], y=y[-1:], colour=colour, dash="none", marker_size=8)
+        return [Line(x=x, y=y, dash=":", width=0.9, **look), end]
+    course = measured.course(metric, criterion.layers)
+    if criterion.over_models:
+        at = [measured.dim if criterion.axis == "width" else place]
+        last = course.values[-1:]
+        if criterion.axis == "stage":
+            look["label"] = ""  # the axis names them
+        return [Line(x=at, y=_values(last), margin=_margins(last), kind="points", dash="none", marker_size=7, **look)]
+    lines = [Line(x=course.steps, y=_values(course.values), margin=_margins(course.values), **look)]
+    values = [value.value for value in course.values]
+    if isinstance(criterion, Phases) and len(values) >= criterion.least_checkpoints and min(values) > 0:
+        turns = turning_points([math.log(value) for value in values], criterion.phases)
+        ends = [course.steps[turn] for turn in turns], [values[turn] for turn in turns]
+        lines.append(Line(x=ends[0], y=ends[1], colour=colour, dash="none", marker_size=9))
+    return lines
+
+
+def _profiles(criterion: Criterion, metric: str, measured: Measured, look: Mapping[str, Any]) -> list[Line]:
+    profile = measured.profile(metric, criterion.step)
+    lines = [Line(x=profile.positions, y=_values(profile.blocks), margin=_margins(profile.blocks), **look)]
+    if isinstance(criterion, Control) and measured.control is not None:
+        control = measured.control.profile(metric, criterion.step)
+        label = f"{measured.name}, control"
+        lines.append(Line(x=control.positions, y=_values(control.blocks), dash="--", **{**look, "label": label}))
+    return lines
+
+
+def _guides(criterion: Criterion, lines: Sequence[Line]) -> list[Line]:
+    """Return a line from stage to stage, or the fitted power law."""
+    x, y = (np.array([getattr(line, name)[0] for line in lines], float) for name in ("x", "y"))
+    look: dict[str, Any] = {"colour": _GUIDE_COLOUR, "marker": "", "width": 1.0}
+    if criterion.axis == "stage" and len(lines) > 1:
+        return [Line(x=x, y=y, dash="--", **look)]
+    if isinstance(criterion, Scaling) and len(set(x)) > 1 and y.min() > 0:
+        slope, offset = np.polyfit(np.log(x), np.log(y), 1)
+        at = np.geomspace(x.min(), x.max(), 50)
+        return [Line(x=at, y=np.exp(offset) * at**slope, dash="--", **look)]
+    return []
+
+
+def _values(estimates: Sequence[Estimate]) -> list[float]:
+    return [estimate.value for estimate in estimates]
+
+
+def _margins(estimates: Sequence[Estimate]) -> np.ndarray | None:
+    """Return half of the 95 % interval of each value; None if none is known, or all are taken as exact."""
+    errors = np.array([estimate.std_error for estimate in estimates], float)
+    freedom = np.array([estimate.n_batches - 1 for estimate in estimates], float)
+    margins = stdtrit(freedom, (1 + CONFIDENCE) / 2) * errors
+    return None if np.isnan(margins).all() or not np.nanmax(margins) else margins
+
 
 _COLOURS = {"reproduced": "good", "not reproduced": "fail", "cannot be judged": "bad", "not run": "soft"}
 """Names of the report's colours by verdict."""

@@ -47,8 +47,8 @@ UPLOAD_SECONDS = 120.0
 """How long the end of a sweep or a training waits for the uploads."""
 REQUEST_SECONDS, TRANSFER_SECONDS = 100.0, 300.0
 """How long one request may take, such as a listing of all files, and the transfer of a file or a commit."""
-WAITS_SECONDS = (0.5, 2.0, 8.0)
-"""Pauses before a failed request is repeated; up to a quarter longer, so that many workers do not return at once."""
+WAIT_SECONDS = 2.0
+"""Pause before a failed request is repeated, once: the clients repeat most of them, and uploads are tried for ever."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0
 """Pauses between attempts to upload while the network is down; they double."""
 COMMIT_SECONDS = 60.0
@@ -102,19 +102,13 @@ class RemoteStore(Store):
         return Path(self.path.name)
 
     def begin_run(self, name: str, configuration: Mapping[str, Any] | None = None, **parent: Any) -> Run:
-        run = super().begin_run(name, configuration, **parent)
-        self._wake()
-        return run
+        return self._then_wake(super().begin_run(name, configuration, **parent))
 
     def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
-        written = super().write(key, rows)
-        self._wake()
-        return written
+        return self._then_wake(super().write(key, rows))
 
     def save_probe(self, probe: Probe) -> Path:
-        saved = super().save_probe(probe)
-        self._wake()
-        return saved
+        return self._then_wake(super().save_probe(probe))
 
     def refresh(self) -> None:
         """Download what is new, delete here what is gone there, and upload what an earlier process left waiting.
@@ -147,11 +141,7 @@ class RemoteStore(Store):
             self._wake()
 
     def drain(self, seconds: float = UPLOAD_SECONDS) -> str | None:
-        """Wait for the uploads; return why some files still wait and what uploads them, or None.
-
-        Args:
-            seconds: at most.
-        """
+        """Wait at most so long for the uploads; return why some files still wait and what uploads them, or None."""
         deadline, began = time.monotonic() + seconds, self._n_attempts
         self._is_draining = True
         try:
@@ -183,6 +173,10 @@ class RemoteStore(Store):
             if is_shared(name) and (state := _state(path)) and known.get(name, [None, None, None])[1:] != state:
                 found.append((state[0], name))
         return [name for _, name in sorted(found)]
+
+    def _then_wake(self, written: T) -> T:
+        self._wake()
+        return written
 
     def _wake(self) -> None:
         """Let the thread upload what waits now; returns at once, so that a slow network delays no training."""
@@ -223,7 +217,8 @@ class RemoteStore(Store):
             few = names[first : first + at_once]
             states = {name: state for name in few if (state := _state(self.path / name)) is not None}
             try:
-                self.remote.upload({name: self.path / name for name in states})
+                if states:
+                    self.remote.upload({name: self.path / name for name in states})
             except RemoteError as error:
                 errors.append(error)
                 if isinstance(error, RefusedError) or len(errors) == _MAX_FAILURES:
@@ -257,11 +252,7 @@ class RemoteStore(Store):
 
 
 class RemoteFolder:
-    """A folder that a URL of fsspec names, such as ``s3://bucket/prefix``.
-
-    Args:
-        url: of the folder, which need not exist.
-    """
+    """A folder, which need not exist, that a URL of fsspec names, such as ``s3://bucket/prefix``."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -271,11 +262,7 @@ class RemoteFolder:
         """Whether each upload makes a commit, so that many files should go into one."""
 
     def files(self) -> dict[str, str]:
-        """Return the size and version of each file by its name, which change with its content; none without a folder.
-
-        Raises:
-            RemoteError: it cannot be listed.
-        """
+        """Return the size and version of each file by its name; none without a folder."""
         filesystem, root = self._opened
 
         def find() -> Any:
@@ -283,7 +270,7 @@ class RemoteFolder:
             return filesystem.find(root, detail=True)
 
         try:
-            found = self._attempt("listing", find)
+            found = self._attempt("listing", find, REQUEST_SECONDS)
         except FileNotFoundError as error:
             if "bucket" in str(error).lower() or type(error).__name__ == "RepositoryNotFoundError":
                 raise self._missing(error) from error
@@ -308,16 +295,11 @@ class RemoteFolder:
         self._attempt(f"downloading {name}", lambda: write_atomically(target, fetch), TRANSFER_SECONDS)
 
     def upload(self, files: Mapping[str, Path]) -> None:
-        """Upload local files by name in place of any of these names; several where each upload makes a commit.
-
-        Raises:
-            RemoteError: they cannot be uploaded.
-        """
+        """Upload local files by name in place of any of these names; several where each upload makes a commit."""
         what = f"uploading {next(iter(files))}" if len(files) == 1 else f"uploading {len(files)} files"
+        send = self._commit if self.has_commits else self._put
         try:
-            if files:
-                send = self._commit if self.has_commits else self._put
-                self._attempt(what, lambda: send(files), TRANSFER_SECONDS)
+            self._attempt(what, lambda: send(files), TRANSFER_SECONDS)
         except FileNotFoundError as error:
             raise self._missing(error) from error
 
@@ -335,20 +317,21 @@ class RemoteFolder:
 
         filesystem: Any = self._opened[0]
         place = filesystem.resolve_path(self._opened[1])
-        inside = f"{place.path_in_repo}/" if place.path_in_repo else ""
-        are_shown = not are_progress_bars_disabled()
+        operations = [
+            CommitOperationAdd(f"{place.path_in_repo}/{name}".lstrip("/"), str(path)) for name, path in files.items()
+        ]
+        enable = (lambda: None) if are_progress_bars_disabled() else enable_progress_bars
         disable_progress_bars()  # which would be in the output of a training
         try:
             HfApi(filesystem.endpoint, filesystem.token).create_commit(
                 place.repo_id,
-                [CommitOperationAdd(f"{inside}{name}", str(path)) for name, path in files.items()],
+                operations,
                 commit_message=f"Add {len(files)} files measured with repdyn",
                 repo_type=place.repo_type,
                 revision=place.revision,
             )
         finally:
-            if are_shown:
-                enable_progress_bars()
+            enable()
 
     @cached_property
     def _opened(self) -> tuple[AbstractFileSystem, str]:
@@ -367,17 +350,11 @@ class RemoteFolder:
             ) from error
         return filesystem, root.rstrip("/")
 
-    def _attempt(self, what: str, function: Callable[[], T], seconds: float | None = None) -> T:
-        """Return what a request returns, after up to four attempts.
-
-        Raises:
-            FileNotFoundError: as raised.
-            RefusedError: credentials, permissions.
-            RemoteError: the last attempt failed too.
-        """
-        seconds = REQUEST_SECONDS if seconds is None else seconds
+    def _attempt(self, what: str, function: Callable[[], T], seconds: float) -> T:
+        """Return what a request returns, which is repeated once, or raise a RemoteError or FileNotFoundError."""
         filesystem = self._opened[0]  # a missing package is an error of its own
-        for wait in (*WAITS_SECONDS, None):
+        is_first = True
+        while True:
             try:
                 return TimeoutRunner(seconds)(what, function)
             except FileNotFoundError:
@@ -391,14 +368,13 @@ class RemoteFolder:
                         f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the credentials, and "
                         "check that they permit it"
                     ) from error
-                if wait is None:
+                if not is_first:
                     reason = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else _brief(error)
                     raise RemoteError(
-                        f"{what} at {self.shown} failed {len(WAITS_SECONDS) + 1} times: {reason}; check the "
-                        "connection, then repeat the command"
+                        f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the command"
                     ) from error
-                time.sleep(wait * random.uniform(1, 1.25))
-        raise AssertionError("the last attempt returns or raises")
+            is_first = False
+            time.sleep(WAIT_SECONDS * random.uniform(1, 1.25))  # many workers do not return at once
 
     def _missing(self, error: Exception) -> RefusedError:
         return RefusedError(
@@ -438,13 +414,13 @@ def _version(info: Mapping[str, Any]) -> str:
 
 def _is_refusal(error: BaseException) -> bool:
     """Return whether repeating does not help: credentials that are missing, unknown or expired, or no permission."""
-    cause = error.__cause__
     status = getattr(getattr(error, "response", None), "status_code", None)
+    names = {type(error).__name__, type(error.__cause__).__name__}
     return (
-        bool(_REFUSED.search(f"{error} {cause or ''}"))
-        or isinstance(error, PermissionError)
+        isinstance(error, PermissionError)
         or status in {401, 403}
-        or bool({type(error).__name__, type(cause).__name__} & _REFUSALS)
+        or bool(names & _REFUSALS)
+        or bool(_REFUSED.search(f"{error} {error.__cause__ or ''}"))
     )
 
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from repdyn.figures.files import save
+from repdyn.figures.drawing import save
 from repdyn.probe import Probe
 from repdyn.probe.design import DENSE
 from repdyn.reading import LoadedModel, load_models

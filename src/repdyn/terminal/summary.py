@@ -1,8 +1,9 @@
-"""The summary of a run on one screen of a terminal: what was measured, the findings, the cost."""
+"""What the terminal says of a run: its summary on one screen, alerts, insights, and the last lines of a training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -12,27 +13,170 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.alerts import Alert
-from repdyn.store.schema import FINISHED
+from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
+from repdyn.diagnosis import RunInsights, Severity, Status
+from repdyn.store import Store
+from repdyn.store.schema import FINISHED, PROBE_LOSS
 from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Verdict
 from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding, findings
 from repdyn.tables.frames import (
+    by_stack,
     causality,
     drop_first_comparison,
     in_lines_of_their_own,
     is_finished,
+    layer_mean,
+    loss_of_run,
     measurements,
     metrics_of,
     most_common_reason,
+    of_metric,
     stack_of,
     undefined,
     without_distinct_embeddings,
 )
 from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line, probe_loss_line
-from repdyn.tables.style import KINDS, of_stack, plain
-from repdyn.terminal.curves import MAX_CURVES, curves_of, layer_table, measures_more_than_default, print_every_metric
+from repdyn.tables.runs import is_measured, select
+from repdyn.tables.style import KINDS, of_stack, plain, short_count, short_value
+from repdyn.terminal.curves import (
+    MAX_CURVES,
+    curves_of,
+    layer_table,
+    measures_more_than_default,
+    print_every_metric,
+    sparkline,
+)
 from repdyn.utils.console import PrintableConsole
+from repdyn.utils.names import in_one_line
+
+
+def print_alerts(
+    store: Store,
+    runs: Sequence[str] | None = None,
+    *,
+    probe: str | None = None,
+    rules: Sequence[Rule] | None = None,
+    console: Console | None = None,
+) -> int:
+    """Print the alerts of the runs of a store.
+
+    Args:
+        store: with at least one measured checkpoint.
+        runs: names; all runs of the store unless given.
+        probe: hash, or the beginning of one, of the probe to keep to.
+        rules: None takes those that each run was watched by, or else the default ones.
+        console: where to; standard output unless given.
+
+    Returns:
+        Number of lines with an alert.
+
+    Raises:
+        ValueError: nothing is stored; no such run or probe; rules in the store that cannot be read.
+    """
+    console = console or PrintableConsole()
+    n_lines = 0
+    for (run, found), frame in select(store, runs, probe, columns=ALERT_COLUMNS).items():
+        heading = f"{run} (probe {found[:8]})"
+        if not is_measured(frame):
+            _print(console, f"{heading}: nothing measured")
+            continue
+        used_rules = stored_rules(store.alerts_path(run)) if rules is None else rules
+        lines = alert_lines(find_alerts(frame, used_rules))
+        n_steps = frame.loc[frame["layer"].notna(), "step"].nunique()
+        scope = f"{n_steps} checkpoint{'s' * (n_steps > 1)}, {len(used_rules)} rules"
+        _print(console, f"{heading}: {f'{len(lines)} alerts' if lines else 'no alert'}; {scope}")
+        for line in lines:
+            _print(console, f"  {line}")
+        n_lines += len(lines)
+    return n_lines
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(Text(plain(line, console)), soft_wrap=True)
+
+
+STATUS_STYLES: Mapping[Status, str] = {"healthy": "green", "watch": "yellow", "failed": "bold red", "unknown": "dim"}
+_SEVERITY_STYLES: Mapping[Severity, str] = {"failed": "bold red", "watch": "yellow", "note": "dim"}
+_MAX_WIDTH = 80
+
+
+def print_insights(found: Sequence[RunInsights]) -> None:
+    """Print the status and the statements of each run, at most 80 columns wide."""
+    console = PrintableConsole()
+    width = min(_MAX_WIDTH, console.width)
+    for each in found:
+        heading = Text(in_one_line(f"{of_stack(each.run, each.stack)} (probe {each.probe[:8]}): "))
+        console.print(heading.append(each.status, STATUS_STYLES[each.status]), width=width)
+        lines = Table.grid(padding=(0, 1, 0, 0))
+        if not each.statements or each.reason != each.statements[0].sentence:
+            lines.add_row("  reason", Text(in_one_line(each.reason)))
+        for statement in each.statements:
+            lines.add_row(
+                Text(f"  {statement.severity}", _SEVERITY_STYLES[statement.severity]),
+                Text(in_one_line(statement.sentence)),
+            )
+        console.print(lines, width=width)
+
+
+_WIDTH = 16
+_DIMENSION, _ANISOTROPY = "two_nn", "anisotropy"
+
+
+def print_closing(
+    frame: pd.DataFrame,
+    insights: Sequence[RunInsights],
+    *,
+    store: str | Path,
+    report: Path | None = None,
+    console: Console,
+) -> None:
+    """Print a headline for each stack of a run, its loss, dimension and anisotropy by step, and the next command.
+
+    Args:
+        frame: rows of one run on one probe, scalars among them.
+        insights: those of the run.
+        store: folder or URL of its store, for the command.
+        report: its page.
+        console: where to; in an encoding other than Unicode there are no curves.
+    """
+    lines = [Text()]
+    for insight in insights:
+        lines.append(Text(plain(insight.headline, console), style=f"bold {STATUS_STYLES[insight.status]}"))
+        rows = by_stack(frame)[insight.stack]
+        lines += [Text(plain(line, console)) for line in course(rows, curves=not console.options.ascii_only)]
+    for line in lines:
+        console.print(line, highlight=False)
+    if report is not None:
+        _print(console, f"report: {report}")
+    _print(console, f"next: repdyn insights {shlex.quote(str(store))}")
+
+
+def course(frame: pd.DataFrame, *, curves: bool = True) -> list[str]:
+    """Return a line for the loss, and for the means over layers of dimension and anisotropy: curve, ends and extremes.
+
+    Args:
+        frame: rows of one run, or of one stack of its model.
+        curves: whether to draw them.
+    """
+    loss = loss_of_run(frame)
+    series = {"probe loss" if loss.name == PROBE_LOSS else "loss": loss.values}
+    rows = measurements(frame)
+    for name, metric in (("dimension", _DIMENSION), ("anisotropy", _ANISOTROPY)):
+        if len(of_metric(rows, metric, "all")):
+            series[name] = layer_mean(rows, metric, "all").mean
+    return [_line(name, values, curves) for name, values in series.items() if len(values) > 1]
+
+
+def _line(name: str, values: pd.Series, curves: bool) -> str:
+    bars = f"{sparkline(values.index.tolist(), values.tolist(), _WIDTH):<{_WIDTH}}  " if curves else ""
+    ends = f"{short_value(values.iloc[0])} to {short_value(values.iloc[-1])}"
+    known: list[tuple[float, int]] = list(zip(values.tolist(), values.index.tolist(), strict=True))
+    # the first step of those with the same value
+    extremes = {"low": min(known), "high": max(known, key=lambda pair: pair[0])}
+    where = [f"{what} {short_value(value).strip()} at {short_count(at)}" for what, (value, at) in extremes.items()]
+    return f"{name:<10}  {bars}{ends}, {', '.join(where)}"
+
 
 MAX_LINES = 36
 _MIN_ROWS, _MAX_ROWS = 3, 13

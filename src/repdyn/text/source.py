@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from repdyn.text.corpus import Corpus, builtin_corpus, is_wiki_dump, read_corpus
-from repdyn.text.enwik8 import enwik8_corpus
+from repdyn.text.corpus import Corpus, builtin_corpus, enwik8_corpus, is_wiki_dump, read_corpus
 
 DEFAULT_TEXT = "enwik8"
 """The default text of probes and studies."""

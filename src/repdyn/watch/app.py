@@ -1,29 +1,117 @@
-"""The pages: the table of all runs, the report of one or several, and events for both."""
+"""The pages, who may see them, and the server: the table of all runs, the report of one or several, and events."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import secrets
+import socket
 import time
+import webbrowser
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from string import Template
+from types import FrameType
 from typing import Any, TypeAlias
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pandas as pd
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from repdyn.report.markup import Markup, asset, joined, policy, tag
 from repdyn.report.runs import RunKey, data_of_rows
 from repdyn.report.write import page, page_data, page_sources, page_title
-from repdyn.watch.guard import Guard
+from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
+from repdyn.utils.names import printable
 from repdyn.watch.index import Index
+
+TOKEN = "token"
+"""Parameter of an address with the token."""
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Of every answer; the pages have a stricter policy of their own."""
+
+
+class Guard:
+    """Middleware that answers only requests that may see the runs, and none that change anything.
+
+    The token of an address becomes a cookie, and the address is opened again without it, so that it does not stay in
+    the browser's history.
+
+    Args:
+        app: the application that answers all other requests.
+        hosts: host names and addresses that requests may have; None for any.
+        token: that requests must have; None to answer without.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None, token: str | None) -> None:
+        self.app = app
+        self.hosts = hosts
+        self.token = token
+        # browsers send cookies to all ports of a host: each server has a name of its own
+        self._cookie = f"repdyn_{hashlib.sha256((token or '').encode()).hexdigest()[:8]}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        answer = self._own_answer(HTTPConnection(scope), scope["method"]) or self.app
+        await answer(scope, receive, send_with_headers)
+
+    def _own_answer(self, request: HTTPConnection, method: str) -> Response | None:
+        """Return the answer to a request that the application does not get, or None."""
+        if refusal := host_refusal(request.headers.get("host", ""), self.hosts):
+            return PlainTextResponse(refusal, 403)
+        if method not in {"GET", "HEAD"}:
+            return PlainTextResponse(f"expected GET, got {method}", 405)
+        if self.token is None:
+            return None
+        if self._is_token(request.query_params.get(TOKEN)):
+            return self._with_cookie(request)
+        if self._is_token(request.cookies.get(self._cookie)):
+            return None
+        return PlainTextResponse(
+            "expected the token of this server, got none that fits; open the address it printed", 401
+        )
+
+    def _is_token(self, given: str | None) -> bool:
+        return given is not None and secrets.compare_digest(given.encode(), (self.token or "").encode())
+
+    def _with_cookie(self, request: HTTPConnection) -> Response:
+        # a redirection after a link of another site would not have the cookie; a page that opens the next one has
+        target = _without_token(request.url.path, request.query_params)
+        link = tag("p", "The page is at ", tag("a", target, href=target))
+        refresh = tag("meta", http_equiv="refresh", content=f"0; url={target}")
+        answer = HTMLResponse(f"<!DOCTYPE html><title>repdyn</title>{refresh}{link}")
+        answer.set_cookie(self._cookie, self.token or "", httponly=True, samesite="strict")
+        return answer
+
+
+def _without_token(path: str, query: QueryParams) -> str:
+    """Return the address on this server without the token; a path that begins with // would lead to another host."""
+    rest = urlencode([(name, value) for name, value in query.multi_items() if name != TOKEN])
+    return f"/{quote(path.lstrip('/'))}" + (f"?{rest}" if rest else "")
+
 
 _Rows: TypeAlias = Mapping[RunKey, pd.DataFrame]
 _Live: TypeAlias = Mapping[str, object]
@@ -179,3 +267,78 @@ def _report_page(rows: _Rows, live: _Live) -> Response:
 
 def _report_data(rows: _Rows, live: _Live) -> Response:
     return JSONResponse(page_data(data_of_rows(rows), live))
+
+
+def serve(
+    paths: Sequence[str | Path],
+    *,
+    host: str,
+    port: int,
+    interval: float,
+    token: str | None = None,
+    needs_token: bool = True,
+    open_browser: bool = False,
+) -> None:
+    """Serve the pages, print their address, and wait.
+
+    Args:
+        paths: stores or their URLs, folders of runs, or folders above any number of them; they may appear later.
+        host: address to bind to.
+        port: the first port to try, see :func:`~repdyn.utils.addresses.free_port`.
+        interval: seconds between two looks for new measurements.
+        token: that requests must have; a new random one by default.
+        needs_token: False to answer requests without a token.
+        open_browser: open the table in a browser.
+
+    Raises:
+        OSError: no free port.
+        KeyboardInterrupt: after Ctrl-C; the server is closed.
+    """
+    token = (token or secrets.token_urlsafe(24)) if needs_token else None
+    index = Index(paths, interval)
+    feed, n_stores = Feed(index, interval), index.find_stores()
+    app = build_app(feed, hosts=accepted_hosts(host), token=token)
+    chosen = free_port(host, port)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{chosen}/" + (
+        f"?{urlencode({TOKEN: token})}" if token else ""
+    )
+
+    def started() -> None:
+        print(printable(announcement("the table of runs", host, address, port)), flush=True)
+        if not n_stores:
+            where = ", ".join(map(str, paths))
+            print(printable(f"no measurement in {where} yet; the page shows them as they appear"), flush=True)
+        if open_browser:
+            webbrowser.open(address)
+
+    config = uvicorn.Config(
+        app,
+        host,
+        chosen,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    _Server(config, feed, started).run()
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it has started, and that does not wait for its streams of events at the end."""
+
+    def __init__(self, config: uvicorn.Config, feed: Feed, when_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._feed = feed
+        self._when_started = when_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._when_started()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._feed.close()

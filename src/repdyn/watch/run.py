@@ -1,15 +1,16 @@
-"""One run that is followed: its files, its rows, and what the table says of it."""
+"""One run that is followed: the files in its folder, its rows in memory, and what the table says of it."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -18,16 +19,199 @@ import pyarrow.compute as pc
 from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.diagnosis import RunInsights, Status, describe_run
 from repdyn.store import Store
-from repdyn.store.files import read_tables, step_of
+from repdyn.store.files import ROW_FILE, is_failure, read_tables, step_of
 from repdyn.store.find import RUN_STORE
+from repdyn.store.frame import BY_LAYER, as_frame, encoded
 from repdyn.store.runs import RunPath
-from repdyn.store.schema import SCHEMA
+from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, SCHEMA
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.runs import by_probe, is_measured
 from repdyn.tables.series import MetricSeries, metric_series, thin
 from repdyn.utils.records import json_values, read_yaml
-from repdyn.watch.folder import WatchedFolder
-from repdyn.watch.rows import RunRows
+
+_SETTLED_NS = 2_000_000_000
+"""Age of a folder's time of change from which every later change is certain to alter it."""
+_FULL_LOOK_SECONDS = 60.0
+"""Interval at which every file is looked at: one that is overwritten in place leaves the folder's time alone."""
+
+Stamp: TypeAlias = tuple[int, int, int]
+"""Time of change, size and number of a file: another stamp is another content."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Names of files."""
+
+    changed: tuple[str, ...] = ()
+    """New ones and those with another content."""
+    gone: tuple[str, ...] = ()
+
+
+class WatchedFolder:
+    """A folder in which files of measurements appear.
+
+    Files of a store are written under another name and renamed, which changes the folder's own time. A folder whose
+    time stays is not listed again, so that a look at 100,000 files costs as much as one at their folders.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamps: dict[str, Stamp] = {}
+        self._unsettled: set[str] = set()
+        self._folder_time = -1
+        self._full_look = 0.0
+
+    def look(self) -> Changes:
+        """Return what changed since the last look.
+
+        Raises:
+            OSError: the folder cannot be listed; it may be gone.
+        """
+        folder_time, now = self.path.stat().st_mtime_ns, time.monotonic()
+        if folder_time == self._folder_time and now - self._full_look < _FULL_LOOK_SECONDS:
+            again = self._stamps_of(self._unsettled)
+            return self._difference({**self._stamps, **again}) if again else Changes()
+        found = {}
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                if ROW_FILE.fullmatch(entry.name):
+                    try:
+                        found[entry.name] = _stamp(entry.stat())
+                    except FileNotFoundError:  # deleted since it was listed
+                        continue
+        is_settled = time.time_ns() - folder_time > _SETTLED_NS
+        self._folder_time, self._full_look = folder_time if is_settled else -1, now
+        return self._difference(found)
+
+    def expect_change(self, name: str, expected: bool) -> None:
+        """Look at a file every time, or no longer: a damaged one may be one that is still being copied."""
+        (self._unsettled.add if expected else self._unsettled.discard)(name)
+
+    def _difference(self, found: dict[str, Stamp]) -> Changes:
+        before, self._stamps = self._stamps, found
+        changed = tuple(name for name, stamp in found.items() if before.get(name) != stamp)
+        return Changes(changed, tuple(before.keys() - found.keys()))
+
+    def _stamps_of(self, names: set[str]) -> dict[str, Stamp]:
+        found = {}
+        for name in names:
+            try:
+                found[name] = _stamp((self.path / name).stat())
+            except FileNotFoundError:  # the next listing tells
+                continue
+        return found
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+_FILE = "file"
+_MERGED_AT = 32
+"""Number of files whose tables are merged: a table of a few rows takes many times the memory of its values."""
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The fields of one file that the table of runs shows."""
+
+    step: int
+    measured_at: str
+    loss: float
+    """Training loss; NaN if it is not stored."""
+    probe_loss: float
+    """Loss on the probe; NaN if it is not stored."""
+    failed: bool
+    finished: bool
+    """Whether it is that of a finished model, whose step is none of a training."""
+
+
+class RunRows:
+    """The rows of one run, by the name of the file that they were read from."""
+
+    def __init__(self) -> None:
+        self.run = ""
+        """Name of the run."""
+        self.model = ""
+        self.checkpoints: dict[str, Checkpoint] = {}
+        """By the name of the file."""
+        self._chunks: list[pa.Buffer] = []
+        self._places: dict[str, tuple[int, int]] = {}
+        """Chunk and number in it, by the name of the file."""
+        self._apart: dict[str, pa.Table] = {}
+        self._failed: dict[str, pa.Table] = {}
+
+    def put(self, name: str, table: pa.Table) -> None:
+        """Take the rows of a file in place of those it had before."""
+        self.drop(name)
+        failed = is_failure(name)
+        self.run, self.model = table["run"][0].as_py(), table["model"][0].as_py()
+        self.checkpoints[name] = _checkpoint(table, failed)
+        (self._failed if failed else self._apart)[name] = table
+        if len(self._apart) >= _MERGED_AT:
+            self._merge()
+
+    def drop(self, name: str) -> None:
+        """Forget the rows of a file, if there are any."""
+        if self.checkpoints.pop(name, None) is None:
+            return
+        for apart in (self._apart, self._failed):
+            apart.pop(name, None)
+        if place := self._places.pop(name, None):
+            chunk, number = place
+            self._chunks[chunk] = _packed(_unpacked(self._chunks[chunk]).filter(pc.field(_FILE) != number))
+
+    def frame(self) -> pd.DataFrame:
+        """Return all rows as :meth:`repdyn.store.Store.to_pandas` does."""
+        merged = [_unpacked(chunk).drop_columns(_FILE) for chunk in self._chunks]
+        tables = [*merged, *self._apart.values(), *self._failed.values()]
+        return as_frame(encoded(pa.concat_tables(tables)), order=BY_LAYER)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that the rows take."""
+        tables = [*self._apart.values(), *self._failed.values()]
+        return sum(chunk.size for chunk in self._chunks) + sum(table.nbytes for table in tables)
+
+    def _merge(self) -> None:
+        tables = []
+        for number, (name, table) in enumerate(self._apart.items()):
+            self._places[name] = len(self._chunks), number
+            tables.append(table.append_column(_FILE, pa.repeat(pa.scalar(number, pa.int32()), len(table))))
+        self._chunks.append(_packed(pa.concat_tables(tables)))
+        self._apart.clear()
+
+
+def _packed(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as writer:
+        writer.write_table(table.combine_chunks())
+    return sink.getvalue()
+
+
+def _unpacked(packed: pa.Buffer) -> pa.Table:
+    return pa.ipc.open_stream(packed).read_all()
+
+
+def _checkpoint(table: pa.Table, failed: bool) -> Checkpoint:
+    return Checkpoint(
+        step=table["step"][0].as_py(),
+        measured_at=max(table["measured_at"].unique().to_pylist()),
+        loss=_scalar(table, LOSS),
+        probe_loss=_scalar(table, PROBE_LOSS),
+        failed=failed,
+        finished=table["stage"][0].as_py() == FINISHED,
+    )
+
+
+def _scalar(table: pa.Table, name: str) -> float:
+    at = pc.index(table["metric"], name).as_py()
+    return table["value"][at].as_py() if at >= 0 else math.nan
+
 
 STATUSES: tuple[Status, ...] = ("failed", "watch", "healthy", "unknown")
 """In the order of the table."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from repdyn.data.byte_tokenizer import byte_tokenizer, bytes_to_ids
+from repdyn.data.tokens import byte_tokenizer, bytes_to_ids
 
 # UTF-8 cannot write surrogates
 UTF8_TEXT = st.text(st.characters(exclude_categories=["Cs"]))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.datamodule import TextDataModule
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.probe.design import CLASSES, DENSE, INDEPENDENT
 
 # position i of the text can be read off bytes i to i + 4

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from repdyn import open_store
-from repdyn.data.resumable_loader import ResumableLoader
 from repdyn.data.tokens import load_tokenizer
-from repdyn.data.windows import CollateMasked, Windows, collate_causal
+from repdyn.data.windows import CollateMasked, ResumableLoader, Windows, collate_causal
 
 N_BATCHES = 13
 

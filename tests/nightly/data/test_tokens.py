@@ -8,8 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from repdyn.data import tokens
-from repdyn.data.byte_tokenizer import byte_tokenizer, bytes_to_ids
-from repdyn.data.tokens import encode
+from repdyn.data.tokens import byte_tokenizer, bytes_to_ids, encode
 
 TEXT = "\n".join(f"Line {number} of naïve text, 日本." for number in range(4000)).encode()
 

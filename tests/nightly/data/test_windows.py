@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.data.windows import IGNORED, CollateMasked, Windows
 
 CLS, SEP, MASK = 257, 258, 259

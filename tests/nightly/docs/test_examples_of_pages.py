@@ -22,7 +22,6 @@ STORES = {
     "hugging_face_trainer.py": ("runs/trainer/repdyn", "trainer", [0, 5, 10]),
     "lightning_module.py": ("lightning_logs/version_0/repdyn", "lightning_logs/0", [0, 10, 20, 30, 40]),
     "loop.py": ("runs/loop", "loop", [0, 5, 10, 15, 16]),
-    "meta_tokens.py": ("runs/meta", "meta", [0, 5, 10, 15, 16]),
     "start.py": ("runs/start", "start", [0, 8, 16]),
     "two_ranks.py": ("runs/two_ranks/0/repdyn", "two_ranks/0", [0, 5, 10]),
 }

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from repdyn.figures.comparison import ComparedRuns, comparison_figures, profiles
-from repdyn.figures.files import save
+from repdyn.figures.drawing import save
 
 STEPS = (0, 1, 8, 64, 512)
 

@@ -6,7 +6,7 @@ from matplotlib import pyplot
 from PIL import Image
 from synthetic_families import make_run_of_everything
 
-from repdyn.figures.files import save
+from repdyn.figures.drawing import save
 from repdyn.figures.run import all_figures, heatmap, mean_over_layers, profile_over_depth
 
 

@@ -14,7 +14,7 @@ from distinct_tokens import first_tokens, make_probe
 from small import random_tokens
 
 from repdyn import Probe
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.probe.design import INDEPENDENT, Design
 
 

@@ -11,7 +11,7 @@ from tokenizer_cases import any_tokenizer  # noqa: F401  (a fixture)
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from repdyn import Probe
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.probe.design import CLASSES
 from repdyn.probe.word_classes import Lexicon, frequency_cuts, words_of_tokens
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizer_cases import CURLY, SAMPLE, WORDS, any_tokenizer  # noqa: F401  (a fixture)
 from transformers import PreTrainedTokenizerBase
 
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.probe.windows import WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import Lexicon, words_of_bytes, words_of_tokens
 

@@ -26,7 +26,7 @@ def unpainted(monkeypatch):
             path.touch()
         return written
 
-    monkeypatch.setattr("repdyn.figures.files.save", save)
+    monkeypatch.setattr("repdyn.figures.drawing.save", save)
 
 
 def shown(store, *arguments, **given):

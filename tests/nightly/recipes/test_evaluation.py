@@ -7,7 +7,7 @@ from dataclasses import replace
 from synthetic_runs import fill, make_published
 
 from repdyn.recipes import evaluate, read_recipe
-from repdyn.recipes.figure import draw_recipe
+from repdyn.recipes.page import draw_recipe
 
 RECIPE = """
 title: A paper

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from hub_server import HubServer
-from repdyn.recipes.criteria_models import Across, Scaling
+from repdyn.recipes.criteria import Across, Scaling
 
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.cli.main import main
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 from repdyn.recipes import Recipe, find_models_of, shipped_recipes
 from repdyn.recipes.criteria import Correlation, Halfway

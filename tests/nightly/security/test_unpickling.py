@@ -24,8 +24,7 @@ from repdyn.checkpoints.probes import text_probe
 from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.cli.train import TrainCLI
-from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.data.tokens import encode, load_tokenizer
+from repdyn.data.tokens import byte_tokenizer, encode, load_tokenizer
 from repdyn.store import MeasurementKey
 
 CODE = "contains code that would run when it is read"

@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from repdyn import Probe, Tracker, measure, open_store
 from repdyn.callbacks import HuggingFaceTracker
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 
 TOKENS = torch.randint(3, 50, (256, 24), generator=torch.Generator().manual_seed(0))
 TEXTS = [f"sentence number {number} about topic {number % 7}" for number in range(64)]

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, BartConfig, BartModel
 
 from repdyn.cli.main import main
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 
 PAIR = ("the cat sat", "the dog sat")
 

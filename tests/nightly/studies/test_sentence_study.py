@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from repdyn.cli.main import main
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.studies.sentence_measurements import FIRST, LAST, MEAN
 
 GROUPS = {"cats": ["a cat", "one cat sat", "cats"], "dogs": ["a dog", "the dog"], "rain": ["it rains", "wet", "rain"]}

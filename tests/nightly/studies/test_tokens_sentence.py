@@ -11,7 +11,7 @@ from transformers import (
     MambaModel,
 )
 
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.reading import LoadedModel
 from repdyn.studies.token_measurements import (
     capture_sentence,

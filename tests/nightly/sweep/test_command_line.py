@@ -13,7 +13,7 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from repdyn import open_store
 from repdyn.checkpoints.run import measure_checkpoint
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 
 # exit statuses
 

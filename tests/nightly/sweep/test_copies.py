@@ -13,7 +13,7 @@ from sweeping import main
 from transformers import AutoModelForCausalLM
 
 from repdyn import open_store, query
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.store import Store
 from repdyn.tables.frames import measurements
 from repdyn.tables.lines import copies_line, failure_line

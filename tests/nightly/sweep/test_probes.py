@@ -22,7 +22,7 @@ from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.probes import hub_probe, local_probe, text_probe
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, select_targets
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 
 CONTEXT = 12

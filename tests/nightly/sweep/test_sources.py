@@ -12,7 +12,7 @@ from sweeping import options_of
 from repdyn import Probe, open_store
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.plan import Source, completed, find_sources
-from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import byte_tokenizer
 
 
 def found(*arguments: object) -> tuple[list[Source], list[str]]:

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import pytest
 
+from repdyn.text import corpus as enwik8
 from repdyn.text import corpus as text
-from repdyn.text import enwik8
-from repdyn.text.enwik8 import enwik8_corpus
+from repdyn.text.corpus import enwik8_corpus
 
 CONTENT = b"<mediawiki>stands in for enwik8</mediawiki>" * 1000
 

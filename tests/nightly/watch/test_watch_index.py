@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 from synthetic_runs import LOG_STEPS, fill, make_rows
 
-from repdyn.watch import folder as folders
 from repdyn.watch import run as runs
-from repdyn.watch.rows import _MERGED_AT, RunRows
+from repdyn.watch.run import _MERGED_AT, RunRows
 
 
 def one_run(path, *, run="first", steps=LOG_STEPS, **given):
@@ -18,17 +17,17 @@ def one_run(path, *, run="first", steps=LOG_STEPS, **given):
 
 
 def test_a_folder_that_did_not_change_is_not_listed_again(tmp_path, monkeypatch):
-    folder = folders.WatchedFolder(tmp_path)
+    folder = runs.WatchedFolder(tmp_path)
     (tmp_path / "step0.parquet").write_bytes(b"a")
     os.utime(tmp_path, (1.0, 1.0))
     assert folder.look().changed == ("step0.parquet",)
     with monkeypatch.context() as patched:
-        patched.setattr(folders.os, "scandir", lambda _: pytest.fail("listed"))
-        assert folder.look() == folders.Changes()
+        patched.setattr(runs.os, "scandir", lambda _: pytest.fail("listed"))
+        assert folder.look() == runs.Changes()
     # overwritten in place: seen by the next look at every file
     (tmp_path / "step0.parquet").write_bytes(b"ab")
-    assert folder.look() == folders.Changes()
-    monkeypatch.setattr(folders, "_FULL_LOOK_SECONDS", 0.0)
+    assert folder.look() == runs.Changes()
+    monkeypatch.setattr(runs, "_FULL_LOOK_SECONDS", 0.0)
     assert folder.look().changed == ("step0.parquet",)
 
 
