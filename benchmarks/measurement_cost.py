@@ -23,12 +23,12 @@ import yaml
 from repdyn import Probe, kernels, measure
 from repdyn.capture.capture import expect
 from repdyn.capture.prepared_model import prepare
+from repdyn.cli.train import has_fast_bfloat16
 from repdyn.data.datamodule import TextDataModule
 from repdyn.measurement.measure import working_bytes
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import LanguageModel, objective_of
 from repdyn.probe.design import BATCH_VECTORS, INDEPENDENT
-from repdyn.utils.precision import has_fast_bfloat16
 
 ROOT = Path(__file__).parents[1]
 

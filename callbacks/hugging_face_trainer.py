@@ -16,11 +16,11 @@ from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
-from repdyn.tracking.cost import known_steps
+from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Moment, Origin, TrackedRun, by_schedule_free, learning_rate_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
-from repdyn.utils.addresses import is_url
+from repdyn.utils.files import is_url
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

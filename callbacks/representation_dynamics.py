@@ -11,7 +11,6 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
-from repdyn.callbacks.progress import mean_dimension
 from repdyn.callbacks.scheduled import (
     ScheduledCallback,
     is_a,
@@ -28,7 +27,7 @@ from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
-from repdyn.tracking.cost import known_steps
+from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import (
     Moment,
@@ -42,7 +41,7 @@ from repdyn.tracking.run import (
     weights_of,
 )
 from repdyn.tracking.schedule import ScheduleLike
-from repdyn.utils.addresses import is_url
+from repdyn.utils.files import is_url
 
 
 @dataclass
@@ -234,9 +233,6 @@ class RepresentationDynamics(ScheduledCallback):
         )
         fit.tracked.measure(module, moment, trainer.strategy.model)
         fit.validation_loss = None
-
-    def progress(self) -> dict[str, float]:
-        return mean_dimension(self._required_fit.tracked.latest)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)

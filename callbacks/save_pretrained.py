@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from repdyn.callbacks.scheduled import ScheduledCallback, run_folder, tracked_module, validate_not_sharded
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.caller_state import isolated_rng
-from repdyn.utils.quiet import without_progress_bars
+from repdyn.utils.printing import without_reports
 
 
 class SavePretrainedCheckpoint(ScheduledCallback):
@@ -32,8 +32,6 @@ class SavePretrainedCheckpoint(ScheduledCallback):
     Raises:
         ValueError: at the start of training, if there is no Hugging Face model to save, or the strategy shards it.
     """
-
-    activity = "saving"
 
     def __init__(
         self, schedule: ScheduleLike = "pythia", dirpath: str | Path | None = None, model: str | None = None
@@ -80,7 +78,7 @@ class SavePretrainedCheckpoint(ScheduledCallback):
         shutil.rmtree(partial, ignore_errors=True)
         model = tracked_module(pl_module, self.model)
         tokenizer = getattr(getattr(trainer, "datamodule", None), "tokenizer", None)
-        with isolated_rng(), without_progress_bars():
+        with isolated_rng(), without_reports():
             for part in filter(None, (model, tokenizer)):
                 part.save_pretrained(partial)
         os.replace(partial, target)

@@ -14,7 +14,6 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from repdyn.callbacks.progress import RunProgressBar
 from repdyn.capture.blocks import hugging_face_model, unwrapped
 from repdyn.capture.prepared_model import has_prompt
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
@@ -26,9 +25,6 @@ class ScheduledCallback(Callback, ABC):
     It acts between ``on_train_start`` and ``on_train_end`` alone: hooks that fire in a search for a learning rate or a
     batch size, a validation or a test do nothing.
     """
-
-    activity = "measuring"
-    """What a progress bar says meanwhile."""
 
     def __init__(self, schedule: ScheduleLike) -> None:
         self._schedule = ScheduleState(schedule)
@@ -47,10 +43,6 @@ class ScheduledCallback(Callback, ABC):
         """Return whether to act at a scheduled step; the first and the last are not asked about."""
         return True
 
-    def progress(self) -> dict[str, float]:
-        """Return values for the progress bar, by their names in it, after the action."""
-        return {}
-
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_training = False
         if self._schedule.schedule.at_checkpoints and not trainer.fast_dev_run:
@@ -62,7 +54,7 @@ class ScheduledCallback(Callback, ABC):
         self.begin(trainer, pl_module)
         self._is_training = True
         if self._schedule.advance(self.step):
-            self._act(trainer, pl_module)
+            self.act(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -77,7 +69,7 @@ class ScheduledCallback(Callback, ABC):
     def end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Act at the last step, before any other callback changes the weights."""
         if self._is_training and self._schedule.claim(self.step):
-            self._act(trainer, pl_module)
+            self.act(trainer, pl_module)
         self._is_training = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -89,18 +81,9 @@ class ScheduledCallback(Callback, ABC):
 
     def _act_if_allowed(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.allows(trainer):
-            self._act(trainer, pl_module)
+            self.act(trainer, pl_module)
         else:
             self._schedule.release()
-
-    def _act(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        bar = trainer.progress_bar_callback
-        if not isinstance(bar, RunProgressBar):
-            self.act(trainer, pl_module)
-            return
-        with bar.doing(f"{self.activity} step {self.step}"):
-            self.act(trainer, pl_module)
-        bar.show(self.progress())
 
 
 class _First(Callback):

@@ -24,7 +24,7 @@ from repdyn.callbacks import RepresentationDynamics
 from repdyn.models import LanguageModel
 from repdyn.store.schema import LOSS
 from repdyn.utils.files import write_atomically
-from repdyn.utils.notices import silence_notices
+from repdyn.utils.printing import silence_notices
 
 CHECKPOINT_EVERY = 100
 PROGRESS = "progress.json"

@@ -9,9 +9,10 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from synthetic_runs import SAMPLED, fill, make_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from repdyn.diagnosis import insights
 from repdyn.publish.export import export_run, open_logger
-from repdyn.publish.loggers import logged_values
-from repdyn.publish.stored_run import log_config, log_status, provenance
+from repdyn.publish.loggers import each_target, logged_values
+from repdyn.publish.stored_run import log_status, named_config, provenance
 
 NAN = math.nan
 
@@ -133,8 +134,9 @@ def texts(events, tag):
 def test_configuration_and_status(tmp_path, board):
     store = fill(tmp_path / "store", make_rows(steps=(0, 8)))
     loggers = [board, CSVLogger(tmp_path, name="", version="csv")]
-    log_config({"probe": "3f2a", "schedule": "every 8"}, loggers, "teacher_")
-    log_status(store, RUN, loggers)
+    known = named_config({"probe": "3f2a", "schedule": "every 8"}, "teacher_")
+    each_target(loggers, lambda target: target.log_config(known))
+    log_status(insights(store, [RUN]), loggers)
     events = read(board)
     assert texts(events, "repdyn/config") == ["    repdyn/teacher_probe: 3f2a\n    repdyn/teacher_schedule: every 8"]
     (summary,) = texts(events, "repdyn/summary")

@@ -20,7 +20,6 @@ from repdyn import Probe, open_store
 from repdyn.store import MeasurementKey, find_store, find_stores
 from repdyn.store.schema import COLUMNS, SCHEMA, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.store import remove_unfinished_files
-from repdyn.utils.files import locked_file
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -120,10 +119,11 @@ def test_unfinished_files_of_killed_processes_are_removed_but_not_those_being_wr
     store = open_store(tmp_path)
     folder = store.write(KEY, [row()]).parent
     abandoned, open_one = (folder / f".repdyn-{digit * 32}.parquet" for digit in "ab")
-    abandoned.write_bytes(b"half")
-    with locked_file(open_one):
-        assert len(remove_unfinished_files(store)) == 1
-        assert (abandoned.exists(), open_one.exists()) == (False, True)
+    for path in (abandoned, open_one):
+        path.write_bytes(b"half")
+    os.utime(abandoned, (0, 0))
+    assert remove_unfinished_files(store) == [abandoned]
+    assert (abandoned.exists(), open_one.exists()) == (False, True)
     assert store.to_pandas()["value"].tolist() == [7.25]
 
 

@@ -7,13 +7,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from repdyn import Probe, open_store
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.files import (
@@ -115,26 +113,21 @@ def owner(tmp_path, temporary):
 
 
 def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not(owner, tmp_path, temporary):
-    files = list((tmp_path / "store").iterdir())
-    folders = list(temporary.glob("repdyn-offload-*"))
-    assert (len(files), len(folders)) == (1, 1)
-    assert TEMPORARY_FILE.fullmatch(files[0].name)
-    assert remove_abandoned_files(files) == []
+    (file,) = (tmp_path / "store").iterdir()
+    (folder,) = temporary.iterdir()
+    assert TEMPORARY_FILE.fullmatch(file.name)
+    assert remove_abandoned_files([file]) == []
     assert remove_abandoned_folders() == []
-    assert files[0].read_text() == "half"
-    assert (folders[0] / "weights.dat").exists()
+    assert file.read_text() == "half"
+    assert (folder / "weights.dat").exists()
 
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    assert remove_abandoned_files(files) == files
-    assert remove_abandoned_folders() == folders
+    os.utime(file, (0, 0))
+    assert remove_abandoned_files([file]) == [file]
+    assert remove_abandoned_folders() == [folder]
     assert list((tmp_path / "store").iterdir()) == []
     assert list(temporary.iterdir()) == []
-
-
-def probe(store: Path) -> None:
-    tokens = torch.arange(192).reshape(16, 12)
-    open_store(store).save_probe(Probe.from_tokens(tokens, max_vectors=96, batch_vectors=48))
 
 
 def test_a_folder_is_deleted_at_the_end(temporary):
@@ -146,13 +139,12 @@ def test_a_folder_is_deleted_at_the_end(temporary):
 
 def test_other_files_stay(temporary, tmp_path):
     """Those of other programs, rescued measurements, links, and named pipes, which are not waited for."""
-    name = f"repdyn-probe-{'0' * 32}"
+    name = f"repdyn-probe-{'0' * 31}"
     (tmp_path / "precious").touch()
     (temporary / "repdyn-rescued-abc").mkdir()
-    (temporary / ".repdyn-rescued-abc").touch()
-    (temporary / name).mkdir()
-    (temporary / f".{name}").symlink_to(tmp_path / "precious")
-    os.mkfifo(temporary / f".{name[:-1]}1")
+    (temporary / f".{name}0").mkdir()
+    (temporary / f"{name}1").symlink_to(tmp_path, target_is_directory=True)
+    os.mkfifo(temporary / f"{name}2")
     before = sorted(temporary.iterdir())
     assert remove_abandoned_folders() == []
     assert sorted(temporary.iterdir()) == before

@@ -13,7 +13,7 @@ from repdyn import Probe
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.text.source import load_corpus
-from repdyn.utils.quiet import without_reports
+from repdyn.utils.printing import without_reports
 
 _SEQUENCE_LENGTH = 256
 _OUTLIERS = 4

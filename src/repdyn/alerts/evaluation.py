@@ -7,9 +7,11 @@ the new state lasts.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,12 +22,10 @@ if TYPE_CHECKING:
 
     from repdyn.store.schema import Row
 
-Layers: TypeAlias = tuple[int | None, ...]
-"""Indices of layers, ascending; (None,) for a scalar."""
-
-COLUMNS = ["metric", "subset", "stack", "layer", "step", "value", "std", "reason", "compared_to"]
-"""Columns of the rows that a course is taken from, apart from the head."""
-ALERT_COLUMNS = (*COLUMNS, "head", "run", "probe")
+ALERT_COLUMNS = (
+    *("metric", "subset", "stack", "layer", "step", "value", "std", "reason", "compared_to"),
+    *("head", "run", "probe"),
+)
 """Columns of a store that rules are evaluated on."""
 HISTORY = 8
 """Largest number of earlier changes with which a change of a profile is compared."""
@@ -38,6 +38,8 @@ MIN_HISTORY = 4
 UNUSUAL = 2.0
 """How many times the largest of its last changes a scalar must change, on a logarithmic scale, to be said to fall or
 rise."""
+_REMEMBERED = 1000
+"""Measurements that a live evaluation remembers."""
 _KEY = ["metric", "subset", "stack"]
 
 
@@ -84,13 +86,12 @@ class AlertEvaluator:
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self._rules = tuple(rules)
-        self._states: dict[SeriesKey, _SeriesState] = {}
+        self._courses: dict[SeriesKey, Course] = {}
 
     def update(self, frame: pd.DataFrame) -> list[Alert]:
         """Evaluate the rules on further rows and return the alerts at their steps.
 
-        The last step may be given again with additional rows. If the training was rolled back to an earlier step, the
-        history is discarded.
+        What is known from their first step on is discarded: the last step may be given again with additional rows.
 
         Args:
             frame: rows as for :func:`find_alerts`.
@@ -98,38 +99,24 @@ class AlertEvaluator:
         Returns:
             Alerts in the order of :func:`find_alerts`.
         """
-        return self._evaluate(courses(frame))
-
-    def update_with_rows(self, rows: Iterable[Row]) -> list[Alert]:
-        """Evaluate the rules on the rows of a step as :meth:`update` does, without a data frame of them."""
-        return self._evaluate(courses_of_rows(rows))
-
-    def _evaluate(self, observed: Iterable[tuple[SeriesKey, Course]]) -> list[Alert]:
         found: list[tuple[int, int, Alert]] = []
-        for key, now in observed:
-            past = self._past(key, now)
+        for key, new in courses(frame):
+            course = new.after(self._courses.get(key))
+            self._courses[key] = course.take(slice(-_REMEMBERED, None))
+            first = len(course.steps) - len(new.steps)
             for index, rule in enumerate(self._rules):
                 if rule.applies_to(key.metric, key.subset):
-                    for place, layer in np.argwhere(_HOLDS[rule.when](now, past, rule.bound or 0.0)).tolist():
-                        found.append((int(now.steps[place]), index, _alert(key, rule, now, past, place, layer)))
-        return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])] if found else []
+                    holds = _HOLDS[rule.when](course, rule.bound or 0.0)[first:]
+                    for place, layer in np.argwhere(holds).tolist():
+                        alert = _alert(key, rule, course, first + place, layer)
+                        found.append((alert.step, index, alert))
+        return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])]
 
-    def _past(self, key: SeriesKey, now: Course) -> Past:
-        """Return what was known before each step, and remember what is known after the last."""
-        state, known = self._states.get(key), Past.empty(now.layers)
-        if state is not None and state.step <= now.steps[0]:
-            known = state.past if state.step == now.steps[0] else state.updated
-        past, *ends = known.before(now)
-        self._states[key] = _SeriesState(int(now.steps[-1]), *ends)
-        return past
+    def update_with_rows(self, rows: Iterable[Row]) -> list[Alert]:
+        """Evaluate the rules on the rows of a step as :meth:`update` does."""
+        import pandas as pd  # which no import of a tracker waits for
 
-
-class _SeriesState(NamedTuple):
-    """The last observed step of a series, with its past without and with this step."""
-
-    step: int
-    past: Past
-    updated: Past
+        return self.update(pd.DataFrame([{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows]))
 
 
 def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alert]:
@@ -146,26 +133,27 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
     return AlertEvaluator(rules).update(frame)
 
 
-def _alert(key: SeriesKey, rule: Rule, now: Course, past: Past, place: int, layer: int) -> Alert:
+def _alert(key: SeriesKey, rule: Rule, course: Course, place: int, layer: int) -> Alert:
     condition = CONDITIONS[rule.when]
     if condition.whole_profile:
-        layer = int(np.nanargmax(past.difference(now)[place]))
-    value, previous_value = float(now.values[place, layer]), float(past.values[place, layer])
-    previous_step = int(past.steps[place, layer]) if past.steps[place, layer] >= 0 else None
-    detail = _detail(value, previous_value, previous_step, now.reasons[place, layer])
+        layer = int(np.nanargmax(course.difference[place]))
+    before = int(course.before[place, layer])
+    previous_step = int(course.steps[before]) if before >= 0 else None
+    value, previous_value = float(course.values[place, layer]), float(course.previous[place, layer])
     event = condition.event.format(bound=rule.bound)
+    detail = _detail(value, previous_value, previous_step, course.reasons[place, layer])
     return Alert(
         rule=rule.name,
-        step=int(now.steps[place]),
+        step=int(course.steps[place]),
         metric=key.metric,
         subset=key.subset,
         stack=key.stack,
-        layer=None if condition.whole_profile else now.layers[layer],
+        layer=None if condition.whole_profile else course.layers[layer],
         value=math.nan if condition.whole_profile else value,
         previous_value=math.nan if condition.whole_profile else previous_value,
         previous_step=previous_step,
         event=f"{event} any more" if rule.when == "undefined" and previous_step is not None else event,
-        detail=f"most in layer {now.layers[layer]}, {detail}" if condition.whole_profile else detail,
+        detail=f"most in layer {course.layers[layer]}, {detail}" if condition.whole_profile else detail,
         stop=rule.stop,
     )
 
@@ -178,8 +166,7 @@ def _detail(value: float, previous_value: float, previous_step: int | None, reas
     return f"{previous_value:.3g} at step {previous_step:,}, now {value:.3g}"
 
 
-@dataclass(frozen=True)
-class SeriesKey:
+class SeriesKey(NamedTuple):
     """The identity of a series within a run."""
 
     metric: str
@@ -191,132 +178,82 @@ class SeriesKey:
 class Course:
     """The values of a metric for one subset and one stack; or those of a scalar of the run, with the layer None."""
 
+    layers: tuple[int | None, ...]
+    """(n_layers,) ascending; (None,) for a scalar."""
     steps: np.ndarray
     """(n_steps,) ascending."""
-    layers: Layers
-    """(n_layers,) ascending; (None,) for a scalar."""
     values: np.ndarray
     """(n_steps, n_layers) NaN if undefined, not comparable or not measured."""
     stds: np.ndarray
     """(n_steps, n_layers) standard deviation over batches; NaN if unknown."""
     reasons: np.ndarray
     """(n_steps, n_layers) why a value is NaN; None if there is no reason."""
-    compares_checkpoints: np.ndarray
+    compares: np.ndarray
     """(n_steps,) whether any value compares the checkpoint with an earlier one."""
 
+    def take(self, chosen: slice | np.ndarray) -> Course:
+        """Return the course at some of its steps."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in _BY_STEP})
 
-@dataclass(frozen=True, eq=False)
-class Past:
-    """Summaries of what was observed before each of several steps, layer by layer."""
+    def after(self, earlier: Course | None) -> Course:
+        """Return the course with the steps of an earlier one before its own, unless that is of other layers."""
+        if earlier is None or earlier.layers != self.layers:
+            return self
+        kept = earlier.take(earlier.steps < self.steps[0])
+        parts = {name: np.concatenate([getattr(kept, name), getattr(self, name)]) for name in _BY_STEP}
+        return replace(self, **parts)
 
-    layers: Layers
-    values: np.ndarray
-    """(n_steps, n_layers) the last value that was not NaN."""
-    stds: np.ndarray
-    """(n_steps, n_layers) standard deviation over batches of this value."""
-    steps: np.ndarray
-    """(n_steps, n_layers) the step of this value; -1 if there was none."""
-    is_missing: np.ndarray
-    """(n_steps, n_layers) whether the previous observation had no value."""
-    is_empty: np.ndarray
-    """(n_steps,) whether there was no observation."""
-    compares_checkpoints: np.ndarray
-    """(n_steps,) whether any value compared two checkpoints."""
-    changes: tuple[tuple[float, ...], ...]
-    """(n_steps,) the last nonzero changes of the profile, at most :data:`HISTORY`."""
+    @cached_property
+    def before(self) -> np.ndarray:
+        """(n_steps, n_layers) place of the last defined value before each step; -1 if there was none."""
+        places = np.where(np.isnan(self.values), -1, np.arange(len(self.steps))[:, None])
+        none_yet = np.full((1, len(self.layers)), -1)
+        return np.vstack([none_yet, np.maximum.accumulate(places, axis=0)[:-1]])
 
-    @classmethod
-    def empty(cls, layers: Layers) -> Past:
-        """Return the summary before the first step."""
-        shape = 1, len(layers)
-        missing = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, -1), np.full(shape, True)
-        return cls(layers, *missing, np.array([True]), np.array([False]), ((),))
+    @cached_property
+    def previous(self) -> np.ndarray:
+        """(n_steps, n_layers) the last defined value before each step; NaN if there was none."""
+        return self._before(self.values)
 
-    def at(self, place: int) -> Past:
-        """Return the summary before a single step."""
-        one = slice(place, place + 1)
-        return replace(self, **{name: getattr(self, name)[one] for name in _OF_STEPS})
+    @cached_property
+    def difference(self) -> np.ndarray:
+        """(n_steps, n_layers) |value - previous|; NaN if one of them is missing."""
+        with np.errstate(invalid="ignore"):  # inf - inf
+            return np.abs(self.values - self.previous)
 
-    def change(self, now: Course) -> np.ndarray:
-        """Return the mean over layers of |value - previous| / max(|value|, |previous|), in [0, 2]; NaN if none has
-        both.
+    @cached_property
+    def exceeds_noise(self) -> np.ndarray:
+        """(n_steps, n_layers) whether a value differs from the previous one by more than both vary over batches."""
+        noise = np.nan_to_num(np.hypot(self.stds, self._before(self.stds)))
+        return self.difference > MIN_STDS * noise
 
-        Changes that do not exceed their noise count as 0. Shape (n_steps,).
+    @cached_property
+    def changes(self) -> np.ndarray:
+        """(n_steps,) the mean over layers of |value - previous| / max(|value|, |previous|), in [0, 2]; NaN if no layer
+        has both. Changes that do not exceed their noise count as 0.
         """
-        difference = self.difference(now)
-        known = np.isfinite(difference)
-        larger = np.fmax(np.abs(now.values), np.abs(self.values))
-        differs = known & (difference > MIN_STDS * self.noise(now))
-        relative = np.divide(difference, larger, out=np.zeros_like(difference), where=differs)
-        found = relative.mean(axis=1)
-        for place in np.flatnonzero(~known.all(axis=1)):
-            found[place] = relative[place, known[place]].mean() if known[place].any() else np.nan
+        known = np.isfinite(self.difference)
+        larger = np.fmax(np.abs(self.values), np.abs(self.previous))
+        counts = known & self.exceeds_noise
+        relative = np.divide(self.difference, larger, out=np.zeros_like(larger), where=counts)
+        with np.errstate(invalid="ignore"):
+            return np.where(known, relative, 0.0).sum(axis=1) / known.sum(axis=1)
+
+    @cached_property
+    def last_changes(self) -> list[list[float]]:
+        """The nonzero changes before each step, at most :data:`HISTORY`."""
+        found, recent = [], deque[float](maxlen=HISTORY)
+        for change in self.changes.tolist():
+            found.append(list(recent))
+            if change > 0:
+                recent.append(change)
         return found
 
-    def difference(self, now: Course) -> np.ndarray:
-        """Return |value - previous| of shape (n_steps, n_layers); NaN if one of them is missing."""
-        with np.errstate(invalid="ignore"):  # inf - inf
-            return np.abs(now.values - self.values)
-
-    def noise(self, now: Course) -> np.ndarray:
-        """Return the standard deviation of the difference, of shape (n_steps, n_layers); 0 if unknown."""
-        return np.nan_to_num(np.hypot(now.stds, self.stds))
-
-    def select(self, layers: Layers) -> Past:
-        """Return the summaries of the given layers, in their order; unknown ones are empty."""
-        if layers == self.layers:
-            return self
-        return Past.empty(layers)._with(self)
-
-    def before(self, now: Course) -> tuple[Past, Past, Past]:
-        """Return what was known before each step of a course, given one summary before its first.
-
-        Returns:
-            The summaries before each step; that before the last step and that after it, with the layers of both.
-        """
-        known = self.select(now.layers)
-        has_value = ~np.isnan(now.values)
-        # row 0 is what was known at first, row i + 1 the i-th observation
-        values, stds = np.vstack([known.values, now.values]), np.vstack([known.stds, now.stds])
-        steps = np.vstack([known.steps, np.broadcast_to(now.steps[:, None], has_value.shape)])
-        rows = np.vstack([np.zeros_like(known.steps), np.where(has_value, np.arange(1, len(steps))[:, None], 0)])
-        last = np.maximum.accumulate(rows, axis=0), np.arange(len(now.layers))
-        compares = np.logical_or.accumulate(np.concatenate([known.compares_checkpoints, now.compares_checkpoints]))
-        whole = Past(
-            now.layers,
-            values[last],
-            stds[last],
-            steps[last],
-            np.vstack([known.is_missing, ~has_value]),
-            np.concatenate([known.is_empty, np.full(len(now.steps), False)]),
-            compares,
-            ((),) * len(steps),
-        )
-        past = replace(whole.at(0), **{name: getattr(whole, name)[:-1] for name in _OF_STEPS})
-        found, changes = list(known.changes[0]), [known.changes[0]]
-        for change in past.change(now).tolist():
-            found += [change] if change > 0 else []
-            changes.append(tuple(found[-HISTORY:]))
-        whole = replace(whole, changes=tuple(changes))
-        everything = tuple(sorted({*self.layers, *now.layers}, key=lambda layer: -1 if layer is None else layer))
-        last_two = [self.select(everything)._with(whole.at(len(now.steps) + end)) for end in (-1, 0)]
-        return replace(past, changes=tuple(changes[:-1])), last_two[0], last_two[1]
-
-    def _with(self, other: Past) -> Past:
-        """Return one summary that is replaced by another one at the layers of that."""
-        if other.layers == self.layers:
-            return other
-        places = {layer: place for place, layer in enumerate(self.layers)}
-        shared = [place for place, layer in enumerate(other.layers) if layer in places]
-        at = [places[other.layers[place]] for place in shared]
-        changed = {}
-        for name in ("values", "stds", "steps", "is_missing"):
-            changed[name] = getattr(self, name).copy()
-            changed[name][:, at] = getattr(other, name)[:, shared]
-        return replace(other, layers=self.layers, **changed)
+    def _before(self, values: np.ndarray) -> np.ndarray:
+        return np.where(self.before < 0, np.nan, np.take_along_axis(values, self.before.clip(0), axis=0))
 
 
-_OF_STEPS = ("values", "stds", "steps", "is_missing", "is_empty", "compares_checkpoints", "changes")
+_BY_STEP = ("steps", "values", "stds", "reasons", "compares")
 
 
 def courses(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, Course]]:
@@ -327,82 +264,42 @@ def courses(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, Course]]:
     """
     failed = frame["layer"].isna() & frame["reason"].notna()
     # the other columns are many, and copied by each selection of rows
-    rows = frame.loc[frame["head"].isna() & ~failed, COLUMNS]
+    rows = frame.loc[frame["head"].isna() & ~failed, list(ALERT_COLUMNS[:-3])]
     # numbered in the order of their first rows; frames of the groups would copy all columns again
     number = rows.groupby(_KEY, sort=False, dropna=False, observed=True).ngroup().to_numpy()
     order = np.argsort(number, kind="stable")
-    columns = _Columns.of(rows)
+    step, layer = rows["step"].to_numpy(int), rows["layer"].fillna(-1).to_numpy(int)
+    value, std = rows["value"].to_numpy(float), rows["std"].to_numpy(float)
+    reason, has_reason = rows["reason"].astype(object).to_numpy(object), rows["reason"].notna().to_numpy(bool)
+    compares = rows["compared_to"].notna().to_numpy(bool)
     for members in np.split(order, np.flatnonzero(np.diff(number[order])) + 1) if len(rows) else ():
         metric, subset, stack = (rows[name].iat[members[0]] for name in _KEY)
-        yield SeriesKey(str(metric), _text(subset), _text(stack)), columns.course(members)
-
-
-def courses_of_rows(rows: Iterable[Row]) -> Iterator[tuple[SeriesKey, Course]]:
-    """Yield what :func:`courses` does, from few rows: a data frame of them takes most of the time."""
-    found: dict[SeriesKey, list[Row]] = {}
-    for row in rows:
-        if row.head is None and not (row.layer is None and row.reason is not None):
-            found.setdefault(SeriesKey(row.metric, row.subset, row.stack), []).append(row)
-    for key, members in found.items():
-        columns = _Columns(
-            np.array([row.step for row in members]),
-            np.array([-1 if row.layer is None else row.layer for row in members]),
-            np.array([row.value for row in members], float),
-            np.array([row.std for row in members], float),
-            np.array([row.reason for row in members], object),
-            np.array([row.reason is not None for row in members]),
-            np.array([row.compared_to is not None for row in members]),
-        )
-        yield key, columns.course(np.arange(len(members)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Columns:
-    """The columns of all rows as arrays."""
-
-    step: np.ndarray
-    layer: np.ndarray
-    value: np.ndarray
-    std: np.ndarray
-    reason: np.ndarray
-    has_reason: np.ndarray
-    compares: np.ndarray
-
-    @classmethod
-    def of(cls, rows: pd.DataFrame) -> _Columns:
-        step, layer = rows["step"].to_numpy(int), rows["layer"].fillna(-1).to_numpy(int)
-        value, std, reason = rows["value"].to_numpy(float), rows["std"].to_numpy(float), rows["reason"]
-        texts, compares = reason.astype(object).to_numpy(object), rows["compared_to"].notna().to_numpy(bool)
-        return cls(step, layer, value, std, texts, reason.notna().to_numpy(bool), compares)
-
-    def course(self, members: np.ndarray) -> Course:
-        """Return the values of one series, by the places of its rows."""
-        layers, layer = np.unique(self.layer[members], return_inverse=True)
-        steps, step = np.unique(self.step[members], return_inverse=True)
+        layers, column = np.unique(layer[members], return_inverse=True)
+        steps, line = np.unique(step[members], return_inverse=True)
         values, stds = (np.full((len(steps), len(layers)), np.nan) for _ in range(2))
-        values[step, layer], stds[step, layer] = self.value[members], self.std[members]
-        reasons, explained = np.full(values.shape, None, object), self.has_reason[members]
-        reasons[step[explained], layer[explained]] = self.reason[members[explained]]
-        compares = np.zeros(len(steps), bool)
-        compares[step[self.compares[members]]] = True
+        values[line, column], stds[line, column] = value[members], std[members]
+        reasons, explained = np.full(values.shape, None, object), has_reason[members]
+        reasons[line[explained], column[explained]] = reason[members[explained]]
+        comparing = np.zeros(len(steps), bool)
+        comparing[line[compares[members]]] = True
         numbers = tuple(None if number < 0 else int(number) for number in layers)
-        return Course(steps, numbers, values, stds, reasons, compares)
+        key = SeriesKey(str(metric), _text(subset), _text(stack))
+        yield key, Course(numbers, steps, values, stds, reasons, comparing)
 
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _undefined(now: Course, past: Past, _: float) -> np.ndarray:
+def _undefined(now: Course, _: float) -> np.ndarray:
     """Return which values are missing although the previous observation had them, or at first because of NaN or inf.
 
     Metrics that compare checkpoints are ignored: they have no value if the earlier checkpoint is not available.
     """
     missing = np.isnan(now.values)
-    found = missing & ~past.is_missing
-    for place in np.flatnonzero(past.is_empty):
-        found[place] = missing[place] & [_is_not_finite(now, reason) for reason in now.reasons[place]]
-    found[past.compares_checkpoints | now.compares_checkpoints] = False
+    found = missing & ~np.vstack([missing[:1], missing[:-1]])
+    found[0] = missing[0] & [_is_not_finite(now, reason) for reason in now.reasons[0]]
+    found[np.logical_or.accumulate(now.compares)] = False
     return found
 
 
@@ -411,44 +308,43 @@ def _is_not_finite(now: Course, reason: str | None) -> bool:
     return any(word in text.split() for word in ("NaN", "inf"))
 
 
-def _moves(now: Course, past: Past, bound: float) -> np.ndarray:
+def _moves(now: Course, bound: float) -> np.ndarray:
     """Return which values fell to a bound below 1 of what they were, or rose to one above, beyond their noise.
 
     The loss of a batch fluctuates, so a scalar must change more than usual, too: else a sound training with small
     batches has an alert every few steps.
     """
-    values = now.values <= bound * past.values if bound < 1 else now.values >= bound * past.values
-    found = values & (past.values > 0) & (past.difference(now) > MIN_STDS * past.noise(now))
+    reached = now.values <= bound * now.previous if bound < 1 else now.values >= bound * now.previous
+    found = reached & (now.previous > 0) & now.exceeds_noise
     if now.layers != (None,) or not found.any():
         return found
     # a relative change c = 1 - 1 / ratio is that of a ratio whose logarithm is -log(1 - c)
     # the first change has nothing to be compared with
-    largest = [max(before, default=math.inf) for before in past.changes]
+    largest = [max(before, default=math.inf) for before in now.last_changes]
     with np.errstate(divide="ignore", invalid="ignore"):
         usual = -np.log1p(-np.minimum(largest, 1.0))
-        change = np.abs(np.log(now.values / past.values))
+        change = np.abs(np.log(now.values / now.previous))
     return found & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
 
 
-def _above(now: Course, past: Past, bound: float) -> np.ndarray:
-    return (now.values > bound) & ~(past.values > bound)
+def _above(now: Course, bound: float) -> np.ndarray:
+    return (now.values > bound) & ~(now.previous > bound)
 
 
-def _below(now: Course, past: Past, bound: float) -> np.ndarray:
-    return (now.values < bound) & ~(past.values < bound)
+def _below(now: Course, bound: float) -> np.ndarray:
+    return (now.values < bound) & ~(now.previous < bound)
 
 
-def _jumps(now: Course, past: Past, bound: float) -> np.ndarray:
+def _jumps(now: Course, bound: float) -> np.ndarray:
     """Return whether the profile changes by more than ``bound`` times the median of its last changes.
 
     Steps without a change are ignored: the first ones, at a low learning rate, are not representative.
     """
-    medians = [float(np.median(before)) if len(before) >= MIN_HISTORY else math.inf for before in past.changes]
-    with np.errstate(invalid="ignore"):
-        return (past.change(now) > np.maximum(MIN_JUMP, bound * np.array(medians)))[:, None]
+    medians = [float(np.median(before)) if len(before) >= MIN_HISTORY else math.inf for before in now.last_changes]
+    return (now.changes > np.maximum(MIN_JUMP, bound * np.array(medians)))[:, None]
 
 
-_HOLDS: Mapping[str, Callable[[Course, Past, float], np.ndarray]] = {
+_HOLDS: Mapping[str, Callable[[Course, float], np.ndarray]] = {
     "undefined": _undefined,
     "falls": _moves,
     "rises": _moves,
@@ -456,4 +352,4 @@ _HOLDS: Mapping[str, Callable[[Course, Past, float], np.ndarray]] = {
     "below": _below,
     "jumps": _jumps,
 }
-"""Map values, past and bound to bools of shape (n_steps, n_layers), or (n_steps, 1) for a whole profile."""
+"""Map values and bound to bools of shape (n_steps, n_layers), or (n_steps, 1) for a whole profile."""

@@ -15,7 +15,7 @@ from repdyn.checkpoints.revisions import DEFAULT_PATTERN
 from repdyn.checkpoints.suites import KnownFault, PublishedModel, find_models, models_of
 from repdyn.checkpoints.targets import Selection, Target
 from repdyn.tables.style import gigabytes
-from repdyn.utils.names import shorten_list
+from repdyn.utils.printing import shorten_list
 
 Severity: TypeAlias = Literal["fault", "remark"]
 """A fault makes checkpoints worthless, or values at their steps wrong; a remark need not mean anything."""

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cache, partial
 from glob import escape
 from pathlib import Path, PurePosixPath
-from threading import Event, Thread
+from threading import Event
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -40,7 +40,6 @@ ASKING, DOWNLOADING = "repdyn-ask", "repdyn-download"
 _WAITS_SECONDS = (1, 4, 8)
 _LONGEST_WAIT_SECONDS = 300
 _CONNECT_SECONDS = 8
-_POLL_SECONDS = 0.2
 _LOOKUPS = 8
 _MARGIN_BYTES = 4_000_000
 """Of the client's own notes beside the files that it downloads."""
@@ -246,27 +245,23 @@ class Hub:
             if complete() and (wrong := complete(force=True)):
                 raise CheckpointError(f"arrived damaged, twice: {', '.join(wrong)}")
 
-        with hub_errors(f"{repository}@{commit}", self.endpoint):
-            try:
-                self._watch(_Call(work, DOWNLOADING), folder, total_bytes(files), cancelled or Event(), arrived)
-            finally:
-                stopped.set()
+        before, limit = _bytes_in(folder), total_bytes(files)
 
-    def _watch(self, call: _Call, folder: Path, limit: int, cancelled: Event, arrived: Callable[[int], None]) -> None:
-        end, before = time.monotonic() + self.timeout_seconds, _bytes_in(folder)
-        while not call.ended.wait(_POLL_SECONDS):
-            if cancelled.is_set():
+        def watch() -> None:
+            if cancelled is not None and cancelled.is_set():
                 raise CancelledError
-            if time.monotonic() > end:
-                raise CheckpointError(f"the download took longer than --timeout {self.timeout_seconds:g} seconds")
             n_bytes = _bytes_in(folder) - before
             if n_bytes > limit + _MARGIN_BYTES:
                 raise CheckpointError(
                     f"its files are larger than the hub lists: {n_bytes:,} bytes arrived of {limit:,}; nothing is kept"
                 )
             arrived(min(n_bytes, limit))
-        if call.error is not None:
-            raise call.error
+
+        with hub_errors(f"{repository}@{commit}", self.endpoint):
+            try:
+                self._limited(DOWNLOADING, work, watch)
+            finally:
+                stopped.set()
         arrived(limit)
 
     def _ask(self, what: str, request: Callable[[], T]) -> T:
@@ -274,12 +269,14 @@ class Hub:
         with hub_errors(what, self.endpoint):
             if not self.offline:
                 _reach(self.endpoint)
-            try:
-                return TimeoutRunner(self.timeout_seconds)(ASKING, lambda: with_retries(request))
-            except TimeoutError as error:
-                raise CheckpointError(
-                    f"the hub did not complete its answer within --timeout {self.timeout_seconds:g} seconds"
-                ) from error
+            return self._limited(ASKING, lambda: with_retries(request))
+
+    def _limited(self, name: str, request: Callable[[], T], watch: Callable[[], None] | None = None) -> T:
+        """Return the answer to a request, made by a thread of this name, within the time limit."""
+        try:
+            return TimeoutRunner(self.timeout_seconds)(name, request, watch)
+        except TimeoutError as error:
+            raise CheckpointError(f"it took longer than --timeout {self.timeout_seconds:g} seconds") from error
 
 
 @cache
@@ -315,24 +312,6 @@ def _files_in_cache(repository: str, commit: str) -> Files:
                 for file in revision.files
             }
     raise CheckpointError(f"HF_HUB_OFFLINE is set, and the hub's cache has no {repository}@{commit}")
-
-
-class _Call:
-    """A call in a thread that does not delay the exit of the process."""
-
-    def __init__(self, work: Callable[[], None], name: str) -> None:
-        self.error: BaseException | None = None
-        self.ended = Event()
-        self._work = work
-        Thread(target=self._run, name=name, daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.ended.set()
 
 
 def with_retries(request: Callable[[], T]) -> T:

@@ -23,7 +23,7 @@ from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.store import MeasurementKey, Store, find_store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.utils.arguments import Dtype
-from repdyn.utils.names import shorten_list
+from repdyn.utils.printing import shorten_list
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:

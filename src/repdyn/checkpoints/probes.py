@@ -22,7 +22,7 @@ from repdyn.probe import Probe
 from repdyn.probe.design import class_names, resolve_design
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
 from repdyn.utils.files import temporary_folder
-from repdyn.utils.quiet import without_reports
+from repdyn.utils.printing import without_reports
 
 _TOKENIZER_FILES = re.compile(
     r"tokenizer[^/]*|vocab\.[^/]*|merges\.txt|special_tokens_map\.json|added_tokens\.json|[^/]*\.model|config\.json"

@@ -27,7 +27,7 @@ from repdyn.checkpoints.run import (
 from repdyn.checkpoints.targets import Target
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.utils.addresses import is_url
+from repdyn.utils.files import is_url
 
 MAX_RETRIES = 3
 _OBJECT_STORE_BYTES = 256_000_000  # the tasks share only probes

@@ -25,7 +25,7 @@ from repdyn.checkpoints.targets import Target
 from repdyn.store import Store, open_store
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.files import remove_abandoned_folders
-from repdyn.utils.names import shorten_list
+from repdyn.utils.printing import shorten_list
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,7 +154,7 @@ def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool 
     # with torch and transformers, which plans do without
     from repdyn.checkpoints import run
     from repdyn.checkpoints.downloads import downloads_of
-    from repdyn.utils.quiet import without_reports
+    from repdyn.utils.printing import without_reports
 
     options, hub = prepared.options, prepared.hub
     downloads = downloads_of(options, hub)

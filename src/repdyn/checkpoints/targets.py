@@ -19,7 +19,7 @@ from repdyn.checkpoints.revisions import (
 from repdyn.checkpoints.suites import KnownFault, PublishedCheckpoint, PublishedModel
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint
-from repdyn.utils.names import MAX_LISTED
+from repdyn.utils.printing import MAX_LISTED
 
 if TYPE_CHECKING:
     from torch import nn

@@ -32,7 +32,7 @@ from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, model_
 from repdyn.checkpoints.hub import ADAPTER, Hub, RemoteFile, choose_files, is_weight_file
 from repdyn.checkpoints.options import Loading
 from repdyn.models import LanguageModel
-from repdyn.utils.quiet import without_reports
+from repdyn.utils.printing import without_reports
 
 # Modules after the last block, which the checkpoint of a model with a head may lack.
 _AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")

@@ -23,7 +23,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from repdyn.cli import measure, show
 from repdyn.utils.arguments import OPTIONS
 from repdyn.utils.extras import with_extra
-from repdyn.utils.names import printable
+from repdyn.utils.printing import printable
 from repdyn.utils.redaction import redacted
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -15,13 +15,12 @@ from cyclopts import Parameter
 from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Records
 from repdyn.utils.arguments import Count, Output, Place
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import printable
+from repdyn.utils.printing import PrintableConsole, printable, shorten_list
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
-    from repdyn.checkpoints.audit import Finding, History
-    from repdyn.checkpoints.suites import PublishedModel, Suite
+    from repdyn.checkpoints.audit import History
+    from repdyn.checkpoints.suites import PublishedModel
     from repdyn.checkpoints.sweep import Prepared, Sweep
     from repdyn.recipes import Cloud, Outcome, Recipe
     from repdyn.store import Store
@@ -203,23 +202,30 @@ def show_plans(plans: Sequence[dict[str, Any]], records: Records) -> None:
 def _list_suites(records: Records) -> None:
     from repdyn.checkpoints.suites import shipped_suites
 
-    suites = list(shipped_suites().values())
+    suites = [
+        {
+            "name": suite.name,
+            "title": suite.title,
+            "models": [model.name for model in suite.models],
+            "checked_against": {model.name: model.checked_against or suite.card for model in suite.models},
+            "unverified": {model.name: model.unverified for model in suite.models if model.unverified},
+        }
+        for suite in shipped_suites().values()
+    ]
     if records:
-        records.print([_suite_fields(suite) for suite in suites])
-    else:
-        from repdyn.cli.tables import print_suites
+        records.print(suites)
+        return
+    from rich.padding import Padding
+    from rich.text import Text
 
-        print_suites(suites)
-
-
-def _suite_fields(suite: Suite) -> dict[str, Any]:
-    return {
-        "name": suite.name,
-        "title": suite.title,
-        "models": [model.name for model in suite.models],
-        "checked_against": {model.name: model.checked_against or suite.card for model in suite.models},
-        "unverified": {model.name: model.unverified for model in suite.models if model.unverified},
-    }
+    out = PrintableConsole()
+    for suite in suites:
+        out.print(Text.assemble((suite["name"], "bold"), f"  {suite['title']}"), soft_wrap=True)
+        out.print(Padding(Text(", ".join(suite["models"])), (0, 0, 0, 4)))
+        for what in dict.fromkeys(suite["unverified"].values()):
+            names = [name for name, each in suite["unverified"].items() if each == what]
+            which = "all" if names == suite["models"] else shorten_list(names)
+            out.print(Padding(Text(f"not verified, {what}: {which}", "yellow"), (0, 0, 0, 4)))
 
 
 def audit(
@@ -247,7 +253,6 @@ def audit(
       repdyn audit olmo2-7b --revisions log          some of its checkpoints
       repdyn audit pythia-70m --json | jq '.[].findings[].sentence'
     """
-    from repdyn.checkpoints.audit import audit as findings_of
     from repdyn.checkpoints.audit import list_histories, models_to_audit
     from repdyn.checkpoints.hub import Hub
     from repdyn.checkpoints.targets import select_models
@@ -259,21 +264,21 @@ def audit(
     selections = [selection for _, selection in found_models]
     with PrintableConsole(stderr=True).status("listing files"):
         histories = list_histories(selections, hub, with_dates=True)
-    found = [findings_of(history) for history in histories]
+    found = [_audited(history) for history in histories]
     if records:
-        records.print(list(map(_audit_fields, histories, found)), each="findings")
+        records.print(found, each="findings")
     else:
-        for history, of_it in zip(histories, found, strict=True):
-            print_audit(history, of_it)
+        for each in found:
+            print_audit(each)
     for problem in problems:
         _say(f"not audited: {problem}")
-    faulty = any(finding.severity == "fault" for of_it in found for finding in of_it)
-    return FAILED if faulty or problems else 0
+    return FAILED if problems or any(each["faults"] for each in found) else 0
 
 
-def _audit_fields(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
-    from repdyn.checkpoints.audit import find_copies
+def _audited(history: History) -> dict[str, Any]:
+    from repdyn.checkpoints.audit import audit, find_copies
 
+    findings = audit(history)
     severities = [finding.severity for finding in findings]
     return {
         "run": history.run,

@@ -18,9 +18,10 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from repdyn.cli.options import Port, Records, Rows, Run, Runs
-from repdyn.utils.addresses import is_loopback, is_url
+from repdyn.utils.addresses import is_loopback
 from repdyn.utils.arguments import Count, ModelOptions, Models, Output, at_least
-from repdyn.utils.names import printable
+from repdyn.utils.files import is_url
+from repdyn.utils.printing import printable
 
 if TYPE_CHECKING:
     from repdyn.alerts import Rule

@@ -1,4 +1,4 @@
-"""Tables of other commands in the terminal: plans, suites and audits of checkpoints, and results of queries."""
+"""Tables of commands in the terminal: plans, suites and audits of checkpoints, runs, and results of queries."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.tables.style import gigabytes, short_value
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import in_one_line, shorten_list
+from repdyn.utils.printing import PrintableConsole, in_one_line, shorten_list
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from repdyn.checkpoints.audit import Finding, History
-    from repdyn.checkpoints.suites import Suite
 
 _FILE_WIDTH = 10_000
 _SEVERITIES = {"fault": "red", "remark": "dim"}
@@ -31,73 +27,61 @@ def console() -> Console:
     return PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH)
 
 
+def print_table(rows: Iterable[Mapping[str, str | Text]], n_texts: int) -> None:
+    """Print rows with the same columns, of which those after the first ``n_texts`` are numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for row in rows:
+        if not table.columns:
+            for number, name in enumerate(row):
+                table.add_column(Text(in_one_line(name)), justify="left" if number < n_texts else "right")
+        table.add_row(*(cell if isinstance(cell, Text) else Text(in_one_line(cell)) for cell in row.values()))
+    console().print(table)
+
+
 def print_plans(plans: Sequence[Mapping[str, Any]]) -> None:
     """Print what a sweep would do: a line for each model, totals, and what would fail."""
-    out = console()
-    headings = ("model", "checkpoints", "done", "failed before", "to do", "download", "largest", "time")
-    table = _table(headings, n_texts=2)
     by_design = len({plan["design"] for plan in plans}) > 1
-    for plan in plans:
-        table.add_row(
-            Text(f"{plan['model']}, {plan['design']}" if by_design else plan["model"]),
-            Text(shorten_list(plan["checkpoints"])),
-            *map(str, (plan["done"], plan["failed_before"], len(plan["waiting"]))),
-            *map(gigabytes, (plan["download_bytes"], plan["largest_bytes"])),
-            f"{plan['minutes']:.2g} min" if plan["minutes"] and plan["waiting"] else "",
-        )
-    out.print(table)
+    rows = [
+        {
+            "model": f"{plan['model']}, {plan['design']}" if by_design else plan["model"],
+            "checkpoints": shorten_list(plan["checkpoints"]),
+            "done": str(plan["done"]),
+            "failed before": str(plan["failed_before"]),
+            "to do": str(len(plan["waiting"])),
+            "download": gigabytes(plan["download_bytes"]),
+            "largest": gigabytes(plan["largest_bytes"]),
+            "time": f"{plan['minutes']:.2g} min" if plan["minutes"] else "",
+        }
+        for plan in plans
+    ]
+    print_table(rows, n_texts=2)
     total = gigabytes(sum(plan["download_bytes"] for plan in plans))
     lines = [f"{total} to download in total; at most the two largest on disk at a time, or as --max-disk allows"]
-    if any(plan["minutes"] for plan in plans):
+    if any(row["time"] for row in rows):
         lines.append("time: beside the download, at the pace of the checkpoint measured last")
     for field, what in (("same_as", "copies of another checkpoint"), ("mixed_with", "mixtures of two checkpoints")):
         if n := sum(len(plan[field]) for plan in plans):
             lines.append(f"{what}, which are not downloaded: {n}")
+    out = console()
     for line in lines:
         out.print(line, soft_wrap=True)
     for problem in (problem for plan in plans for problem in plan["would_fail"]):
         out.print(Text(f"would fail: {problem}", "yellow"), soft_wrap=True)
 
 
-def _table(headings: Sequence[str], n_texts: int) -> Table:
-    """Return a table without lines, whose columns after the first ``n_texts`` are numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number < n_texts else "right")
-    return table
-
-
-def print_suites(suites: Iterable[Suite]) -> None:
-    """Print the names of suites and of their models, and what is not verified of them."""
-    out = PrintableConsole()
-    for suite in suites:
-        out.print(Text.assemble((suite.name, "bold"), f"  {suite.title}"), soft_wrap=True)
-        out.print(Padding(Text(", ".join(model.name for model in suite.models)), (0, 0, 0, 4)))
-        unverified: dict[str, list[str]] = {}
-        for model in suite.models:
-            if model.unverified:
-                unverified.setdefault(model.unverified, []).append(model.name)
-        for what, names in unverified.items():
-            which = "all" if len(names) == len(suite.models) else shorten_list(names)
-            out.print(Padding(Text(f"not verified, {what}: {which}", "yellow"), (0, 0, 0, 4)))
-
-
-def print_audit(history: History, findings: Sequence[Finding]) -> None:
-    """Print a history's findings under a line with its counts; it fits any width."""
-    from repdyn.checkpoints.audit import find_copies
-
-    out, n = PrintableConsole(), len(history.checkpoints)
-    n_copies = sum(len(group.copies) for group in find_copies(history))
-    n_faults = sum(finding.severity == "fault" for finding in findings)
+def print_audit(history: Mapping[str, Any]) -> None:
+    """Print a history's findings, as ``audit --json`` has them, under a line with its counts; it fits any width."""
+    n, n_copies, n_faults = len(history["checkpoints"]), len(history["copies"]), history["faults"]
     counts = [f"{n} checkpoint{'s' * (n != 1)}" if n else "nothing to compare"]
     counts += [f"{n_copies} with the weights of another"] * bool(n_copies)
     counts.append(f"{n_faults} fault{'s' * (n_faults != 1)}" if n_faults else "no fault")
-    out.print(Text.assemble((f"{history.run}: ", "bold"), ", ".join(counts)))
+    out = PrintableConsole()
+    out.print(Text.assemble((f"{history['run']}: ", "bold"), ", ".join(counts)))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for finding in findings:
-        lines = [_capitalised(finding.sentence), *(f"reported: {report}" for report in finding.reports)]
-        table.add_row(Text(finding.severity, _SEVERITIES[finding.severity]), Text("\n".join(lines)))
-    if findings:
+    for finding in history["findings"]:
+        lines = [_capitalised(finding["sentence"]), *(f"reported: {report}" for report in finding["reports"])]
+        table.add_row(Text(finding["severity"], _SEVERITIES[finding["severity"]]), Text("\n".join(lines)))
+    if history["findings"]:
         out.print(Padding(table, (0, 0, 0, 2)))
 
 
@@ -110,12 +94,19 @@ def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
     """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means over layers."""
     from repdyn.terminal.summary import STATUS_STYLES  # with pandas, which plans do without
 
-    table = _table(("run", "status", "step", "loss", "two_nn", "anisotropy"), n_texts=2)
+    rows = []
     for run in summaries:
         step = "" if run["step"] is None else f"{run['step']:,}" + (f" of {run['total']:,}" if run["total"] else "")
-        values = ("" if run[name] is None else short_value(run[name]) for name in ("loss", "two_nn", "anisotropy"))
-        table.add_row(Text(in_one_line(run["label"])), Text(run["status"], STATUS_STYLES[run["status"]]), step, *values)
-    console().print(table)
+        values = ("loss", "two_nn", "anisotropy")
+        rows.append(
+            {
+                "run": run["label"],
+                "status": Text(run["status"], STATUS_STYLES[run["status"]]),
+                "step": step,
+                **{name: "" if run[name] is None else short_value(run[name]) for name in values},
+            }
+        )
+    print_table(rows, n_texts=2)
 
 
 def print_frame(frame: pd.DataFrame) -> None:

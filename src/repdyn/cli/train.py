@@ -28,18 +28,16 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from repdyn.alerts import Rule, RulesLike
 from repdyn.alerts.rules import DEFAULT
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
-from repdyn.callbacks.progress import RunProgressBar
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
-from repdyn.publish.stored_run import log_config
+from repdyn.publish.loggers import each_target
+from repdyn.publish.stored_run import named_config
 from repdyn.tables.style import short_count
 from repdyn.tracking.options import TrackingOptions
 from repdyn.utils.arguments import closest
-from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
-from repdyn.utils.notices import silence_notices
-from repdyn.utils.precision import has_fast_bfloat16
+from repdyn.utils.printing import PrintableConsole, silence_notices
 from repdyn.utils.records import read_yaml
 from repdyn.utils.redaction import redacted
 
@@ -142,13 +140,14 @@ class SaveConfig(SaveConfigCallback):
             text = redacted(self.parser.dump(self.config, skip_none=False))
             write_atomically(Path(folder) / self.config_filename, lambda path: path.write_text(text, encoding="utf-8"))
             try:
-                log_config({"config": yaml.safe_load(text)}, trainer.loggers)
+                known = named_config({"config": yaml.safe_load(text)})
+                each_target(trainer.loggers, lambda target: target.log_config(known))
             except Exception as error:  # whatever a logger raises, the training goes on
                 rank_zero_warn(f"the configuration could not be logged: {redacted(str(error))}")
 
 
 class TrainCLI(LightningCLI):
-    """``fit`` with the groups run, model, data, trainer, tracker, hf_checkpoints, checkpoint and progress."""
+    """``fit`` with the groups run, model, data, trainer, tracker, hf_checkpoints and checkpoint."""
 
     def __init__(self) -> None:
         silence_notices()
@@ -177,8 +176,6 @@ class TrainCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_class_arguments(Run, "run")
-        # first, so that the bar is there when the others measure and save step 0
-        parser.add_lightning_class_args(RunProgressBar, "progress")
         parser.add_lightning_class_args(RepresentationDynamics, "tracker")
         parser.add_lightning_class_args(SavePretrainedCheckpoint, "hf_checkpoints")
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
@@ -220,8 +217,6 @@ class TrainCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         run: Run = self._get(self.config_init, "run")
         given = self._get(self.config_init, "trainer")
-        if given["enable_progress_bar"] is False:  # Lightning rejects a progress bar beside it
-            self._parser(self.subcommand).callback_keys.remove("progress")
         if run.auto_precision and given["precision"] is None:
             kwargs["precision"] = "bf16-mixed" if has_fast_bfloat16(given["accelerator"]) else "32-true"
         folder = run.new_folder()
@@ -291,6 +286,19 @@ def _validate_checkpoint(parser: LightningArgumentParser, path: Path) -> None:
         )
     if not isinstance(content, dict) or "state_dict" not in content:
         parser.error(f"expected a checkpoint of train.py as --ckpt_path, got {path}, which holds something else")
+
+
+def has_fast_bfloat16(accelerator: str = "auto") -> bool:
+    """Return whether the GPU, or the processor where none is used, multiplies bfloat16 matrices in hardware.
+
+    Others emulate it, several times slower than float32.
+
+    Args:
+        accelerator: that of Lightning's Trainer: "cpu" ignores a GPU.
+    """
+    if accelerator != "cpu" and torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 class _KeepsLines(RawDescriptionHelpFormatter, DefaultHelpFormatter):

@@ -29,7 +29,7 @@ from repdyn.figures.panels import wrapped
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, short_count, styled
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.files import write_atomically
-from repdyn.utils.names import printable
+from repdyn.utils.printing import printable
 
 LEGEND_ROWS = 20
 """Largest number of rows in the legend of a chart."""

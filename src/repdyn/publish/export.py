@@ -15,9 +15,18 @@ import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from repdyn.alerts import find_alerts, stored_rules
+from repdyn.diagnosis import insights
 from repdyn.figures.run import all_figures
-from repdyn.publish.loggers import TOKENS_KEY, LogLayers, log_figures, log_rows, target_of, validate_log_layers
-from repdyn.publish.stored_run import log_page, log_status, provenance
+from repdyn.publish.loggers import (
+    TOKENS_KEY,
+    LogLayers,
+    each_target,
+    log_figures,
+    log_rows,
+    target_of,
+    validate_log_layers,
+)
+from repdyn.publish.stored_run import log_status, provenance
 from repdyn.report import write_report
 from repdyn.store import Store
 from repdyn.store.files import folder_inside
@@ -80,9 +89,9 @@ def export_run(
         if any(target_of(logger).takes_pages for logger in loggers):
             with attempt(), TemporaryDirectory() as folder:
                 page = write_report(store, Path(folder) / "report.html", runs=[run], probe=probe)
-                log_page(page, loggers, steps[-1])
+                each_target(loggers, lambda target: target.log_page(page, "report", steps[-1]))
         with attempt():
-            log_status(store, run, loggers, probe=probe)
+            log_status(insights(store, [run], probe), loggers)
     return len(steps)
 
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from repdyn.store.schema import PROBE_SCALARS, Row
 from repdyn.utils.attempts import Attempt, attempts
-from repdyn.utils.names import safe_file_name
+from repdyn.utils.files import safe_file_name
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.console import Console
 
 from repdyn.alerts import Alert, find_alerts, stored_rules
-from repdyn.diagnosis import insights
-from repdyn.report.runs import rows_of_stores
+from repdyn.publish.loggers import each_target, log_figures
+from repdyn.publish.stored_run import log_status
+from repdyn.report import write_report
+from repdyn.report.runs import report_data, rows_of_stores
 from repdyn.store import Store
 from repdyn.store.files import folder_inside
 from repdyn.tables.designs import sampling
@@ -25,9 +27,8 @@ from repdyn.tables.style import of_stack, plain
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_closing, print_summary
 from repdyn.utils.attempts import Attempt, attempts
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.files import write_atomically
-from repdyn.utils.names import safe_file_name
+from repdyn.utils.files import safe_file_name, write_atomically
+from repdyn.utils.printing import PrintableConsole
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -47,17 +48,19 @@ def show_run(
     report: Path | None = None,
     spent: Callable[[], dict[str, float]] = dict,
 ) -> list[Path]:
-    """Draw (as PNG), log and summarise a stored run, stack by stack if its model has several.
+    """Draw (as PNG), log and summarise a stored run, stack by stack if its model has several; write its report.
 
-    An error in one figure or logger does not affect the others, nor the summary.
+    An error in one figure or logger does not affect the others, nor the summary. What is said of the run is found once
+    for all of them.
 
     Args:
         store: with at least one measured checkpoint of the run.
         run: its name.
         probe: hash of the probe to show, needed if the run was measured on several.
-        loggers: usually ``trainer.loggers``; those that take images get the figures.
+        loggers: usually ``trainer.loggers``; those that take images get the figures, those that take pages the report,
+            and all that have a summary the status of the run.
         prefix: put before the figures' names in the loggers.
-        report: the report of the run, whose path is printed at the end.
+        report: path of the report on all runs of the store, which is printed at the end; None writes none.
         spent: returns the seconds that :func:`repdyn.terminal.summary.print_summary` takes, when it is printed.
 
     Returns:
@@ -73,25 +76,36 @@ def show_run(
     if probe is not None:
         frame = frame.loc[frame["probe"] == probe]
     console, folder = PrintableConsole(), _folder(store, run, frame, folder_inside(store.output, "figures"))
-    used_loggers, written, several = list(loggers), [], len(by_stack(frame)) > 1
+    used_loggers, written = list(loggers), []
+    last = max(int(measurements(rows)["step"].iloc[-1]) for rows in by_stack(frame).values())
+    data = report_data([store]) if report else report_data([store], [run], probe)
+    # measured on several probes, it has another name for each there
+    own = [each for each in data.runs if each.measured.name == run] or report_data([store], [run], probe).runs
+    stacks = [one for stack in by_stack(frame) for one in own if one.measured.stack == stack]
     with attempts() as attempt:
-        for drawn in _draw_stacks(store, run, frame, folder, attempt, (".png",)):
-            written += drawn.files
+        if report is not None:
             with attempt():
-                if used_loggers:
-                    from repdyn.publish.loggers import log_figures  # Lightning, which a command without loggers omits
-
-                    last = int(measurements(drawn.rows)["step"].iloc[-1])
-                    log_figures(drawn.figures, used_loggers, last, drawn.stack, attempt, prefix)
-                print_summary(drawn.rows, figures=drawn.files, console=console, alerts=drawn.alerts, **spent())
+                write_report(store, report, data=data)
+                page = report
+                each_target(used_loggers, lambda target: target.log_page(page, f"{prefix}report", last))
+        for one in stacks:
+            stack, files = one.measured.stack, []
+            with attempt():
+                figures, files = _draw(one.frame, one.alerts, _folder_of(stack, store, folder), attempt, (".png",))
+                log_figures(figures, used_loggers, last, stack, attempt, prefix)
+            with attempt():
+                written += files
+                shown = {"figures": files, "alerts": one.alerts, "found": one.findings}
+                print_summary(one.frame, console=console, **shown, **spent())
                 spent = dict  # printed once
-                if several:
+                if len(stacks) > 1:
                     _print(console, "")
         with attempt():
             written += _compare({(run, probe or ""): frame}, folder / "comparison", console, attempt)
         with attempt():
-            page = report if report is not None and report.exists() else None
-            print_closing(frame, insights(store, [run], probe), store=store.location, report=page, console=console)
+            found, page = [one.insights for one in stacks], report if report and report.exists() else None
+            print_closing(frame, found, store=store.location, report=page, console=console)
+            log_status(found, used_loggers, prefix)
     return written
 
 
@@ -134,14 +148,17 @@ def show_store(
                 _print(console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}")
                 continue
             run_folder = _folder(store, run, frame, base)
-            for drawn in _draw_stacks(store, run, frame, run_folder, attempt):
-                written += drawn.files
+            rules = stored_rules(store.alerts_path(run))
+            for stack, rows in by_stack(frame).items():
                 with attempt():
+                    alerts, into = find_alerts(rows, rules), _folder_of(stack, store, run_folder)
+                    _, files = _draw(rows, alerts, into, attempt)
+                    written += files
                     if n_summaries <= MAX_SUMMARIES:
-                        print_summary(drawn.rows, figures=drawn.files, console=console, alerts=drawn.alerts)
+                        print_summary(rows, figures=files, console=console, alerts=alerts)
                         _print(console, "")
                     else:
-                        _print(console, f"{of_stack(run, drawn.stack)}: {len(drawn.files)} files in {drawn.folder}")
+                        _print(console, f"{of_stack(run, stack)}: {len(files)} files in {into}")
         with attempt():
             written += _compare(frames, base / "comparison", console, attempt, seeds)
     return written
@@ -176,36 +193,22 @@ def compare_stores(
         return _draw_comparison(frame, base / "comparison", console, attempt, seeds)
 
 
-class _DrawnStack(NamedTuple):
-    """A stack of a run with its figures."""
-
-    stack: str | None
-    rows: pd.DataFrame
-    alerts: Sequence[Alert]
-    figures: Mapping[str, Figure]
-    files: list[Path]
-    folder: Path
-
-
-def _draw_stacks(
-    store: Store,
-    run: str,
-    frame: pd.DataFrame,
+def _draw(
+    rows: pd.DataFrame,
+    alerts: Sequence[Alert],
     folder: Path,
     attempt: Attempt,
     formats: Sequence[str] = (".png", ".svg"),
-) -> Iterator[_DrawnStack]:
-    """Draw and save the figures of each stack of a run."""
+) -> tuple[Mapping[str, Figure], list[Path]]:
+    """Draw and save the figures of a stack of a run; return them, and their files."""
     from repdyn.figures.run import all_figures  # with Matplotlib, which a run without views does without
 
-    rules = stored_rules(store.alerts_path(run))
-    for stack, rows in by_stack(frame).items():
-        with attempt():
-            alerts = find_alerts(rows, rules)
-            figures = all_figures(rows, attempt, alerts)
-            stack_folder = folder if stack is None else folder / store.folder_of(stack).name
-            files = [*_save(figures, stack_folder, attempt, formats), *_write_fits(rows, stack_folder)]
-            yield _DrawnStack(stack, rows, alerts, figures, files, stack_folder)
+    figures = all_figures(rows, attempt, alerts)
+    return figures, [*_save(figures, folder, attempt, formats), *_write_fits(rows, folder)]
+
+
+def _folder_of(stack: str | None, store: Store, folder: Path) -> Path:
+    return folder if stack is None else folder / store.folder_of(stack).name
 
 
 def _write_fits(rows: pd.DataFrame, folder: Path) -> list[Path]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from repdyn.alerts import find_alerts, stored_rules
-from repdyn.diagnosis import insights
+from repdyn.diagnosis import RunInsights
 from repdyn.metrics.names import file_stem
 from repdyn.publish.loggers import Target, each_target, named_figures
 from repdyn.store import Store
@@ -33,48 +32,27 @@ _ABOUT = "repdyn"
 """Prefix of names in the configuration and the summary of a run, which hold names of the training too."""
 
 
-def log_config(config: Mapping[str, Any], loggers: Iterable[Logger], prefix: str = "") -> None:
-    """Add what is known of a run to its configuration in the loggers, as ``repdyn/NAME``.
-
-    An error in one logger does not affect the others.
-
-    Args:
-        config: values by name.
-        loggers: usually ``trainer.loggers``.
-        prefix: put before each name, to distinguish several trackers.
-
-    Raises:
-        Exception: the error of the first logger that failed, once all others are done.
-    """
-    each_target(loggers, lambda target: target.log_config(named_config(config, prefix)))
-
-
 def named_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return values of a configuration by their names in the loggers, as of :func:`log_config`."""
+    """Return values of a configuration by their names in the loggers: ``repdyn/``, a prefix, the name."""
     return {f"{_ABOUT}/{prefix}{name}": value for name, value in config.items()}
 
 
-def log_status(
-    store: Store, run: str, loggers: Iterable[Logger], *, probe: str | None = None, prefix: str = ""
-) -> None:
-    """Log the status of a stored run and the most important statement on it to the summary of the run.
+def log_status(insights: Sequence[RunInsights], loggers: Iterable[Logger], prefix: str = "") -> None:
+    """Log the status of a run and the most important statement on it to the summary of the run.
 
     ``repdyn/status`` and ``repdyn/headline``; in a model with several stacks ``repdyn/decoder/status``. An error in one
     logger does not affect the others.
 
     Args:
-        store: with at least one measured checkpoint of the run.
-        run: its name.
+        insights: those of the run, one for each stack of its model.
         loggers: usually ``trainer.loggers``.
-        probe: hash of the probe, needed if the run was measured on several.
         prefix: put before each name, to distinguish several trackers.
 
     Raises:
-        ValueError: nothing is stored of the run.
         Exception: the error of the first logger that failed, once all others are done.
     """
     summary: dict[str, str] = {}
-    for found in insights(store, [run], probe) if (loggers := list(loggers)) else ():
+    for found in insights:
         place = f"{_ABOUT}/{found.stack}/{prefix}" if found.stack else f"{_ABOUT}/{prefix}"
         summary |= {f"{place}status": found.status, f"{place}headline": found.headline}
     each_target(loggers, lambda target: target.log_summary(summary))
@@ -144,18 +122,3 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
         values = rows[column].dropna().unique().tolist()
         known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
     return {name: value for name, value in known.items() if value is not None}
-
-
-def log_page(page: Path, loggers: Iterable[Logger], step: int, prefix: str = "") -> None:
-    """Log a report as the page ``report`` to W&B and MLflow; other loggers show none.
-
-    Args:
-        page: the file.
-        loggers: usually ``trainer.loggers``.
-        step: the last of the run.
-        prefix: put before the name, to distinguish several trackers.
-
-    Raises:
-        Exception: as :func:`repdyn.publish.loggers.each_target`.
-    """
-    each_target(loggers, lambda target: target.log_page(page, f"{prefix}report", step))

@@ -223,6 +223,7 @@ def write_report(
     refresh_seconds: float | None = None,
     progress: Progress = lambda runs: runs,
     seeds: Sequence[str] | None = None,
+    data: ReportData | None = None,
 ) -> Path:
     """Write one page about what stores hold: no network, opens from disk, written whole or not at all.
 
@@ -238,6 +239,7 @@ def write_report(
         progress: wraps the iteration over runs, as a progress bar does.
         seeds: patterns of runs that are seeds of one model, such as ``["lab/model-x*"]``. By default they are runs
             whose names differ in the number behind "seed" alone; an empty sequence shows each run on its own.
+        data: what the page shows, if it has been read already.
 
     Returns:
         ``path``.
@@ -250,7 +252,7 @@ def write_report(
         raise ValueError(f"expected refresh_seconds > 0, got {refresh_seconds}; leave it out for a page that stays")
     given = [stores] if isinstance(stores, Store) else list(stores)
     chosen = list({store.path.resolve(): store for store in given}.values())
-    data = report_data(chosen, runs, probe, progress, seeds)
+    data = report_data(chosen, runs, probe, progress, seeds) if data is None else data
     live = None
     if refresh_seconds is not None:
         stale = max(STALE_AFTER, 3 * refresh_seconds)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from repdyn.store.files import has_row_files
 from repdyn.store.store import Store
-from repdyn.utils.addresses import folder_path, is_url
+from repdyn.utils.files import is_url
 
 RUN_STORE = "repdyn"
 """Name of the store in the folder of a run."""
@@ -33,7 +33,11 @@ def open_store(path: str | Path, *, refresh: bool = True) -> Store:
     []
     """
     if not is_url(path):
-        return Store(folder_path(path))
+        if Path(path).is_file():
+            raise NotADirectoryError(
+                f"expected the folder of a store, got the file {str(path)!r}; name a folder, which is created if needed"
+            )
+        return Store(path)
     from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
 
     store = RemoteStore(str(path))

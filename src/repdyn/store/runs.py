@@ -26,8 +26,7 @@ from repdyn.store.files import (
     run_of,
     step_of,
 )
-from repdyn.utils.addresses import is_url
-from repdyn.utils.files import write_atomically
+from repdyn.utils.files import is_url, write_atomically
 
 RUN_FILE = "run.json"
 _ID_BYTES = 4

@@ -14,7 +14,6 @@ import json
 import logging
 import re
 import shutil
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -134,20 +133,10 @@ class StateCache:
 
     def delete_before(self, step: int) -> None:
         """Delete the states of all steps before this one; to be called when its rows are stored."""
-        self._delete(range(step))
-
-    def delete_after(self, step: int) -> None:
-        """Delete the states of all steps after this one.
-
-        A training that was rolled back reaches these steps with other weights.
-        """
-        self._delete(range(step + 1, sys.maxsize))
-
-    def _delete(self, steps: range) -> None:
         # what another process is deleting too is retried with the next step
         with suppress(OSError):
             for path in self._folder.iterdir():
-                if (found := _STEP.fullmatch(path.name)) and int(found[1]) in steps:
+                if (found := _STEP.fullmatch(path.name)) and int(found[1]) < step:
                     shutil.rmtree(path, ignore_errors=True)
 
     def _path(self, step: int, stack: str | None, layer: int) -> Path:

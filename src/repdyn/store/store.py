@@ -30,8 +30,7 @@ from repdyn.store.files import (
 )
 from repdyn.store.runs import History, Run, RunPath, find_run, new_run, weights_of
 from repdyn.store.schema import COLUMNS, Row, to_table
-from repdyn.utils.addresses import is_url
-from repdyn.utils.files import TEMPORARY_FILE, remove_abandoned_files, write_atomically
+from repdyn.utils.files import TEMPORARY_FILE, is_url, remove_abandoned_files, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

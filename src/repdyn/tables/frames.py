@@ -15,7 +15,7 @@ from repdyn.metrics.names import base_name
 from repdyn.probe.design import NO_MASSIVE, NORMED, VIEWS
 from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS, too_few_distinct
 from repdyn.tables.style import compares_checkpoints, family_of, has_own_figures
-from repdyn.utils.names import in_one_line
+from repdyn.utils.printing import in_one_line
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
 from repdyn.metrics.names import base_name, settings_in_words
 from repdyn.probe.design import view_of
-from repdyn.utils.names import in_one_line
+from repdyn.utils.printing import in_one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -47,8 +47,7 @@ from repdyn.terminal.curves import (
     print_every_metric,
     sparkline,
 )
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import in_one_line
+from repdyn.utils.printing import PrintableConsole, in_one_line
 
 
 def print_alerts(
@@ -190,6 +189,7 @@ def print_summary(
     *,
     figures: Sequence[Path] = (),
     alerts: Sequence[Alert] = (),
+    found: Sequence[Finding] | None = None,
     tracking_seconds: float | None = None,
     kernel_seconds: float | None = None,
     total_seconds: float | None = None,
@@ -207,6 +207,7 @@ def print_summary(
         frame: rows of one run; where its model has several stacks of one of them, which the head names.
         figures: files written, whose folder is named.
         alerts: of the run, of which the first few are printed.
+        found: the published findings, if they have been judged already.
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: how many of them went into the metrics themselves, the rest being the model's forward passes.
         total_seconds: wall-clock seconds of the training, measuring included.
@@ -223,7 +224,7 @@ def print_summary(
     before = [*_head(rows), *_loss(frame), Text()]
     after = [
         Text(),
-        *_findings(findings(frame)),
+        *_findings(found or findings(frame)),
         *_left_out(rows),
         *_alerts(alerts),
         *_missing(rows),

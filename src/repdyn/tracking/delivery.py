@@ -27,7 +27,7 @@ from repdyn.report import PAGE
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.schema import Row, to_table
 from repdyn.utils.attempts import TimeoutRunner, attempts
-from repdyn.utils.notices import print_above_bars, warn
+from repdyn.utils.printing import print_above_bars, warn
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -277,7 +277,6 @@ class Alerts:
         self._evaluator = AlertEvaluator(self._rules)
         self._origin = f"{label}: " if label else ""
         self._read_history: Callable[[], pd.DataFrame] | None = None
-        self._logged: set[str] = set()
 
     def begin(self, writer: Writer, run_id: str, probe: str, *, has_history: bool) -> None:
         """Store the rules with the rows, for later views; earlier rows are read at the first check.
@@ -297,13 +296,13 @@ class Alerts:
             self._read_history = lambda: writer.call("reading", partial(_history, run_id=run_id, probe=probe))
 
     def check(self, rows: Sequence[Row]) -> tuple[list[str], bool]:
-        """Log what the rules find at the step of these rows and have not found there before.
+        """Log what the rules find at the step of these rows.
 
         Args:
-            rows: all rows of the step so far; the loss may follow later.
+            rows: of the step; those of its loss may follow by themselves.
 
         Returns:
-            The new alerts in words, and whether a rule requests to stop the training.
+            The alerts in words, and whether a rule requests to stop the training.
         """
         if not self._rules or not rows:
             return [], False
@@ -313,19 +312,16 @@ class Alerts:
             self._evaluator.update(stored.loc[stored["step"] < step])
         found = self._evaluator.update_with_rows(rows)
         if not found:
-            self._logged = set()
             return [], False
         from repdyn.tables.lines import alert_lines
 
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
-        new = [line for line in lines if line not in self._logged]
-        self._logged = set(lines)
-        for line in new:
+        for line in lines:
             warn(log, f"alert at {line}")
         stops = sorted({alert.rule for alert in found if alert.stop})
-        if stops and new:
+        if stops:
             warn(log, f"the training is to stop at step {step}, as requested by: {', '.join(stops)}")
-        return new, bool(stops)
+        return lines, bool(stops)
 
 
 def _history(store: Store, run_id: str, probe: str) -> pd.DataFrame:
@@ -433,10 +429,17 @@ class Views:
         Raises:
             Exception: what the first failing part raised, once all have been tried.
         """
-        name = self._store.run_name(self._run_id)
+        store, loggers, name = self._store, list(self._loggers.of_training()), self._store.run_name(self._run_id)
+
+        def draw() -> None:
+            from repdyn.publish.results import show_run
+
+            page = store.output / PAGE if self._live else None
+            show_run(store, name, loggers=loggers, report=page, spent=spent, **self._options)
+
         print_above_bars(f"repdyn: drawing figures{' and the report' if self._live else ''} of {name}")
         try:
-            TimeoutRunner(DRAWING_SECONDS)(f"drawing {name}", partial(self._finish, name, spent))
+            TimeoutRunner(DRAWING_SECONDS)(f"drawing {name}", draw)
         finally:
             self._wait_for_uploads(UPLOAD_SECONDS)
 
@@ -450,29 +453,6 @@ class Views:
     def _wait_for_uploads(self, seconds: float) -> None:
         if problem := self._store.drain(seconds):
             warn(log, problem)
-
-    def _finish(self, name: str, spent: Callable[[], dict[str, float]]) -> None:
-        store, loggers = self._store, list(self._loggers.of_training())
-        page = store.output / PAGE if self._live else None
-        with attempts() as attempt:
-            with attempt():
-                if page is not None:
-                    from repdyn.report import write_report
-
-                    write_report(store, page)
-            with attempt():
-                from repdyn.publish.results import show_run
-
-                show_run(store, name, loggers=loggers, report=page, spent=spent, **self._options)
-            with attempt():
-                from repdyn.publish.stored_run import log_page
-
-                if page is not None and page.exists():
-                    log_page(page, loggers, max(store.steps(self._run_id)), self._options["prefix"])
-            with attempt():
-                from repdyn.publish.stored_run import log_status
-
-                log_status(store, name, loggers, **self._options)
 
 
 def _next_time(start: float) -> float:

@@ -1,23 +1,31 @@
-"""Errors, warnings and signals of a tracked training: none of them ends it, and each kind is reported once."""
+"""What a tracked training says: errors and warnings, each kind once and none of which ends it; what tracking costs;
+that a measurement takes long; and the signals that break one off.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import median
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from repdyn.metrics import metric_info
 from repdyn.store.schema import Row, too_few_distinct
 from repdyn.tracking.options import OnFailure
+from repdyn.tracking.schedule import Schedule
 from repdyn.utils.caller_state import isolated_rng
+from repdyn.utils.distributed import ALONE, Ranks
 from repdyn.utils.extras import MissingPackageError
-from repdyn.utils.notices import print_above_bars, warn
+from repdyn.utils.printing import print_above_bars, warn
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -181,3 +189,226 @@ def watching_signals() -> Iterator[list[int]]:
                 signal.signal(number, handler)
         if raised:
             raise raised[0]
+
+
+FORECAST_STEPS = 5
+"""Timed training steps from which a forecast is made: their median is not misled by one or two slow ones."""
+KEPT_STEPS = 101
+"""Training steps of which the time is kept."""
+CORRECTED_FROM = 1.5
+"""Factor by which the cost of a measurement differs from what was said before it is said again."""
+SILENT_SECONDS = 2.0
+"""How long a measurement is silent before a first line says what it is doing."""
+PROGRESS_SECONDS = 30.0
+"""Time between two later lines on a long measurement."""
+_STAGES = {
+    "forward": "running the model on the probe",
+    "masked forward": "running the model on masked tokens",
+    "kernels": "computing metrics",
+}
+
+
+class ExpectedCost(NamedTuple):
+    """Expected cost of a measurement, before the first one."""
+
+    forward_seconds: float
+    """About how long one process would run the model on the whole probe."""
+    working_bytes: int
+    """As of :func:`repdyn.measurement.measure.working_bytes`."""
+
+
+@dataclass
+class Work:
+    """A piece of tracking work whose time is counted."""
+
+    is_attempt: bool = False
+    """Whether it measures, with success or without, rather than finds that the store has the step."""
+    is_measurement: bool = False
+    """Whether it has measured all that was requested."""
+
+
+@dataclass
+class Cost:
+    """The time that the tracking of one run takes, and what is decided by it.
+
+    A step's time is the median of the intervals between steps, without what tracking took in them. What precedes the
+    first step, such as the start of the workers that load data, is in no interval.
+
+    Args:
+        budget: largest share of the wall-clock time that tracking may take; None for no limit.
+        schedule: of the measurements.
+        n_steps: of the whole training, if known.
+        ranks: processes that measure together, of which the first prints.
+    """
+
+    budget: float | None
+    schedule: Schedule
+    n_steps: int | None = None
+    ranks: Ranks = ALONE
+    seconds: float = 0.0
+    """Wall-clock time of this process in tracking: trial, measurements, storing, logging and views."""
+    n_left_out: int = 0
+    """Scheduled measurements that the budget had no time for."""
+    _start: float = field(default_factory=lambda: time.perf_counter())
+    _depth: int = 0
+    _last_attempt: float | None = None
+    _last_measurement: float | None = None
+    _is_forecast_stale: bool = True
+    """Whether what was said last, if anything, has not been compared with the last measurement."""
+    _stated: float | None = None
+    _steps: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    _before: tuple[int, float, float] | None = None
+    """The last step, when it ended, and what tracking had taken until then."""
+
+    @property
+    def total_seconds(self) -> float:
+        """Wall-clock time since the tracking began, training included."""
+        return time.perf_counter() - self._start
+
+    @contextmanager
+    def counted(self) -> Iterator[Work]:
+        """Count the time of what runs inside, once where such blocks are nested; what it was is noted in the result."""
+        start = time.perf_counter()
+        self._depth += 1
+        work = Work()
+        try:
+            yield work
+        finally:
+            self._depth -= 1
+            spent = time.perf_counter() - start
+            if self._depth == 0:
+                self.seconds += spent
+            if work.is_attempt:
+                self._last_attempt = spent
+            if work.is_measurement:
+                self._last_measurement, self._is_forecast_stale = spent, True
+
+    def allows(self, step: int) -> bool:
+        """Return whether the budget has time to measure a scheduled step; the same on all ranks, which all call it."""
+        if self.budget is None:
+            return True
+        has_time = self.ranks.on_rank_zero(self._has_time)
+        if not has_time and self.ranks.is_rank_zero:
+            if self.n_left_out == 0:
+                warn(
+                    log,
+                    f"step {step} is not measured: another measurement of {self._last_attempt:.1f} s would exceed "
+                    f"max_overhead={self.budget:g} of the training's time; measured again at the first scheduled step "
+                    "with time for it",
+                )
+            self.n_left_out += 1
+        return has_time
+
+    def _has_time(self) -> bool:
+        """Return whether a measurement as long as the last one stays within the budget; the first always does."""
+        if self.budget is None or self._last_attempt is None:
+            return True
+        return self.seconds + self._last_attempt <= self.budget * (self.total_seconds + self._last_attempt)
+
+    def announce(self, cost: ExpectedCost | None) -> None:
+        """Print what is known of the measurements before the first one; :meth:`count_step` corrects it."""
+        if cost is None or not self.ranks.is_rank_zero:
+            return
+        limit = f", of which max_overhead={self.budget:g} may leave some out" if self.budget else ""
+        seconds, gibibytes = cost.forward_seconds / self.ranks.size, cost.working_bytes / 2**30
+        print_above_bars(
+            f"repdyn: each measurement runs the model on the probe for about {seconds:.2g} s, then computes metrics "
+            f"in at most about {gibibytes:.1f} GiB; measured at {self.schedule.in_words(self.n_steps)}{limit}"
+        )
+
+    def count_step(self, step: int) -> None:
+        """Count a training step, and print what measurements will cost once that is known, and when it has changed.
+
+        Args:
+            step: optimizer steps taken; the same one may come several times, under gradient accumulation.
+        """
+        now = time.perf_counter()
+        if self._before is not None:
+            last, then, before = self._before
+            if step == last:
+                return
+            if step > last:
+                self._steps.append((now - then - (self.seconds - before)) / (step - last))
+        self._before = step, now, self.seconds
+        if self._is_forecast_stale and self._last_measurement and len(self._steps) >= FORECAST_STEPS:
+            self._is_forecast_stale = False
+            self._say_forecast(self._last_measurement, median(self._steps))
+
+    def _say_forecast(self, seconds: float, step_seconds: float) -> None:
+        """Print what measurements cost for the first time, and again where that has changed much."""
+        if step_seconds <= 0 or not self.ranks.is_rank_zero:
+            return
+        in_steps = seconds / step_seconds
+        takes = "takes" if self._stated is None else "now takes"
+        if self._stated is not None and 1 / CORRECTED_FROM < in_steps / self._stated < CORRECTED_FROM:
+            return
+        self._stated = in_steps
+        text = f"repdyn: a measurement {takes} {seconds:.3g} s, as long as {in_steps:,.0f} training steps"
+        if horizon := self.n_steps or self.schedule.every:
+            measuring = in_steps * (self.schedule.count(self.n_steps) if self.n_steps else 1)
+            share = measuring / (measuring + horizon)
+            limited = self.budget is not None and share > self.budget
+            limit = f", of which max_overhead={self.budget:g} allows a part" if limited else ""
+            text += f"; measured at {self.schedule}, about {share:.0%} of the training{limit}"
+        print_above_bars(text)
+
+    def report(self) -> None:
+        """Print once how many measurements the budget left out."""
+        if self.n_left_out:
+            print_above_bars(
+                f"repdyn: {self.n_left_out} scheduled measurements were left out by max_overhead={self.budget:g}"
+            )
+            self.n_left_out = 0
+
+
+def known_steps(n_steps: float | None) -> int | None:
+    """Return the number of steps of a training; None where a framework does not know it and says inf, -1 or nothing.
+
+    >>> known_steps(100.0), known_steps(-1), known_steps(float("inf")), known_steps(None)
+    (100, None, None, None)
+    """
+    return None if n_steps is None or not math.isfinite(n_steps) or n_steps < 0 else int(n_steps)
+
+
+class LongMeasurement:
+    """A reporter of the progress of a measurement that takes long, which a signal breaks off.
+
+    Args:
+        step: which is measured.
+        arrived: numbers of the signals that have arrived, which may grow.
+        ranks: in a job of several a forward pass is not broken off, which the others would wait for.
+    """
+
+    def __init__(self, step: int, arrived: Collection[int] = (), ranks: Ranks = ALONE) -> None:
+        self._step, self._arrived, self._ranks = step, arrived, ranks
+        self._stage, self._stage_start = "", time.monotonic()
+        self._next = self._stage_start + SILENT_SECONDS
+
+    def __call__(self, stage: str, share: float) -> None:
+        """Print how far a stage, as :func:`repdyn.measure` names it, is, if it is time for it.
+
+        Raises:
+            Interrupted: a signal has arrived.
+        """
+        if self._arrived and (self._ranks.size == 1 or stage == "kernels"):
+            raise Interrupted(f"{signal.Signals(next(iter(self._arrived))).name} arrived")
+        now = time.monotonic()
+        if stage != self._stage:
+            self._stage_start = now if self._stage else self._stage_start
+            self._stage = stage
+        if now < self._next or share >= 1 or not self._ranks.is_rank_zero:
+            return
+        self._next = now + PROGRESS_SECONDS
+        what = _STAGES.get(stage, stage)
+        left = (now - self._stage_start) * (1 - share) / share if share > 0 else None
+        rest = "" if left is None else f", about {_duration(left)} left of it"
+        print_above_bars(f"repdyn: measuring step {self._step}: {what}, {share:.0%} done{rest}")
+
+
+def _duration(seconds: float) -> str:
+    """Return seconds in words.
+
+    >>> _duration(42), _duration(200)
+    ('42 s', '3 min')
+    """
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

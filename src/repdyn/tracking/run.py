@@ -29,9 +29,17 @@ from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
-from repdyn.tracking.cost import Cost, ExpectedCost, LongMeasurement, Work
 from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, Alerts, Loggers, Views, Writer
-from repdyn.tracking.notices import Interrupted, Notices, describe, watching_signals
+from repdyn.tracking.notices import (
+    Cost,
+    ExpectedCost,
+    Interrupted,
+    LongMeasurement,
+    Notices,
+    Work,
+    describe,
+    watching_signals,
+)
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.attempts import attempts
@@ -303,12 +311,17 @@ class TrackedRun:
                 if self._state_cache is not None:
                     self._state_cache.delete_before(step)
             with attempt():
-                lines, stops = self._alerts.check(rows)
-                if lines:
-                    self._loggers.each(lambda target: target.log_alerts(lines, step))
+                stops = self._alert(rows)
             with attempt(), self.notices.errors(step, "drawing"):
                 if self._views is not None and not arrived:
                     self._views.refresh()
+        return stops
+
+    def _alert(self, rows: Sequence[Row]) -> bool:
+        """Log the alerts at a step, and return whether one of them requests to stop."""
+        lines, stops = self._alerts.check(rows)
+        if lines:
+            self._loggers.each(lambda target: target.log_alerts(lines, rows[0].step))
         return stops
 
     def _log(self, written: Iterable[Sequence[Row]]) -> None:
@@ -449,15 +462,16 @@ class TrackedRun:
         run = self._writer.call("writing to", lambda store: store.begin_run(self.name, known, **parent))
         self._writer.call("writing the probe to", lambda store: store.save_probe(self.probe))
         self._alerts.begin(self._writer, run.id, self.probe.hash, has_history=origin is not None)
-        self._views = Views(
-            store,
-            run.id,
-            self.probe.hash,
-            self._loggers,
-            live=self.options.report,
-            prefix=self.prefix,
-            schedule=repr(schedule),
-        )
+        if self.weights_kind != AVERAGED:  # the page shows both runs
+            self._views = Views(
+                store,
+                run.id,
+                self.probe.hash,
+                self._loggers,
+                live=self.options.report,
+                prefix=self.prefix,
+                schedule=repr(schedule),
+            )
         return run.id
 
     def _find(self, key: MeasurementKey, weights: str | None, known: Sequence[Row]) -> bool:
@@ -511,7 +525,7 @@ class TrackedRun:
             return
         with self.notices.errors(moment.step):
             if self.averaged is None:
-                options = replace(self.options, report=False, ranks="zero")
+                options = replace(self.options, ranks="zero")
                 label = f"{self.prefix}{AVERAGED}"
                 run = TrackedRun(
                     options,
@@ -542,14 +556,13 @@ class TrackedRun:
         of_step = {name: getattr(rows[0], name) for name in Checkpoint.__dataclass_fields__}
         rows = [*rows, scalar_row(Checkpoint(**of_step), LOSS, loss, probe=key.probe)]
         self._writer.add(key, rows)
+        stops = False
         with attempts() as attempt:
             with attempt():
                 for _ in self._writer.flush():  # the loggers have the loss from the training itself
                     pass
             with attempt():
-                lines, stops = self._alerts.check(rows)
-                if lines:
-                    self._loggers.each(lambda target: target.log_alerts(lines, step))
+                stops = self._alert(rows[-1:])
         return stops
 
 

@@ -21,8 +21,8 @@ from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Moment, Origin, Scalar, TrackedRun, weights_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
-from repdyn.utils.addresses import is_url
-from repdyn.utils.notices import warn
+from repdyn.utils.files import is_url
+from repdyn.utils.printing import warn
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

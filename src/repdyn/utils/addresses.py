@@ -1,11 +1,10 @@
-"""Addresses: URLs of remote stores, where a path may be given too, and those at which pages are served."""
+"""Addresses at which pages are served: what may connect to them, free ports, and what is said of them."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Collection
 from ipaddress import ip_address
-from pathlib import Path
 from urllib.parse import urlsplit
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -95,26 +94,3 @@ def _name(header: str) -> str | None:
         return urlsplit(f"//{header}").hostname
     except ValueError:
         return None
-
-
-def is_url(path: str | Path) -> bool:
-    """Return whether a store is named by a URL; a path object never is, since it cannot hold two slashes.
-
-    >>> is_url("s3://bucket/prefix"), is_url("runs/mine"), is_url(Path("runs"))
-    (True, False, False)
-    """
-    return isinstance(path, str) and "://" in path
-
-
-def folder_path(path: str | Path) -> Path:
-    """Return the path of a store's folder, which need not exist yet.
-
-    Raises:
-        NotADirectoryError: it is a file.
-    """
-    path = Path(path)
-    if path.is_file():
-        raise NotADirectoryError(
-            f"expected the folder of a store, got the file {str(path)!r}; name a folder, which is created if needed"
-        )
-    return path

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from threading import Event, Thread
 from typing import Any, TypeAlias, TypeVar
 
+_POLL_SECONDS = 0.2
 Attempt: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Returns a context that may hold a failure back; ``contextlib.nullcontext`` raises it at once."""
 
@@ -56,11 +58,12 @@ class TimeoutRunner:
         self.seconds = seconds
         self._running: tuple[str, Event] | None = None
 
-    def __call__(self, what: str, function: Callable[[], T]) -> T:
+    def __call__(self, what: str, function: Callable[[], T], watch: Callable[[], None] | None = None) -> T:
         """Return what ``function()`` returns, or raise what it raises.
 
         Args:
             what: names the call in messages.
+            watch: called a few times a second meanwhile; what it raises gives the call up.
 
         Raises:
             TimeoutError: it took too long, or an earlier call still has not returned.
@@ -81,8 +84,12 @@ class TimeoutRunner:
 
         Thread(target=call, name=what, daemon=True).start()
         # Not with join(): before Python 3.13, a thread whose join() is interrupted counts as ended.
-        if not ended.wait(self.seconds):
-            raise TimeoutError(f"{what} took more than {self.seconds:g} s; is the disk or the network mount there?")
+        deadline = time.monotonic() + self.seconds
+        while not ended.wait(max(0.0, deadline - time.monotonic()) if watch is None else _POLL_SECONDS):
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{what} took more than {self.seconds:g} s; is the disk or the network mount there?")
+            if watch is not None:
+                watch()
         if "error" in outcome:
             raise outcome["error"]
         return outcome["value"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from repdyn.utils.names import in_one_line
+from repdyn.utils.printing import in_one_line
 
 
 def print_records(records: Sequence[Mapping[str, Any]], *, as_csv: bool, each: str | None = None) -> None:

@@ -32,7 +32,7 @@ from repdyn.report.markup import Markup, asset, joined, policy, tag
 from repdyn.report.runs import RunKey, data_of_rows
 from repdyn.report.write import page, page_data, page_sources, page_title
 from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
-from repdyn.utils.names import printable
+from repdyn.utils.printing import printable
 from repdyn.watch.index import Index
 
 TOKEN = "token"

@@ -14,8 +14,7 @@ from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, 
 from repdyn import Probe, Tracker, open_store
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
 from repdyn.metrics import Metric
-from repdyn.tracking.cost import LongMeasurement
-from repdyn.tracking.notices import Interrupted, watching_signals
+from repdyn.tracking.notices import Interrupted, LongMeasurement, watching_signals
 
 
 class Preempted(Exception):

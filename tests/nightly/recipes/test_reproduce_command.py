@@ -57,10 +57,13 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     monkeypatch.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
 
     def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
+        status: object = 0
+        try:
             main(["reproduce", *map(str, arguments)])
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, *capsys.readouterr()
+        except SystemExit as stop:
+            status = stop.code
+        assert isinstance(status, int)
+        return status, *capsys.readouterr()
 
     return command
 

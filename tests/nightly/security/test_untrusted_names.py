@@ -8,7 +8,7 @@ from stored_rows import row
 from repdyn import open_store
 from repdyn.cli.main import main
 from repdyn.store import MeasurementKey
-from repdyn.utils.names import safe_file_name
+from repdyn.utils.files import safe_file_name
 
 OUTSIDE = "x/../../../../y"
 HOSTILE = "run\x1b[2J\x1b]0;title\x07\N{RIGHT-TO-LEFT OVERRIDE}cod.exe\r"

@@ -70,31 +70,12 @@ def test_runs_probes_and_layer_selections_share_a_folder(tmp_path, other):
     assert torch.equal(one.load_previous(16, None, 1, states())[1], states())
 
 
-def test_delete_before_and_after(state_cache, tmp_path):
+def test_delete_before(state_cache, tmp_path):
     for step in (2, 4, 8, 16):
         for layer in (0, 1):
             state_cache.save(step, "encoder", layer, states(step))
     state_cache.delete_before(8)
     assert {path.split(os.sep)[2] for path in saved_files(tmp_path)} == {"step000000008", "step000000016"}
-    state_cache.delete_after(8)
-    assert {path.split(os.sep)[2] for path in saved_files(tmp_path)} == {"step000000008"}
-    state_cache.delete_before(8)
-    state_cache.delete_after(8)
-    assert state_cache.load_previous(16, "encoder", 1, states())[0] == 8
-
-
-def test_no_comparison_with_an_abandoned_branch_after_a_rollback(state_cache):
-    for step in (8, 16, 32):
-        state_cache.save(step, None, 1, states(step))
-        state_cache.delete_before(step)
-    # the training is rolled back to step 8 and measures step 16 with other weights
-    assert undefined_reason(state_cache, step=16) == "no states of a step before 16 are stored, only of step 32"
-    state_cache.save(16, None, 1, states(1016))
-    state_cache.delete_before(16)
-    state_cache.delete_after(16)
-    step, found = state_cache.load_previous(40, None, 1, states())
-    assert step == 16
-    assert torch.equal(found, states(1016))
 
 
 def test_a_step_measured_again_loads_the_same_states(state_cache):

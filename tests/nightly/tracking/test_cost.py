@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from repdyn.tracking import cost
-from repdyn.tracking.cost import Cost, ExpectedCost, LongMeasurement
+from repdyn.tracking import notices
+from repdyn.tracking.notices import Cost, ExpectedCost, LongMeasurement
 from repdyn.tracking.schedule import Schedule
 
 
@@ -15,8 +15,8 @@ from repdyn.tracking.schedule import Schedule
 def clock(monkeypatch) -> list[float]:
     """The time, which tests move."""
     now = [0.0]
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(cost.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(notices.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(notices.time, "monotonic", lambda: now[0])
     return now
 
 

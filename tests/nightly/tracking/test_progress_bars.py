@@ -133,7 +133,7 @@ def test_lines_in_a_file(tmp_path):
 def test_nobody_draws_a_bar(tmp_path):
     """Then tqdm is not imported for it."""
     script = (
-        "import sys; from repdyn.utils.notices import print_above_bars; print_above_bars('a line'); "
+        "import sys; from repdyn.utils.printing import print_above_bars; print_above_bars('a line'); "
         "print('tqdm' in sys.modules)"
     )
     command = [sys.executable, "-c", script]

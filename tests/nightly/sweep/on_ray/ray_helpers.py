@@ -101,15 +101,15 @@ def downloads_by_step(hub: HubServer, tasks: list[Task]) -> Counter[int]:
 
 
 def workers_by_step(tasks: list[Task]) -> dict[int, int]:
-    """Return the id of the worker process that downloads each step: it holds the lock of its folder open."""
+    """Return the id of the worker process that downloads each step: it holds its folder open, to lock it."""
     steps = {task.target.commit: task.target.step for task in tasks}
     found = {}
     for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            for file in process.open_files() if process.name().startswith("ray::") else ():
-                lock = Path(file.path)
-                if lock.name.startswith(".repdyn-downloads-"):
-                    trees = lock.with_name(lock.name[1:]).glob("*/.cache/huggingface/trees/*.json")
+        with suppress(psutil.Error, OSError):
+            opened = Path(f"/proc/{process.pid}/fd").iterdir() if process.name().startswith("ray::") else ()
+            for folder in [Path(os.readlink(descriptor)) for descriptor in opened if descriptor.is_dir()]:
+                if folder.name.startswith("repdyn-downloads-"):
+                    trees = folder.glob("*/.cache/huggingface/trees/*.json")
                     found |= {steps[tree.stem]: process.pid for tree in trees if tree.stem in steps}
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -31,13 +32,13 @@ def cluster_of(*machines: dict[str, float]) -> SimpleNamespace:
 
 def test_a_task_that_fits_no_machine_is_an_error(options):
     with pytest.raises(ValueError, match="GPU"):
-        ray_engine._resources(cluster_of({"CPU": 4}, {"CPU": 4, "memory": 3}), options("--device", "cuda"))
+        ray_engine._resources(cluster_of({"CPU": 4}, {"CPU": 4, "memory": 3}), replace(options(), device="cuda"))
     assert ray_engine._resources(cluster_of({"memory": 9.0}, {"CPU": 4}), options())["num_cpus"] == 2
 
 
 def test_a_task_requests_a_share_of_the_smallest_machine_and_a_gpu(options):
     cluster = cluster_of({"CPU": 64, "GPU": 8}, {"CPU": 16, "GPU": 1})
-    assert ray_engine._resources(cluster, options("--device", "cuda", "--workers", "3")) == {
+    assert ray_engine._resources(cluster, replace(options(), device="cuda", workers=3)) == {
         "num_cpus": 5,
         "num_gpus": 1,
     }

@@ -1,0 +1,127 @@
+"""What is printed: names that others chose, lines above progress bars, and no remarks of other packages."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+
+def printable(text: str) -> str:
+    """Return a text with every control or invisible character but line breaks and tabs written as its escape sequence.
+
+    A terminal would obey some of them: move the cursor, set the title, or reverse the direction of writing.
+
+    >>> printable("run\\x1b[2J")
+    'run\\\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or character in "\n\t\N{NO-BREAK SPACE}" else ascii(character)[1:-1]
+        for character in text
+    )
+
+
+def in_one_line(text: str) -> str:
+    """Return a text as :func:`printable` does, its line breaks and tabs as escape sequences too.
+
+    A name with a line break would print a line of its own, which looks like one of the program.
+
+    >>> in_one_line("run\\nerror: disk full")
+    'run\\\\nerror: disk full'
+    """
+    return "".join(ascii(character)[1:-1] if character in "\n\t" else character for character in printable(text))
+
+
+MAX_LISTED = 6
+
+
+def shorten_list(names: Sequence[str]) -> str:
+    """Join names with commas, leaving out the middle of a long list.
+
+    >>> shorten_list(["a", "b"]), shorten_list([str(n) for n in range(20)])
+    ('a, b', '0, 1, 2, 3, 4 .. 19 (20)')
+    """
+    if len(names) <= MAX_LISTED:
+        return ", ".join(names)
+    return f"{', '.join(names[: MAX_LISTED - 1])} .. {names[-1]} ({len(names)})"
+
+
+class PrintableConsole(Console):
+    """A rich console that writes control characters of a text as escape sequences; its own styles are kept."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
+
+
+def print_above_bars(text: str) -> None:
+    """Print a line to standard error, above the bars of tqdm that are drawn there or on standard output.
+
+    Printed directly, it would go on where a bar ends, on the same line. While rich draws, it has a stream of its own in
+    the place of standard error, which does the same for its bars. Where standard error is closed or full, the line is
+    lost: what is said of a training must not end it.
+    """
+    if sys.stderr is None:  # closed before Python started
+        return
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # nobody draws a bar of what is not imported
+    with suppress(OSError, ValueError):
+        if tqdm is not None and len(tqdm._instances) > 0:
+            tqdm.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def warn(log: logging.Logger, text: str) -> None:
+    """Log a warning, unless the streams that it would go to are closed or full."""
+    with suppress(OSError, ValueError):
+        log.warning("%s", text)
+
+
+_LOGGERS = (
+    "lightning.pytorch",
+    "lightning.fabric",
+    "lightning.pytorch.utilities.rank_zero",
+    "lightning.fabric.utilities.rank_zero",
+)
+_WARNINGS = (
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+    "The '[a-z_]+_dataloader' does not have many workers",
+    "Precision .* is not supported by the model summary",
+)
+
+
+def silence_notices() -> None:
+    """Hide Lightning's tips and state of the hardware, and warnings that concern nothing a user has written.
+
+    Other warnings and all errors are still shown.
+    """
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in _WARNINGS:
+        warnings.filterwarnings("ignore", message)
+
+
+@contextmanager
+def without_reports() -> Iterator[None]:
+    """Hide transformers' warnings and its progress bars, of which each of many small files has one."""
+    from transformers.utils import logging as reports  # which --help does not wait for
+
+    verbosity, shown = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    reports.disable_progress_bar()
+    reports.set_verbosity_error()
+    try:
+        yield
+    finally:
+        reports.set_verbosity(verbosity)
+        if shown:
+            reports.enable_progress_bar()
