@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from repdyn import Probe, measure
 from repdyn.data.datamodule import TextDataModule
-from repdyn.measurement.options import metric_set
+from repdyn.measurement.options import MeasurementOptions
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import objective_of
 from repdyn.probe.design import DESIGNS, INDEPENDENT
@@ -49,7 +49,7 @@ def main() -> None:
     store.save_probe(probe)
     scalars = _scalars(options.run, config)
     name = options.name or options.run.parent.name
-    chosen = metric_set(options.metrics, probe=probe)
+    chosen = MeasurementOptions(metrics=options.metrics).identity(probe)
     for step in tqdm(sorted(steps), unit="checkpoint"):
         key = MeasurementKey(run=name, step=step, probe=probe.hash, metrics=chosen)
         if key not in store:

@@ -17,7 +17,7 @@ from torch import nn
 from repdyn import Probe, kernels, measure
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.measurement.options import metric_set
+from repdyn.measurement.options import MeasurementOptions
 from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
 from repdyn.store.schema import COLUMNS, Checkpoint
 
@@ -28,7 +28,7 @@ LAYER_BYTES = 192 * 16 * 4
 def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe):
     frame = measure(hand_written, small_probe).to_pandas()
     assert list(frame.columns) == list(COLUMNS)
-    states = capture(prepare(hand_written), small_probe, ["all", "no_sink"], causal=True)
+    states = capture(replace(prepare(hand_written), causal={None: True}), small_probe, ["all", "no_sink"])
     for row in frame.itertuples():
         layer = states.layers[row.layer].states
         sample = small_probe.sample(row.subset)
@@ -196,13 +196,16 @@ def test_resolve():
     assert names == [("two_nn", "all"), ("two_nn", "no_sink"), ("anisotropy", "all"), ("anisotropy", "no_sink")]
 
 
-def test_metric_set_names_what_is_measured():
-    same = [metric_set(["anisotropy", "two_nn"]), metric_set(["two_nn", "anisotropy@no_sink", "anisotropy@all"])]
+def test_an_identity_names_what_is_measured():
+    def identity(*metrics, layers=None):
+        return MeasurementOptions(metrics=metrics, layers=layers).identity()
+
+    same = [identity("anisotropy", "two_nn"), identity("two_nn", "anisotropy@no_sink", "anisotropy@all")]
     assert same[0] == same[1]
     others = [
-        metric_set(["two_nn"]),
-        metric_set(["anisotropy", "two_nn"], "blocks.*"),
-        metric_set(["anisotropy", METRICS["two_nn"].with_settings(discard=0.8)]),
+        identity("two_nn"),
+        identity("anisotropy", "two_nn", layers="blocks.*"),
+        identity("anisotropy", METRICS["two_nn"].with_settings(discard=0.8)),
     ]
     assert len({*same, *others}) == 4
 

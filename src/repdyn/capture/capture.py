@@ -53,7 +53,6 @@ def capture(
     subsets: Sequence[str],
     *,
     captures: Collection[CaptureKind] = (),
-    causal: bool = False,
     tokens_per_forward: int = 8192,
     states_bytes: int = STATES_BYTES,
     progress: Callable[[float], None] = no_progress,
@@ -61,6 +60,7 @@ def capture(
 ) -> States:
     """Run the probe through the model once and keep the vectors that the subsets sample.
 
+    A window without sampled tokens is not read, and one of a causal model not past its last sampled token.
     The model is left unchanged: training flags module by module, hooks, gradients, RNG state, and whatever it
     changes in itself when it runs.
 
@@ -70,8 +70,6 @@ def capture(
         subsets: whose samples to keep. Rows are ordered by the first one's sample, whose metric batches are thereby
             slices; tokens that only the others sample follow, then those of ``probe.whole_windows`` if captured.
         captures: what to capture in addition to each layer's own states, of :data:`repdyn.capture.states.CaptureKind`.
-        causal: whether no position sees a later one: then no window is read past its last sampled token. A window
-            without sampled tokens is never read.
         tokens_per_forward: bounds the size of one forward pass.
         states_bytes: how much memory the states may take, all layers together, on the model's device; further layers
             are kept in the system's temporary folder (TMPDIR).
@@ -92,7 +90,7 @@ def capture(
     rows = np.full(len(probe.tokens) + len(probe.lengths), -1)
     rows[sampled] = np.arange(len(sampled))
     with ranks.sync_errors():
-        batches = _batches(model, probe, np.array(sampled), causal, tokens_per_forward, states_bytes)
+        batches = _batches(model, probe, np.array(sampled), tokens_per_forward, states_bytes)
     if rows[len(probe.tokens) :].max(initial=-1) >= 0:
         batches = [replace(batch, means=probe.index_of_mean(batch.first_tokens)) for batch in batches]
     first = next(probe.batches(1)) if "after_attention" in captures else None
@@ -109,14 +107,14 @@ def capture(
 
 
 def _batches(
-    model: PreparedModel, probe: Probe, sampled: np.ndarray, causal: bool, tokens_per_forward: int, states_bytes: int
+    model: PreparedModel, probe: Probe, sampled: np.ndarray, tokens_per_forward: int, states_bytes: int
 ) -> list[ProbeBatch]:
     """Return the batches that the model runs; those of a probe of inputs are given."""
     if probe.inputs is not None:
         return list(probe.batches(1))
-    if model.forward is None:
-        _check_padding_independence(model, probe, states_bytes)
-    needed = probe.tokens_needed(sampled, causal and model.any_length)
+    if model.forward is None and not model.causal:
+        check_padding(model, probe, states_bytes=states_bytes)
+    needed = probe.tokens_needed(sampled, model.is_causal is True and model.any_length)
     whole = probe.batches(max(1, tokens_per_forward // int(needed.max())), needed)
     return [part for batch in whole for part in split_where_square(batch, model.token_positions)]
 
@@ -147,8 +145,8 @@ def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_
     return found
 
 
-def _check_padding_independence(model: PreparedModel, probe: Probe, states_bytes: int) -> None:
-    """Check that the states of a padded sequence do not change with the tokens in its padding."""
+def check_padding(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_BYTES) -> None:
+    """Raise ValueError where the states of a padded sequence change with the tokens in its padding."""
     states = _run_trial(model, padding_trials(probe), states_bytes)
     if states is not None and any(map(depends_on_padding, states.values())):
         raise ValueError(

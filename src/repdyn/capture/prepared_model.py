@@ -111,12 +111,18 @@ class PreparedModel:
     structure: Sequence[tuple] = ()
     """The modules, classes and hooks that all this was found for; see :meth:`fits`."""
     causal: Mapping[str | None, bool | None] = field(default_factory=dict)
-    """For each stack, whether no position sees a later one; filled in by whoever has tried it."""
+    """For each stack, whether no position sees a later one; filled in by whoever has tried it, and padding too."""
 
     @property
     def stacks(self) -> list[str | None]:
         """The names of the stacks, (None,) in a model that has one."""
         return list(dict.fromkeys(block.stack for block in self.blocks))
+
+    @property
+    def is_causal(self) -> bool | None:
+        """Whether no position sees a later one; None where that is unknown, or the stacks differ."""
+        found = set(self.causal.values())
+        return found.pop() if len(found) == 1 else None
 
     def token_states(self) -> TokenStates:
         """Return a search for the states of a batch's tokens, or of what is sampled of a batch of inputs."""

@@ -161,37 +161,24 @@ class TokenStates:
         """
         if isinstance(self._positions, slice) and not self._has_left_out:
             raise RuntimeError(
-                f"expected states of more positions than tokens for token_positions={_shown(self._positions)}, got one "
-                "position for each token in every block; leave token_positions= out"
+                f"expected states of more positions than tokens for token_positions={positions_name(self._positions)}, "
+                "got one position for each token in every block; leave token_positions= out"
             )
 
     def explain_mismatch(self, name: str, parts: Mapping[Any, Any]) -> str:
         """Return an error text: that no part of a block's input or output is states, what came, and what to do."""
         tensors = [part for part in parts.values() if isinstance(part, Tensor)]
-        kinds = ", ".join(dict.fromkeys(type(part).__name__ for part in parts.values())) or "nothing"
-        longer = next((t for t in tensors if t.is_floating_point() and self._n_more(t) > 0), None)
-        shown = tensors[0] if tensors and longer is None else longer
-        received = kinds if shown is None else f"{tuple(shown.shape)} of {shown.dtype}"
+        shapes = [f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in tensors]
+        received = ", ".join(shapes or (type(part).__name__ for part in parts.values())) or "nothing"
         text = f"expected states of shape {(*self.shape, 'dim')} at {name!r}, got {received}"
-        if longer is None:
+        n_more = max((self._n_more(tensor) for tensor in tensors if tensor.is_floating_point()), default=0)
+        if n_more == 0:
             return f"{text}; {_NAME_BLOCKS}"
-        n_more = self._n_more(longer)
-        text = f"{text}, {self.shape[1] + n_more} positions for {self.shape[1]} tokens"
-        if self._positions is None:
-            return (
-                f"{text}; where the model puts {n_more} learned vectors before the tokens, give "
-                f"token_positions=slice({n_more}, None); else {_NAME_BLOCKS}"
-            )
-        if callable(self._positions):
-            came = self._positions(longer if len(longer) == self.shape[0] else longer.transpose(0, 1), self._batch)
-            came = tuple(came.shape) if isinstance(came, Tensor) else type(came).__name__
-            return (
-                f"{text}, of which token_positions={_shown(self._positions)} returns {came}; return one for each token"
-            )
-        n_kept = len(range(self.shape[1] + n_more)[self._positions])
+        if self._positions is not None:
+            text = f"{text}, of which token_positions={positions_name(self._positions)} leaves another number"
         return (
-            f"{text}, of which token_positions={_shown(self._positions)} keeps {n_kept}; where {n_more} learned "
-            f"vectors stand before the tokens, give token_positions=slice({n_more}, None)"
+            f"{text}; where the model puts {n_more} learned vectors before the {self.shape[1]} tokens, give "
+            f"token_positions=slice({n_more}, None); else {_NAME_BLOCKS}"
         )
 
     def _tokens_in(self, states: Tensor, *, padded: bool = False) -> Tensor | None:
@@ -221,14 +208,6 @@ class TokenStates:
         if states.ndim != 3 or n_sequences not in states.shape[:2]:
             return 0
         return max(0, states.shape[1 if states.shape[0] == n_sequences else 0] - length)
-
-
-def _shown(token_positions: TokenPositions) -> str:
-    """Return it as Python source."""
-    if not isinstance(token_positions, slice):
-        return positions_name(token_positions)
-    bounds = [token_positions.start, token_positions.stop, token_positions.step]
-    return f"slice({', '.join(map(str, bounds if bounds[2] is not None else bounds[:2]))})"
 
 
 def _n_left_out(positions: slice) -> int:

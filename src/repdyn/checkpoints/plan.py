@@ -27,6 +27,7 @@ from repdyn.utils.printing import shorten_list
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
+    from repdyn.measurement.options import MeasurementOptions
     from repdyn.probe import Probe
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
@@ -56,17 +57,20 @@ class Task:
 
     def key(self, options: SweepOptions) -> MeasurementKey:
         """Return the key of the measurement in a store."""
-        from repdyn.measurement.options import metric_set  # with torch, which plans do without
+        identity = self.measurement(options).identity(self.probe, options.dtype or "auto")
+        return self.target.key(self.probe.hash, identity)
 
-        metrics = metric_set(
-            options.metrics,
-            options.layers,
-            self.probe,
-            options.dtype or "auto",
-            token_positions=options.token_positions,
+    def measurement(self, options: SweepOptions) -> MeasurementOptions:
+        """Return what is measured, and how."""
+        from repdyn.measurement.options import MeasurementOptions  # with torch, which plans do without
+
+        return MeasurementOptions(
+            metrics=options.metrics,
+            layers=options.layers,
             probe_loss=self.measures_loss(options),
+            token_positions=options.token_positions,
+            tokens_per_forward=options.tokens_per_forward,
         )
-        return self.target.key(self.probe.hash, metrics)
 
     def measures_loss(self, options: SweepOptions) -> bool:
         """Return whether the loss on the probe is measured, which a probe of inputs other than tokens has not."""

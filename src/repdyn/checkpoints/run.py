@@ -33,7 +33,7 @@ from repdyn.checkpoints.targets import location_of
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import Progress as OnProgress
 from repdyn.measurement.measure import measure_with, no_progress, prepare_for
-from repdyn.measurement.options import MeasurementOptions, layer_choice
+from repdyn.measurement.options import layer_choice
 from repdyn.metrics import resolve
 from repdyn.store import Store
 from repdyn.store.files import STATES_FOLDER, own_folder
@@ -225,13 +225,7 @@ def measure_checkpoint(
         load_seconds = time.perf_counter() - start
         embedding_rows = _embedding_rows(model, task, store, options)
         with model_errors("the model cannot be measured"):
-            measurement = MeasurementOptions(
-                metrics=options.metrics,
-                layers=options.layers,
-                probe_loss=task.measures_loss(options),
-                token_positions=options.token_positions,
-                tokens_per_forward=options.tokens_per_forward,
-            )
+            measurement = task.measurement(options)
             profile = measure_with(
                 prepare_for(model, probe, measurement),
                 probe,

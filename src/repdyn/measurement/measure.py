@@ -21,7 +21,7 @@ from repdyn.capture.blocks import (
     is_sharded,
     unwrapped,
 )
-from repdyn.capture.capture import capture, causality
+from repdyn.capture.capture import capture, causality, check_padding
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import STATES_BYTES, CaptureKind
@@ -181,6 +181,8 @@ def prepare_for(
             choices = {"forward": options.forward, "token_positions": options.token_positions}
             prepared = prepare(model, options.layers, root_module=root_module, parameters=parameters, **choices)
             prepared = prepared.on(probe)
+        if not prepared.causal and prepared.forward is None and probe.inputs is None:
+            check_padding(prepared, probe, states_bytes=options.states_bytes)
         if not prepared.causal or None in prepared.causal.values():  # undecidable: blocks that begin as the identity
             prepared = replace(prepared, causal=causality(prepared, probe, states_bytes=options.states_bytes))
     return prepared
@@ -213,7 +215,6 @@ def measure_with(
     run = partial(
         capture,
         prepared,
-        causal=checkpoint.causal is True,
         tokens_per_forward=options.tokens_per_forward,
         states_bytes=options.states_bytes,
         ranks=ranks,
@@ -299,12 +300,12 @@ def _gather_rows(rows_by_layer: list[list[Row]], ranks: Ranks) -> list[Row]:
 
 
 def _describe(checkpoint: Checkpoint, prepared: PreparedModel) -> Checkpoint:
-    """Fill in what the model says of itself; whether it is causal is None where its stacks differ."""
-    model, device, causal = prepared.module, prepared.device, set(prepared.causal.values())
+    """Fill in what the model says of itself."""
+    model, device = prepared.module, prepared.device
     return replace(
         checkpoint,
         model=checkpoint.model or class_name(model),
-        causal=causal.pop() if len(causal) == 1 else None,
+        causal=prepared.is_causal,
         parameters=count_parameters(model, prepared.root_module),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         attention=getattr(getattr(model, "config", None), "_attn_implementation", None),

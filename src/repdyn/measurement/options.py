@@ -79,10 +79,6 @@ class MeasurementOptions:
         return self._resolved[key]
 
     @cached_property
-    def _identities(self) -> dict[tuple[str, str], str]:
-        return {}
-
-    @cached_property
     def _resolved(self) -> dict[str, list[tuple[Metric, str]]]:
         return {}
 
@@ -91,40 +87,21 @@ class MeasurementOptions:
         return [(metric.name, subset) for metric, subset in self.resolved(probe)]
 
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
-        """Return the hash of what is measured, as rows record it; arguments as for :func:`metric_set`."""
-        key = ("" if probe is None else probe.hash, dtype)
-        if key not in self._identities:
-            positions, loss = self.token_positions, self.probe_loss
-            identity = metric_set(self.metrics, self.layers, probe, dtype, token_positions=positions, probe_loss=loss)
-            self._identities[key] = identity
-        return self._identities[key]
+        """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the layers and positions.
+
+        Args:
+            probe: what they are measured on; None where it is not known yet.
+            dtype: precision that the weights were converted to; "auto" for their own.
+        """
+        pairs = sorted((metric.name, metric.settings_json, subset) for metric, subset in self.resolved(probe))
+        converted = [] if dtype == "auto" else [dtype]
+        loss = ["probe loss"] if self.probe_loss else []
+        return hashlib.sha256(json.dumps([pairs, self.choice, *converted, *loss]).encode()).hexdigest()[:8]
 
     @cached_property
     def choice(self) -> str:
         """The choice of layers and token positions, as rows record it."""
         return layer_choice(self.layers, self.token_positions)
-
-
-def metric_set(
-    metrics: str | Sequence[MetricLike],
-    layers: LayerPatterns = None,
-    probe: Probe | None = None,
-    dtype: str = "auto",
-    *,
-    token_positions: TokenPositions | None = None,
-    probe_loss: bool = False,
-) -> str:
-    """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the layers and the positions.
-
-    Args:
-        metrics, layers, probe, token_positions, probe_loss: as for :func:`repdyn.measure`.
-        dtype: precision that the weights were converted to; "auto" for their own.
-    """
-    pairs = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(metrics, probe))
-    converted = [] if dtype == "auto" else [dtype]
-    loss = ["probe loss"] if probe_loss else []
-    identity = json.dumps([pairs, layer_choice(layers, token_positions), *converted, *loss])
-    return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
 
 def layer_choice(layers: LayerPatterns, token_positions: TokenPositions | None = None) -> str:

@@ -85,32 +85,32 @@ def _rows_of_metric(
     summary = mean_and_spread(by_head.mean(axis=1), independent)
     if len(batches) == 1 and reason is None and not metric.per_head:
         summary |= _interval_of_one_cloud(view, metric, subset, batches[0], summary["value"])
-    row = Row(
-        **asdict(checkpoint),
-        layer=view.layer.index,
-        depth=view.layer.depth,
-        module=view.layer.module,
-        layers=layers,
-        stack=view.layer.stack,
-        head=None,
-        metric=metric.name,
-        subset=subset,
-        settings=metric.settings_json,
-        compared_to=view.compared_to if "previous_checkpoint" in metric.captures else None,
-        **summary,
+    layer = {
+        "layer": view.layer.index,
+        "depth": view.layer.depth,
+        "module": view.layer.module,
+        "layers": layers,
+        "stack": view.layer.stack,
+        "head": None,
+        "dim": view.layer.states.shape[1],
+        "dtype": view.layer.precision,
+    }
+    cloud = {
+        "probe": view.probe.hash,
+        "subset": subset,
         **sizes,
-        on_distinct=metric.collapses_duplicates,
+        "on_distinct": metric.collapses_duplicates,
         **_design(view, metric, subset),
-        own_window_excluded=view.probe.design.exclude_own_window if metric.neighbours else None,
-        same_window_share=shares.get("same_window_share"),
-        near_duplicate_share=shares.get("near_duplicate_share"),
-        reason=reason,
-        dim=view.layer.states.shape[1],
-        dtype=view.layer.precision,
-        probe=view.probe.hash,
-        seconds=seconds,
-        **provenance(),
-    )
+        "own_window_excluded": view.probe.design.exclude_own_window if metric.neighbours else None,
+        **shares,
+    }
+    quantity = {
+        "metric": metric.name,
+        "settings": metric.settings_json,
+        "compared_to": view.compared_to if "previous_checkpoint" in metric.captures else None,
+    }
+    value = {**summary, "reason": reason, "seconds": seconds, **provenance()}
+    row = Row(**asdict(checkpoint), **layer, **cloud, **quantity, **value)
     if not metric.per_head or reason is not None:
         return [row]
     of_heads = enumerate(by_head.T)
@@ -195,36 +195,38 @@ def _values(
     view: LayerView, metric: Metric, subset: str, on_error: OnError, progress: Callable[[float], None]
 ) -> tuple[Sequence[tuple], list[np.ndarray | float], str | None]:
     """Return the kernel's inputs and value for each batch, and the reason if the value is undefined."""
-    batches: Sequence[tuple] = []
     values: list[np.ndarray | float] = []
     undefined = None
     with full_precision(view.layer.states.device):
         try:
             batches = imported(metric.select_inputs)(view, subset)
         except Exception as error:
-            if on_error == "raise" and not isinstance(error, Undefined):
+            if not _is_recorded(error, on_error):
                 raise
-            return batches, values, _reason(error, 0)
+            return [], values, _reason(error)
         for number, inputs in enumerate(batches):
             progress(number / len(batches))  # not among what is tried: it may break the measurement off
             try:
                 value = metric.compute(*(map(_copied, inputs) if metric.is_own else inputs))
                 values.append(value.cpu().numpy() if metric.per_head else float(value))
             except Exception as error:
-                if on_error == "raise" and not isinstance(error, Undefined):
+                if not _is_recorded(error, on_error):
                     raise
-                reason = _reason(error, number)
-                undefined = undefined or reason
+                undefined = undefined or _reason(error, number)
                 # the batches of heads are sequences, some of which may have nothing to compare; all others are parts of
                 # one sample
                 if not metric.per_head or not isinstance(error, Undefined):
-                    return batches, values, reason
+                    return batches, values, _reason(error, number)
     if undefined is None and any(np.isnan(value).any() for value in values):
         return batches, values, "the kernel returned NaN without a reason"
     return batches, values, None if values and metric.per_head else undefined
 
 
-def _reason(error: Exception, batch: int) -> str:
+def _is_recorded(error: Exception, on_error: OnError) -> bool:
+    return on_error == "record" or isinstance(error, Undefined)
+
+
+def _reason(error: Exception, batch: int = 0) -> str:
     """Return why a batch has no value."""
     return f"batch {batch}: {error}" if isinstance(error, Undefined) else f"{type(error).__name__}: {error}"
 
@@ -237,25 +239,18 @@ def _sizes(
     Distinct vectors are 0 if they cannot be counted. Of attention weights, positions are counted.
     """
     first = [inputs[0].x if isinstance(inputs[0], Sequences) else inputs[0] for inputs in batches]
+    if first and metric.per_head:
+        n_positions = min(weights.shape[-1] for weights in first)
+        return {"n_vectors": n_positions, "n_unique": n_positions}, reason
     try:
-        if first and metric.per_head:
-            positions = min(weights.shape[-1] for weights in first)
-            return {"n_vectors": positions, "n_unique": positions}, reason
-        points = [
-            each if isinstance(each, Cloud) else Cloud(each) for each in first if isinstance(each, Cloud | Tensor)
-        ]
-        clouds = points or view.clouds(subset)
+        points = [x if isinstance(x, Cloud) else Cloud(x) for x in first if isinstance(x, Cloud | Tensor)]
+        clouds = distinct = points or view.clouds(subset)
         if metric.collapses_duplicates and reason is None and all(len(inputs) == 1 for inputs in batches):
-            apart = [resolved(cloud) for cloud in clouds]
-            n_vectors = min(cloud.n_vectors for cloud in clouds)
-            return {"n_vectors": n_vectors, "n_unique": min(cloud.n_unique for cloud in apart)}, reason
-        fewest = {
-            "n_vectors": min(cloud.n_vectors for cloud in clouds),
-            "n_unique": min(cloud.n_unique for cloud in clouds),
-        }
-        return fewest, reason
+            distinct = [resolved(cloud) for cloud in clouds]
+        n_vectors, n_unique = min(c.n_vectors for c in clouds), min(c.n_unique for c in distinct)
     except Exception as error:
-        if on_error == "raise" and not isinstance(error, Undefined):
+        if not _is_recorded(error, on_error):
             raise
-        none = {"n_vectors": min(map(len, view.sample(subset))), "n_unique": 0}
-        return none, reason or f"{type(error).__name__}: {error}"
+        reason = reason or _reason(error)
+        n_vectors, n_unique = min(map(len, view.sample(subset))), 0
+    return {"n_vectors": n_vectors, "n_unique": n_unique}, reason
