@@ -24,7 +24,6 @@ DECODER, BOTH = ("decoder",), ("decoder", "encoder", "finished")
 SHOTS = {
     "failed": (("diverging",), "", "header", 900),
     "light": (DECODER, "metric=two_nn&subset=all&step=128", "#controls", 1180),
-    "dark": (DECODER, "metric=anisotropy&subset=all&step=512&theme=dark", "header", 1400),
     "side_by_side": (BOTH, "metric=two_nn&subset=all", "#comparison", 1130),
     "heads": (("topics",), "metric=attention_topic_gap&subset=all&step=200&theme=dark", "#controls", 1480),
 }

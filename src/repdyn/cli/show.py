@@ -349,7 +349,7 @@ def metrics(*, markdown: bool = False, records: Records = Records()) -> None:
     """List every metric.
 
     Args:
-        markdown: Print it with settings and sources, as docs/all_metrics.md.
+        markdown: Print it with settings, as docs/all_metrics.md.
 
     Examples:
       repdyn metrics

@@ -11,8 +11,13 @@ from rich.text import Text
 
 from repdyn.metrics import DEFAULT_METRICS, FAMILIES, METRICS, Metric
 from repdyn.metrics.names import written
+<<<<<<< HEAD
 from repdyn.tables.style import family_title, metric_unit, plain
 from repdyn.utils.printing import PrintableConsole
+=======
+from repdyn.tables.style import family_title, plain
+from repdyn.utils.console import PrintableConsole
+>>>>>>> docs
 
 _CAPTURES = {
     "following": "the next layer",
@@ -27,22 +32,20 @@ _CAPTURES = {
 _HEADING = """# All metrics
 
     repdyn metrics                  what can be measured, in the terminal
+    repdyn metrics --json           with unit and source
     repdyn metrics --markdown       this file
 
-Definitions and interpretation: [metrics.md](metrics.md). Measured by default: {default}. `all` selects every
-metric that the probe supports. A name alone is
-measured on the tokens given here, `NAME@SUBSET` on others: `all`, `no_sink` (without first positions and special
-tokens), `no_massive` (without vectors of massive norm), a [view](metrics.md#how-the-vectors-are-chosen) such as
-`last_token`, or a class of tokens that the probe knows, such as `rare`.
-A name alone uses the settings given here, `NAME[setting=value]` for others: `two_nn[discard=0.8]@no_sink`.
+Formulas, sources and interpretation: [what is measured](metrics.md). Measured by default: {default}. `all` selects
+every metric that the probe supports. `NAME[setting=value]@SUBSET` changes the settings and the tokens given here:
+`two_nn[discard=0.8]@no_sink`. Subsets are `all`, `no_sink` (without first positions and special tokens), `no_massive`
+(without vectors of massive norm), [views](metrics.md#how-the-vectors-are-chosen) such as `last_token`, and classes of
+tokens that the probe knows, such as `rare`.
 
-**Warning.** `two_nn`, `gride_2`, `gride_4`, `levina_bickel` and `local_dimension` use nearest neighbours and need
-independent points: dense windows make them several times too small in early training. The default design avoids this.
-Bias by dense windows and coverage of the intervals of each metric:
-[sampling.md](sampling.md#intervals).
+**Warning.** `two_nn`, `gride_2`, `gride_4`, `levina_bickel` and `local_dimension` need independent points: dense
+windows make them several times too small in early training. [The default design avoids this](sampling.md).
 """
 _EXAMPLE = "'two_nn[discard=0.8]@no_sink'"
-_COLUMNS = ("metric", "meaning", "range", "unit", "tokens", "settings", "lies", "needs", "source")
+_COLUMNS = ("metric", "meaning", "range", "tokens", "settings", "where, and what it needs")
 
 
 def markdown() -> str:
@@ -90,8 +93,8 @@ def _families() -> Iterator[tuple[str, str]]:
 def _cells(metric: Metric) -> list[str]:
     settings = ", ".join(f"`{name}={written(value)}`" for name, value in metric.settings.items())
     subsets = ", ".join(f"`{subset}`" for subset in metric.subsets)
-    what = [f"`{metric.name}`", metric.meaning, _range(metric), metric_unit(metric.name)]
-    return [*what, subsets, settings, _position_text(metric), _needs(metric), metric.source]
+    cells = [f"`{metric.name}`", metric.meaning, _range(metric), subsets, settings]
+    return [*cells, ", ".join(filter(None, [_position_text(metric), _needs(metric)]))]
 
 
 def _line(cells: Iterable[str]) -> str:
@@ -105,12 +108,8 @@ def _range(metric: Metric) -> str:
 
 
 def _position_text(metric: Metric) -> str:
-    where = {
-        "layers": "at each layer",
-        "blocks": "at each layer from 1 on",
-        "between": "between a layer and the next",
-    }[metric.position]
-    return f"{where}, of each head" if metric.per_head else where
+    where = {"layers": "", "blocks": "from layer 1 on", "between": "between layers"}[metric.position]
+    return ", ".join(filter(None, [where, "each head" if metric.per_head else ""]))
 
 
 def _needs(metric: Metric) -> str:
@@ -122,5 +121,5 @@ def _needs(metric: Metric) -> str:
     if metric.whole_spectrum:
         needed.append("the whole spectrum")
     if metric.neighbours:
-        needed.append(f"{metric.n_neighbours} neighbours of each vector")
+        needed.append(f"{metric.n_neighbours} neighbours")
     return ", ".join(needed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import pytest
 from small import HandWritten, random_tokens
 
 from repdyn import Probe, Tracker, open_store
