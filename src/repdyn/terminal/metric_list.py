@@ -11,13 +11,8 @@ from rich.text import Text
 
 from repdyn.metrics import DEFAULT_METRICS, FAMILIES, METRICS, Metric
 from repdyn.metrics.names import written
-<<<<<<< HEAD
-from repdyn.tables.style import family_title, metric_unit, plain
-from repdyn.utils.printing import PrintableConsole
-=======
 from repdyn.tables.style import family_title, plain
-from repdyn.utils.console import PrintableConsole
->>>>>>> docs
+from repdyn.utils.printing import PrintableConsole
 
 _CAPTURES = {
     "following": "the next layer",
