@@ -11,8 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn.diagnosis import insights
 from repdyn.publish.export import export_run, open_logger
-from repdyn.publish.loggers import logged_values
-from repdyn.publish.stored_run import log_config, log_status, provenance
+from repdyn.publish.loggers import each_target, logged_values
+from repdyn.publish.stored_run import log_status, named_config, provenance
 
 NAN = math.nan
 
@@ -134,7 +134,8 @@ def texts(events, tag):
 def test_configuration_and_status(tmp_path, board):
     store = fill(tmp_path / "store", make_rows(steps=(0, 8)))
     loggers = [board, CSVLogger(tmp_path, name="", version="csv")]
-    log_config({"probe": "3f2a", "schedule": "every 8"}, loggers, "teacher_")
+    known = named_config({"probe": "3f2a", "schedule": "every 8"}, "teacher_")
+    each_target(loggers, lambda target: target.log_config(known))
     log_status(insights(store, [RUN]), loggers)
     events = read(board)
     assert texts(events, "repdyn/config") == ["    repdyn/teacher_probe: 3f2a\n    repdyn/teacher_schedule: every 8"]

@@ -31,7 +31,8 @@ from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
-from repdyn.publish.stored_run import log_config
+from repdyn.publish.loggers import each_target
+from repdyn.publish.stored_run import named_config
 from repdyn.tables.style import short_count
 from repdyn.tracking.options import TrackingOptions
 from repdyn.utils.arguments import closest
@@ -139,7 +140,8 @@ class SaveConfig(SaveConfigCallback):
             text = redacted(self.parser.dump(self.config, skip_none=False))
             write_atomically(Path(folder) / self.config_filename, lambda path: path.write_text(text, encoding="utf-8"))
             try:
-                log_config({"config": yaml.safe_load(text)}, trainer.loggers)
+                known = named_config({"config": yaml.safe_load(text)})
+                each_target(trainer.loggers, lambda target: target.log_config(known))
             except Exception as error:  # whatever a logger raises, the training goes on
                 rank_zero_warn(f"the configuration could not be logged: {redacted(str(error))}")
 

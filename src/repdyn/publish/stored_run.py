@@ -32,24 +32,8 @@ _ABOUT = "repdyn"
 """Prefix of names in the configuration and the summary of a run, which hold names of the training too."""
 
 
-def log_config(config: Mapping[str, Any], loggers: Iterable[Logger], prefix: str = "") -> None:
-    """Add what is known of a run to its configuration in the loggers, as ``repdyn/NAME``.
-
-    An error in one logger does not affect the others.
-
-    Args:
-        config: values by name.
-        loggers: usually ``trainer.loggers``.
-        prefix: put before each name, to distinguish several trackers.
-
-    Raises:
-        Exception: the error of the first logger that failed, once all others are done.
-    """
-    each_target(loggers, lambda target: target.log_config(named_config(config, prefix)))
-
-
 def named_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return values of a configuration by their names in the loggers, as of :func:`log_config`."""
+    """Return values of a configuration by their names in the loggers: ``repdyn/``, a prefix, the name."""
     return {f"{_ABOUT}/{prefix}{name}": value for name, value in config.items()}
 
 
