@@ -95,8 +95,8 @@ def show_run(
                 log_figures(figures, used_loggers, last, stack, attempt, prefix)
             with attempt():
                 written += files
-                shown = {"figures": files, "alerts": one.alerts, "found": one.findings}
-                print_summary(one.frame, console=console, **shown, **spent())
+                alerts, found = one.alerts, one.findings
+                print_summary(one.frame, figures=files, console=console, alerts=alerts, found=found, **spent())
                 spent = dict  # printed once
                 if len(stacks) > 1:
                     _print(console, "")

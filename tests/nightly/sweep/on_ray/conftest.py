@@ -23,6 +23,7 @@ from sweeping import options_of
 from repdyn import Probe, open_store
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
+from repdyn.metrics import DEFAULT_METRICS
 from repdyn.store import Store
 
 
@@ -119,6 +120,6 @@ def options(tmp_path: Path) -> Callable[..., SweepOptions]:
     def make(*more: str) -> SweepOptions:
         command = ["lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu"]
         given = options_of(*command, "--downloads", tmp_path / "downloads", *more)
-        return replace(given, loss=False, dtype="auto")
+        return replace(given, loss=False, dtype="auto", metrics=DEFAULT_METRICS)
 
     return make
