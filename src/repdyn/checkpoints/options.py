@@ -123,7 +123,7 @@ def layer_patterns(text: str) -> str | dict[str, str]:
     return {stack.strip(): pattern.strip() for stack, _, pattern in parts}
 
 
-def token_positions(text: str) -> slice:
+def positions_of(text: str) -> slice:
     """Parse the positions of tokens, such as 2: for all but the first two."""
     from repdyn.capture.token_states import positions_from  # with torch, which other options do without
 
@@ -198,7 +198,7 @@ class SweepOptions(SharedOptions):
     """Measure the loss on the probe too (default: where a model has its output head)."""
     layers: Annotated[Any, _MEASUREMENT, converted(layer_patterns, "PATTERN")] = None
     """Pattern of the blocks' names, as "layers.*", or "text=text_model.*,vision=..." (default: detected)."""
-    token_positions: Annotated[Any, _MEASUREMENT, converted(token_positions, "SLICE")] = None
+    token_positions: Annotated[Any, _MEASUREMENT, converted(positions_of, "SLICE")] = None
     """Positions of the tokens, such as "2:" after two learned vectors (default: all)."""
     attention: Annotated[str | None, _IN_PYTHON] = None
     """Implementation of the attention, such as "eager"; None for the live run's, or that of the configuration."""

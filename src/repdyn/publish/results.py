@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pandas as pd
 from rich.console import Console
 
 from repdyn.alerts import Alert, find_alerts, stored_rules
-from repdyn.publish.loggers import each_target, log_figures
+from repdyn.publish.loggers import Target, each_target, log_figures
 from repdyn.publish.stored_run import log_status
 from repdyn.report import write_report
 from repdyn.report.runs import report_data, rows_of_stores
@@ -86,8 +87,8 @@ def show_run(
         if report is not None:
             with attempt():
                 write_report(store, report, data=data)
-                page = report
-                each_target(used_loggers, lambda target: target.log_page(page, f"{prefix}report", last))
+                log_page = partial(Target.log_page, page=report, name=f"{prefix}report", step=last)
+                each_target(used_loggers, log_page)
         for one in stacks:
             stack, files = one.measured.stack, []
             with attempt():
