@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from synthetic_runs import (
@@ -18,6 +19,7 @@ from synthetic_runs import (
     make_published,
     make_row,
     make_rows,
+    make_scalar,
     to_frame,
 )
 
@@ -37,6 +39,8 @@ from repdyn.recipes.evaluation import count_verdicts
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.page import write_page
 from repdyn.recipes.recipe import KINDS
+from repdyn.store.schema import PROBE_LOSS
+from repdyn.tables.effects import CannotBeJudgedError
 from repdyn.text.corpus import builtin_corpus
 
 STEPS = (0, 1, 8, 64, 500, 4000, 32000, 143000)
@@ -67,8 +71,9 @@ def measured(curve, *, metric="rank_me", steps=STEPS, n_blocks=9, noise=0.01, na
     return Measured(name, to_frame(rows))
 
 
-def judge(kind, measured, metric="rank_me", **settings):
-    return KINDS[kind](**settings).judge(measured, metric)[0]
+def judge(kind, models, metric="rank_me", **settings):
+    given = models if isinstance(models, list) else [models]
+    return KINDS[kind](**settings).judge(given, metric)[0]
 
 
 def bump(height):
@@ -98,8 +103,15 @@ def test_phases():
     # from the first step to the highest, whatever lies between
     assert judge("phases", course, phases=("rise", "fall"), more=(0.1, 0.1)) == "shown"
     assert judge("phases", course, phases=("rise",), more=(0.1,)) == "not shown"
-    _, evidence = KINDS["phases"](**three).judge(course, "rank_me")
+    _, evidence = KINDS["phases"](**three).judge([course], "rank_me")
     assert evidence.startswith("to step 64 it falls by 60 % (interval 60 to 60); to step 4,000 it rises by 200 %")
+
+
+def test_halfway():
+    course = measured(lambda number, depth: 0.0 if number < 4 else 0.9)
+    assert judge("halfway", course, steps=(256, 1000), least=0.2) == "shown"
+    assert judge("halfway", course, steps=(1000, 4000), least=0.2) == "not shown"
+    assert judge("halfway", course, steps=(256, 1000), least=0.95) == "not shown"
 
 
 def test_between():
@@ -107,6 +119,47 @@ def test_between():
     assert judge("between", course, bounds=(0.8, 1.0)) == "shown"
     assert judge("between", course, bounds=(0.0, 0.8)) == "not shown"
     assert judge("between", course, bounds=(0.9, 1.0)) == "cannot be judged"
+
+
+def test_correlation():
+    falls = measured(lambda number, depth: -RANKS[number], metric="alpha_req")
+    rises = measured(lambda number, depth: RANKS[number])
+    both = Measured("a", pd.concat([falls.frame, rises.frame], ignore_index=True))
+    assert judge("correlation", both, "alpha_req", other="rank_me", at_most=-0.5) == "shown"
+    assert judge("correlation", both, "alpha_req", other="rank_me", at_least=0.5) == "not shown"
+
+
+def test_a_correlation_whose_interval_leaves_it_open():
+    y = [1, 3, 2, 5, 4, 6, 8, 7]
+    one = measured(lambda number, depth: RANKS[number], metric="alpha_req")
+    other = measured(lambda number, depth: float(RANKS[number] + 25 * y[number]))
+    both = Measured("a", pd.concat([one.frame, other.frame], ignore_index=True))
+    verdict, evidence = KINDS["correlation"](other="rank_me", at_least=0.2).judge([both], "alpha_req")
+    assert verdict == "cannot be judged"
+    assert re.fullmatch(r"rho 0\.\d+ \[-0\.\d+, 0\.\d+\] over 8 checkpoints; whether it has learned .*", evidence)
+
+
+def with_loss(loss, value=10.0, *, name="lab/a", **given):
+    """A model whose last loss on a probe of four equally frequent tokens is given; their entropy is log 4, 1.386."""
+    probe = Probe.from_tokens([[0, 1, 2, 3] * 4] * 16, max_vectors=64, batch_vectors=32)
+    rows = measured(lambda number, depth: value, name=name, steps=(0, 8), **given).frame
+    losses = to_frame([make_scalar(step, loss, PROBE_LOSS, run=name) for step in (0, 8)])
+    return Measured(name, pd.concat([rows, losses], ignore_index=True), probe=probe)
+
+
+def test_models_that_have_learned_nothing_are_not_judged():
+    widths = (64, 128, 256, 512)
+    trained = [with_loss(1.2, 0.1 * dim, dim=dim, name=f"lab/{dim}") for dim in widths]
+    verdict, evidence = KINDS["scaling"](exponent=(0.9, 1.1)).judge(trained, "rank_me")
+    assert (verdict, evidence) == ("shown", "exponent 1.00 [1.00, 1.00] over 4 models")
+    models = [*trained[:3], with_loss(1.4, 51.2, dim=512, name="lab/512")]
+    with pytest.raises(CannotBeJudgedError, match=r"nothing was learned, .*: lab/512 \(1\.4 and 1\.39\)"):
+        judge("scaling", models, exponent=(0.9, 1.1))
+    models[3] = measured(lambda number, depth: 51.2, dim=512, name="lab/512")
+    _, evidence = KINDS["scaling"](exponent=(0.9, 1.1)).judge(models, "rank_me")
+    assert evidence.endswith(
+        "whether it has learned anything cannot be told: lab/512 has no loss on the probe in the store"
+    )
 
 
 def test_trend():
@@ -117,6 +170,17 @@ def test_trend():
         judge("trend", measured(lambda number, depth: 10 + 0.1 * depth, noise=0.1), at_least=0.5) == "cannot be judged"
     )
     assert judge("trend", measured(lambda number, depth: 1.0, noise=0.0), at_least=0.5) == "not shown"
+
+
+def test_scaling():
+    models = [
+        measured(lambda number, depth, dim=dim: 0.1 * dim, dim=dim, name=f"lab/{dim}", steps=(0,))
+        for dim in (64, 128, 256)
+    ]
+    assert judge("scaling", models, exponent=(0.9, 1.1)) == "shown"
+    assert judge("scaling", models, exponent=(-0.3, 0.3)) == "not shown"
+    with pytest.raises(CannotBeJudgedError, match="needs models of 3 widths, got 2"):
+        judge("scaling", models[:2], exponent=(0, 1))
 
 
 @pytest.mark.parametrize(("finding", "verdict"), [("bell", "shown"), ("uniform", "not shown"), ("growth", "shown")])
@@ -130,6 +194,36 @@ def test_a_metric_that_was_not_measured():
         judge("phases", measured(lambda number, depth: 1.0), "two_nn@no_sink", phases=("fall",), more=(0.1,))
 
 
+def stages(*values, noise=0.001, **given):
+    return [
+        measured(lambda number, depth, value=value: value, name=f"lab/{place}", steps=(0,), noise=noise, **given)
+        for place, value in enumerate(values)
+    ]
+
+
+def test_stages():
+    settings = {"phases": ("rise", "fall"), "more": (0.0, 0.1)}
+    assert judge("stages", stages(10.0, 12.0, 9.0), **settings) == "shown"
+    assert judge("stages", stages(10.0, 9.5, 8.0), **settings) == "not shown"
+    assert judge("stages", stages(10.0, 12.0, 11.5), **settings) == "not shown"
+    assert judge("stages", stages(10.0, 12.0, 9.0, noise=0.2), **settings) == "cannot be judged"
+    _, evidence = KINDS["stages"](**settings).judge(stages(10.0, 12.0, 9.0), "rank_me")
+    assert evidence.startswith("to lab/1 it rises by 20 %")
+
+
+def with_control(own, control, **given):
+    one, other = (measured(lambda number, depth, level=level: level, **given) for level in (own, control))
+    return Measured("lab/a", one.frame, control=other)
+
+
+@pytest.mark.parametrize(
+    ("control", "change", "verdict"),
+    [(12.0, "rise", "shown"), (12.0, "fall", "not shown"), (8.0, "fall", "shown"), (10.5, "rise", "not shown")],
+)
+def test_a_control(control, change, verdict):
+    assert judge("control", with_control(10.0, control, noise=0.001), change=change, more=0.1) == verdict
+
+
 RECIPE = """
 title: A paper
 paper: '2311.05928'
@@ -141,7 +235,7 @@ differs: [nothing]
 published:
   - {claim: bell, source: figure 1, models: [lab/a, lab/b], metric: anisotropy, criterion: {kind: finding, finding: bell}}
   - {claim: flat, source: figure 1, models: [lab/bert], metric: anisotropy, criterion: {kind: finding, finding: uniform}}
-  - {claim: rises, source: figure 2, models: [lab/bert], metric: two_nn, criterion: {kind: phases, phases: [rise], more: [0.1]}}
+  - {claim: width, source: figure 2, metric: two_nn, criterion: {kind: scaling, exponent: [0, 1]}}
   - {claim: rank, source: figure 3, models: [lab/a], metric: two_nn@no_sink, criterion: {kind: peak}}
   - {claim: tasks, source: table 1, not_run: no tasks}
 """
@@ -169,7 +263,7 @@ def test_every_verdict(recipe, store):
     assert found["bell", "lab/a"][0] == "reproduced"
     assert found["bell", "lab/b"] == ("not run", "not in the store")
     assert found["flat", "lab/bert"][0] == "reproduced"
-    assert found["rises", "lab/bert"] == ("cannot be judged", "needs 2 checkpoints, got 1")
+    assert found["width", ""] == ("cannot be judged", "needs models of 3 widths, got 1")
     assert found["rank", "lab/a"] == ("not run", "two_nn@no_sink was not measured")
     assert found["tasks", ""] == ("not run", "no tasks")
     assert [each.name for each in measured] == ["lab/a", "lab/bert"]
@@ -214,10 +308,10 @@ def test_what_a_choice_leaves_unjudged(recipe):
     models = find_models_of(["lab/a"])
     assert shortfalls(recipe, models, {"lab/a": 2}) == [
         "published value 2 is not run: no model among lab/bert",
-        "published value 3 is not run: no model among lab/bert",
+        "published value 3 cannot be judged: it needs 3 models, got lab/a; choose more with --models",
         "lab/a has 2 chosen checkpoints, and needs 3 for value 6; choose more with --revisions",
     ]
-    (stand_in, *_) = shortfalls(recipe, find_models_of(["my/model"]), {"my/model": 9})
+    (_, stand_in, *_) = shortfalls(recipe, find_models_of(["my/model"]), {"my/model": 9})
     assert stand_in == "my/model stands in for lab/a, lab/b: published values 1, 6"
 
 
@@ -253,7 +347,7 @@ def with_criterion(**criterion):
 SHIPPED = shipped_recipes()
 
 
-VALUES = {"peak"}
+VALUES = {"peak", "onset", "trend", "value", "loss", "bits_per_byte", "parameters", "width"}
 
 
 """What the table of criteria names beside their settings."""
@@ -293,13 +387,15 @@ def test_shipped_recipes(name):
         ({"metrics": ["anisotropie"]}, "did you mean 'anisotropy'?"),
         ({"metrics": ["anisotropy@nowhere"]}, "expected a subset among all, no_sink"),
         ({"cloud": {"design": "sparse"}}, "expected a design among independent, dense, paper, shuffled"),
+        ({"cloud": {"control": "independent"}}, "expected another design under control"),
+        (with_criterion(kind="control", change="rise", more=0), "expected a cloud with a control"),
         ({"published": [{"claim": "a", "source": "b"}]}, "expected either criterion or not_run"),
         (with_criterion(kind="hill"), "expected a criterion with a kind among finding, peak, valley"),
         (with_criterion(kind="peak", depth=[0.8, 0.2]), "expected the lower bound first under depth"),
         (with_criterion(kind="peak", more=float("nan")), "expected a finite number under more"),
         (with_criterion(kind="phases", phases=["fall", "rise"], more=[0.1]), "one value of more for each of 2 phases"),
         (with_criterion(kind="phases", phases=["sink"], more=[0.1]), "expected phases among rise, fall"),
-        (with_criterion(kind="trend"), "expected either at_least or at_most"),
+        (with_criterion(kind="correlation", other="anisotropy"), "expected either at_least or at_most"),
         ({"published": [VALID["published"][0] | {"points": [[1, 2, 3]]}]}, "expected pairs of a place and a value"),
     ],
 )

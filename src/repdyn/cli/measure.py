@@ -354,9 +354,9 @@ def reproduce(
             metrics=recipe.metrics,
             revisions=revisions or recipe.revisions,
             store=place,
-            **{**vars(shared), **of_cloud, "design": cloud.design},
+            **{**vars(shared), **of_cloud},
         )
-        status = _measure_recipe(recipe, options, models, records if dry_run else None)
+        status = _measure_recipe(recipe, cloud, options, models, records if dry_run else None)
         if dry_run:
             return status
         if shared.shard:
@@ -368,17 +368,24 @@ def reproduce(
 
 
 def _measure_recipe(
-    recipe: Recipe, options: SweepOptions, models: Sequence[str] | None, planned: Records | None
+    recipe: Recipe, cloud: Cloud, options: SweepOptions, models: Sequence[str] | None, planned: Records | None
 ) -> int:
-    """Measure the checkpoints of a recipe, or print the plan; return the exit status."""
+    """Measure the checkpoints of a recipe by each of its designs, or print the plan; return the exit status."""
     from repdyn.recipes import find_models_of, shortfalls
 
     found = find_models_of(models or recipe.models)
-    announce = partial(shortfalls, recipe, found)
-    if planned is None:
-        return run_sweep(options, found, views=False, announce=announce)
-    plans, status = plan_sweep(options, found, announce=announce)
-    show_plans(plans, planned)
+    announce: Announce | None = partial(shortfalls, recipe, found)
+    status, plans = 0, []
+    for design in cloud.designs:
+        of_design = replace(options, design=design)
+        if planned is None:
+            failed = run_sweep(of_design, found, views=False, announce=announce)
+        else:
+            more, failed = plan_sweep(of_design, found, announce=announce)
+            plans += more
+        status, announce = max(status, failed), None  # announced once
+    if planned is not None:
+        show_plans(plans, planned)
     return status
 
 

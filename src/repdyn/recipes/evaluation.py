@@ -6,7 +6,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -117,13 +117,14 @@ class Outcome:
 
     published: Published
     run: str
-    """Name of the run; "" for a value that is judged on none."""
+    """Name of the run; "" for a value of several models, or of none."""
     verdict: Reproduced
     ours: str
     """The measured numbers; or why it was not run, or cannot be judged."""
-    judged: bool = False
+    judged: tuple[str, ...] = ()
+    """Names of the runs that were judged, in the order of the recipe; empty if it was not run."""
     deviations: tuple[str, ...] = ()
-    """How the model and the sampling differ from those of the recipe."""
+    """How the models and the sampling differ from those of the recipe."""
 
     @property
     def text(self) -> str:
@@ -200,7 +201,8 @@ def stands_in(recipe: Recipe, published: Published, model: PublishedModel) -> st
 
 
 def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, probe: str | None) -> Measured | str:
-    """Return the measurements of a run by the recipe's design, or the reason why there are none."""
+    """Return the measurements of a run by the recipe's design, with those on its control if there are any; or the
+    reason why there are none."""
     if run not in store.runs():
         return "not in the store"
     found = _on_probe(recipe, store, run, asked, probe)
@@ -208,7 +210,10 @@ def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, probe: str |
         return f"no checkpoint measured by the {asked.design} design"
     if len(stacks := by_stack(found.frame)) > 1:
         return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
-    return found
+    if recipe.cloud.control is None:
+        return found
+    of_control = replace(asked, design=recipe.cloud.control, control=None)
+    return replace(found, control=_on_probe(recipe, store, run, of_control, None))
 
 
 def _on_probe(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: str | None) -> Measured | None:
@@ -229,7 +234,8 @@ def _on_probe(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: 
     if not found:
         return None
     ((rows, probe),) = found
-    return Measured(run, rows, recipe.by_values, probe=probe, deviations=deviations(recipe.cloud, rows, probe))
+    published = replace(recipe.cloud, design=asked.design)
+    return Measured(run, rows, recipe.by_values, probe=probe, deviations=deviations(published, rows, probe))
 
 
 def _outcomes(published: Published, chosen: Mapping[str, str], measured: Mapping[str, Measured | str]) -> list[Outcome]:
@@ -238,24 +244,44 @@ def _outcomes(published: Published, chosen: Mapping[str, str], measured: Mapping
         return [Outcome(published, "", "not run", published.not_run)]
     if not chosen:
         return [Outcome(published, "", "not run", f"no model among {', '.join(published.models)}")]
+    if published.criterion.over_models:
+        together = [each for run in chosen if isinstance(each := measured[run], Measured)]
+        return [_judge(published, published.criterion, together, chosen, "")]
     return [
         Outcome(published, run, "not run", each)
         if isinstance(each := measured[run], str)
-        else _judge(published, published.criterion, each, stands_in)
-        for run, stands_in in chosen.items()
+        else _judge(published, published.criterion, [each], chosen, run)
+        for run in chosen
     ]
 
 
-def _judge(published: Published, criterion: Criterion, measured: Measured, stands_in: str) -> Outcome:
+def _judge(
+    published: Published, criterion: Criterion, models: Sequence[Measured], chosen: Mapping[str, str], run: str
+) -> Outcome:
     try:
-        verdict, ours = criterion.judge(measured, published.metric)
+        verdict, ours = criterion.judge(models, published.metric)
         reproduced = REPRODUCED[verdict]
     except NotMeasuredError as reason:
-        return Outcome(published, measured.name, "not run", str(reason))
+        return Outcome(published, run, "not run", str(reason))
     except CannotBeJudgedError as reason:
         reproduced, ours = "cannot be judged", str(reason)
-    otherwise = tuple(filter(None, [stands_in, *measured.deviations]))
-    return Outcome(published, measured.name, reproduced, ours, True, otherwise)
+    judged = tuple(each.name for each in models)
+    return Outcome(published, run, reproduced, ours, judged, _deviations(models, chosen))
+
+
+def _deviations(models: Sequence[Measured], chosen: Mapping[str, str]) -> tuple[str, ...]:
+    """Return how models and sampling differ from the recipe; of several models, each phrase once, with their names if
+    it is not true of all."""
+    holders: dict[str, list[str]] = {}
+    for each in models:
+        of_control = each.control.deviations if each.control is not None else ()
+        controls = [f"control: {phrase}" for phrase in of_control if phrase not in each.deviations]
+        for phrase in [*filter(None, [chosen[each.name]]), *each.deviations, *controls]:
+            holders.setdefault(phrase, []).append(each.name)
+    return tuple(
+        phrase if len(names) == len(models) or phrase == chosen[names[0]] else f"{phrase} ({', '.join(names)})"
+        for phrase, names in holders.items()
+    )
 
 
 def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: Mapping[str, int]) -> list[str]:
@@ -270,6 +296,9 @@ def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: 
         chosen = models_for(recipe, published, models)
         if not chosen:
             sentences.append(f"published value {number} is not run: no model among {', '.join(published.models)}")
+        elif criterion.over_models and len(chosen) < criterion.least_models:
+            needed = f"{criterion.least_models} models, got {', '.join(model.name for model in chosen)}"
+            sentences.append(f"published value {number} cannot be judged: it needs {needed}; choose more with --models")
         for model in chosen:
             if model.run in n_checkpoints and (text := stands_in(recipe, published, model)):
                 standing_in.setdefault(text, []).append(number)

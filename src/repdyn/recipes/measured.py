@@ -1,25 +1,30 @@
-"""The measurements of one model in a store, as profiles and courses, and draws of their values."""
+"""The measurements of one model in a store, as profiles and courses, and what criteria share: draws, correlations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
+import torch
 
 from repdyn.metrics.names import parsed
 from repdyn.probe import Probe
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.effects import (
     CONFIDENCE,
+    MIN_PAIRS,
     CannotBeJudgedError,
+    Correlation,
     Estimate,
     mean_estimate,
+    rank_correlation,
 )
-from repdyn.tables.frames import measurements, of_metric
+from repdyn.tables.frames import measurements, of_metric, scalar
 
 Step: TypeAlias = Literal["first", "last"]
 """A measured step."""
@@ -60,6 +65,7 @@ class Measured:
         name: of the run.
         frame: all rows, scalars among them.
         by_values: take every value as exact, whatever its standard error; for designs whose batches share windows.
+        control: the same model on the control of the recipe's cloud, if it has one that was measured.
         probe: the probe of the rows, if the store has it.
         deviations: how the sampling differs from the recipe's.
     """
@@ -67,6 +73,7 @@ class Measured:
     name: str
     frame: pd.DataFrame
     by_values: bool = False
+    control: Measured | None = None
     probe: Probe | None = None
     deviations: tuple[str, ...] = ()
 
@@ -81,6 +88,19 @@ class Measured:
         if not self.by_values:
             return self.frame
         return self.frame.assign(std_error=0.0, n_batches=self.frame["n_batches"].clip(lower=2))
+
+    @cached_property
+    def dim(self) -> int:
+        """Width of the layers' vectors."""
+        return int(self.rows["dim"].iloc[0])
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of the model's parameters."""
+        known = self.rows["parameters"].dropna()
+        if known.empty:
+            raise NotMeasuredError(f"the number of parameters of {self.name} is not stored")
+        return int(known.iloc[-1])
 
     def profile(self, name: str, step: Step) -> Profile:
         """Return the blocks with a value at the first or last step at which a metric was measured."""
@@ -109,6 +129,11 @@ class Measured:
             if not complete:
                 raise CannotBeJudgedError(f"no block has a value of {name} at every measured step")
         return Course(tuple(by_step), tuple(_summary(_estimates(group), layers) for group in by_step.values()))
+
+    def scalar(self, name: str) -> dict[int, float]:
+        """Return a scalar of the run, such as its loss on the probe, by ascending step; empty if it is not stored."""
+        values = scalar(self.frame, name)
+        return dict(zip(values.index.tolist(), values.tolist(), strict=True))
 
     def has(self, name: str) -> bool:
         """Return whether a metric was measured, by its name as for :meth:`profile`."""
@@ -169,3 +194,66 @@ def redrawn(estimates: Sequence[Estimate]) -> np.ndarray:
     noise = generator.standard_t(freedom, size=(_N_DRAWS, n))
     values, errors = ([getattr(each, name) for each in estimates] for name in ("value", "std_error"))
     return np.asarray(values) + np.asarray(errors) * noise
+
+
+def unigram_entropy(probe: Probe) -> float:
+    """Return the entropy of the text tokens of a probe in nats: the loss of a model that knows their frequencies alone.
+
+    >>> tokens = [[0, 1, 2, 3] * 8] * 8
+    >>> round(unigram_entropy(Probe.from_tokens(tokens, max_vectors=64)) / torch.log(torch.tensor(4.0)).item(), 6)
+    1.0
+    """
+    tokens = probe.tokens[~torch.isin(probe.tokens, torch.tensor(probe.special_ids, dtype=torch.int64))]
+    shares = torch.unique(tokens, return_counts=True)[1].double() / len(tokens)
+    return float(-(shares * shares.log()).sum())
+
+
+def require_trained(models: Iterable[Measured]) -> list[str]:
+    """Return why it cannot be told of some models whether they have learned anything.
+
+    A model has learned something if its last loss on the probe is below the entropy of the probe's tokens.
+    """
+    unknown, untrained = [], []
+    for each in models:
+        losses = each.scalar(PROBE_LOSS)
+        if not losses or each.probe is None:
+            missing = "copy of the probe" if losses else "loss on the probe"
+            unknown.append(f"{each.name} has no {missing} in the store")
+            continue
+        last, entropy = [*losses.values()][-1], unigram_entropy(each.probe)
+        if last >= entropy:
+            untrained.append(f"{each.name} ({last:.3g} and {entropy:.3g})")
+    if untrained:
+        raise CannotBeJudgedError(
+            "nothing was learned, since the last loss on the probe is not below the entropy of its tokens: "
+            f"{', '.join(untrained)}"
+        )
+    return [f"whether it has learned anything cannot be told: {', '.join(unknown)}"] if unknown else []
+
+
+def correlate(x: Sequence[float], y: Sequence[float], what: str) -> Correlation:
+    """Return Spearman's correlation with its interval, which a perfect order of a few pairs does not shrink to a point.
+
+    A correlation of 1 or -1 takes the other end of its interval from the next lower one that as many pairs can have.
+    """
+    if len(x) < MIN_PAIRS:
+        raise CannotBeJudgedError(f"needs {MIN_PAIRS} {what} for a correlation with an interval, got {len(x)}")
+    found = rank_correlation(np.asarray(x, float), np.asarray(y, float))
+    if math.isnan(found.value):
+        raise CannotBeJudgedError(f"one of the two is the same at all {len(x)} {what}")
+    if not math.isclose(abs(found.value), 1.0):
+        return found
+    ranks = np.arange(len(x), dtype=float)
+    next_lower = rank_correlation(ranks, np.array([1, 0, *ranks[2:]]))
+    if found.value > 0:
+        return found._replace(low=next_lower.low, high=1.0)
+    return found._replace(low=-1.0, high=-next_lower.low)
+
+
+def rho_text(value: float, low: float, high: float, over: str) -> str:
+    """Return a correlation with its interval as text.
+
+    >>> rho_text(-0.9, -0.98, -0.6, "8 checkpoints")
+    'rho -0.90 [-0.98, -0.60] over 8 checkpoints'
+    """
+    return f"rho {value:.2f} [{low:.2f}, {high:.2f}] over {over}"

@@ -6,7 +6,6 @@ import base64
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +17,7 @@ from scipy.special import stdtrit
 
 from repdyn.figures.charts import Axis, Chart, Line, Panel
 from repdyn.figures.drawing import draw
-from repdyn.recipes.criteria import Between, Phases, turning_points
+from repdyn.recipes.criteria import Across, Between, Control, Correlation, Phases, Scaling, turning_points
 from repdyn.recipes.evaluation import Outcome, count_verdicts, describe_sampling
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.recipe import Criterion, Published, Recipe
@@ -40,6 +39,13 @@ _VERDICT_COLOURS: Mapping[str, str] = {
     "not run": "#666666",
 }
 _MIXED = "#333333"
+_AGAINST = {
+    "loss": "loss on the probe (nats)",
+    "bits_per_byte": "loss on the probe (bits per byte)",
+    "parameters": "parameters",
+    "width": "width of the layers",
+}
+_GUIDE_COLOUR = "#999999"
 
 
 def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured]) -> Figure | None:
@@ -57,13 +63,13 @@ def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[
         own = [outcome for outcome in outcomes if outcome.published is published and outcome.judged]
         if criterion is None or not own:
             continue
-        models = [by_name[name] for name in dict.fromkeys(outcome.run for outcome in own)]
+        models = [by_name[name] for name in dict.fromkeys(name for outcome in own for name in outcome.judged)]
         lines = lines_of(criterion, published.metric, models, colours)
         if not lines:
             continue
         lines += _published_points(published)
         shown = {line.label: line for line in lines if line.label} | shown
-        drawn.append((criterion, _panel(number, published, criterion, own, lines), _colour(own)))
+        drawn.append((criterion, _panel(number, published, criterion, own, models, lines), _colour(own)))
     if not drawn:
         return None
     figure = draw(_chart(recipe, [panel for _, panel, _ in drawn], shown, measured))
@@ -99,15 +105,30 @@ def _panel(
     published: Published,
     criterion: Criterion,
     outcomes: Sequence[Outcome],
+    models: Sequence[Measured],
     lines: Sequence[Line],
 ) -> Panel:
     claim = textwrap.wrap(f"{number}. {published.claim}", _TITLE_WIDTH, max_lines=2, placeholder=" ...")
     otherwise = ", measured otherwise" if any(outcome.deviations for outcome in outcomes) else ""
-    x = Axis(label="step", log_from=1.0)
-    if criterion.axis == "depth":
-        x = Axis(label="relative depth (0: first block, 1: last)", limits=(0.0, 1.0))
-    y = Axis(label=_name(published.metric))
-    return Panel(title="\n".join([*claim, f"{count_verdicts(outcomes)}{otherwise}"]), x=x, y=y, lines=lines)
+    widths = sorted({each.dim for each in models})
+    x = {
+        "depth": Axis(label="relative depth (0: first block, 1: last)", limits=(0.0, 1.0)),
+        "training": Axis(label="step", log_from=1.0),
+        "other metric": Axis(label=_name(criterion.other) if isinstance(criterion, Correlation) else ""),
+        "width": Axis(
+            label="width of the layers",
+            log_from=1.0,
+            limits=(widths[0], widths[-1]),
+            ticks={width: str(width) for width in widths},
+        ),
+        "models": Axis(label=_AGAINST[getattr(criterion, "against", "width")]),
+        "stage": Axis(ticks=dict(enumerate(stage_names([each.name for each in models]))), limits=(0, len(models) - 1)),
+    }[criterion.axis]
+    feature = getattr(criterion, "feature", "value")
+    y = {"onset": "relative depth of the onset", "trend": "correlation with depth"}.get(
+        feature, _name(published.metric)
+    )
+    return Panel(title="\n".join([*claim, f"{count_verdicts(outcomes)}{otherwise}"]), x=x, y=Axis(label=y), lines=lines)
 
 
 def _colour(outcomes: Sequence[Outcome]) -> str:
@@ -135,34 +156,87 @@ def _draw_published(axes: Any, criterion: Criterion) -> None:
 def _name(metric: str) -> str:
     """Return what an axis says of a metric: short enough for a panel, on several lines if need be."""
     base, _, subset = metric.partition("@")
+    if metric == "probe/loss":
+        return _AGAINST["loss"]
     text = f"{metric_title(base)} ({metric_unit(base)})"
     tokens = "" if subset in {"", "all"} else f", {short_subset_title(subset)}"
     return textwrap.fill(f"{text}{tokens}", _LABEL_WIDTH)
 
 
 def lines_of(criterion: Criterion, metric: str, models: Sequence[Measured], colours: Mapping[str, str]) -> list[Line]:
-    """Return the lines of models; empty if none can be drawn."""
+    """Return the lines of models, and those that guide the eye; empty if none can be drawn."""
     lines = []
-    for each in models:
-        with suppress(CannotBeJudgedError, NotMeasuredError):
-            lines += _lines(criterion, metric, each, colours[each.name])
-    return lines
+    for place, each in enumerate(models):
+        try:
+            lines += _lines(criterion, metric, each, colours[each.name], place)
+        except (CannotBeJudgedError, NotMeasuredError):
+            continue
+    return [*_guides(criterion, lines), *lines]
 
 
-def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str) -> list[Line]:
-    """Return the line of one model, and rings at its turning points."""
+def stage_names(names: Sequence[str]) -> list[str]:
+    """Return names without the folders that all of them share.
+
+    >>> stage_names(["lab/a/0-base", "lab/a/1-sft"]), stage_names(["lab/a", "other/b"])
+    (['0-base', '1-sft'], ['lab/a', 'other/b'])
+    """
+    parts = [name.split("/") for name in names]
+    shared = 0
+    while all(len(each) > shared + 1 and each[shared] == parts[0][shared] for each in parts):
+        shared += 1
+    return ["/".join(each[shared:]) for each in parts]
+
+
+def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str, place: int) -> list[Line]:
+    """Return the lines of one model, the ``place``-th from 0."""
     look: dict[str, Any] = {"colour": colour, "label": measured.name}
+    if isinstance(criterion, Across):
+        x, y = criterion.point(measured, metric)
+        return [Line(x=[x], y=[y], dash="none", marker_size=7, **look)]
     if criterion.axis == "depth":
-        profile = measured.profile(metric, criterion.step)
-        return [Line(x=profile.positions, y=_values(profile.blocks), margin=_margins(profile.blocks), **look)]
+        return _profiles(criterion, metric, measured, look)
+    if isinstance(criterion, Correlation):
+        # dotted through the training, to a larger mark at its end
+        _, x, y = criterion.pairs(measured, metric)
+        end = Line(x=x[-1:], y=y[-1:], colour=colour, dash="none", marker_size=8)
+        return [Line(x=x, y=y, dash=":", width=0.9, **look), end]
     course = measured.course(metric, criterion.layers)
+    if criterion.over_models:
+        at = [measured.dim if criterion.axis == "width" else place]
+        last = course.values[-1:]
+        if criterion.axis == "stage":
+            look["label"] = ""  # the axis names them
+        return [Line(x=at, y=_values(last), margin=_margins(last), kind="points", dash="none", marker_size=7, **look)]
     lines = [Line(x=course.steps, y=_values(course.values), margin=_margins(course.values), **look)]
-    values = _values(course.values)
+    values = [value.value for value in course.values]
     if isinstance(criterion, Phases) and len(values) >= criterion.least_checkpoints and min(values) > 0:
         turns = turning_points([math.log(value) for value in values], criterion.phases)
         ends = [course.steps[turn] for turn in turns], [values[turn] for turn in turns]
         lines.append(Line(x=ends[0], y=ends[1], colour=colour, dash="none", marker_size=9))
     return lines
+
+
+def _profiles(criterion: Criterion, metric: str, measured: Measured, look: Mapping[str, Any]) -> list[Line]:
+    profile = measured.profile(metric, criterion.step)
+    lines = [Line(x=profile.positions, y=_values(profile.blocks), margin=_margins(profile.blocks), **look)]
+    if isinstance(criterion, Control) and measured.control is not None:
+        control = measured.control.profile(metric, criterion.step)
+        label = f"{measured.name}, control"
+        lines.append(Line(x=control.positions, y=_values(control.blocks), dash="--", **{**look, "label": label}))
+    return lines
+
+
+def _guides(criterion: Criterion, lines: Sequence[Line]) -> list[Line]:
+    """Return a line from stage to stage, or the fitted power law."""
+    x, y = (np.array([getattr(line, name)[0] for line in lines], float) for name in ("x", "y"))
+    look: dict[str, Any] = {"colour": _GUIDE_COLOUR, "marker": "", "width": 1.0}
+    if criterion.axis == "stage" and len(lines) > 1:
+        return [Line(x=x, y=y, dash="--", **look)]
+    if isinstance(criterion, Scaling) and len(set(x)) > 1 and y.min() > 0:
+        slope, offset = np.polyfit(np.log(x), np.log(y), 1)
+        at = np.geomspace(x.min(), x.max(), 50)
+        return [Line(x=at, y=np.exp(offset) * at**slope, dash="--", **look)]
+    return []
 
 
 def _values(estimates: Sequence[Estimate]) -> list[float]:
@@ -242,15 +316,16 @@ def _page(
 
 
 def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
-    """Describe what was measured, by the rows: steps and sampling of each run."""
+    """Describe what was measured, by the rows: steps and sampling of each run, and of its control."""
     if not measured:
         return ["nothing was measured"]
     by_sampling: dict[str, list[str]] = {}
     for each in measured:
-        steps = sorted(set(each.rows["step"].tolist()))
-        span = f"{steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
-        name = f"{each.name} at {len(steps)} step{'s' * (len(steps) > 1)} ({span})"
-        by_sampling.setdefault(describe_sampling(each.frame, each.probe), []).append(name)
+        for of_run in filter(None, (each, each.control)):
+            steps = sorted(set(of_run.rows["step"].tolist()))
+            span = f"{steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
+            name = f"{of_run.name} at {len(steps)} step{'s' * (len(steps) > 1)} ({span})"
+            by_sampling.setdefault(describe_sampling(of_run.frame, of_run.probe), []).append(name)
     return [
         *(f"{', '.join(names)}: {text}" for text, names in by_sampling.items()),
         "values judged as exact, since the design has no intervals"
@@ -267,6 +342,7 @@ def _recipe_settings(recipe: Recipe) -> list[str]:
         f"sampling: {cloud.design} design, text {cloud.text}, "
         f"{cloud.sequence_length or 'default number of'} tokens in a window, "
         f"{cloud.max_vectors or 'default number of'} vectors",
+        *([f"control: the same by the {cloud.control} design"] if cloud.control else []),
     ]
 
 

@@ -21,7 +21,21 @@ from repdyn.checkpoints.audit import models_to_audit
 from repdyn.checkpoints.suites import Entry, PublishedModel, find_models, read_folder
 from repdyn.metrics import resolve
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS, SUBSETS
-from repdyn.recipes.criteria import Between, Peak, Phases, PublishedFinding, Trend, Valley
+from repdyn.recipes.criteria import (
+    Across,
+    Between,
+    Control,
+    Correlation,
+    Halfway,
+    Peak,
+    Phases,
+    PublishedFinding,
+    Scaling,
+    Stages,
+    Trend,
+    Valley,
+)
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.text.source import DEFAULT_TEXT
 
 _SHIPPED = Path(__file__).parent
@@ -31,18 +45,26 @@ _KEYS = (
     *("title", "paper", "address", "stated", "models", "revisions", "cloud", "metrics", "judged_by", "differs"),
     "published",
 )
-_CLOUD_KEYS = ("design", "text", "sequence_length", "max_vectors")
+_CLOUD_KEYS = ("design", "text", "sequence_length", "max_vectors", "control")
 _PUBLISHED_KEYS = ("claim", "source", "models", "metric", "criterion", "not_run", "points")
 _PAPER = re.compile(r"\d{4}\.\d{4,5}")
 _JUDGED_BY = Literal["intervals", "values"]
-Criterion: TypeAlias = PublishedFinding | Peak | Trend | Phases | Between
+Criterion: TypeAlias = (
+    PublishedFinding | Peak | Trend | Phases | Correlation | Halfway | Between | Scaling | Stages | Across | Control
+)
 KINDS: dict[str, type[Criterion]] = {
     "finding": PublishedFinding,
     "peak": Peak,
     "valley": Valley,
     "trend": Trend,
     "phases": Phases,
+    "correlation": Correlation,
+    "halfway": Halfway,
     "between": Between,
+    "scaling": Scaling,
+    "stages": Stages,
+    "across": Across,
+    "control": Control,
 }
 """The kinds of criteria, by the name that a recipe gives them."""
 
@@ -55,6 +77,12 @@ class Cloud:
     text: str = DEFAULT_TEXT
     sequence_length: int | None = None
     max_vectors: int | None = None
+    control: str | None = None
+    """Name of a second design, as "shuffled", by which everything is measured too."""
+
+    @property
+    def designs(self) -> tuple[str, ...]:
+        return (self.design,) if self.control is None else (self.design, self.control)
 
     @property
     def n_vectors(self) -> int:
@@ -117,7 +145,7 @@ def read_recipe(path: str | Path) -> Recipe:
     metrics = tuple(_metric(entry, "metrics", item) for item in entry.items("metrics"))
     cloud = _cloud(entry)
     published = tuple(
-        _published(Entry(item, _PUBLISHED_KEYS, f"{path}, published value {number}", guide=_GUIDE), metrics)
+        _published(Entry(item, _PUBLISHED_KEYS, f"{path}, published value {number}", guide=_GUIDE), metrics, cloud)
         for number, item in enumerate(entry.items("published"), start=1)
     )
     models = tuple(_relative_to(path, text_of(entry, "models", item)) for item in entry.items("models"))
@@ -176,12 +204,16 @@ def _relative_to(path: Path, name: str) -> str:
 def _cloud(entry: Entry) -> Cloud:
     cloud = entry.inner(entry.fields.get("cloud", {}), _CLOUD_KEYS, "cloud")
     design, text = cloud.text("design") or INDEPENDENT.name, cloud.text("text") or DEFAULT_TEXT
-    if design not in DESIGNS:
-        raise cloud.error(f"a design among {', '.join(DESIGNS)}", design, "see docs/sampling.md")
-    return Cloud(design, text, cloud.number("sequence_length"), cloud.number("max_vectors"))
+    control = cloud.text("control") or None
+    for name in filter(None, (design, control)):
+        if name not in DESIGNS:
+            raise cloud.error(f"a design among {', '.join(DESIGNS)}", name, "see docs/sampling.md")
+    if control == design:
+        raise cloud.error("another design under control", control, "choose one with which to compare")
+    return Cloud(design, text, cloud.number("sequence_length"), cloud.number("max_vectors"), control)
 
 
-def _published(entry: Entry, metrics: Sequence[str]) -> Published:
+def _published(entry: Entry, metrics: Sequence[str], cloud: Cloud) -> Published:
     claim, source = entry.required("claim"), entry.required("source")
     models = tuple(text_of(entry, "models", item) for item in entry.items("models")) if "models" in entry.fields else ()
     if ("criterion" in entry.fields) == ("not_run" in entry.fields):
@@ -190,7 +222,9 @@ def _published(entry: Entry, metrics: Sequence[str]) -> Published:
     if "criterion" not in entry.fields:
         return Published(claim, source, models, not_run=entry.required("not_run"))
     metric = _measured_metric(entry, "metric", metrics)
-    criterion = _criterion(entry)
+    criterion = _criterion(entry, metrics)
+    if isinstance(criterion, Control) and cloud.control is None:
+        raise entry.error("a cloud with a control for a criterion of this kind", "none", "add control: shuffled")
     points = entry.items("points") if "points" in entry.fields else []
     pairs = tuple(_point(entry, item) for item in points)
     return Published(claim, source, models, metric, criterion, points=pairs)
@@ -203,7 +237,7 @@ def _point(entry: Entry, item: object) -> tuple[float, float]:
     return x, y
 
 
-def _criterion(entry: Entry) -> Criterion:
+def _criterion(entry: Entry, metrics: Sequence[str]) -> Criterion:
     """Read the settings of a criterion, each in the type of the field of that name."""
     fields = entry.fields["criterion"]
     kind = fields.get("kind") if isinstance(fields, dict) else None
@@ -216,6 +250,8 @@ def _criterion(entry: Entry) -> Criterion:
     for each in dataclass_fields(made_by):
         if each.default is MISSING and each.name not in settings:
             raise inner.error(f"the key {each.name}", "none", "add it")
+    if settings.get("other", PROBE_LOSS) != PROBE_LOSS:
+        _measured_metric(inner, "other", metrics)
     try:
         return made_by(**settings)
     except ValueError as error:

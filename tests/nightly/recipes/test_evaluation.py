@@ -1,4 +1,4 @@
-"""The figure of a recipe."""
+"""A recipe judged on stores: which rows count, and what is not run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,33 @@ differs: [nothing]
 published:
   - {claim: bell, source: figure 1, models: [lab/a, lab/b], metric: anisotropy, criterion: {kind: finding, finding: bell}}
   - {claim: flat, source: figure 1, models: [lab/bert], metric: anisotropy, criterion: {kind: finding, finding: uniform}}
+  - {claim: width, source: figure 2, metric: two_nn, criterion: {kind: scaling, exponent: [0, 1]}}
   - {claim: rank, source: figure 3, models: [lab/a], metric: two_nn@no_sink, criterion: {kind: peak}}
   - {claim: tasks, source: table 1, not_run: no tasks}
 """
+
+
+def verdicts(outcomes):
+    return {(outcome.published.claim, outcome.run): (outcome.verdict, outcome.ours) for outcome in outcomes}
+
+
+def test_the_control_of_a_cloud(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        RECIPE.partition("published")[0].replace("metrics: [", "cloud: {control: shuffled}\nmetrics: [")
+        + "published: [{claim: a, source: b, models: [lab/a], metric: two_nn, "
+        "criterion: {kind: control, change: fall, more: 0.1}}]"
+    )
+    recipe = read_recipe(path)
+    lower = {"dimension": lambda step, depth: 1.0 + depth, "design": "shuffled", "probe": "5" * 16}
+    store = fill(tmp_path / "store", make_published("lab/a"))
+    assert verdicts(evaluate(recipe, store)[0])["a", "lab/a"] == ("not run", "the control was not measured")
+    store = fill(tmp_path / "store", make_published("lab/a", **lower))
+    outcomes, measured = evaluate(recipe, store)
+    verdict, ours = verdicts(outcomes)["a", "lab/a"]
+    assert verdict == "reproduced"
+    assert "from the text to the control it falls" in ours
+    assert draw_recipe(recipe, outcomes, measured) is not None
 
 
 def test_no_label_of_a_figure_is_cut_off(tmp_path):
@@ -31,7 +55,7 @@ def test_no_label_of_a_figure_is_cut_off(tmp_path):
     path.write_text(
         RECIPE.partition("models:")[0] + f"models: [lab/a]\nmetrics: [anisotropy, '{long}']\ndiffers: [nothing]\n"
         f"published: [{{claim: {'many words ' * 20}, source: a, metric: anisotropy, "
-        f"criterion: {{kind: phases, phases: [rise], more: [0.1]}}}}]"
+        f"criterion: {{kind: correlation, other: '{long}', at_least: 0}}}}]"
     )
     recipe = read_recipe(path)
     rows = make_published("lab/a")

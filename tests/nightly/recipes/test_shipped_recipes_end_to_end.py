@@ -10,15 +10,23 @@ from pathlib import Path
 import pytest
 import torch
 from hub_server import HubServer
+from repdyn.recipes.criteria import Across, Scaling
 
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 from repdyn.recipes import Recipe, find_models_of, shipped_recipes
+from repdyn.recipes.criteria import Correlation, Halfway
 from repdyn.text.corpus import builtin_corpus
 
 STEPS = (0, 1, 64, 8000, 143000)
+
+
+NEED_TRAINING = (Across, Correlation, Halfway, Scaling)
+
+
+"""Criteria that give no verdict on models that have learned nothing, as these."""
 
 
 ENCODERS = ("bert", "roberta", "albert")
@@ -92,6 +100,9 @@ def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
         assert any(phrase.startswith("windows of 16 tokens, not ") for phrase in outcome["deviations"]) or (
             recipe.cloud.design == "paper"
         )
+    trained = {each.claim for each in recipe.published if isinstance(each.criterion, NEED_TRAINING)}
+    of_trained = [outcome for outcome in judged if outcome["claim"] in trained]
+    assert all(outcome["verdict"] == "cannot be judged" for outcome in of_trained), of_trained
     folder = tmp_path / "reproductions" / name
     assert {path.name for path in folder.glob(f"{name}.*")} == {f"{name}.{kind}" for kind in ("html", "png", "svg")}
     page = (folder / f"{name}.html").read_text()
