@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from hub_server import HubServer
-from repdyn.recipes.criteria import Across, Scaling
 
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 from repdyn.recipes import Recipe, find_models_of, shipped_recipes
-from repdyn.recipes.criteria import Correlation, Halfway
+from repdyn.recipes.criteria import Across, Correlation, Halfway, Scaling
 from repdyn.text.corpus import builtin_corpus
 
 STEPS = (0, 1, 64, 8000, 143000)
