@@ -162,6 +162,9 @@ class HuggingFaceTracker(TrainerCallback):
         metrics = others.get("metrics", {})
         self._validation_loss = metrics.get("eval_loss")
         if self._tracked is not None:
+            # the checkpoint saved next is judged by what is known now
+            if self.options.read_by([args.metric_for_best_model]) and self._schedule.claim(state.global_step):
+                self._measure(args, state, control, others["model"], others.get("optimizer"))
             metrics.update(self._tracked.shared("eval_", [args.metric_for_best_model])[0])
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

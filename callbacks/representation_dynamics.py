@@ -40,7 +40,7 @@ from repdyn.tracking.run import (
     learning_rate_of,
     weights_of,
 )
-from repdyn.tracking.schedule import ScheduleLike
+from repdyn.tracking.schedule import Schedule, ScheduleLike
 from repdyn.utils.files import is_url
 
 
@@ -142,6 +142,12 @@ class RepresentationDynamics(ScheduledCallback):
         if self.probe is None and callable(make_probe):
             self.probe = make_probe()
         self._required_probe()
+        monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
+        if self._schedule.schedule == Schedule(at_checkpoints=True) and (read := self.options.read_by(monitors)):
+            raise ValueError(
+                f"expected scheduled steps where a ModelCheckpoint monitors {read[0]!r}, which "
+                'schedule="checkpoints" measures only after it was read; write schedule=N, with every_n_train_steps=N'
+            )
 
     def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # called on all ranks, because the folder is broadcast

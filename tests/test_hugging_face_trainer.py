@@ -121,10 +121,11 @@ def test_resume_is_one_curve_and_a_second_training_another_run(tmp_path, small_p
     assert len(open_store(store.path).runs()) == 2
 
 
-def test_what_was_measured_chooses_the_best_model(tmp_path, small_probe):
+@pytest.mark.parametrize("schedule", [2, "checkpoints"])
+def test_what_was_measured_chooses_the_best_model(tmp_path, small_probe, schedule):
     settings = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2, "save_steps": 2}
     best = {"metric_for_best_model": "anisotropy/mean", "load_best_model_at_end": True, "greater_is_better": False}
-    attached = tracker(small_probe)
+    attached = tracker(small_probe, schedule)
     trained = trainer(tmp_path / "job", attached, **settings, **best)
     trained.train()
     frame = attached.store.to_pandas().query("metric == 'anisotropy' and subset == 'all' and step > 0")

@@ -194,6 +194,13 @@ def test_other_callbacks_may_monitor_what_was_measured(tmp_path, small_probe, mo
     assert float(best.best_model_score) == pytest.approx(expected[[4, 8]].min())
 
 
+def test_a_checkpoint_is_not_judged_by_the_values_of_the_one_before(tmp_path, small_probe):
+    """They would be read before the step is measured."""
+    best = ModelCheckpoint(tmp_path / "best", monitor="anisotropy/mean", every_n_train_steps=4)
+    with pytest.raises(ValueError, match="schedule=N"):
+        trainer(tmp_path, best, tracker(small_probe, "checkpoints")).fit(Job(), batches())
+
+
 def test_two_trackers_without_names_are_told_what_to_write(tmp_path, small_probe):
     with pytest.raises(ValueError, match='name="second"'):
         trainer(tmp_path, tracker(small_probe), tracker(small_probe)).fit(Job(), batches())

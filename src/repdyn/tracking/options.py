@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -75,3 +75,8 @@ class TrackingOptions(MeasurementOptions):
     def rules(self) -> tuple[Rule, ...]:
         """The rules of the alerts."""
         return self.alerts  # type: ignore[return-value]  # resolved on creation
+
+    def read_by(self, monitors: Iterable[object]) -> list[str]:
+        """Return those of the names that others decide by which are values of a tracker with these options."""
+        names = [metric for metric, _ in self.pairs()]
+        return [each for each in monitors if isinstance(each, str) and any(name in each for name in names)]

@@ -419,9 +419,7 @@ class TrackedRun:
         """Return whether what was measured decides about other ranks: by a rule that stops or a value that is read."""
         if _n_processes() == 1:
             return False
-        names = [metric for metric, _ in self.options.pairs()]
-        is_read = any(isinstance(each, str) and name in each for each in monitors for name in names)
-        return is_read or any(rule.stop for rule in self.options.rules)
+        return bool(self.options.read_by(monitors)) or any(rule.stop for rule in self.options.rules)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs to remember, of built-in types: which run it belongs to, and where that is."""
