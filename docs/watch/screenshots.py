@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs"
-THEMES = {"table": "light", "table_dark": "dark"}
+THEMES = {"table": "light"}
 
 
 def main() -> None:
