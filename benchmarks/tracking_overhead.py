@@ -111,7 +111,7 @@ class Job:
             count = len(open_store(store).steps("tracked"))
         (without, _), (tracked, module) = runs["without"], runs["tracked"]
         start = time.perf_counter()
-        profile = measure(module.model, self.data.probe(), tracker.metrics, tracker.layers)
+        profile = measure(module.model, self.data.probe(), tracker.options.metrics, tracker.options.layers)
         whole = time.perf_counter() - start
         shares = (profile.forward_seconds / whole, profile.kernel_seconds / whole)
         return Pair(steps, without, tracked, count, tracker.tracking_seconds, tracker.figure_seconds, shares)

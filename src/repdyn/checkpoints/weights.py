@@ -212,6 +212,8 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
         # not load_from_checkpoint, with which the file chooses what is called with its hyperparameters
         parameters = content["hyper_parameters"]
         given = {name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters}
+        if given.get("n_layers", 0) > len(weights):  # which would take for ever to build
+            raise CheckpointError(f"expected at most {len(weights)} layers, one a tensor, got {given['n_layers']}")
         with torch.device("meta"):  # sizes that do not match the weights could fill the memory
             sizes = {name: tensor.shape for name, tensor in LanguageModel(**given).state_dict().items()}
         if sizes != {name: tensor.shape for name, tensor in weights.items()}:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from repdyn.probe.design import DENSE, Design, design_from_rule
 from repdyn.probe.inputs import Inputs, InvalidInputsError, inputs_from_tensors, inputs_to_tensors
+from repdyn.utils.files import write_atomically
 
 _PLAN = "repdyn_probe"
 _CLASS = "class."
@@ -62,8 +63,9 @@ def write_probe(path: str | Path, content: ProbeContent) -> None:
         of_inputs, metadata[_INPUTS] = inputs_to_tensors(content.inputs)
         tensors |= of_inputs
     data = to_safetensors(tensors, metadata=metadata)
-    # not save_file, whose errors of a full disk are no OSError, and whose files only their owner can read
-    Path(path).write_bytes(data)
+    # not save_file, whose errors of a full disk are no OSError, and whose files only their owner can read; a new file,
+    # since the tensors of a probe that was loaded from this one are still mapped from it
+    write_atomically(Path(path), lambda new: new.write_bytes(data))
 
 
 def read_probe(path: str | Path) -> ProbeContent:

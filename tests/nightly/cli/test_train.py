@@ -130,7 +130,7 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train
     assert set(frame.loc[frame.metric == "train/loss", "step"]) == {4, 6}
     assert frame["tokens_seen"].max() == 6 * 4 * 32
     drawn = {p.name for p in folder.glob("repdyn/figures/*")}
-    assert family == "bert" or {"profile_anisotropy.png", "profile_anisotropy.svg"} <= drawn
+    assert family == "bert" or "profile_anisotropy.png" in drawn
     assert {p.name for p in (folder / "hf_checkpoints").iterdir()} == {"step0", "step4", "step6"}
     assert (folder / "config.yaml").exists()
     assert list((folder / "tensorboard").glob("events*"))

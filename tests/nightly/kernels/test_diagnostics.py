@@ -84,4 +84,4 @@ def test_near_duplicates_are_counted_whatever_the_sinks(sinks, size, n_found, dt
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_radius_is_that_of_the_rule(name):
     points = Cloud(HOSTILE[name]()).distinct
-    assert neighbours.radius(Cloud(points)) == pytest.approx(naive_radius(points), rel=1e-6)
+    assert neighbours.radius(Cloud(points)) == pytest.approx(naive_radius(points), rel=1e-4)  # from points in float32

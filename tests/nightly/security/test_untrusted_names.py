@@ -59,7 +59,7 @@ def test_two_names_have_two_stems():
     assert len({safe_file_name(name) for name in names}) == len(names)
 
 
-@pytest.mark.parametrize("command", [["figures"], ["alerts"], ["report"], ["export", "--to", "csv"]])
+@pytest.mark.parametrize("command", [["figures"], ["insights", "--alerts"], ["report"], ["export", "--to", "csv"]])
 def test_no_command_prints_a_control_character(tmp_path, command, capsys, recwarn):
     everywhere = dict.fromkeys(("run", "subset", "stack", "model", "probe"), HOSTILE)
     store = stored(tmp_path / f"folder{HOSTILE}", **everywhere, metric=f"two{HOSTILE}")
@@ -77,7 +77,7 @@ FORGED = "run\nFORGED: all checkpoints measured\tand more"
     [
         ["figures"],
         ["insights"],
-        ["alerts"],
+        ["insights", "--alerts"],
         ["query", "select run, metric, subset from rows"],
         ["query", "select run, metric, subset from rows", "--csv"],
     ],
