@@ -174,11 +174,14 @@ class RepresentationDynamics(ScheduledCallback):
         )
         self._fit = _Fit(tracked, tokens_seen=state.get("tokens_seen") if self.step else 0)
 
+    def count(self, trainer: Trainer, batch: Any) -> None:
+        fit = self._required_fit
+        fit.tokens_seen = add_tokens(fit.tokens_seen, batch, trainer.world_size)
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         fit = self._required_fit
-        fit.tokens_seen = add_tokens(fit.tokens_seen, batch, trainer.world_size)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         # Lightning divides the loss that it passes here by the number of batches in a step
         n_batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1

@@ -39,6 +39,9 @@ class ScheduledCallback(Callback, ABC):
     def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called where the training starts or goes on, when everything is restored, before the first action."""
 
+    def count(self, trainer: Trainer, batch: Any) -> None:
+        """Called with each batch before other callbacks, in whose hooks a training may be stopped."""
+
     def allows(self, trainer: Trainer) -> bool:
         """Return whether to act at a scheduled step; the first and the last are not asked about."""
         return True
@@ -100,10 +103,13 @@ class _First(Callback):
         if self.too_many is None:  # a search for a batch size leaves Lightning's count one step ahead
             self.too_many = trainer.fit_loop.epoch_loop._batches_that_stepped - self.owner.step
 
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         loop = trainer.fit_loop.epoch_loop
         # counted after this hook, once a batch whatever the number of optimizers
         self.owner.step = loop._batches_that_stepped + (not loop._should_accumulate()) - (self.too_many or 0)
+        self.owner.count(trainer, batch)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.owner.end(trainer, pl_module)

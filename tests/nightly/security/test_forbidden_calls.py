@@ -52,8 +52,10 @@ def forbidden(call: ast.Call, source: str) -> Iterator[str]:
         yield f"{name} with allow_pickle, shell or trust_remote_code"
     # None is the name of what is passed on by **, which must be written in the same module
     # an adapter's weights are loaded without code, and its from_pretrained has no such argument
-    if last == "from_pretrained" and name != "PeftModel.from_pretrained" and not (
-        "trust_remote_code" in given or (None in given and '"trust_remote_code":' in source)
+    if (
+        last == "from_pretrained"
+        and name != "PeftModel.from_pretrained"
+        and not ("trust_remote_code" in given or (None in given and '"trust_remote_code":' in source))
     ):
         yield "from_pretrained without a word on trust_remote_code"
     if last == "load_dataset":

@@ -104,7 +104,9 @@ def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, 
     path.parent.mkdir()
     os.mkfifo(path)
     read = TimeoutRunner(20)
-    assert read("reading", lambda: partition_tasks([task], store, SweepOptions(metrics=("anisotropy",))).waiting) == [task]
+    assert read("reading", lambda: partition_tasks([task], store, SweepOptions(metrics=("anisotropy",))).waiting) == [
+        task
+    ]
     with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read .* not a file"):
         read("reading", lambda: read_rows(path))
     written = store.write(task.key(SweepOptions(metrics=("anisotropy",))), [row()])

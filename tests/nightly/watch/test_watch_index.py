@@ -9,6 +9,7 @@ import pytest
 from synthetic_runs import LOG_STEPS, fill, make_rows
 
 from repdyn.store.files import read_tables
+from repdyn.watch import run as runs
 from repdyn.watch.run import _MERGED_AT, RunRows
 
 
