@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -148,7 +148,10 @@ class HuggingFaceTracker(TrainerCallback):
     ) -> None:
         if self._tracked is None:  # evaluation without training
             return
-        logs = logs or {}
+        logs = {} if logs is None else logs
+        if "eval_loss" in logs:
+            # what evaluate() returns: other callbacks decide by it before on_evaluate of this one
+            self._add_values(logs, args, state, control, {"model": model, **others})
         if "loss" in logs:
             self._logged = (state.global_step, logs["loss"])
             if self._measured_at == state.global_step:
@@ -160,12 +163,24 @@ class HuggingFaceTracker(TrainerCallback):
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         metrics = others.get("metrics", {})
+        if self._tracked is not None and "eval_loss" not in metrics:  # else added when it was logged
+            self._add_values(metrics, args, state, control, others)
+
+    def _add_values(
+        self,
+        metrics: dict[str, float],
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        others: Mapping[str, Any],
+    ) -> None:
+        """Add what was measured to the metrics of an evaluation: at this step, if they decide about its checkpoint."""
+        assert self._tracked is not None
         self._validation_loss = metrics.get("eval_loss")
-        if self._tracked is not None:
-            # the checkpoint saved next is judged by what is known now
-            if self.options.read_by([args.metric_for_best_model]) and self._schedule.claim(state.global_step):
-                self._measure(args, state, control, others["model"], others.get("optimizer"))
-            metrics.update(self._tracked.shared("eval_", [args.metric_for_best_model])[0])
+        monitors = [args.metric_for_best_model]
+        if self.options.read_by(monitors) and self._schedule.claim(state.global_step):
+            self._measure(args, state, control, others["model"], others.get("optimizer"))
+        metrics.update(self._tracked.shared("eval_", monitors)[0])
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._tracked is not None:

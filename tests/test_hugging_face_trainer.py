@@ -132,6 +132,16 @@ def test_what_was_measured_chooses_the_best_model(tmp_path, small_probe, schedul
     assert trained.state.best_metric == pytest.approx(frame.groupby("step")["value"].mean().min())
 
 
+def test_a_callback_before_the_tracker_reads_its_values(tmp_path, small_probe):
+    """They came only after an EarlyStoppingCallback, which then never stopped."""
+    settings = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2, "save_steps": 2}
+    best = {"metric_for_best_model": "anisotropy/mean", "load_best_model_at_end": True}
+    trained = trainer(tmp_path / "job", tracker(small_probe), max_steps=8, **settings, **best)
+    trained.callback_handler.callbacks.insert(0, EarlyStoppingCallback(1, early_stopping_threshold=1e9))
+    trained.train()
+    assert trained.state.global_step == 4
+
+
 def test_measured_whenever_it_saves(tmp_path, small_probe):
     attached = tracker(small_probe, "checkpoints")
     trainer(tmp_path / "job", attached, save_strategy="steps", save_steps=3, max_steps=7).train()

@@ -237,3 +237,16 @@ def test_a_single_cloud_has_an_interval_from_its_windows_and_few_windows_have_no
 
 def many_windows(n: int) -> Probe:
     return Probe.from_tokens(random_tokens(n, 12), max_vectors=n * 4)
+
+
+def test_noise_of_a_forward_is_the_same_in_every_measurement(small_probe):
+    """A live value would not be that of its checkpoint."""
+
+    class Noisy(nn.Dropout):
+        def forward(self, x):
+            return x + np.random.rand() * torch.randn_like(x)
+
+    model = HandWritten()
+    model.blocks[1] = nn.Sequential(model.blocks[1], Noisy())
+    found = [[row.value for row in measure(model, small_probe, ["anisotropy"]).rows] for _ in range(2)]
+    assert found[0] == found[1]

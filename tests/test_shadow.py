@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import random
 import weakref
+from array import array
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -78,6 +80,9 @@ class Part(nn.Module):
         "global list": lambda self, x: LOSSES.append(1.0),
         "global dict": lambda self, x: CALLS.update(n=CALLS["n"] + 1),
         "global generator": lambda self, x: DRAW.random(),
+        "iterator": lambda self, x: next(self.numbers),
+        "table": lambda self, x: np.add.at(self.table, [1], 1),
+        "array": lambda self, x: self.array.append(1.0),
         "class variable": lambda self, x: setattr(Part, "n_made", Part.n_made + 1),
         "global random state": lambda self, x: (torch.rand(1), random.random(), np.random.rand()),
     }
@@ -91,6 +96,7 @@ class Part(nn.Module):
         self.register_buffer("big", torch.ones(600_000))
         self.of_torch = torch.Generator().manual_seed(1)
         self.of_numpy, self.of_python = np.random.default_rng(1), random.Random(1)
+        self.numbers, self.table, self.array = itertools.count(), np.zeros(200_000), array("d", [1.0])
         self.bound, self.partial, self.me = self.note, functools.partial(Part.note, self), weakref.ref(self)
         here = self
         self.closed = lambda: here.note()
@@ -115,8 +121,10 @@ def plain(value, seen=()):
     inner = (*seen, id(value))
     if isinstance(value, torch.Tensor):
         return value.shape, value.double().sum().item(), id(value)
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | array):
         return value.tolist()
+    if isinstance(value, itertools.count):
+        return repr(value)
     if isinstance(value, torch.Generator):
         return value.get_state().tolist()
     if isinstance(value, np.random.Generator):

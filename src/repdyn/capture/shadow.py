@@ -15,14 +15,16 @@ from __future__ import annotations
 import copy
 import enum
 import functools
+import itertools
 import random
 import sys
 import types
+import warnings
 import weakref
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from itertools import chain
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,7 @@ _FOREIGN = sys.stdlib_module_names - {"abc", "typing", "collections", "dataclass
     *("mlflow", "comet_ml", "tokenizers", "datasets", "accelerate", "deepspeed", "ray", "pandas", "pyarrow", "repdyn"),
 }
 """Packages whose objects are shared: what they hold is theirs, or has no copy."""
+_ITERATORS = (itertools.count, itertools.cycle, type(iter([])), type(iter(range(0))))
 _ONLOOKERS = ("wandb.", "comet_ml.", "torch.utils.flop_counter", "torch.utils.module_tracker", "torch.profiler")
 """Modules whose hooks only look on, so that they need not be tried."""
 _HOOKS = {"_forward_hooks": "_forward_hooks_with_kwargs", "_forward_pre_hooks": "_forward_pre_hooks_with_kwargs"}
@@ -131,8 +134,11 @@ class Shadow:
             return self._remember(x, x.clone_state())
         if isinstance(x, np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random):
             return self._remember(x, copy.deepcopy(x))
-        if isinstance(x, np.ndarray):
-            return self._remember(x, x.copy()) if x.nbytes <= _SHARED_BYTES else x
+        if isinstance(x, np.ndarray | array | bytearray):  # of any size: nothing tells that one was written into
+            return self._remember(x, copy.copy(x))
+        if isinstance(x, _ITERATORS):
+            with warnings.catch_warnings(action="ignore"), suppress(TypeError):  # those of itertools not from 3.14 on
+                return self._remember(x, copy.copy(x))
         return self._object(x)
 
     def _parameter(self, original: Tensor, tensor: Tensor) -> Tensor:
@@ -449,7 +455,7 @@ _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rand
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    return chain.from_iterable(value.items()) if isinstance(value, dict) else iter(value)
+    return itertools.chain.from_iterable(value.items()) if isinstance(value, dict) else iter(value)
 
 
 def _generator_state(generator: Any) -> Any:

@@ -191,7 +191,8 @@ class History:
             place = run.parent_store or self._store
             return (
                 [],
-                f"the run {run.parent}, which {run.name} goes on from, is not in {place}; its steps are not shown",
+                f"the run {run.parent}, which {run.name} goes on from, is not in {place}; its steps are not shown: "
+                "had it moved, store= at the resume would have named its new place",
             )
         parts, missing = history._ancestors(parent, seen | {parent.id})
         return [part.until(run.parent_step) for part in [*parts, Part(history.folder(parent), None)]], missing

@@ -110,11 +110,20 @@ def _without_anomaly_detection() -> Iterator[None]:
 
 
 @contextmanager
-def isolated_rng() -> Iterator[None]:
-    """Restore the global generators of Python, NumPy and PyTorch on leaving: on the CPU and, once in use, on CUDA."""
+def isolated_rng(seed: int | None = None) -> Iterator[None]:
+    """Restore the global generators of Python, NumPy and PyTorch on leaving: on the CPU and, once in use, on CUDA.
+
+    With a seed all of them start with it.
+    """
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     # asking for the state of CUDA would initialize it, on every device of the machine
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed)
+        # not torch.manual_seed, which would leave a seed for CUDA where that is not in use yet
+        for generator in [torch.default_generator, *(torch.cuda.default_generators if cuda else ())]:
+            generator.manual_seed(seed)
     try:
         yield
     finally:
