@@ -175,7 +175,8 @@ def prepare_for(
         ranks.require_same("what is measured", what)
     fits = former is not None and former.fits(root) and not (parameters and former.way == "restored")
     with ranks.sync_errors():
-        if former is not None and all(ranks.all_gather(fits)):
+        # all ranks take part, also one that has nothing from before: the others would wait for it
+        if all(ranks.all_gather(fits)) and former is not None:
             prepared = former.with_parameters(parameters)
         else:
             choices = {"forward": options.forward, "token_positions": options.token_positions}
