@@ -213,7 +213,7 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
         parameters = content["hyper_parameters"]
         given = {name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters}
         if given.get("n_layers", 0) > len(weights):  # which would take for ever to build
-            raise CheckpointError(f"expected at most {len(weights)} layers, one a tensor, got {given['n_layers']}")
+            raise CheckpointError(f"its weights are not of {given['n_layers']} layers: they are {len(weights)} tensors")
         with torch.device("meta"):  # sizes that do not match the weights could fill the memory
             sizes = {name: tensor.shape for name, tensor in LanguageModel(**given).state_dict().items()}
         if sizes != {name: tensor.shape for name, tensor in weights.items()}:

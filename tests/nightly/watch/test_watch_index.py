@@ -9,6 +9,7 @@ import pytest
 from synthetic_runs import LOG_STEPS, fill, make_rows
 
 from repdyn.store.files import read_tables
+from repdyn.store.schema import SCHEMA
 from repdyn.watch import run as runs
 from repdyn.watch.run import _MERGED_AT, RunRows
 
@@ -36,6 +37,6 @@ def test_rows_take_little_memory(tmp_path):
     store = one_run(tmp_path, steps=range(_MERGED_AT))
     rows, tables = RunRows(), []
     for path in sorted(store.folder_of("first").glob("*.parquet")):
-        tables.append(read_tables([path]))
+        tables.append(read_tables([path]).cast(SCHEMA))
         rows.put(path.name, tables[-1])
     assert rows.nbytes < 0.25 * pa.concat_tables(tables).nbytes
