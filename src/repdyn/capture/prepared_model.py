@@ -120,7 +120,7 @@ class PreparedModel:
 
     @property
     def is_causal(self) -> bool | None:
-        """Whether no position sees a later one; None where that is unknown, or the stacks differ."""
+        """Tell whether no position sees a later one; None where that is unknown, or the stacks differ."""
         found = set(self.causal.values())
         return found.pop() if len(found) == 1 else None
 
