@@ -41,8 +41,8 @@ from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, FINISHED, Row,
 from repdyn.store.state_cache import StateCache
 from repdyn.tables.designs import own_window_warning
 from repdyn.tables.frames import NOT_RECORDED
+from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import temporary_folder, write_atomically
-from repdyn.utils.printing import PrintableConsole
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)

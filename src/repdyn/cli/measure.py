@@ -15,7 +15,8 @@ from cyclopts import Parameter
 from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Records
 from repdyn.utils.arguments import Count, Output, Place
-from repdyn.utils.printing import PrintableConsole, printable, shorten_list
+from repdyn.utils.console import PrintableConsole
+from repdyn.utils.printing import printable, shorten_list
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:

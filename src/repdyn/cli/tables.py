@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.tables.style import gigabytes, short_value
-from repdyn.utils.printing import PrintableConsole, in_one_line, shorten_list
+from repdyn.utils.console import PrintableConsole
+from repdyn.utils.printing import in_one_line, shorten_list
 
 if TYPE_CHECKING:
     import pandas as pd

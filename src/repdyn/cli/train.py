@@ -36,8 +36,9 @@ from repdyn.publish.stored_run import named_config
 from repdyn.tables.style import short_count
 from repdyn.tracking.options import TrackingOptions
 from repdyn.utils.arguments import closest
+from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
-from repdyn.utils.printing import PrintableConsole, silence_notices
+from repdyn.utils.printing import silence_notices
 from repdyn.utils.records import read_yaml
 from repdyn.utils.redaction import redacted
 

@@ -28,8 +28,8 @@ from repdyn.tables.style import of_stack, plain
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_closing, print_summary
 from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import safe_file_name, write_atomically
-from repdyn.utils.printing import PrintableConsole
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

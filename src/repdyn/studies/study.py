@@ -30,8 +30,8 @@ from repdyn.reading import LoadedModel, load_models
 from repdyn.tables.style import SUBSET_COLOURS
 from repdyn.text.source import load_corpus
 from repdyn.utils.arguments import ModelOptions
+from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
-from repdyn.utils.printing import PrintableConsole
 
 Folder: TypeAlias = Annotated[Path, Parameter(alias="-o", validator=PathValidator(file_okay=False))]
 """The option of the folder for tables and figures."""

@@ -21,7 +21,7 @@ from repdyn.tables.frames import LayerMean, by_stack
 from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, never_measured
 from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.style import plain, short_count, short_value, subset_title
-from repdyn.utils.printing import PrintableConsole
+from repdyn.utils.console import PrintableConsole
 
 MAX_WIDTH = 100
 MARKS: dict[Verdict, str] = {"shown": "+", "not shown": "-", "cannot be judged": "?"}

@@ -12,7 +12,7 @@ from rich.text import Text
 from repdyn.metrics import DEFAULT_METRICS, FAMILIES, METRICS, Metric
 from repdyn.metrics.names import written
 from repdyn.tables.style import family_title, plain
-from repdyn.utils.printing import PrintableConsole
+from repdyn.utils.console import PrintableConsole
 
 _CAPTURES = {
     "following": "the next layer",

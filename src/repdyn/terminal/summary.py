@@ -47,7 +47,8 @@ from repdyn.terminal.curves import (
     print_every_metric,
     sparkline,
 )
-from repdyn.utils.printing import PrintableConsole, in_one_line
+from repdyn.utils.console import PrintableConsole
+from repdyn.utils.printing import in_one_line
 
 
 def print_alerts(

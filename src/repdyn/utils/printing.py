@@ -5,11 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
 
 
 def printable(text: str) -> str:
@@ -51,17 +48,6 @@ def shorten_list(names: Sequence[str]) -> str:
     if len(names) <= MAX_LISTED:
         return ", ".join(names)
     return f"{', '.join(names[: MAX_LISTED - 1])} .. {names[-1]} ({len(names)})"
-
-
-class PrintableConsole(Console):
-    """A rich console that writes control characters of a text as escape sequences; its own styles are kept."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
-                yield segment
-            else:
-                yield Segment(printable(segment.text), segment.style)
 
 
 def print_above_bars(text: str) -> None:

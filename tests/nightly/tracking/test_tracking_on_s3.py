@@ -25,7 +25,7 @@ FAULTS = [
     ("status", {"status": 503}),
     ("cut", {}),
 ]
-NOT_COMPARED = ["seconds", "measured_at"]
+NOT_COMPARED = ["run_id", "seconds", "measured_at"]
 
 
 def values(store):
