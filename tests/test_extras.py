@@ -127,7 +127,7 @@ def test_a_command_names_the_extra_that_it_needs(tmp_path, command, package, ext
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command", ["metrics", "insights {store}", "sweep --list-suites"])
+@pytest.mark.parametrize("command", ["metrics", "insights {store}"])
 def test_a_command_of_the_base_install(tmp_path, command):
     store = fill(tmp_path / "store", make_rows(steps=(0, 8), n_blocks=2))
     done = run_without_extras(COMMAND, *command.format(store=store.path).split())

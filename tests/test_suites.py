@@ -54,10 +54,10 @@ def test_all_keys_of_a_model(write):
     assert (model.run, model.tokenizer, model.tokens_per_step) == ("runs/1.4b/3", "me/1.4b-tokens", 2000)
     assert (model.repository, model.revisions, model.subfolders, model.expected) == (None, None, None, ())
     assert model.checkpoints == (
-        PublishedCheckpoint("me/final", "main", "", 0, 0, "start"),
-        PublishedCheckpoint("me/1.4b", "seed3", "at-5k", 5000, 10**7, None),
-        PublishedCheckpoint("me/1.4b", "seed3", "at-10k", 10000, 2 * 10**7, None),
-        PublishedCheckpoint("me/1.4b", "seed3", "at-20k", 20000, 4 * 10**7, None),
+        PublishedCheckpoint("me/final", 0, tokens=0, stage="start"),
+        PublishedCheckpoint("me/1.4b", 5000, "seed3", "at-5k", 10**7),
+        PublishedCheckpoint("me/1.4b", 10000, "seed3", "at-10k", 2 * 10**7),
+        PublishedCheckpoint("me/1.4b", 20000, "seed3", "at-20k", 4 * 10**7),
     )
 
 
@@ -106,20 +106,20 @@ ITEM = "  - {repository: me/m, step: 0}"
     ("lines", "word"),
     [
         (["name: m", "repository: me/m", "revision: x"], "did you mean 'revisions'"),
-        (["name: m", "checkpoints:", "  - {repository: me/m, steps: 0}"], "checkpoint 1, got 'steps'"),
-        (["name: m", "checkpoints:", "  - me/m"], "expected a mapping"),
+        (["name: m", "checkpoints:", "  - {repository: me/m, steps: 0}"], "checkpoints.0.step"),
+        (["name: m", "checkpoints:", "  - me/m"], "dictionary"),
         (["name: m", "repository: me/m"], "expected one of revisions"),
         (["name: m", "repository: me/m", PATTERN, "subfolders: 'step(?P<step>\\d+)'"], "keep one"),
         (["name: m", "repository: me/m", "revisions: step(?P<stp>.*)"], "got stp"),
-        (["repository: me/m", PATTERN], "the key name"),
-        (["name: a/b", "repository: me/m", PATTERN], "expected a name"),
+        (["repository: me/m", PATTERN], "a valid name"),
+        (["name: a/b", "repository: me/m", PATTERN], "a valid name"),
         (
             ["name: m", "checkpoints:", ITEM, "  - {repository: me/n, step: 0}", "run: m"],
             "one checkpoint for each step",
         ),
         (["name: m", "checkpoints:", "  - {repository: me/m, step: 0, tokens: many}"], "got 'many'"),
         (["name: 'm-{siez}'", "for: {size: [1]}", "repository: me/m", PATTERN], "did you mean 'size'"),
-        (["name: 'm-{size}'", "for: {size: [1.4]}", "repository: me/m", PATTERN], "put it in quotes"),
+        (["name: 'm-{size}'", "for: {size: [1.4]}", "repository: me/m", PATTERN], "1.4"),
         (["name: m", "repository: me/m", PATTERN, "expected: ['0..10:3']"], "reaches its last value"),
         (["name: m", "repository: me/m", PATTERN, "tokens_per_step: 0"], "tokens_per_step"),
         (["name: m", "for: {size: [1, 2]}", "repository: 'me/{size}'", PATTERN], "a different name for each model"),
@@ -166,10 +166,10 @@ def test_known_faults(tmp_path):
     [
         ("models: [m-c], steps: [1], kind: mixed, what: x, report: https://a", "models of this suite"),
         ("models: [m-a], steps: [10], kind: mixed, what: x, report: https://a", "steps of m-a"),
-        ("models: [m-a], kind: mixed, what: x, report: https://a", "the key steps"),
-        ("models: [m-a], steps: [1], kind: mixed, what: x, report: a", "address of a report"),
+        ("models: [m-a], kind: mixed, what: x, report: https://a", "a valid steps"),
+        ("models: [m-a], steps: [1], kind: mixed, what: x, report: a", "a valid report"),
         ("models: [m-a], steps: [1], kind: mix, what: x, report: https://a", "got 'mix'"),
-        ("models: [m-a], step: [1]", "expected keys among"),
+        ("models: [m-a], step: [1]", "a valid step"),
     ],
 )
 def test_invalid_known_faults(tmp_path, fault, word):

@@ -281,7 +281,7 @@ def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> Publishe
     model = PublishedModel(name=name, suite="", run=name, repository=name, revisions=pattern)
     if found or options.pattern:
         return model
-    return replace(model, revisions=None, checkpoints=(PublishedCheckpoint(name, "main", "", 0, None, FINISHED),))
+    return replace(model, revisions=None, checkpoints=(PublishedCheckpoint(name, 0, stage=FINISHED),))
 
 
 def _local_sources(folder: Path, options: SweepOptions, hub: Hub) -> list[Source]:

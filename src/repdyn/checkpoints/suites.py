@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import islice, pairwise, product
+from itertools import pairwise, product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr, with_config
 
 from repdyn.checkpoints.revisions import compile_pattern, whole_number
-from repdyn.utils.records import read_yaml
+from repdyn.utils.arguments import closest
+from repdyn.utils.records import read_yaml, validated
 
 _SHIPPED = Path(__file__).parents[1] / "suites"
-_SUITE_KEYS = ("title", "card", "models", "known_faults")
-_SOURCES = ("revisions", "subfolders", "commits", "checkpoints")
-_DETAILS = ("branch", "tokens_per_step", "expected", "tokenizer", "run", "checked_against", "unverified")
-_MODEL_KEYS = ("name", "for", "repository", *_SOURCES, *_DETAILS)
-_FAULT_KEYS = ("models", "steps", "kind", "what", "report")
-_CHECKPOINT_KEYS = ("for", "repository", "revision", "subfolder", "step", "tokens", "stage")
-_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_PATTERNS = ("revisions", "subfolders", "commits")
+_SOURCES = (*_PATTERNS, "checkpoints")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?::(\d{1,18}))?", re.ASCII)
 _MAX_ITEMS = 100_000
@@ -31,16 +28,47 @@ _MAX_ITEMS = 100_000
 Description = TypeVar("Description")
 
 
+def expand_ranges(items: Iterable[Any]) -> list[Any]:
+    """Return the items of a list, with ranges such as "0..200:20" expanded, ends included."""
+    values: list[Any] = []
+    for item in items:
+        if match := _RANGE.fullmatch(str(item)):
+            start, stop, step = int(match[1]), int(match[2]), int(match[3] or 1)
+            if step == 0 or not start <= stop < start + step * _MAX_ITEMS or (stop - start) % step:
+                raise ValueError(
+                    f"expected a range first..last:step of at most {_MAX_ITEMS} values that reaches its last value, "
+                    f"got {item!r}"
+                )
+            values += range(start, stop + 1, step)
+        else:
+            values.append(item)
+    return values
+
+
+Strict = with_config({"extra": "forbid", "allow_inf_nan": False})
+Address: TypeAlias = Annotated[str, Field(pattern="^https://")]
+_Number: TypeAlias = Annotated[int, BeforeValidator(lambda value: whole_number(str(value), "number"))]
+_Steps: TypeAlias = Annotated[
+    tuple[int, ...],
+    BeforeValidator(lambda items: sorted({whole_number(str(item), "step") for item in expand_ranges(items)})),
+]
+_Value: TypeAlias = StrictInt | StrictStr
+_Values: TypeAlias = Annotated[list[_Value], AfterValidator(expand_ranges)]
+_Loops: TypeAlias = list[dict[str, _Value]] | dict[str, _Values]
+_Pattern: TypeAlias = Annotated[str | None, AfterValidator(lambda text: text and compile_pattern(text).pattern)]
+
+
+@Strict
 @dataclass(frozen=True)
 class PublishedCheckpoint:
     """A checkpoint that a suite lists individually."""
 
     repository: str
-    revision: str
-    subfolder: str
-    step: int
-    tokens_seen: int | None
-    stage: str | None
+    step: _Number
+    revision: str = "main"
+    subfolder: str = ""
+    tokens: _Number | None = None
+    stage: str | None = None
 
 
 FaultKind: TypeAlias = Literal["copies", "mixed", "missing", "order"]
@@ -54,22 +82,23 @@ _SHOWN_BY: dict[FaultKind, frozenset[str]] = {
 """The kinds of findings of an audit that show each kind of reported fault."""
 
 
+@Strict
 @dataclass(frozen=True)
 class KnownFault:
     """Checkpoints that users reported to be wrong."""
 
-    steps: tuple[int, ...]
+    steps: Annotated[_Steps, Field(min_length=1)]
     """Ascending."""
     kind: FaultKind
     what: str
-    report: str
-    """Address of the report."""
+    report: Address
 
     def is_shown_by(self, kind: str, steps: Sequence[int]) -> bool:
         """Return whether a finding of an audit, by its kind and its steps, is on some of these checkpoints."""
         return kind in _SHOWN_BY[self.kind] and not set(self.steps).isdisjoint(steps)
 
 
+@Strict
 @dataclass(frozen=True)
 class PublishedModel:
     """The published checkpoints of one training run of one model.
@@ -78,30 +107,31 @@ class PublishedModel:
     ``subfolders``, or the commits of ``branch`` whose titles match ``commits``, or those listed in ``checkpoints``.
     """
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.+-]*$")]
     suite: str
     run: str
     """Name in the rows."""
     repository: str | None = None
-    revisions: str | None = None
-    subfolders: str | None = None
-    commits: str | None = None
+    revisions: _Pattern = None
+    subfolders: _Pattern = None
+    commits: _Pattern = None
     branch: str = "main"
     """Branch of ``commits``."""
     checkpoints: tuple[PublishedCheckpoint, ...] = ()
     """By ascending and distinct step."""
-    tokens_per_step: int | None = None
-    expected: tuple[int, ...] = ()
+    tokens_per_step: Annotated[_Number, Field(ge=1)] | None = None
+    expected: _Steps = ()
     """Steps that should exist, ascending; empty if unknown."""
     tokenizer: str | None = None
     """Repository of the tokenizer, if the checkpoints have none."""
     known_faults: tuple[KnownFault, ...] = ()
-    checked_against: str | None = None
+    checked_against: Address | None = None
     """Address of the page on which names and steps were read, if that is not the card of the suite."""
     unverified: str | None = None
     """What no page of the publisher states, such as "the steps"."""
 
 
+@Strict
 @dataclass(frozen=True)
 class Suite:
     """The models described in one YAML file."""
@@ -112,6 +142,17 @@ class Suite:
     models: tuple[PublishedModel, ...]
 
 
+@Strict
+@dataclass(frozen=True)
+class _File:
+    """The content of a file, before models are expanded."""
+
+    title: str
+    card: str
+    models: list[dict[str, Any]]
+    known_faults: list[dict[str, Any]] = ()  # type: ignore[assignment]
+
+
 def read_suite(path: str | Path) -> Suite:
     """Read a suite; its name is that of the file.
 
@@ -120,11 +161,11 @@ def read_suite(path: str | Path) -> Suite:
         OSError: the file cannot be read.
     """
     path = Path(path)
-    suite = Entry.of_file(path, _SUITE_KEYS)
+    file = validated(_File, read_yaml(path), str(path))
     models = [
-        _published_model(entry, path.stem)
-        for number, item in enumerate(suite.items("models"), start=1)
-        for entry in Entry(item, _MODEL_KEYS, f"{path}, model {number}").expanded()
+        _published_model(fields, path.stem, f"{path}, model {number}")
+        for number, item in enumerate(file.models, start=1)
+        for fields in _expanded(item, f"{path}, model {number}")
     ]
     for attribute in ("name", "run"):
         values = [getattr(model, attribute) for model in models]
@@ -134,9 +175,9 @@ def read_suite(path: str | Path) -> Suite:
                 f"expected a different {attribute} for each model in {path}, got {repeated!r} twice; set the key "
                 f"{attribute}"
             )
-    for number, item in enumerate(suite.items("known_faults") if "known_faults" in suite.fields else [], start=1):
-        models = _with_fault(models, Entry(item, _FAULT_KEYS, f"{path}, known fault {number}"))
-    return Suite(path.stem, suite.required("title"), suite.required("card"), tuple(models))
+    for number, item in enumerate(file.known_faults, start=1):
+        models = _with_fault(models, item, f"{path}, known fault {number}")
+    return Suite(path.stem, file.title, file.card, tuple(models))
 
 
 @cache
@@ -173,8 +214,7 @@ def _models_named(name: str, suites: Mapping[str, Suite]) -> list[PublishedModel
     found = [model for model in models if fnmatchcase(model.name, name)]
     if not found:
         known = [*suites, *(model.name for model in models)]
-        closest = difflib.get_close_matches(name, known, n=3)
-        hint = f"; did you mean {', '.join(closest)}?" if closest else ""
+        hint = f"; did you mean {near}?" if (near := closest(name, known)) else ""
         raise ValueError(
             f"expected a suite ({', '.join(suites)}), one of their models, a pattern such as pythia-*-deduped, or a "
             f"file ending in .yaml, got {name!r}{hint}"
@@ -182,229 +222,80 @@ def _models_named(name: str, suites: Mapping[str, Suite]) -> list[PublishedModel
     return found
 
 
-def _published_model(entry: Entry, suite: str) -> PublishedModel:
-    name = entry.required("name")
-    if not _NAME.fullmatch(name):
-        raise entry.error("a name of letters, digits and . _ + -", name, "rename it")
-    sources = [key for key in _SOURCES if key in entry.fields]
+def _published_model(fields: dict[str, Any], suite: str, where: str) -> PublishedModel:
+    items = validated(list[dict[str, Any]], fields.get("checkpoints", []), where)
+    fields["checkpoints"] = [each for item in items for each in _expanded(item, where)]
+    listed = [each["repository"] for each in fields["checkpoints"] if isinstance(each.get("repository"), str)]
+    repositories = {*listed, fields.get("repository")} - {None}
+    run = {"run": repositories.pop()} if len(repositories) == 1 else {}
+    model = validated(PublishedModel, {**run, **fields, "suite": suite}, where)
+    sources = [key for key in _SOURCES if getattr(model, key)]
     if len(sources) != 1:
-        raise entry.error(f"one of {', '.join(_SOURCES)}", ", ".join(sources) or "none", "keep one")
-    if "branch" in entry.fields and "commits" not in entry.fields:
-        raise entry.error("the key branch only next to commits", entry.text("branch"), "remove it")
-    tokens_per_step = entry.number("tokens_per_step")
-    if tokens_per_step == 0:
-        raise entry.error("tokens_per_step of at least 1", 0, "omit it if it is unknown")
-    checkpoints = _checkpoints(entry, tokens_per_step)
-    repositories = {at.repository for at in checkpoints} or {entry.required("repository")}
-    run = entry.text("run") or (repositories.pop() if len(repositories) == 1 else None)
-    if run is None:
-        raise entry.error("the key run for checkpoints of several repositories", "none", "name the run")
-    steps = {whole_number(str(step), f"step in {entry.where}") for step in entry.values("expected")}
-    return PublishedModel(
-        name=name,
-        suite=suite,
-        run=run,
-        repository=entry.text("repository"),
-        revisions=entry.pattern("revisions"),
-        subfolders=entry.pattern("subfolders"),
-        commits=entry.pattern("commits"),
-        branch=entry.text("branch") or "main",
-        checkpoints=checkpoints,
-        tokens_per_step=tokens_per_step,
-        expected=tuple(sorted(steps)),
-        tokenizer=entry.text("tokenizer"),
-        checked_against=entry.address("checked_against") if "checked_against" in entry.fields else None,
-        unverified=entry.text("unverified"),
-    )
+        raise ValueError(
+            f"expected one of {', '.join(_SOURCES)} in {where}, got {', '.join(sources) or 'none'}; keep one"
+        )
+    if bool(model.repository) == bool(model.checkpoints) or (model.checkpoints and model.expected):
+        raise ValueError(
+            f"expected either the key repository, with expected, or checkpoints with repositories of their own in "
+            f"{where}, got both or neither"
+        )
+    checkpoints = sorted(model.checkpoints, key=lambda at: at.step)
+    for one, other in pairwise(checkpoints):
+        if one.step == other.step:
+            raise ValueError(
+                f"expected one checkpoint for each step in {where}, got {one.repository}@{one.revision} and "
+                f"{other.repository}@{other.revision} for {one.step}; describe two models"
+            )
+    if per_step := model.tokens_per_step:
+        checkpoints = [at if at.tokens is not None else replace(at, tokens=per_step * at.step) for at in checkpoints]
+    return replace(model, checkpoints=tuple(checkpoints))
 
 
-def _with_fault(models: Sequence[PublishedModel], entry: Entry) -> list[PublishedModel]:
+def _with_fault(models: Sequence[PublishedModel], fields: dict[str, Any], where: str) -> list[PublishedModel]:
     """Return the models, those that an entry names with its known fault."""
-    names = [str(name) for name in entry.values("models")]
-    steps = {whole_number(str(step), f"step in {entry.where}") for step in entry.values("steps")}
-    kind, kinds = entry.required("kind"), get_args(FaultKind)
-    if kind not in kinds:
-        raise entry.error(f"a kind of {', '.join(kinds)}", kind, "choose one")
-    what, report = entry.required("what"), entry.address("report", "the address of a report")
-    fault = KnownFault(tuple(sorted(steps)), cast(FaultKind, kind), what, report)
-    if not fault.steps:
-        raise entry.error("the key steps", "none", "name the steps that are wrong")
+    names = [str(name) for name in fields.pop("models", ())]
+    fault = validated(KnownFault, fields, where)
     chosen = [model for model in models if any(fnmatchcase(model.name, name) for name in names)]
     unknown = [name for name in names if not any(fnmatchcase(model.name, name) for model in models)]
     if unknown or not chosen:
-        got = ", ".join(unknown) or "none"
-        raise entry.error("models of this suite, or patterns of their names", got, "see the names under models")
+        raise ValueError(f"expected models of this suite in {where}, got {', '.join(unknown) or 'none'}")
     for model in chosen:
         known = {*model.expected, *(at.step for at in model.checkpoints)}
-        if known and not steps <= known:
-            raise entry.error(f"steps of {model.name}", sorted(steps - known), "correct them, or what is expected")
+        if known and (others := set(fault.steps) - known):
+            raise ValueError(f"expected steps of {model.name} in {where}, got {sorted(others)}")
     return [replace(model, known_faults=(*model.known_faults, fault)) if model in chosen else model for model in models]
 
 
-def _checkpoints(model: Entry, tokens_per_step: int | None) -> tuple[PublishedCheckpoint, ...]:
-    """Return the checkpoints that a model lists individually."""
-    if "checkpoints" not in model.fields:
-        return ()
-    misplaced = sorted({"repository", "expected"} & set(model.fields))
-    if misplaced:
-        raise model.error("neither repository nor expected next to checkpoints", misplaced, "move it to the items")
-    found = [
-        _published_checkpoint(entry, tokens_per_step)
-        for number, item in enumerate(model.items("checkpoints"), start=1)
-        for entry in model.inner(item, _CHECKPOINT_KEYS, f"checkpoint {number}").expanded()
-    ]
-    found.sort(key=lambda at: at.step)
-    for one, other in pairwise(found):
-        if one.step == other.step:
-            got = f"{one.repository}@{one.revision} and {other.repository}@{other.revision} for {one.step}"
-            raise model.error("one checkpoint for each step", got, "describe two models")
-    return tuple(found)
+def _expanded(item: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return one mapping per combination of the values under ``for``, or per mapping of a list of combinations."""
+    loops: Any = validated(_Loops, item.get("for", {}), where)
+    if isinstance(loops, dict):
+        loops = [dict(zip(loops, values, strict=True)) for values in product(*loops.values())]
+    rest = {key: value for key, value in item.items() if key != "for"}
+    return [_filled(rest, combination, where) for combination in loops]
 
 
-def _published_checkpoint(entry: Entry, tokens_per_step: int | None) -> PublishedCheckpoint:
-    step = whole_number(entry.required("step"), f"step in {entry.where}")
-    tokens = entry.number("tokens")
-    if tokens is None and tokens_per_step is not None:
-        tokens = tokens_per_step * step
-    return PublishedCheckpoint(
-        entry.required("repository"),
-        entry.text("revision") or "main",
-        entry.text("subfolder") or "",
-        step,
-        tokens,
-        entry.text("stage"),
-    )
+def _filled(value: Any, known: Mapping[str, _Value], where: str, key: str = "", inner: Collection[str] = ()) -> Any:
+    """Return a value with its placeholders replaced, as literal text in patterns; those of an ``inner`` for stay."""
+    if isinstance(value, dict):
+        loops = value.get("for", {})
+        inner = {name for loop in (loops if isinstance(loops, list) else [loops]) for name in loop}
+        return {name: _filled(each, known, where, name, inner) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, known, where, key, inner) for each in value]
 
+    def fill(placeholder: re.Match[str]) -> str:
+        name = placeholder[1]
+        if name in inner:
+            return placeholder[0]
+        if name not in known:
+            hint = f"; did you mean {near!r}?" if (near := closest(name, known)) else ""
+            raise ValueError(f"expected placeholders in {where} that are listed under for, got {name!r}{hint}")
+        return re.escape(str(known[name])) if key in _PATTERNS else str(known[name])
 
-@dataclass(frozen=True)
-class Entry:
-    """One mapping of the file of a suite or recipe: its values are read with placeholders substituted, and checked."""
-
-    fields: Mapping[str, Any]
-    keys: Collection[str]
-    where: str
-    substitutions: Mapping[str, str] = field(default_factory=dict)
-    guide: str = "docs/suites.md"
-    """The page that describes the file, for messages."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.fields, dict):
-            raise self.error(f"a mapping with keys among {', '.join(self.keys)}", self.fields, f"see {self.guide}")
-        for key in self.fields:
-            if key not in self.keys:
-                raise self.error(f"keys among {', '.join(self.keys)}", key, _closest(str(key), self.keys))
-
-    @classmethod
-    def of_file(cls, path: Path, keys: Collection[str], **settings: Any) -> Entry:
-        """Read the mapping of a YAML file.
-
-        Raises:
-            ValueError: the file is not valid YAML, or has other keys.
-            OSError: the file cannot be read.
-        """
-        return cls(read_yaml(path), keys, str(path), **settings)
-
-    def error(self, expected: str, got: object, advice: str) -> ValueError:
-        return ValueError(f"expected {expected} in {self.where}, got {got!r:.400}; {advice}")
-
-    def inner(self, fields: Any, keys: Collection[str], name: str) -> Entry:
-        return Entry(fields, keys, f"{self.where}, {name}", self.substitutions, self.guide)
-
-    def expanded(self) -> Iterator[Entry]:
-        """Yield one entry per combination of the values under ``for``, or per mapping of a list of combinations."""
-        loops = self.fields.get("for", {})
-        if isinstance(loops, list):
-            yield from (self._substituted(combination) for combination in self.items("for"))
-            return
-        if not isinstance(loops, dict) or not all(isinstance(name, str) for name in loops):
-            raise self.error("a mapping of names to lists under for", loops, "write for: {size: [70m, 160m]}")
-        values = self.inner(loops, tuple(loops), "for").values
-        combinations = list(islice(product(*map(values, loops)), _MAX_ITEMS + 1))
-        if len(combinations) > _MAX_ITEMS:
-            raise self.error(f"at most {_MAX_ITEMS} combinations under for", "more", "list fewer values")
-        for combination in combinations:
-            yield self._substituted(dict(zip(loops, combination, strict=True)))
-
-    def _substituted(self, values: Any) -> Entry:
-        """Return this entry with the values of its placeholders."""
-        if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-            raise self.error(
-                "mappings of names to values in the list under for", values, "write - {size: 70m, seed: 1}"
-            )
-        added = {name: self._text(name, value) for name, value in values.items()}
-        return Entry(self.fields, self.keys, self.where, {**self.substitutions, **added}, self.guide)
-
-    def items(self, key: str) -> list[Any]:
-        items = self.fields.get(key)
-        if not isinstance(items, list) or not items:
-            raise self.error(f"a list under {key}", items, "begin each item with a dash")
-        return items
-
-    def values(self, key: str) -> list[int | str]:
-        """Return the strings and integers of a list, with ranges such as "0..200:20" expanded, ends included."""
-        values: list[int | str] = []
-        for item in self.items(key) if key in self.fields else []:
-            match = _RANGE.fullmatch(item) if isinstance(item, str) else None
-            if match:
-                start, stop, step = int(match[1]), int(match[2]), int(match[3] or 1)
-                if step == 0 or stop < start or (stop - start) % step:
-                    raise self.error("a range first..last:step that reaches its last value", item, "check its ends")
-                if (stop - start) // step >= _MAX_ITEMS:
-                    raise self.error(f"a range of at most {_MAX_ITEMS} values", item, "check its ends")
-                values += range(start, stop + 1, step)
-            else:
-                values.append(item if isinstance(item, int) and not isinstance(item, bool) else self._text(key, item))
-        return values
-
-    def text(self, key: str, escaped: bool = False) -> str | None:
-        """Return the string under a key with placeholders substituted, or None without the key."""
-        if key not in self.fields:
-            return None
-
-        def fill(placeholder: re.Match[str]) -> str:
-            name = placeholder[1]
-            if name not in self.substitutions:
-                known = _closest(name, self.substitutions)
-                raise self.error(f"placeholders in {key} that are listed under for", name, known)
-            return re.escape(self.substitutions[name]) if escaped else self.substitutions[name]
-
-        return _PLACEHOLDER.sub(fill, self._text(key, self.fields[key]))
-
-    def required(self, key: str) -> str:
-        text = self.text(key)
-        if not text:
-            raise self.error(f"the key {key}", text, "add it")
-        return text
-
-    def address(self, key: str, name: str = "") -> str:
-        """Return the required address under a key, called ``name`` in messages."""
-        address = self.required(key)
-        if not address.startswith("https://"):
-            raise self.error(name or f"an address under {key}", address, "begin it with https://")
-        return address
-
-    def number(self, key: str) -> int | None:
-        text = self.text(key)
-        return None if text is None else whole_number(text, f"{key} in {self.where}")
-
-    def pattern(self, key: str) -> str | None:
-        text = self.text(key, escaped=True)
-        try:
-            return text if text is None else compile_pattern(text).pattern
-        except ValueError as error:
-            raise ValueError(f"{error} ({key} in {self.where})") from error
-
-    def _text(self, key: str, value: object) -> str:
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            raise self.error(f"a string or an integer under {key}", value, "put it in quotes")
-        return str(value)
+    return _PLACEHOLDER.sub(fill, value) if isinstance(value, str) else value
 
 
 def read_folder(folder: Path, read: Callable[[Path], Description]) -> dict[str, Description]:
     """Read every YAML file of a folder; return the descriptions by the names of their files."""
     return {path.stem: read(path) for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
-
-
-def _closest(name: str, known: Collection[str]) -> str:
-    matches = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(known) or 'none'}"

@@ -231,7 +231,7 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
     """Select individually listed checkpoints, including missing ones."""
     by_step = {checkpoint.step: checkpoint for checkpoint in model.checkpoints}
     names = zip(_names(model.checkpoints), model.checkpoints, strict=True)
-    found = [Revision(name, at.step, at.tokens_seen, at.stage) for name, at in names]
+    found = [Revision(name, at.step, at.tokens, at.stage) for name, at in names]
 
     def look_up(at: Revision) -> Target:
         listed = by_step[at.step]

@@ -6,10 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
+from pydantic import AfterValidator
 from scipy.special import stdtrit
 
 from repdyn.recipes.measured import (
@@ -40,8 +41,16 @@ from repdyn.tables.effects import (
 )
 from repdyn.tables.findings import findings
 
+
+def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"expected the lower bound first, got {bounds}")
+    return bounds
+
+
 Axis: TypeAlias = Literal["depth", "training", "other metric", "width", "stage", "models"]
 Change: TypeAlias = Literal["rise", "fall"]
+Bounds: TypeAlias = Annotated[tuple[float, float], AfterValidator(ascending)]
 Judgement: TypeAlias = tuple[Verdict, str]
 """A verdict, and the measured numbers on which it is based."""
 
@@ -176,7 +185,7 @@ class Peak(BaseCriterion):
     ``absent`` claims the opposite.
     """
 
-    depth: tuple[float, float] = of_findings.MIDDLE
+    depth: Bounds = of_findings.MIDDLE
     more: float = of_findings.MORE
     step: Step = "last"
     absent: bool = False
@@ -361,7 +370,7 @@ class Correlation(RankCriterion):
 class Halfway(BaseCriterion):
     """The step by which a metric has made half of its change, between two steps; the change is at least ``least``."""
 
-    steps: tuple[float, float]
+    steps: Bounds
     least: float
     layers: Layers = "mean"
 
@@ -411,7 +420,7 @@ class Halfway(BaseCriterion):
 class Between(BaseCriterion):
     """A value at the first or last measured step, between two bounds with its whole interval."""
 
-    bounds: tuple[float, float]
+    bounds: Bounds
     step: Step = "last"
     layers: Layers = "mean"
 
@@ -439,7 +448,7 @@ class Between(BaseCriterion):
 class Scaling(BaseCriterion):
     """The exponent of a power law of the value in the model's width, over models, between two bounds."""
 
-    exponent: tuple[float, float]
+    exponent: Bounds
     layers: Layers = "mean"
 
     over_models = True

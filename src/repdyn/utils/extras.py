@@ -12,7 +12,7 @@ _EXTRAS = {
     "lightning": ("lightning",),
     "report": ("matplotlib", "plotly"),
     "hf": ("transformers", "tokenizers"),
-    "sweep": ("huggingface_hub", "httpx2", "psutil", "datasets"),
+    "sweep": ("huggingface_hub", "httpx2", "psutil", "pydantic", "datasets"),
     "explore": ("gradio",),
     "query": ("duckdb",),
     "watch": ("starlette", "uvicorn"),

@@ -8,11 +8,13 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from repdyn.utils.arguments import closest
 from repdyn.utils.printing import in_one_line
 
 
@@ -95,6 +97,32 @@ def read_yaml(path: Path) -> Any:
         return yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
     except _NOT_YAML as error:
         raise ValueError(f"expected YAML in {path}, got something that does not parse: {error}") from error
+
+
+def validated(kind: Any, content: Any, where: str) -> Any:
+    """Return plain data as a dataclass, or another kind that pydantic knows, each field in its annotated type.
+
+    Raises:
+        ValueError: the first field that is missing, unknown or of another type, of a record described by ``where``.
+    """
+    from pydantic import ValidationError  # an optional dependency
+
+    try:
+        return _adapter(kind).validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "content"
+        near = closest(key, getattr(kind, "__dataclass_fields__", ())) if "unexpected" in first["type"] else None
+        hint = f"; did you mean {near!r}?" if near else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"expected a valid {key} in {where}, got {first['input']!r:.400}: {message}{hint}") from error
+
+
+@cache  # it takes longer to make than to use
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 class _PlainLoader(yaml.SafeLoader):

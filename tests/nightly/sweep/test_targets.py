@@ -49,7 +49,7 @@ def listed(*checkpoints: PublishedCheckpoint, **fields) -> PublishedModel:
 
 
 def at(repository: str, step: int, revision: str = "main", subfolder: str = "") -> PublishedCheckpoint:
-    return PublishedCheckpoint(repository, revision, subfolder, step, None, None)
+    return PublishedCheckpoint(repository, step, revision, subfolder)
 
 
 def names(selection: Selection) -> list[str]:
