@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from repdyn.metrics.names import base_name
+from repdyn.metrics.metric import base_name
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
 
