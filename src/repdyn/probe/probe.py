@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from repdyn.probe.content import (
@@ -36,22 +37,31 @@ from repdyn.probe.design import (
     SUBSETS,
     Design,
     DesignLike,
+    design_from_rule,
     fitting,
     resolve_design,
     validate_word_classes,
 )
-from repdyn.probe.inputs import Causal, Inputs, Positions, inputs_fields
-from repdyn.probe.io import read_probe, write_probe
+from repdyn.probe.inputs import Causal, Inputs, Positions, inputs_fields, inputs_from_tensors, inputs_to_tensors
 from repdyn.probe.sampling import SampledTokens
 from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import TokenWords
 from repdyn.utils.caller_state import plain_state
+from repdyn.utils.files import write_atomically
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 __all__ = ["Probe", "ProbeBatch"]
+
+
+_SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "name", "mask_id", "bytes_per_token")
+_PLAN = "repdyn_probe"
+_CLASS = "class."
+_TOPICS = "topics"
+_INPUTS = "repdyn_inputs"
+_NARROW = (torch.int16, torch.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,7 +354,20 @@ class Probe(SampledTokens):
 
     def save(self, path: str | Path) -> None:
         """Write the probe to a safetensors file; :meth:`load` restores it with an equal hash."""
-        write_probe(path, self)
+        tensors = {"tokens": _narrowed(self.tokens), "lengths": _narrowed(self.lengths)}
+        # uint8, because a bool read from a damaged file may be neither true nor false
+        tensors |= {f"{_CLASS}{name}": members.to(torch.uint8) for name, members in self.classes.items()}
+        if self.topics is not None:
+            tensors[_TOPICS] = self.topics
+        settings = {name: getattr(self, name) for name in _SETTINGS} | {"design": self.design.rule}
+        metadata = {_PLAN: json.dumps(settings), "hash": self.hash}
+        if self.inputs is not None:
+            of_inputs, metadata[_INPUTS] = inputs_to_tensors(self.inputs)
+            tensors |= of_inputs
+        data = to_safetensors(tensors, metadata=metadata)
+        # not save_file, whose errors of a full disk are no OSError, and whose files only their owner can read; a new
+        # file, since the tensors of a probe that was loaded from this one are still mapped from it
+        write_atomically(Path(path), lambda new: new.write_bytes(data))
 
     @classmethod
     @plain_state()
@@ -358,7 +381,7 @@ class Probe(SampledTokens):
         if not Path(path).is_file():
             raise FileNotFoundError(f"expected a probe written by Probe.save, got no file at {path}")
         try:
-            fields, claimed = read_probe(path)
+            fields, claimed = _read(path)
             probe = cls(**fields)
         # what a file that is none of ours makes of the reader is of many kinds
         except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -383,3 +406,41 @@ def _plan(
     # both subsets have equally many vectors, unless every token is a first position or special
     available = n_tokens if design.n_windows is not None or n_texts < MIN_BATCH_VECTORS else n_texts
     return fitting(design.batch_plan(max_vectors, batch_vectors, n_tokens), available)
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], str]:
+    """Return the fields of the probe in a file written by :meth:`Probe.save`, not validated, and the hash it claims."""
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        if _PLAN not in metadata or "hash" not in metadata:
+            raise ValueError("it is without the header of one")
+        names = file.keys()
+        settings = json.loads(metadata[_PLAN])
+        if set(settings) != {*_SETTINGS, "design"}:
+            raise ValueError(f"expected a plan of {', '.join(_SETTINGS)} and design, got {', '.join(settings)}")
+        classes = {name.removeprefix(_CLASS): file.get_tensor(name) for name in names if name.startswith(_CLASS)}
+        for name, members in classes.items():
+            if members.dtype != torch.uint8 or bool((members > 1).any()):
+                raise ValueError(f"expected zeros and ones of torch.uint8 as class {name!r}, got other {members.dtype}")
+        fields = {
+            **settings,
+            "special_ids": tuple(settings["special_ids"]),
+            "design": design_from_rule(settings["design"]),
+            "tokens": _widened(file.get_tensor("tokens")),
+            "lengths": _widened(file.get_tensor("lengths")),
+            "classes": {name: members.bool() for name, members in classes.items()},
+            "topics": file.get_tensor(_TOPICS) if _TOPICS in names else None,
+            "inputs": inputs_from_tensors(file.get_tensor, metadata[_INPUTS]) if _INPUTS in metadata else None,
+        }
+        return fields, metadata["hash"]
+
+
+def _narrowed(ids: Tensor) -> Tensor:
+    """Return integers in the narrowest type that holds them."""
+    low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
+    fitting = (dtype for dtype in _NARROW if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max)
+    return ids.to(next(fitting, ids.dtype))
+
+
+def _widened(ids: Tensor) -> Tensor:
+    return ids.long() if ids.dtype in _NARROW else ids
