@@ -367,11 +367,7 @@ def _mixed(finding: Finding, own: Sequence[CheckpointFiles]) -> list[str]:
 
 
 def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
-    """Return the models that a name means: of a suite, or all training runs of a hub repository or its address.
-
-    Raises:
-        ValueError: a name that is unknown or is none of a repository, or an address of another hub than ``endpoint``.
-    """
+    """Return the models that a name means: of a suite, or all training runs of a hub repository or its address."""
     if "/" not in name or name.endswith((".yaml", ".yml")):
         return find_models([name])
     repository = name

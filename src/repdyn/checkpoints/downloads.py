@@ -85,11 +85,6 @@ class Downloads:
 
         Local files and those in the hub's own cache are used directly. ``on_bytes`` is called with the number of bytes
         so far and their total number.
-
-        Raises:
-            CheckpointError: the files are not available, or are larger than the whole budget.
-            SweepStoppedError: no connection, or no space on the disk.
-            CancelledError: :meth:`cancel` was called.
         """
         if target.path is not None:
             return LocalFiles(target.path)

@@ -315,11 +315,7 @@ def _files_in_cache(repository: str, commit: str) -> Files:
 
 
 def with_retries(request: Callable[[], T]) -> T:
-    """Repeat a request while the hub is busy, or its connection breaks; its client does so for some requests alone.
-
-    Raises:
-        CheckpointError: the hub asks for a longer wait than a sweep grants.
-    """
+    """Repeat a request while the hub is busy, or its connection breaks; its client does so for some requests alone."""
     for seconds in _WAITS_SECONDS:
         try:
             return request()
@@ -362,11 +358,7 @@ def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list
 
 
 def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
-    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration.
-
-    Raises:
-        CheckpointError: no configuration, or no weights in a supported format.
-    """
+    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration."""
     prefix = f"{subfolder}/" if subfolder else ""
     here = {name.removeprefix(prefix): name for name in files if name.startswith(prefix)}
     if not {"config.json", ADAPTER} & set(here):

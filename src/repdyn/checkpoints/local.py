@@ -54,10 +54,6 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     Args:
         folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
         run: name of the run in the rows.
-
-    Raises:
-        ValueError: there is none, two have the same step, a name is not in UTF-8, or a Lightning file is damaged and
-            its step unknown.
     """
     folder = checkpoints_folder(Path(folder))
     if folder.is_file() and is_model(folder.parent) and folder.suffix != LIGHTNING:

@@ -115,11 +115,7 @@ def partition_tasks(tasks: Iterable[Task], store: Store, options: SweepOptions) 
 
 
 def completed(options: SweepOptions) -> SweepOptions:
-    """Return options with what the rows of a live run, or else a default, say about what was not given.
-
-    Raises:
-        ValueError: there is no such store, it has several probes, or a metric is unknown.
-    """
+    """Return options with what the rows of a live run, or else a default, say about what was not given."""
     if (store := _live_store(options)) is not None:
         options = _like(options, store)
     return replace(options, metrics=options.metrics or DEFAULT_METRICS).checked()
@@ -168,12 +164,7 @@ def _like(options: SweepOptions, store: Store) -> SweepOptions:
 def find_sources(
     options: SweepOptions, hub: Hub, models: Sequence[PublishedModel] | None = None
 ) -> tuple[list[Source], list[str]]:
-    """Return the sources that complete options select, or that of other models, and why others cannot be listed.
-
-    Raises:
-        ValueError: the options select nothing, or something that does not exist.
-        SweepStoppedError: no connection.
-    """
+    """Return the sources that complete options select, or that of other models, and why others cannot be listed."""
     if models is not None:
         return _sources_of_models(models, options, hub)
     if options.tokenizer:

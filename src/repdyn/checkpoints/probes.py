@@ -39,10 +39,6 @@ def hub_probe(model: PublishedModel, selection: Selection, options: SweepOptions
 
     The tokenizer is the one the options or the suite name; otherwise that of the repository's main branch, or that of
     one of the newest checkpoints.
-
-    Raises:
-        CheckpointError: there is no tokenizer, no configuration, or no checkpoint at all.
-        ValueError, SweepStoppedError: as :func:`text_probe`.
     """
     newest = [target for target in reversed(selection.targets) if target.commit][:_MAX_TRIED]
     if not newest:
@@ -63,11 +59,6 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
     """Return the probe of the checkpoints in a folder, of which the newest determines the context.
 
     The tokenizer is the one the options name, or that of the newest checkpoint with one.
-
-    Raises:
-        CheckpointError: the newest checkpoint has no readable configuration, or the hub does not have the tokenizer.
-        ValueError: there is no tokenizer.
-        ValueError, SweepStoppedError: as :func:`text_probe`.
     """
     paths = [target.path for target in reversed(targets) if target.path is not None and _has_config(target.path)]
     if not paths:
@@ -95,14 +86,7 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
 
 
 def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: SweepOptions) -> Probe:
-    """Return the probe of the options' text for a model of this name, with the tokenizer in a folder.
-
-    Raises:
-        CheckpointError: the tokenizer cannot be loaded.
-        ValueError: the text is too short, the sequences are longer than the model's context, or word classes cannot be
-            determined.
-        SweepStoppedError: the text cannot be downloaded.
-    """
+    """Return the probe of the options' text for a model of this name, with the tokenizer in a folder."""
     loaded = load_tokenizer(tokenizer, name, trust_remote_code=options.trust_remote_code)
     with model_errors(f"the tokenizer of {name} does not load"):
         context = context_length(config, loaded)
@@ -185,11 +169,7 @@ class HubFolder:
         return {name.removeprefix(self._prefix): files[name] for name in files if name.startswith(self._prefix)}
 
     def fetch(self, files: Files, hub: Hub, folder: Path) -> Path:
-        """Download some of its files and return the local folder that holds them.
-
-        Raises:
-            CheckpointError: they cannot be downloaded, or are larger than the budget of the hub.
-        """
+        """Download some of its files and return the local folder that holds them."""
         total = total_bytes(files)
         if hub.budget_bytes is not None and total > hub.budget_bytes:
             raise CheckpointError(
@@ -224,11 +204,7 @@ def matching_files(files: Files, pattern: re.Pattern[str], with_code: bool) -> F
 
 
 def fetch_tokenizer(model: str, folders: Sequence[HubFolder], hub: Hub, destination: Path, with_code: bool) -> Path:
-    """Download the tokenizer of the first folder that has one, and return the local folder that holds it.
-
-    Raises:
-        CheckpointError: none of the folders has a tokenizer.
-    """
+    """Download the tokenizer of the first folder that has one, and return the local folder that holds it."""
     tried = []
     for folder in folders:
         try:

@@ -41,10 +41,6 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
 
     A task requests a GPU if the device is one, and a fraction 1 / ``workers`` of a machine's CPUs; it may use the same
     fraction of ``max_disk``. A task whose worker is lost is retried. All machines must reach the store.
-
-    Raises:
-        ValueError: Ray is not installed, or no machine of the cluster has the requested resources.
-        SweepStoppedError: no connection, no space on a disk, or all checkpoints fail for the same reason.
     """
     if options.device.startswith("cuda:"):
         raise ValueError(

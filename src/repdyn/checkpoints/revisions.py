@@ -45,9 +45,6 @@ def whole_number(text: str, what: str) -> int:
 
     >>> whole_number("240k", "step"), whole_number("1.5T", "tokens"), whole_number("007", "step")
     (240000, 1500000000000, 7)
-
-    Raises:
-        ValueError: not a whole number; ``what`` names it in the message.
     """
     parts = re.fullmatch(r"(\d{1,40}(?:\.\d{1,40})?)([kmbt]?)", text, re.ASCII | re.IGNORECASE)
     value = Fraction(parts[1]) * 10 ** _ZEROS[parts[2].lower()] if parts else None
@@ -60,11 +57,7 @@ def whole_number(text: str, what: str) -> int:
 
 @cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern with a group ``step`` and optional groups ``tokens`` and ``stage``.
-
-    Raises:
-        ValueError: an invalid regular expression, no group ``step``, or an unknown group.
-    """
+    """Compile a pattern with a group ``step`` and optional groups ``tokens`` and ``stage``."""
     try:
         compiled = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -92,9 +85,6 @@ def parse_revision(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: i
         name: branch, tag or folder.
         pattern: regular expression with the group ``step``, and optionally ``tokens`` and ``stage``.
         tokens_per_step: for names without the number of tokens.
-
-    Raises:
-        ValueError: an invalid pattern, or a group that matches no whole number.
     """
     # branch names are not longer, and matching takes quadratic time
     found = compile_pattern(pattern).fullmatch(name) if len(name) <= _LONGEST_NAME else None
@@ -111,11 +101,7 @@ def parse_revision(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: i
 def match_revisions(
     names: Iterable[str], pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None = None
 ) -> tuple[list[Revision], list[str]]:
-    """Split names into checkpoints, by ascending step, and others; the arguments are those of :func:`parse_revision`.
-
-    Raises:
-        ValueError: as :func:`parse_revision`, or two names have the same step.
-    """
+    """Split names into checkpoints, by ascending step, and others; the arguments are those of :func:`parse_revision`."""
     read = {name: parse_revision(name, pattern, tokens_per_step) for name in names}
     found = sorted((place for place in read.values() if place), key=lambda place: (place.step, place.name))
     for one, other in pairwise(found):
@@ -141,9 +127,6 @@ def select_revisions(revisions: Sequence[Revision], spec: str) -> list[Revision]
         spec: "all"; "log": the first, the last, and for each power of two the nearest step within a factor of
             the square root of 2; "every:10": every tenth, the first and the last; or names or steps separated by
             commas.
-
-    Raises:
-        ValueError: an invalid ``spec``, or an unknown name or step.
     """
     ordered = sorted(revisions, key=lambda place: place.step)
     every = re.fullmatch(r"every:0*([1-9]\d*)", spec)

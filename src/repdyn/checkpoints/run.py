@@ -77,13 +77,7 @@ def measure_tasks(
     downloads: Downloads,
     display: ProgressDisplay | None = None,
 ) -> SweepResult:
-    """Measure checkpoints one after another; it can be stopped at any time and repeated with the remaining ones.
-
-    Raises:
-        SweepStoppedError: no connection, no space on the disk, or the first checkpoints all fail for the same reason;
-            those measured before are stored.
-        ValueError: the folder of a run is a symbolic link.
-    """
+    """Measure checkpoints one after another; it can be stopped at any time and repeated with the remaining ones."""
     for run in {task.target.run for task in tasks}:
         own_folder(store.folder_of(run))
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
@@ -211,11 +205,7 @@ class ProgressDisplay:
 def measure_checkpoint(
     task: Task, fetched: LocalFiles, store: Store, options: SweepOptions, progress: OnProgress = no_progress
 ) -> str:
-    """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text.
-
-    Raises:
-        CheckpointError: the model cannot be loaded or measured.
-    """
+    """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text."""
     target, probe = task.target, task.probe
     state_cache = _state_cache(task, store, options)
     start = time.perf_counter()
@@ -356,12 +346,7 @@ def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bo
 
 
 def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions) -> None:
-    """Check that new values are comparable with those stored for the same run.
-
-    Raises:
-        ValueError: the store has this run with other blocks, in another precision, or from another location; or its
-            folder is a symbolic link.
-    """
+    """Check that new values are comparable with those stored for the same run."""
     for run, targets in groupby(tasks, lambda task: task.target.run):
         own_folder(store.folder_of(run))
         rows = store.distinct(run, ("layers", "dtype", "checkpoint"))

@@ -122,9 +122,6 @@ def prepare(
     """Find what the options of a sweep select, or other models, and what is wrong with it.
 
     ``say`` prints a note; with ``offline`` the hub is asked nothing, None for what HF_HUB_OFFLINE says.
-
-    Raises:
-        ValueError, SweepStoppedError: as :func:`sweep`.
     """
     if models is None:
         check_contradictions(options)
@@ -146,11 +143,7 @@ def prepare(
 
 
 def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool = False) -> Sweep:
-    """Measure what a store lacks of what :func:`prepare` found; ``say`` prints a note.
-
-    Raises:
-        ValueError, SweepStoppedError: as :func:`sweep`.
-    """
+    """Measure what a store lacks of what :func:`prepare` found; ``say`` prints a note."""
     # with torch and transformers, which plans do without
     from repdyn.checkpoints import run
     from repdyn.checkpoints.downloads import downloads_of

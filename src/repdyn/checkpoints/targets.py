@@ -62,11 +62,7 @@ class Target:
         return f"{self.run} {self.revision}"
 
     def remote_files(self, hub: Hub, *, with_code: bool = False) -> Files:
-        """List the files to download; none for a local path.
-
-        Raises:
-            CheckpointError: the checkpoint is missing, or has no weights in a supported format.
-        """
+        """List the files to download; none for a local path."""
         if self.path is not None:
             return {}
         if self.missing_reason:
@@ -132,11 +128,7 @@ class Selection:
 def select_models(
     models: Iterable[PublishedModel], hub: Hub, revisions: str
 ) -> tuple[list[tuple[PublishedModel, Selection]], list[str]]:
-    """Select checkpoints of several models, and return why some have none: what is wrong with one stops no other.
-
-    Raises:
-        ValueError: as :func:`select_targets`, if no model has a selection.
-    """
+    """Select checkpoints of several models, and return why some have none: what is wrong with one stops no other."""
     found, problems, invalid = [], [], []
     for model in models:
         try:
@@ -150,12 +142,7 @@ def select_models(
 
 
 def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:
-    """Select the checkpoints of a published training run; ``revisions`` as for :func:`select_revisions`.
-
-    Raises:
-        ValueError: ``revisions`` selects unknown checkpoints, or nothing matches the pattern of the model.
-        CheckpointError: the repository cannot be listed.
-    """
+    """Select the checkpoints of a published training run; ``revisions`` as for :func:`select_revisions`."""
     if model.checkpoints:
         return _select_listed(model, hub, revisions)
     repository, superseded = str(model.repository), []

@@ -43,10 +43,6 @@ class Study(ABC):
 
     Args:
         options: those of its command, by name.
-
-    Raises:
-        ValueError: options that contradict each other, or a text that cannot be used.
-        OSError: a file that cannot be read.
     """
 
     def __init__(self, options: Any) -> None:
@@ -72,10 +68,6 @@ def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, An
         study: the class.
         models: how they are loaded.
         options: names of the ``models``, the folder ``output``, and what the study itself needs.
-
-    Raises:
-        ValueError, OSError: an invalid option, or a text that cannot be used.
-        CheckpointError: a model that cannot be downloaded, loaded or run.
     """
     begun = study(SimpleNamespace(**{**vars(models), **options}))
     for loaded in load_models(begun.options):
