@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +25,9 @@ from repdyn.capture.recorder import Recorder, inputs_by_slot, outputs_by_slot
 from repdyn.capture.states import Buffers
 from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.probe import ProbeBatch
+
+if TYPE_CHECKING:
+    from repdyn.capture.prepared_model import Run
 
 NO_ATTENTION = "no part of the block is named attention"
 NOT_ADDED = "the block does not add its attention's output to what entered it"
@@ -87,7 +91,7 @@ class AfterAttention:
                 hooks.enter_context(module.register_forward_hook(partial(self._keep, stack)))
             yield
 
-    def begin(self) -> None:
+    def begin(self, _batch: ProbeBatch) -> None:
         """Begin a batch."""
         self._recorded: set[LayerKey] = set()
         self._calls: Counter[tuple[LayerKey, nn.Module]] = Counter()
@@ -125,20 +129,19 @@ class AfterAttention:
         return states
 
 
-def find_branches(
-    blocks: Blocks, recorder: Recorder, batch: ProbeBatch, run: Callable[[ProbeBatch], object]
-) -> Branches:
+def find_branches(run: Run, batch: ProbeBatch, states_bytes: int) -> Branches:
     """Learn from one forward pass where each block adds its attention's output to its input.
 
     Args:
-        blocks: whose outputs are layers.
-        recorder: of these blocks, for this batch alone, all of whose tokens it samples in their order; not attached.
+        run: runs the model.
         batch: one sequence, the probe's first.
-        run: runs the model on it.
+        states_bytes: how much memory the states of that sequence may take.
 
     Raises:
         RuntimeError: as :meth:`Recorder.end` does.
     """
+    blocks = run.model.blocks
+    recorder = run.recorder(np.arange(len(batch.positions)), Buffers(states_bytes, len(blocks) + 1))
     observer = _ModuleObserver(recorder.token_states)
     with observer.attached(blocks), recorder.attached():
         recorder.begin(batch)
@@ -146,7 +149,8 @@ def find_branches(
         recorder.end()
     layers = {(layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers}
     keys = [key for key in layers if key[1] > 0]
-    if _nested(blocks):
+    modules = {block.module for block in blocks}
+    if any(modules & set(module.modules()) - {module} for module in modules):
         return dict.fromkeys(keys, NESTED)
     return {
         (s, index): _branch(observer.tensors[s, index], layers[s, index - 1], layers[s, index])
@@ -154,11 +158,6 @@ def find_branches(
         else NO_ATTENTION
         for s, index in keys
     }
-
-
-def _nested(blocks: Blocks) -> bool:
-    modules = {block.module for block in blocks}
-    return any(modules & set(module.modules()) - {module} for module in modules)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import class_name
 from repdyn.capture.branches import AfterAttention, find_branches
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.recorder import EmbeddingSearch, Recorder
+from repdyn.capture.recorder import EmbeddingSearch
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States, exchange_layers, rows_of_batches
 from repdyn.capture.token_states import split_where_square
 from repdyn.probe import Probe, ProbeBatch
@@ -197,50 +197,53 @@ def record(
         only_changing: the stack whose states may change from the first batch to the others; None for all.
     """
     n_layers = len(model.blocks) + len(model.stacks)
+    buffers = Buffers(states_bytes, n_layers if first is None else 2 * n_layers)
+    search = after_attention = None
     with model.evaluating() as run, ExitStack() as hooks:
-        blocks, states, branches = run.model.blocks, run.model.token_states(), {}
-        watched = run.model.module, blocks, states
+        parts: list[Any] = [recorder := run.recorder(rows, buffers)]
         if first is not None:
-            learning = Recorder(*watched, np.arange(len(first.positions)), Buffers(states_bytes, n_layers), model.slots)
-            branches = find_branches(blocks, learning, first, run)
-        buffers = Buffers(states_bytes, n_layers + len(branches))
-        recorder = Recorder(*watched, rows, buffers, model.slots)
-        after_attention = AfterAttention(branches, recorder, buffers)
-        search = EmbeddingSearch(run.model.module, len(model.stacks))
-        frozen = _Frozen()
-        hooks.enter_context(recorder.attached())
-        hooks.enter_context(after_attention.attached())
+            branches = find_branches(run, first, states_bytes)
+            parts.append(after_attention := AfterAttention(branches, recorder, buffers))
         if "embeddings" in captures:
-            hooks.enter_context(search.attached())
-        for block in blocks:
-            if only_changing not in {None, block.stack}:
-                hooks.enter_context(block.module.register_forward_hook(frozen.record_or_replay))
+            parts.append(search := EmbeddingSearch(run.model.module, len(model.stacks)))
+        if only_changing is not None:
+            parts.append(_Frozen([block.module for block in run.model.blocks if block.stack != only_changing]))
+        for part in parts:
+            hooks.enter_context(part.attached())
         for batch in batches:
-            search.begin(batch)
-            recorder.begin(batch)
-            after_attention.begin()
+            for part in parts:
+                part.begin(batch)
             run(batch)
             recorder.end()
-            after_attention.end()
-            frozen.replay()
+            if after_attention:
+                after_attention.end()
     found = recorder.states(run.watch.autocast)
-    after = after_attention.states
-    layers = [replace(layer, after_attention=after.get((layer.stack, layer.index))) for layer in found.layers]
-    found = replace(found, layers=layers)
-    return replace(found, embeddings=search.table()) if "embeddings" in captures else found
+    if after_attention:
+        after = after_attention.states
+        layers = [replace(layer, after_attention=after.get((layer.stack, layer.index))) for layer in found.layers]
+        found = replace(found, layers=layers)
+    return replace(found, embeddings=search.table()) if search else found
 
 
 class _Frozen:
     """Hooks on blocks that put out what they did for the first batch again for every batch after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        self._blocks = blocks
         self._first: list[Any] = []
         self._again: Iterator[Any] | None = None
 
-    def replay(self) -> None:
-        self._again = iter(self._first)
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        with ExitStack() as hooks:
+            for block in self._blocks:
+                hooks.enter_context(block.register_forward_hook(self._record_or_replay))
+            yield
 
-    def record_or_replay(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+    def begin(self, _batch: ProbeBatch) -> None:
+        self._again = iter(self._first) if self._first else None
+
+    def _record_or_replay(self, _module: nn.Module, _args: Any, output: Any) -> Any:
         if self._again is not None:
             return next(self._again)
         self._first.append(output)

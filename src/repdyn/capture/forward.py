@@ -155,7 +155,15 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
     Raises:
         RuntimeError: a weight or a buffer was overwritten by code invisible to PyTorch, and cannot be restored.
     """
-    modules = [(m, m.training, _plain_attributes(m), _members(m)) for m in model.modules()]
+    modules = []
+    for module in model.modules():
+        # Private attributes hold the state of wrappers such as FSDP, which must not be restored.
+        attributes = {
+            name: value
+            for name, value in vars(module).items()
+            if not name.startswith("_") and isinstance(value, bool | int | float | str | None)
+        }
+        modules.append((module, module.training, attributes, dict(module._modules), dict(module._buffers)))
     watch = Watch(device, model, [*model.parameters(), *model.buffers()])
     try:
         with (
@@ -169,8 +177,14 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
             model.eval()
             yield watch
     finally:
-        for module, is_training, attributes, members in modules:
-            _restore(module, attributes, members)
+        for module, is_training, attributes, submodules, buffers in modules:
+            for name, value in attributes.items():
+                if vars(module).get(name) is not value:
+                    vars(module)[name] = value
+            for now, before in ((module._modules, submodules), (module._buffers, buffers)):
+                if len(now) != len(before) or any(now.get(name) is not member for name, member in before.items()):
+                    now.clear()
+                    now.update(before)
             if module.training != is_training:  # of TorchScript it is no plain attribute
                 module.training = is_training
 
@@ -254,47 +268,22 @@ def _targets(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     """Yield the tensors that a call may write to: the first argument of an in-place one, tensor or list; ``out``."""
     name = getattr(func, "__name__", "")
     values = [*args, *kwargs.values()]
+    # these update some of their arguments internally, invisibly to the mode
+    if name in {"batch_norm", "instance_norm"}:
+        updates = kwargs.get("training") or kwargs.get("use_input_stats")
+    else:
+        updates = name in {"embedding", "embedding_bag"} and kwargs.get("max_norm") is not None
     if name in _SETTERS or (name.endswith("_") and not name.endswith("__")):
         yield from _tensors_in(values[:1])
-    elif _updates_arguments(name, kwargs):
+    elif updates:
         yield from _tensors_in(values)
     yield from _tensors_in([kwargs.get("out")])
-
-
-def _updates_arguments(name: str, kwargs: Any) -> bool:
-    """Return whether a function updates its arguments internally, invisibly to the mode."""
-    if name in {"batch_norm", "instance_norm"}:
-        return bool(kwargs.get("training") or kwargs.get("use_input_stats"))
-    return name in {"embedding", "embedding_bag"} and kwargs.get("max_norm") is not None
 
 
 def _tensors_in(values: list[Any]) -> Iterator[Tensor]:
     for value in values:
         parts = value if isinstance(value, list | tuple) else [value]
         yield from (part for part in parts if isinstance(part, Tensor))
-
-
-def _plain_attributes(module: nn.Module) -> dict[str, Any]:
-    # Private ones hold the state of wrappers such as FSDP, which must not be restored.
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and isinstance(value, bool | int | float | str | None)
-    }
-
-
-def _members(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    return dict(module._modules), dict(module._buffers)
-
-
-def _restore(module: nn.Module, attributes: dict[str, Any], members: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    for name, value in attributes.items():
-        if vars(module).get(name) is not value:
-            vars(module)[name] = value
-    for now, before in zip((module._modules, module._buffers), members, strict=True):
-        if len(now) != len(before) or any(now.get(name) is not member for name, member in before.items()):
-            now.clear()
-            now.update(before)
 
 
 @contextmanager

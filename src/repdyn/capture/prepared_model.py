@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -20,6 +20,7 @@ from repdyn.capture.blocks import (
     Blocks,
     LayerPatterns,
     class_name,
+    count_parameters,
     find_blocks,
     find_network,
     hugging_face_model,
@@ -40,8 +41,9 @@ from repdyn.capture.forward import (
     parameters_of,
     restoring,
 )
-from repdyn.capture.recorder import EmbeddingSearch, outputs_by_slot, silent_blocks, watching
+from repdyn.capture.recorder import EmbeddingSearch, Recorder, inputs_by_slot, outputs_by_slot, silent_blocks, watching
 from repdyn.capture.shadow import NoShadow, own_names
+from repdyn.capture.states import Buffers
 from repdyn.capture.token_states import InputStates, Slot, TokenPositions, TokenStates
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
@@ -124,6 +126,17 @@ class PreparedModel:
         found = set(self.causal.values())
         return found.pop() if len(found) == 1 else None
 
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """What :class:`repdyn.store.schema.Checkpoint` records of it."""
+        device = self.device
+        return {
+            "causal": self.is_causal,
+            "parameters": count_parameters(self.module, self.root_module),
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "way": self.way,
+        }
+
     def token_states(self) -> TokenStates:
         """Return a search for the states of a batch's tokens, or of what is sampled of a batch of inputs."""
         if self.takes_inputs:
@@ -140,6 +153,8 @@ class PreparedModel:
 
     def with_parameters(self, parameters: Mapping[str, Tensor] | None) -> PreparedModel:
         """Return it with others in place of the model's own parameters; arguments and errors as for :func:`prepare`."""
+        if not parameters and not self.parameters:
+            return self
         return replace(self, parameters=own_names(self.module, parameters or {}))
 
     @contextmanager
@@ -308,8 +323,8 @@ class Links:
         """Why the blocks are not the layers of one stream; "" where they are."""
         return self.failure or silent_blocks(self._blocks, self._model, self._called)
 
-    def enter(self, block: Block, parts: Mapping[Slot, Any]) -> None:
-        entered = self._rows(block, parts)
+    def enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
+        entered = self._rows(block, inputs_by_slot(args, kwargs))
         previous, left = self._left.get(block.stack, ("", {}))
         before = self._entered.get(block.stack, {}).values()
         self._entered[block.stack] = entered
@@ -327,9 +342,9 @@ class Links:
             f"or run the model once with forward=; the model has {list_candidates(self._model)}"
         )
 
-    def leave(self, block: Block, parts: Mapping[Slot, Any]) -> None:
+    def leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
         self._called.add(block.name)
-        self._left[block.stack] = block.name, self._rows(block, parts)
+        self._left[block.stack] = block.name, self._rows(block, outputs_by_slot(output))
 
     def _rows(self, block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
         self._states.stack = block.stack
@@ -417,6 +432,11 @@ class Run:
             for block, entered, left in zip(model.blocks, states[:-1], states[1:], strict=True):
                 block.module(entered, left)
         return output
+
+    def recorder(self, rows: np.ndarray, buffers: Buffers) -> Recorder:
+        """Return what keeps the states of the layers; arguments as for :class:`repdyn.capture.recorder.Recorder`."""
+        model = self.model
+        return Recorder(model.module, model.blocks, model.token_states(), model.slots, rows, buffers)
 
     def reported_states(self, output: Any, batch: ProbeBatch) -> dict[str, Tensor]:
         """Return the hidden states in a model's output that have one vector for each token, by name."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,24 +36,13 @@ def outputs_by_slot(value: Any) -> Mapping[Slot, Any]:
     return dict(enumerate(value)) if isinstance(value, tuple | list) else {0: value}
 
 
-BlockHook: TypeAlias = Callable[[Block, Mapping[Slot, Any]], None]
-"""Takes a block, and what it is called with or returns."""
-
-
 @contextmanager
-def watching(blocks: Sequence[Block], enter: BlockHook, leave: BlockHook) -> Iterator[None]:
-    """Call functions where a block begins and ends to run."""
-
-    def begins(block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
-        enter(block, inputs_by_slot(args, kwargs))
-
-    def ends(block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
-        leave(block, outputs_by_slot(output))
-
+def watching(blocks: Sequence[Block], enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+    """Call ``enter(block, module, args, kwargs)`` and ``leave(block, module, args, output)`` around each block."""
     with ExitStack() as hooks:
         for block in blocks:
-            hooks.enter_context(block.module.register_forward_pre_hook(partial(begins, block), with_kwargs=True))
-            hooks.enter_context(block.module.register_forward_hook(partial(ends, block)))
+            hooks.enter_context(block.module.register_forward_pre_hook(partial(enter, block), with_kwargs=True))
+            hooks.enter_context(block.module.register_forward_hook(partial(leave, block)))
         yield
 
 
@@ -79,10 +68,10 @@ class Recorder:
         module: the module that is run.
         blocks: those in it whose outputs are layers.
         token_states: finds the states of a batch's tokens.
+        slots: by stack, which part of what blocks take and which of what they return the states are, where known.
         rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled; with those of means
             over sequences behind them, for batches that have ``means``.
         buffers: allocates the layers' buffers.
-        slots: by stack, which part of what blocks take and which of what they return the states are, where known.
     """
 
     def __init__(
@@ -90,9 +79,9 @@ class Recorder:
         module: nn.Module,
         blocks: Sequence[Block],
         token_states: TokenStates,
+        slots: Mapping[str | None, tuple[Slot, Slot]],
         rows: np.ndarray,
         buffers: Buffers,
-        slots: Mapping[str | None, tuple[Slot, Slot]],
     ) -> None:
         self._module, self._blocks, self._slots = module, blocks, slots
         self.token_states = token_states
@@ -124,8 +113,8 @@ class Recorder:
             RuntimeError: one did not, or they ran in another order than for the first batch.
         """
         called = {name for stack in self._stacks.values() for name in stack.calls}
-        if reason := silent_blocks(self._blocks, self._module, called):
-            raise RuntimeError(reason)
+        if {block.name for block in self._blocks} - called:
+            raise RuntimeError(silent_blocks(self._blocks, self._module, called))
         for stack in self._stacks.values():
             stack.order = stack.order or stack.calls
             if stack.calls != stack.order:
@@ -145,23 +134,23 @@ class Recorder:
     def states(self, autocast: torch.dtype | None = None) -> States:
         """Return what was recorded; ``autocast`` as in :class:`repdyn.capture.states.LayerStates`."""
         self.token_states.check_positions_used()
-        layers = []
-        for name, stack in self._stacks.items():
-            for index in sorted(stack.kept):
-                depth = index / (len(stack.kept) - 1)
-                layers.append(LayerStates(index, depth, *stack.kept[index], name, autocast=autocast))
+        layers = [
+            LayerStates(index, index / (len(stack.kept) - 1), *stack.kept[index], name, autocast=autocast)
+            for name, stack in self._stacks.items()
+            for index in sorted(stack.kept)
+        ]
         return States(layers, self._rows)
 
-    def _enter(self, block: Block, parts: Mapping[Slot, Any]) -> None:
+    def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         stack, self.token_states.stack = self._stacks[block.stack], block.stack
         stack.n_entered += 1
         if stack.n_entered == 1:
-            self._keep(stack, 0, block, parts)
+            self._keep(stack, 0, block, inputs_by_slot(args, kwargs))
 
-    def _leave(self, block: Block, parts: Mapping[Slot, Any]) -> None:
+    def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
         stack, self.token_states.stack = self._stacks[block.stack], block.stack
         stack.calls.append(block.name)
-        self._keep(stack, len(stack.calls), block, parts)
+        self._keep(stack, len(stack.calls), block, outputs_by_slot(output))
 
     def _keep(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
         """Keep a layer's states."""

@@ -86,7 +86,8 @@ class Shadow:
         """The tensors whose memory is the model's."""
         self._memo: dict[int, Any] = {}
         self._originals: list[Any] = []  # an id is only that of its object while this lives
-        _check(model)
+        if onlookers is None:
+            _check(model)
         if parameters:
             own = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
             for name, tensor in own_names(model, parameters).items():

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, Unpack
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -17,7 +16,6 @@ from repdyn.capture.blocks import (
     LayerPatterns,
     check_no_tensor_parallelism,
     class_name,
-    count_parameters,
     is_sharded,
     unwrapped,
 )
@@ -162,21 +160,14 @@ def prepare_for(
     Raises:
         TypeError, ValueError, RuntimeError: as :func:`measure` does.
     """
-    check_model(model)
-    check_probe(probe)
-    options.resolved(probe)
-    if options.probe_loss and probe.inputs is not None:
-        raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
     root = model if root_module is None else root_module
-    _check_sharding(root, ranks)
-    if ranks.size > 1:
-        tokens = options.tokens_per_forward
-        what = {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens}
-        ranks.require_same("what is measured", what)
     fits = former is not None and former.fits(root) and not (parameters and former.way == "restored")
+    # all ranks take part, also one that has nothing from before: the others would wait for it
+    if not all(ranks.all_gather(fits)):
+        former = None
+        _check(model, root, probe, options, ranks)
     with ranks.sync_errors():
-        # all ranks take part, also one that has nothing from before: the others would wait for it
-        if all(ranks.all_gather(fits)) and former is not None:
+        if former is not None:
             prepared = former.with_parameters(parameters)
         else:
             choices = {"forward": options.forward, "token_positions": options.token_positions}
@@ -207,7 +198,13 @@ def measure_with(
     views = {view_of(subset) for _, subset in pairs}
     subsets = {view.sampled for view in views}
     start = time.perf_counter()
-    checkpoint = _describe(checkpoint or Checkpoint(), prepared)
+    checkpoint = checkpoint or Checkpoint()
+    checkpoint = replace(
+        checkpoint,
+        **prepared.description,
+        model=checkpoint.model or class_name(prepared.module),
+        attention=getattr(getattr(prepared.module, "config", None), "_attn_implementation", None),
+    )
     if "previous_checkpoint" not in captures:
         state_cache = None
     elif state_cache is not None:
@@ -280,14 +277,24 @@ def measure_with(
     )
 
 
-def _check_sharding(model: nn.Module, ranks: Ranks) -> None:
-    """Raise ValueError for a sharded model that one rank measures alone: it would wait for the others forever."""
-    check_no_tensor_parallelism(model)
-    if ranks.size == 1 and dist.is_initialized() and dist.get_world_size() > 1 and is_sharded(model):
+def _check(model: nn.Module, root: nn.Module, probe: Probe, options: MeasurementOptions, ranks: Ranks) -> None:
+    """Check what is given to :func:`prepare_for`, and that all ranks are given the same."""
+    check_model(model)
+    check_probe(probe)
+    options.resolved(probe)
+    if options.probe_loss and probe.inputs is not None:
+        raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
+    check_no_tensor_parallelism(root)
+    if ranks.size == 1 and dist.is_initialized() and dist.get_world_size() > 1 and is_sharded(root):
+        # it would wait for the others forever
         raise ValueError(
-            f"expected all {dist.get_world_size()} ranks to measure this sharded {class_name(unwrapped(model))} "
+            f"expected all {dist.get_world_size()} ranks to measure this sharded {class_name(unwrapped(root))} "
             "together, got one; call measure(..., ranks=Ranks.of_job()) on each of them"
         )
+    if ranks.size > 1:
+        tokens = options.tokens_per_forward
+        what = {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens}
+        ranks.require_same("what is measured", what)
 
 
 def _gather_rows(rows_by_layer: list[list[Row]], ranks: Ranks) -> list[Row]:
@@ -298,20 +305,6 @@ def _gather_rows(rows_by_layer: list[list[Row]], ranks: Ranks) -> list[Row]:
     n_layers = sum(map(len, by_rank))
     in_order = (by_rank[number % ranks.size][number // ranks.size] for number in range(n_layers))
     return [Row(**row) for rows in in_order for row in rows]
-
-
-def _describe(checkpoint: Checkpoint, prepared: PreparedModel) -> Checkpoint:
-    """Fill in what the model says of itself."""
-    model, device = prepared.module, prepared.device
-    return replace(
-        checkpoint,
-        model=checkpoint.model or class_name(model),
-        causal=prepared.is_causal,
-        parameters=count_parameters(model, prepared.root_module),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        attention=getattr(getattr(model, "config", None), "_attn_implementation", None),
-        way=prepared.way,
-    )
 
 
 def check_model(model: object) -> None:
