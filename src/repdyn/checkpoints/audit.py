@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Files, Hub, choose_files, map_concurrently, total_bytes, weight_files
-from repdyn.checkpoints.revisions import DEFAULT_PATTERN
+from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Target
 from repdyn.checkpoints.suites import KnownFault, PublishedModel, find_models, models_of
-from repdyn.checkpoints.targets import Selection, Target
+from repdyn.checkpoints.targets import Selection
 from repdyn.tables.style import gigabytes
 from repdyn.utils.printing import shorten_list
 

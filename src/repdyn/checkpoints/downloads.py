@@ -17,7 +17,7 @@ from uuid import uuid4
 from repdyn.checkpoints.errors import CancelledError, OutOfBoundsError, SweepStoppedError
 from repdyn.checkpoints.hub import ASKING, DOWNLOADING, Hub, total_bytes
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.revisions import Target
 from repdyn.utils.files import remove_abandoned_folders, temporary_folder
 
 _RESERVED_BYTES = 200_000_000

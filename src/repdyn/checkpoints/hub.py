@@ -87,7 +87,6 @@ class Hub:
     Args:
         endpoint: its address, by default that of HF_ENDPOINT.
         timeout_seconds: limit for each listing and each download.
-        budget_bytes: limit for the size of the files of a tokenizer; None for none.
         offline: whether it is asked nothing, by default as HF_HUB_OFFLINE says.
     """
 
@@ -95,11 +94,9 @@ class Hub:
         self,
         endpoint: str | None = None,
         timeout_seconds: float = 3600,
-        budget_bytes: int | None = None,
         offline: bool | None = None,
     ) -> None:
         self.timeout_seconds = timeout_seconds
-        self.budget_bytes = budget_bytes
         self.offline = constants.is_offline_mode() if offline is None else offline
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
         self._listed: dict[tuple[str, str, bool], Files] = {}

@@ -16,9 +16,9 @@ from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.local import checkpoints_folder, find_checkpoints, ignored_models, with_averaged
 from repdyn.checkpoints.options import Shard, SweepOptions
-from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Revision, match_revisions, select_revisions
+from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Target, match_revisions, select_revisions
 from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, models_of
-from repdyn.checkpoints.targets import Selection, Target, select_models
+from repdyn.checkpoints.targets import Selection, select_models
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.store import MeasurementKey, Store, find_store, open_store
 from repdyn.store.schema import FINISHED
@@ -280,7 +280,7 @@ def _local_sources(folder: Path, options: SweepOptions, hub: Hub) -> list[Source
     parts = checkpoints_folder(folder).resolve().parts
     run = options.name or "/".join(parts[1:][-2:])
     targets = find_checkpoints(folder, run)
-    selected = _selected(targets, options.revisions)
+    selected = select_revisions(targets, options.revisions)
     raw, averaged = with_averaged(selected)
 
     def probe() -> Probe:
@@ -303,13 +303,7 @@ def _source_of_loads(options: SweepOptions) -> Source:
         raise ValueError("expected folders or repositories with the engine ray, got functions; leave out the engine")
     run = options.name or "model"
     targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in options.source]
-    return Source(Selection(run, tuple(_selected(targets, options.revisions))), lambda: probe)
-
-
-def _selected(targets: Sequence[Target], revisions: str) -> list[Target]:
-    by_step = {target.step: target for target in targets}
-    found = [Revision(target.revision, step, target.tokens_seen, target.stage) for step, target in by_step.items()]
-    return [by_step[revision.step] for revision in select_revisions(found, revisions)]
+    return Source(Selection(run, tuple(select_revisions(targets, options.revisions))), lambda: probe)
 
 
 def tasks_of(sources: Sequence[Source]) -> tuple[list[Task], list[str]]:

@@ -17,6 +17,7 @@ from repdyn.checkpoints.downloads import downloads_of
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
+from repdyn.checkpoints.revisions import Target
 from repdyn.checkpoints.run import (
     ProgressDisplay,
     SweepResult,
@@ -24,7 +25,6 @@ from repdyn.checkpoints.run import (
     measure_tasks,
     store_failure,
 )
-from repdyn.checkpoints.targets import Target
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
 from repdyn.utils.files import is_url

@@ -20,8 +20,8 @@ from repdyn.checkpoints.plan import (
     selection_notes,
     tasks_of,
 )
+from repdyn.checkpoints.revisions import Target
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Target
 from repdyn.store import Store, open_store
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.files import remove_abandoned_folders
@@ -126,7 +126,7 @@ def prepare(
     if models is None:
         check_contradictions(options)
     options = completed(options)
-    hub = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk, offline=offline)
+    hub = Hub(timeout_seconds=options.timeout, offline=offline)
     sources, problems = find_sources(options, hub, models)
     for source in sources:
         for note in selection_notes(source.selection):
