@@ -15,7 +15,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from repdyn.checkpoints.errors import CancelledError, OutOfBoundsError, SweepStoppedError
-from repdyn.checkpoints.hub import ASKING, DOWNLOADING, Hub, total_bytes
+from repdyn.checkpoints.hub import PREFETCHING, Hub, total_bytes
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.revisions import Target
 from repdyn.utils.files import remove_abandoned_folders, temporary_folder
@@ -23,8 +23,6 @@ from repdyn.utils.files import remove_abandoned_folders, temporary_folder
 _RESERVED_BYTES = 200_000_000
 """Left free on the disk for other programs."""
 _CANCEL_SECONDS = 1.0
-PREFETCHING = "repdyn-prefetch"
-"""Prefix of the names of threads that download the next checkpoint."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -176,8 +174,3 @@ def prefetch(
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
-
-
-def has_abandoned_threads() -> bool:
-    """Return whether a thread still waits for the hub, whose answer nobody needs any more."""
-    return any(thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)) for thread in threading.enumerate())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +36,7 @@ from repdyn.checkpoints.errors import CancelledError, CheckpointError, NoConnect
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory
 
-ASKING, DOWNLOADING = "repdyn-ask", "repdyn-download"
+ASKING, DOWNLOADING, PREFETCHING = "repdyn-ask", "repdyn-download", "repdyn-prefetch"
 """Names of the threads that wait for the hub; those that were given up go on until it answers."""
 _WAITS_SECONDS = (1, 4, 8)
 _LONGEST_WAIT_SECONDS = 300
@@ -352,6 +353,11 @@ def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list
         raise
     pool.shutdown()
     return results
+
+
+def has_abandoned_threads() -> bool:
+    """Return whether a thread still waits for the hub, whose answer nobody needs any more."""
+    return any(thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)) for thread in threading.enumerate())
 
 
 def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
