@@ -88,7 +88,6 @@ class Hub:
     Args:
         endpoint: its address, by default that of HF_ENDPOINT.
         timeout_seconds: limit for each listing and each download.
-        budget_bytes: limit for the size of the files of a tokenizer; None for none.
         offline: whether it is asked nothing, by default as HF_HUB_OFFLINE says.
     """
 
@@ -96,11 +95,9 @@ class Hub:
         self,
         endpoint: str | None = None,
         timeout_seconds: float = 3600,
-        budget_bytes: int | None = None,
         offline: bool | None = None,
     ) -> None:
         self.timeout_seconds = timeout_seconds
-        self.budget_bytes = budget_bytes
         self.offline = constants.is_offline_mode() if offline is None else offline
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
         self._listed: dict[tuple[str, str, bool], Files] = {}
@@ -316,11 +313,7 @@ def _files_in_cache(repository: str, commit: str) -> Files:
 
 
 def with_retries(request: Callable[[], T]) -> T:
-    """Repeat a request while the hub is busy, or its connection breaks; its client does so for some requests alone.
-
-    Raises:
-        CheckpointError: the hub asks for a longer wait than a sweep grants.
-    """
+    """Repeat a request while the hub is busy, or its connection breaks; its client does so for some requests alone."""
     for seconds in _WAITS_SECONDS:
         try:
             return request()
@@ -368,11 +361,7 @@ def has_abandoned_threads() -> bool:
 
 
 def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
-    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration.
-
-    Raises:
-        CheckpointError: no configuration, or no weights in a supported format.
-    """
+    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration."""
     prefix = f"{subfolder}/" if subfolder else ""
     here = {name.removeprefix(prefix): name for name in files if name.startswith(prefix)}
     if not {"config.json", ADAPTER} & set(here):

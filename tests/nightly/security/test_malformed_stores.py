@@ -98,7 +98,7 @@ def test_a_store_with_columns_of_other_kinds(tmp_path, table):
 
 def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, small_probe):
     from repdyn.checkpoints.plan import Task
-    from repdyn.checkpoints.targets import Target
+    from repdyn.checkpoints.revisions import Target
 
     task, store = Task(Target("run", 8, "step8", path=tmp_path), small_probe), open_store(tmp_path)
     path = tmp_path / task.key(SweepOptions(metrics=("anisotropy",))).filename
