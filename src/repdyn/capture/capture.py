@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.blocks import class_name
-from repdyn.capture.branches import AfterAttention, find_branches
+from repdyn.capture.branches import find_branches
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.recorder import EmbeddingSearch
+from repdyn.capture.recorder import EmbeddingSearch, hooked
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States, exchange_layers, rows_of_batches
 from repdyn.capture.token_states import split_where_square
 from repdyn.probe import Probe, ProbeBatch
@@ -103,7 +103,7 @@ def capture(
         # A sharded model needs all ranks for every forward pass: a rank without a batch left runs one for the others.
         share = [*ranks.shard(batches), batches[-1]][: -(-len(batches) // ranks.size)]
         parts = record(model, _reporting(share, progress), own, states_bytes, captures, first)
-    return exchange_layers(parts, rows, places, captures, Buffers(states_bytes, len(parts.layers)), ranks)
+    return exchange_layers(parts, rows, places, captures, Buffers(states_bytes), ranks)
 
 
 def _batches(
@@ -191,14 +191,10 @@ def record(
         first: one sequence, on which to learn where each block adds its attention's output, if that is captured.
         only_changing: the stack whose states may change from the first batch to the others; None for all.
     """
-    n_layers = len(model.blocks) + len(model.stacks)
-    buffers = Buffers(states_bytes, n_layers if first is None else 2 * n_layers)
-    search = after_attention = None
+    search = None
     with model.evaluating() as run, ExitStack() as hooks:
-        parts: list[Any] = [recorder := run.recorder(rows, buffers)]
-        if first is not None:
-            branches = find_branches(run, first, states_bytes)
-            parts.append(after_attention := AfterAttention(branches, recorder, buffers))
+        branches = None if first is None else find_branches(run, first, states_bytes)
+        parts: list[Any] = [recorder := run.recorder(rows, Buffers(states_bytes), branches)]
         if "embeddings" in captures:
             parts.append(search := EmbeddingSearch(run.model.module, len(model.stacks)))
         if only_changing is not None:
@@ -210,13 +206,7 @@ def record(
                 part.begin(batch)
             run(batch)
             recorder.end()
-            if after_attention:
-                after_attention.end()
     found = recorder.states(run.watch.autocast)
-    if after_attention:
-        after = after_attention.states
-        layers = [replace(layer, after_attention=after.get((layer.stack, layer.index))) for layer in found.layers]
-        found = replace(found, layers=layers)
     return replace(found, embeddings=search.table()) if search else found
 
 
@@ -228,12 +218,8 @@ class _Frozen:
         self._first: list[Any] = []
         self._again: Iterator[Any] | None = None
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        with ExitStack() as hooks:
-            for block in self._blocks:
-                hooks.enter_context(block.register_forward_hook(self._record_or_replay))
-            yield
+    def attached(self) -> AbstractContextManager[None]:
+        return hooked(block.register_forward_hook(self._record_or_replay) for block in self._blocks)
 
     def begin(self, _batch: ProbeBatch) -> None:
         self._again = iter(self._first) if self._first else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,7 +41,16 @@ from repdyn.capture.forward import (
     parameters_of,
     restoring,
 )
-from repdyn.capture.recorder import EmbeddingSearch, Recorder, inputs_by_slot, outputs_by_slot, silent_blocks, watching
+from repdyn.capture.recorder import (
+    Branches,
+    EmbeddingSearch,
+    Recorder,
+    around,
+    hooked,
+    inputs_by_slot,
+    outputs_by_slot,
+    silent_blocks,
+)
 from repdyn.capture.shadow import NoShadow, own_names
 from repdyn.capture.states import Buffers
 from repdyn.capture.token_states import InputStates, Slot, TokenPositions, TokenStates
@@ -243,9 +252,15 @@ class PreparedModel:
             raise ValueError(self.unfound)
         model = replace(self, call=call_with_inputs, takes_inputs=True)
         shapes: list[torch.Size] = []
-        with ExitStack() as hooks, model.evaluating() as run:
-            for block in run.model.blocks:
-                hooks.enter_context(block.module.register_forward_hook(partial(_keep_shapes, shapes)))
+
+        def keep_shapes(_module: nn.Module, _args: tuple, output: Any) -> None:
+            parts = outputs_by_slot(output).values()
+            shapes.extend(part.shape for part in parts if isinstance(part, Tensor) and part.ndim == 3)
+
+        with (
+            model.evaluating() as run,
+            hooked(block.module.register_forward_hook(keep_shapes) for block in run.model.blocks),
+        ):
             run(batch)
         first = any(s[1] == 1 < s[0] for s in shapes) and not any(s[0] == 1 < s[1] for s in shapes)
         return replace(model, positions_first=first, onlookers=run.onlookers)
@@ -258,7 +273,7 @@ class PreparedModel:
             states.begin(batch)
             search.begin(batch)
             links = Links(run.model.module, run.model.blocks, states)
-            with search.attached(), watching(run.model.blocks, links.enter, links.leave):
+            with search.attached(), hooked(around(run.model.blocks, links.enter, links.leave)):
                 try:
                     run(batch)
                 except ForwardFailed:
@@ -433,10 +448,10 @@ class Run:
                 block.module(entered, left)
         return output
 
-    def recorder(self, rows: np.ndarray, buffers: Buffers) -> Recorder:
+    def recorder(self, rows: np.ndarray, buffers: Buffers, branches: Branches | None = None) -> Recorder:
         """Return what keeps the states of the layers; arguments as for :class:`repdyn.capture.recorder.Recorder`."""
         model = self.model
-        return Recorder(model.module, model.blocks, model.token_states(), model.slots, rows, buffers)
+        return Recorder(model.module, model.blocks, model.token_states(), model.slots, rows, buffers, branches)
 
     def reported_states(self, output: Any, batch: ProbeBatch) -> dict[str, Tensor]:
         """Return the hidden states in a model's output that have one vector for each token, by name."""
@@ -596,11 +611,6 @@ def _longest(probe: Probe) -> Tensor:
 def _one_sequence(tokens: Tensor) -> ProbeBatch:
     ids, numbers = tokens[None], np.arange(len(tokens))
     return ProbeBatch(ids, torch.ones_like(ids), numbers, numbers)
-
-
-def _keep_shapes(shapes: list[torch.Size], _module: nn.Module, _args: tuple, output: Any) -> None:
-    parts = outputs_by_slot(output).values()
-    shapes += [part.shape for part in parts if isinstance(part, Tensor) and part.ndim == 3]
 
 
 def _check_known(largest: int, model: nn.Module, embedding: nn.Embedding) -> None:
