@@ -184,11 +184,7 @@ class _Call:
 class _WeightRecorder:
     """Hooks that record the weights among the outputs of modules inside the blocks, one sequence after the other.
 
-    Args:
-        blocks: the l-th call in a stack is layer l.
-        sizes: tokens of each sequence.
-        buffers: allocates the buffer of each layer.
-        token_states: finds the positions of the tokens.
+    ``sizes`` are the tokens of each sequence; the l-th call of a block in a stack is layer l.
     """
 
     def __init__(self, blocks: Blocks, sizes: Sequence[int], buffers: Buffers, token_states: TokenStates) -> None:
@@ -268,15 +264,7 @@ _EXCESS = 0.02
 
 
 def find_weights(output: Any, token_states: TokenStates) -> Tensor | None:
-    """Find attention weights in the output of a module for one sequence: shares that sum to at most 1.
-
-    Args:
-        output: the module's.
-        token_states: finds the positions of the sequence's tokens.
-
-    Returns:
-        Weights (heads, n, n), from each of the n tokens to each; None where there are none.
-    """
+    """Return the attention weights (heads, n, n) among a module's outputs for one sequence: shares that sum to 1."""
     parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
     for part in parts:
         if not isinstance(part, Tensor) or not part.is_floating_point() or part.ndim not in {3, 4}:
@@ -286,12 +274,9 @@ def find_weights(output: Any, token_states: TokenStates) -> Tensor | None:
         if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or (part.ndim == 3 and len(part) == 1):
             continue
         tokens = token_states.token_indices(weights.shape[1])
-        if tokens is not None and _are_shares(weights):
+        sums = weights.sum(dim=-1, dtype=torch.float32)
+        are_shares = (weights >= 0).all() and (sums > 0).all() and (sums <= 1 + _EXCESS).all()
+        if tokens is not None and are_shares:
             tokens = tokens.to(weights.device)
             return weights if len(tokens) == weights.shape[1] else weights[:, tokens[:, None], tokens]
     return None
-
-
-def _are_shares(weights: Tensor) -> bool:
-    sums = weights.sum(dim=-1, dtype=torch.float32)
-    return bool((weights >= 0).all() and (sums > 0).all() and (sums <= 1 + _EXCESS).all())

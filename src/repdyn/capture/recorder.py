@@ -103,13 +103,9 @@ class Recorder:
     previous layer identified. So no whole batch is held in memory.
 
     Args:
-        module: the module that is run.
-        blocks: those in it whose outputs are layers.
-        token_states: finds the states of a batch's tokens.
         slots: by stack, which part of what blocks take and which of what they return the states are, where known.
         rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled; with those of means
             over sequences behind them, for batches that have ``means``.
-        buffers: allocates the layers' buffers.
         branches: of the layers whose states after the attention are recorded.
     """
 
@@ -280,10 +276,7 @@ def _first_difference(calls: list[str], before: list[str]) -> str:
 class EmbeddingSearch:
     """A search for the input embedding: the ``nn.Embedding`` that is called with exactly the tokens of a batch.
 
-    Args:
-        model: the model without wrappers.
-        n_stacks: stacks of blocks in the model; several may have several embeddings.
-        check: called with each that is found, before it runs.
+    Several stacks may have several; ``check`` is called with each that is found, before it runs.
     """
 
     def __init__(

@@ -113,11 +113,7 @@ class States:
         )
 
     def rows_of(self, tokens: np.ndarray) -> slice | Tensor:
-        """Return the rows of the given tokens in each layer's states, as a slice (a view, no copy) where possible.
-
-        Raises:
-            ValueError: a token is not sampled.
-        """
+        """Return the rows of the given tokens in each layer's states, as a slice (a view, no copy) where possible."""
         rows = self.rows[tokens]
         if (rows < 0).any():
             raise ValueError(
@@ -128,21 +124,13 @@ class States:
 
 
 class Buffers:
-    """An allocator of buffers, which take at most ``limit`` bytes of memory all together; further ones are in files.
-
-    Args:
-        limit: bytes.
-    """
+    """An allocator of buffers, which take at most ``limit`` bytes of memory all together; further ones are in files."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
 
     def new(self, n_rows: int, like: Tensor) -> Tensor:
-        """Return (n_rows, dim), uninitialised: dim and dtype of ``like`` (any, dim), on its device or in a file.
-
-        Raises:
-            OSError: the temporary folder has too little space.
-        """
+        """Return (n_rows, dim), uninitialised: dim and dtype of ``like`` (any, dim), on its device or in a file."""
         n_bytes = n_rows * like.shape[1] * like.itemsize
         if n_bytes <= self._left:
             self._left -= n_bytes
@@ -190,12 +178,7 @@ def exchange_layers(
 ) -> States:
     """Turn every rank's rows of all layers into all rows of every size-th layer, and of those it is compared with.
 
-    Args:
-        parts: this rank's rows of all layers.
-        rows: (n_tokens,) the row of each token in the whole states, -1 where it is not sampled.
-        places: the rows of each rank in the whole states.
-        captures: what is captured in addition to each layer's own states.
-        buffers: allocates the whole layers.
+    ``rows`` and ``places`` are the rows, in the whole states, of each token and of each rank.
     """
     whole, failure = States([], rows, embeddings=parts.embeddings), None
 
