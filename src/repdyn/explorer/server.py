@@ -16,11 +16,14 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from repdyn.explorer.app import build
+from repdyn.explorer.app import asset, build
 from repdyn.explorer.session import Session
-from repdyn.explorer.theme import CSS, FONTS, HEAD, MONOSPACED
 from repdyn.reading import CheckpointError, SweepStoppedError, checkpoints_of_run, load_models
 from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
+
+FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
+"""Fonts of the reader's system: the page loads nothing from other hosts."""
+MONOSPACED = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
 
 def serve(options: Any) -> None:
@@ -57,8 +60,8 @@ def launch(blocks: Blocks, *, host: str, port: int, open_browser: bool = False) 
         footer_links=[],
         ssr_mode=False,
         theme=Default(font=[*FONTS], font_mono=[*MONOSPACED]),
-        css=CSS,
-        head=HEAD,
+        css=asset("page.css"),
+        head=f"<script>\n{asset('page.js')}</script>",
         run_history=False,
         enable_monitoring=False,
         max_file_size=1,
