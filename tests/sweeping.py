@@ -60,7 +60,7 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     # or it would end this process rather than wait for a download that it has given up
-    monkeypatch.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
+    monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
     # a tenth of the text is more than enough, and tokenized in a tenth of the time
     monkeypatch.setattr("repdyn.text.source.builtin_corpus", lambda: builtin_corpus().head(50_000))
 

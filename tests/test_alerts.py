@@ -18,6 +18,7 @@ from repdyn.alerts import (
     stored_rules,
     write_rules,
 )
+from repdyn.alerts.evaluation import SeriesKey, applies
 from repdyn.figures.panels import MARKED
 from repdyn.figures.run import heatmap
 from repdyn.store.schema import too_few_distinct
@@ -212,7 +213,7 @@ def test_invalid_rules(change, word):
     [
         ("name: mine", "list of rules"),
         ("- falls", "got 'falls'"),
-        ("- {name: a, when: falls, metric: two_nn}", "got 'metric'"),
+        ("- {name: a, when: falls, metric: two_nn}", "'metric': 'two_nn'"),
         ("- {name: a, when: undefined, metrics: '*'}\n- {name: a, when: undefined, metrics: '*'}", "'a' twice"),
         ("- !!python/object:os.system x", "YAML"),
     ],
@@ -247,10 +248,10 @@ def test_arguments_that_stand_for_rules(tmp_path):
 
 def test_patterns_of_metrics():
     rule = Rule(name="a", when="undefined", metrics="gride_*", subsets="all")
-    assert rule.applies_to("gride_2", "all")
-    assert not rule.applies_to("gride_2", "no_sink")
-    assert not rule.applies_to("two_nn", "all")
-    assert not rule.applies_to("gride_2", None)
+    assert applies(rule, SeriesKey("gride_2", "all", None))
+    assert not applies(rule, SeriesKey("gride_2", "no_sink", None))
+    assert not applies(rule, SeriesKey("two_nn", "all", None))
+    assert not applies(rule, SeriesKey("gride_2", None, None))
 
 
 STEPS = (0, 10, 20, 30)

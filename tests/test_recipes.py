@@ -423,7 +423,7 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     # or it would end this process rather than wait for a download that it has given up
-    monkeypatch.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
+    monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
 
     def command(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as stop:

@@ -10,12 +10,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from repdyn.alerts.rules import CONDITIONS, RULES, Rule
+from repdyn.metrics.metric import base_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +107,7 @@ class AlertEvaluator:
             self._courses[key] = course.take(slice(-_REMEMBERED, None))
             first = len(course.steps) - len(new.steps)
             for index, rule in enumerate(self._rules):
-                if rule.applies_to(key.metric, key.subset):
+                if applies(rule, key):
                     holds = _HOLDS[rule.when](course, rule.bound or 0.0)[first:]
                     for place, layer in np.argwhere(holds).tolist():
                         alert = _alert(key, rule, course, first + place, layer)
@@ -141,7 +143,12 @@ def _alert(key: SeriesKey, rule: Rule, course: Course, place: int, layer: int) -
     previous_step = int(course.steps[before]) if before >= 0 else None
     value, previous_value = float(course.values[place, layer]), float(course.previous[place, layer])
     event = condition.event.format(bound=rule.bound)
-    detail = _detail(value, previous_value, previous_step, course.reasons[place, layer])
+    if math.isnan(value):
+        detail = course.reasons[place, layer] or "NaN"
+    elif previous_step is None:
+        detail = f"{value:.3g}"
+    else:
+        detail = f"{previous_value:.3g} at step {previous_step:,}, now {value:.3g}"
     return Alert(
         rule=rule.name,
         step=int(course.steps[place]),
@@ -158,20 +165,21 @@ def _alert(key: SeriesKey, rule: Rule, course: Course, place: int, layer: int) -
     )
 
 
-def _detail(value: float, previous_value: float, previous_step: int | None, reason: str | None) -> str:
-    if math.isnan(value):
-        return reason or "NaN"
-    if previous_step is None:
-        return f"{value:.3g}"
-    return f"{previous_value:.3g} at step {previous_step:,}, now {value:.3g}"
-
-
 class SeriesKey(NamedTuple):
     """The identity of a series within a run."""
 
     metric: str
     subset: str | None
     stack: str | None
+
+
+def applies(rule: Rule, key: SeriesKey) -> bool:
+    """Return whether a rule applies to a metric and subset; a rule on subsets applies to no scalar."""
+    if rule.subsets and key.subset not in rule.subsets:
+        return False
+    # brackets of settings, as in "two_nn[discard=*]", are literal
+    patterns = (each.replace("[", "[[]") if base_name(each) != each else each for each in rule.metrics)
+    return any(fnmatchcase(key.metric, pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,12 +291,8 @@ def courses(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, Course]]:
         comparing = np.zeros(len(steps), bool)
         comparing[line[compares[members]]] = True
         numbers = tuple(None if number < 0 else int(number) for number in layers)
-        key = SeriesKey(str(metric), _text(subset), _text(stack))
-        yield key, Course(numbers, steps, values, stds, reasons, comparing)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+        subset, stack = (name if isinstance(name, str) else None for name in (subset, stack))
+        yield SeriesKey(str(metric), subset, stack), Course(numbers, steps, values, stds, reasons, comparing)
 
 
 def _undefined(now: Course, _: float) -> np.ndarray:
@@ -298,14 +302,10 @@ def _undefined(now: Course, _: float) -> np.ndarray:
     """
     missing = np.isnan(now.values)
     found = missing & ~np.vstack([missing[:1], missing[:-1]])
-    found[0] = missing[0] & [_is_not_finite(now, reason) for reason in now.reasons[0]]
+    unexplained = "the loss is NaN" if now.layers == (None,) else ""
+    found[0] = missing[0] & [not {"NaN", "inf"}.isdisjoint((why or unexplained).split()) for why in now.reasons[0]]
     found[np.logical_or.accumulate(now.compares)] = False
     return found
-
-
-def _is_not_finite(now: Course, reason: str | None) -> bool:
-    text = reason or ("the loss is NaN" if now.layers == (None,) else "")
-    return any(word in text.split() for word in ("NaN", "inf"))
 
 
 def _moves(now: Course, bound: float) -> np.ndarray:
@@ -327,14 +327,6 @@ def _moves(now: Course, bound: float) -> np.ndarray:
     return found & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
 
 
-def _above(now: Course, bound: float) -> np.ndarray:
-    return (now.values > bound) & ~(now.previous > bound)
-
-
-def _below(now: Course, bound: float) -> np.ndarray:
-    return (now.values < bound) & ~(now.previous < bound)
-
-
 def _jumps(now: Course, bound: float) -> np.ndarray:
     """Return whether the profile changes by more than ``bound`` times the median of its last changes.
 
@@ -348,8 +340,8 @@ _HOLDS: Mapping[str, Callable[[Course, float], np.ndarray]] = {
     "undefined": _undefined,
     "falls": _moves,
     "rises": _moves,
-    "above": _above,
-    "below": _below,
+    "above": lambda now, bound: (now.values > bound) & ~(now.previous > bound),
+    "below": lambda now, bound: (now.values < bound) & ~(now.previous < bound),
     "jumps": _jumps,
 }
 """Map values and bound to bools of shape (n_steps, n_layers), or (n_steps, 1) for a whole profile."""

@@ -6,14 +6,12 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import yaml
 
-from repdyn.metrics.names import base_name
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
 
@@ -93,7 +91,8 @@ class Rule:
             raise ValueError(
                 f"expected no bound with when: {self.when}, got {self.bound} in {self.name!r}; leave it out"
             )
-        if limits is not None and not (_is_number(self.bound) and limits[0] < (self.bound or 0) < limits[1]):
+        is_number = isinstance(self.bound, int | float) and not isinstance(self.bound, bool)
+        if limits is not None and not (is_number and limits[0] < (self.bound or 0) < limits[1]):
             low, high = limits
             raise ValueError(
                 f"expected a bound between {low:g} and {high:g} with when: {self.when}, got {self.bound!r} in "
@@ -101,17 +100,6 @@ class Rule:
             )
         if not isinstance(self.stop, bool):
             raise ValueError(f"expected stop: true or false, got {self.stop!r} in {self.name!r}")
-
-    def applies_to(self, metric: str, subset: str | None) -> bool:
-        """Return whether the rule applies to a metric and subset; a rule on subsets applies to no scalar."""
-        if self.subsets and subset not in self.subsets:
-            return False
-        for pattern in self.metrics:
-            # brackets of settings, as in "two_nn[discard=*]", are literal
-            literal = pattern.replace("[", "[[]") if base_name(pattern) != pattern else pattern
-            if fnmatchcase(metric, literal):
-                return True
-        return False
 
 
 RulesLike: TypeAlias = Sequence[Rule] | str | Path | None
@@ -146,8 +134,15 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
         raise ValueError(
             f"expected a list of rules in {path}, got {type(entries).__name__}; begin each with '- name: ...'"
         )
+    known = [field.name for field in fields(Rule)]
+    for entry in entries:
+        if not isinstance(entry, dict) or set(entry) - {*known} or {"name", "when", "metrics"} - set(entry):
+            raise ValueError(
+                f"{path}: expected each rule to be a mapping with name, when and metrics, and perhaps "
+                f"{', '.join(known[3:])}, got {entry!r}"
+            )
     try:
-        return _validate_names([_rule_from_dict(entry) for entry in entries])
+        return _validate_names([Rule(**entry) for entry in entries])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -168,7 +163,10 @@ def stored_rules(path: Path) -> tuple[Rule, ...]:
 def as_yaml(rules: Iterable[Rule]) -> str:
     """Return rules as YAML text, as read by :func:`read_rules`."""
     defaults = {field.name: field.default for field in fields(Rule)}
-    entries = [{name: _plain(value) for name, value in vars(rule).items() if value != defaults[name]} for rule in rules]
+    entries = []
+    for rule in rules:
+        given = {name: value for name, value in vars(rule).items() if value != defaults[name]}
+        entries.append({name: list(value) if isinstance(value, tuple) else value for name, value in given.items()})
     return yaml.safe_dump(entries, sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -176,17 +174,6 @@ def write_rules(rules: Iterable[Rule], path: Path) -> None:
     """Write rules to a file atomically."""
     text = as_yaml(rules)
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def _rule_from_dict(entry: Any) -> Rule:
-    known = [field.name for field in fields(Rule)]
-    if not isinstance(entry, dict):
-        raise ValueError(f"expected each rule to be a mapping with {', '.join(known)}, got {entry!r}")
-    if unknown := [key for key in entry if key not in known]:
-        raise ValueError(f"expected a rule to have {', '.join(known)}, got {unknown[0]!r}")
-    if missing := [key for key in ("name", "when", "metrics") if key not in entry]:
-        raise ValueError(f"expected a rule to have name, when and metrics, got no {missing[0]} in {entry}")
-    return Rule(**entry)
 
 
 def _validate_names(rules: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -202,14 +189,6 @@ def _names(value: Any, what: str) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"expected {what} to be a list of names, got {value!r}")
     return tuple(names)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 RULES: tuple[Rule, ...] = (

@@ -37,7 +37,7 @@ Trial: TypeAlias = list[ProbeBatch]
 changed. Where they are rounded differently all the same, the unchanged ones show by how much."""
 
 _SHORT = 64
-"""Longer sequences cost more and show no more; models that need a certain length get the probe's."""
+"""Tokens of a trial: more cost more and show no more. Models that need a certain length get the probe's."""
 _TIMED_SHARE = 8
 """At most one in so many of a probe's windows is timed."""
 
@@ -140,43 +140,38 @@ def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_
         return {stack: probe.inputs.is_causal(stack) for stack in model.stacks}
     found: dict[str | None, bool | None] = {}
     for stack in model.stacks:
-        states = _run_trial(model, causality_trials(probe), states_bytes, of_stack=stack)
-        found[stack] = None if states is None else is_causal(states[stack])
+        trial = causality_trial(probe, _SHORT if model.any_length else None)
+        states = {} if trial is None else _run_trial(model, trial, states_bytes, of_stack=stack)
+        found[stack] = is_causal(states[stack]) if states else None
     return found
 
 
 def check_padding(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_BYTES) -> None:
     """Raise ValueError where the states of a padded sequence change with the tokens in its padding."""
-    states = _run_trial(model, padding_trials(probe), states_bytes)
-    if states is not None and any(map(depends_on_padding, states.values())):
-        raise ValueError(
-            "expected states that do not depend on the tokens in the padding, but those of "
-            f"{class_name(model.module)} do: something in its forward pass ignores attention_mask (nonzero at tokens); "
-            "use sequences of one length, or run the model with forward=lambda model, batch: ..."
-        )
+    trial = padding_trial(probe, _SHORT if model.any_length else None)
+    for states in (_run_trial(model, trial, states_bytes) if trial else {}).values():
+        moved, rounding = _movement(states)
+        if _has_moved(moved[1], states, rounding):
+            raise ValueError(
+                "expected states that do not depend on the tokens in the padding, but those of "
+                f"{class_name(model.module)} do: something in its forward pass ignores attention_mask (nonzero at "
+                "tokens); use sequences of one length, or run the model with forward=lambda model, batch: ..."
+            )
 
 
 def _run_trial(
-    model: PreparedModel, trials: Iterable[Trial], states_bytes: int, *, of_stack: str | None = None
-) -> dict[str | None, Tensor] | None:
-    """Return the last states of each stack, (2, n_sequences, n_tokens, dim), in the first trial that the model can run.
+    model: PreparedModel, trial: Trial, states_bytes: int, *, of_stack: str | None = None
+) -> dict[str | None, Tensor]:
+    """Return the last states of each stack, (2, n_sequences, n_tokens, dim).
 
     Args:
         of_stack: a stack, so that the blocks of the others put out the same for the second batch as for the first.
     """
-    remaining = list(trials)
-    for trial in remaining:
-        shape = len(trial), *trial[0].input_ids.shape[:1], -1
-        rows = np.arange(sum(len(batch.positions) for batch in trial))
-        try:
-            states = record(model, trial, rows, states_bytes, only_changing=of_stack)
-        except Exception:  # a model may need the probe's own length; any other error appears there again
-            if trial is remaining[-1]:
-                raise
-        else:
-            last = {layer.stack: layer.states for layer in states.layers}
-            return {stack: found.double().unflatten(0, shape) for stack, found in last.items()}
-    return None
+    rows = np.arange(sum(len(batch.positions) for batch in trial))
+    states = record(model, trial, rows, states_bytes, only_changing=of_stack)
+    last = {layer.stack: layer.states for layer in states.layers}
+    shape = len(trial), len(trial[0].input_ids), -1
+    return {stack: found.double().unflatten(0, shape) for stack, found in last.items()}
 
 
 def record(
@@ -256,52 +251,55 @@ def _reporting(batches: Sequence[ProbeBatch], progress: Callable[[float], None])
         progress(number / len(batches))
 
 
-def causality_trials(probe: Probe) -> Iterator[Trial]:
-    """Yield a sequence four times; then unchanged, with its second part changed, with its first changed, and unchanged.
+def causality_trial(probe: Probe, most: int | None = None) -> Trial | None:
+    """Return a sequence four times; then unchanged, with its second part changed, with its first, and unchanged.
 
-    Yields:
-        Two batches of a short length, then of the probe's own where that is longer; nothing where the probe has no
-        second token to try.
+    Args:
+        probe: whose longest sequence is taken.
+        most: the number of tokens to which that is cut; None for the whole.
+
+    Returns:
+        Two batches; None where the probe has no second token to try.
     """
-    longest = int(probe.lengths.argmax())
-    tokens = probe.tokens.split(probe.lengths.tolist())[longest]
+    tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())][:most]
     vocabulary = probe.tokens.unique()
     if len(vocabulary) == 1 or len(tokens) < 2:
-        return
-    others = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
-    for length in _lengths(len(tokens)):
-        now, then, split = tokens[:length], others[:length], _split(length)
-        later, earlier = torch.cat([now[:split], then[split:]]), torch.cat([then[:split], now[split:]])
-        controls = [now] * (2 if length == 4 else 1)  # no batch is square
-        yield _as_trial([[now, *tried, *controls] for tried in ((now, now), (later, earlier))], torch.ones_like(now))
+        return None
+    others, split = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)], _split(len(tokens))
+    later, earlier = torch.cat([tokens[:split], others[split:]]), torch.cat([others[:split], tokens[split:]])
+    controls = [tokens] * (2 if len(tokens) == 4 else 1)  # no batch is square
+    tried = ((tokens, tokens), (later, earlier))
+    return _as_trial([[tokens, *pair, *controls] for pair in tried], torch.ones_like(tokens))
 
 
-def padding_trials(probe: Probe) -> Iterator[Trial]:
-    """Yield the shortest sequence, padded, three times; then unchanged, with other padding, and unchanged.
+def padding_trial(probe: Probe, most: int | None = None) -> Trial | None:
+    """Return the shortest sequence, padded, three times; then unchanged, with other padding, and unchanged.
 
-    Yields:
-        Two batches of a short length, then of the probe's own where that is longer; nothing where it has no padding.
+    Args:
+        probe: whose longest sequence says how much padding there is.
+        most: the largest number of tokens of padding; None for as many as there are.
+
+    Returns:
+        Two batches; None where the probe has no padding.
     """
-    shortest = int(probe.lengths.argmin())
-    tokens = probe.tokens.split(probe.lengths.tolist())[shortest]
-    n_padded = int(probe.lengths.max()) - len(tokens)
+    tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmin())]
+    padding = torch.full((int(probe.lengths.max()) - len(tokens),), probe.pad_id)[:most]
     others = probe.tokens.unique()
     others = others[others != probe.pad_id]
-    if n_padded == 0 or len(others) == 0:
-        return
-    for length in _lengths(n_padded):
-        now = torch.cat([tokens, torch.full((length,), probe.pad_id)])
-        then = torch.cat([tokens, others[torch.arange(length) % len(others)]])
-        controls = [now] * (2 if len(now) == 3 else 1)
-        mask = (torch.arange(len(now)) < len(tokens)).long()
-        yield _as_trial([[now, tried, *controls] for tried in (now, then)], mask)
+    if not len(padding) or not len(others):
+        return None
+    now = torch.cat([tokens, padding])
+    then = torch.cat([tokens, others[torch.arange(len(padding)) % len(others)]])
+    controls = [now] * (2 if len(now) == 3 else 1)
+    mask = (torch.arange(len(now)) < len(tokens)).long()
+    return _as_trial([[now, tried, *controls] for tried in (now, then)], mask)
 
 
 def is_causal(states: Tensor) -> bool | None:
     """Return whether no position sees a later one; None if undecidable.
 
     Args:
-        states: (2, n_sequences, length, dim), the last layer's for the two batches of :func:`causality_trials`.
+        states: (2, n_sequences, length, dim), the last layer's for the two batches of :func:`causality_trial`.
     """
     if not bool(states.isfinite().all()):
         return None
@@ -314,16 +312,6 @@ def is_causal(states: Tensor) -> bool | None:
         return False
     # Blocks that are initialised as the identity let no position see any other.
     return True if _has_moved(by_earlier, states, rounding) else None
-
-
-def depends_on_padding(states: Tensor) -> bool:
-    """Return whether states change with the padding.
-
-    Args:
-        states: (2, n_sequences, n_tokens, dim), the last layer's for the two batches of :func:`padding_trials`.
-    """
-    moved, rounding = _movement(states)
-    return _has_moved(moved[1], states, rounding)
 
 
 def _movement(states: Tensor) -> tuple[Tensor, Tensor]:
@@ -340,10 +328,6 @@ def _has_moved(moved: Tensor, states: Tensor, rounding: Tensor) -> bool:
     """Return whether vectors moved: any one of them, or half of them where one alone may be an accident."""
     least = torch.maximum(rounding, 1e-7 * states[0].square().mean().sqrt())
     return bool((moved.median() if rounding > 0 else moved.max()) > least)
-
-
-def _lengths(whole: int) -> list[int]:
-    return sorted({min(whole, _SHORT), whole})
 
 
 def _split(length: int) -> int:

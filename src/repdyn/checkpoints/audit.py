@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Files, Hub, choose_files, map_concurrently, total_bytes, weight_files
-from repdyn.checkpoints.revisions import DEFAULT_PATTERN
+from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Target
 from repdyn.checkpoints.suites import KnownFault, PublishedModel, find_models, models_of
-from repdyn.checkpoints.targets import Selection, Target
+from repdyn.checkpoints.targets import Selection
 from repdyn.tables.style import gigabytes
 from repdyn.utils.printing import shorten_list
 
@@ -367,11 +367,7 @@ def _mixed(finding: Finding, own: Sequence[CheckpointFiles]) -> list[str]:
 
 
 def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
-    """Return the models that a name means: of a suite, or all training runs of a hub repository or its address.
-
-    Raises:
-        ValueError: a name that is unknown or is none of a repository, or an address of another hub than ``endpoint``.
-    """
+    """Return the models that a name means: of a suite, or all training runs of a hub repository or its address."""
     if "/" not in name or name.endswith((".yaml", ".yml")):
         return find_models([name])
     repository = name

@@ -15,16 +15,14 @@ from typing import TypeVar
 from uuid import uuid4
 
 from repdyn.checkpoints.errors import CancelledError, OutOfBoundsError, SweepStoppedError
-from repdyn.checkpoints.hub import ASKING, DOWNLOADING, Hub, total_bytes
+from repdyn.checkpoints.hub import PREFETCHING, Hub, total_bytes
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.revisions import Target
 from repdyn.utils.files import remove_abandoned_folders, temporary_folder
 
 _RESERVED_BYTES = 200_000_000
 """Left free on the disk for other programs."""
 _CANCEL_SECONDS = 1.0
-PREFETCHING = "repdyn-prefetch"
-"""Prefix of the names of threads that download the next checkpoint."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -85,11 +83,6 @@ class Downloads:
 
         Local files and those in the hub's own cache are used directly. ``on_bytes`` is called with the number of bytes
         so far and their total number.
-
-        Raises:
-            CheckpointError: the files are not available, or are larger than the whole budget.
-            SweepStoppedError: no connection, or no space on the disk.
-            CancelledError: :meth:`cancel` was called.
         """
         if target.path is not None:
             return LocalFiles(target.path)
@@ -181,8 +174,3 @@ def prefetch(
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
-
-
-def has_abandoned_threads() -> bool:
-    """Return whether a thread still waits for the hub, whose answer nobody needs any more."""
-    return any(thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)) for thread in threading.enumerate())

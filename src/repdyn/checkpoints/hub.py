@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +36,7 @@ from repdyn.checkpoints.errors import CancelledError, CheckpointError, NoConnect
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory
 
-ASKING, DOWNLOADING = "repdyn-ask", "repdyn-download"
+ASKING, DOWNLOADING, PREFETCHING = "repdyn-ask", "repdyn-download", "repdyn-prefetch"
 """Names of the threads that wait for the hub; those that were given up go on until it answers."""
 _WAITS_SECONDS = (1, 4, 8)
 _LONGEST_WAIT_SECONDS = 300
@@ -87,7 +88,6 @@ class Hub:
     Args:
         endpoint: its address, by default that of HF_ENDPOINT.
         timeout_seconds: limit for each listing and each download.
-        budget_bytes: limit for the size of the files of a tokenizer; None for none.
         offline: whether it is asked nothing, by default as HF_HUB_OFFLINE says.
     """
 
@@ -95,11 +95,9 @@ class Hub:
         self,
         endpoint: str | None = None,
         timeout_seconds: float = 3600,
-        budget_bytes: int | None = None,
         offline: bool | None = None,
     ) -> None:
         self.timeout_seconds = timeout_seconds
-        self.budget_bytes = budget_bytes
         self.offline = constants.is_offline_mode() if offline is None else offline
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
         self._listed: dict[tuple[str, str, bool], Files] = {}
@@ -315,11 +313,7 @@ def _files_in_cache(repository: str, commit: str) -> Files:
 
 
 def with_retries(request: Callable[[], T]) -> T:
-    """Repeat a request while the hub is busy, or its connection breaks; its client does so for some requests alone.
-
-    Raises:
-        CheckpointError: the hub asks for a longer wait than a sweep grants.
-    """
+    """Repeat a request while the hub is busy, or its connection breaks; its client does so for some requests alone."""
     for seconds in _WAITS_SECONDS:
         try:
             return request()
@@ -361,12 +355,13 @@ def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list
     return results
 
 
-def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
-    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration.
+def has_abandoned_threads() -> bool:
+    """Return whether a thread still waits for the hub, whose answer nobody needs any more."""
+    return any(thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)) for thread in threading.enumerate())
 
-    Raises:
-        CheckpointError: no configuration, or no weights in a supported format.
-    """
+
+def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
+    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration."""
     prefix = f"{subfolder}/" if subfolder else ""
     here = {name.removeprefix(prefix): name for name in files if name.startswith(prefix)}
     if not {"config.json", ADAPTER} & set(here):

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from repdyn.checkpoints.errors import CheckpointError, model_errors
 from repdyn.checkpoints.hub import ADAPTER, RemoteFile, weight_files
-from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Revision, parse_revision, whole_number
-from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.revisions import Target, parse_revision, whole_number
 from repdyn.store.schema import FINISHED
 
 LIGHTNING = ".ckpt"
@@ -54,17 +53,13 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     Args:
         folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
         run: name of the run in the rows.
-
-    Raises:
-        ValueError: there is none, two have the same step, a name is not in UTF-8, or a Lightning file is damaged and
-            its step unknown.
     """
     folder = checkpoints_folder(Path(folder))
     if folder.is_file() and is_model(folder.parent) and folder.suffix != LIGHTNING:
         folder = folder.parent  # of a single file of weights
     revisions = {path: revision for path in model_folders(folder) if (revision := _revision(path))}
     if not revisions and (is_model(folder) or folder.suffix == LIGHTNING):
-        revisions = {folder: _revision(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}
+        revisions = {folder: _revision(folder) or Target("", 0, folder.resolve().name, stage=FINISHED)}
     if not revisions:
         revisions = {path: revision for path in _lightning_files(folder) if (revision := _revision(path))}
     incomplete = _incomplete(folder)
@@ -80,12 +75,14 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
             raise ValueError(f"expected one checkpoint for each step, got {one} and {other}; sweep them separately")
     by_step = {at.step: path for path, at in [*reversed(incomplete.items()), *revisions.items()]}
     revisions |= incomplete
-    return [_target(run, by_step[step], revisions[by_step[step]]) for step in sorted(by_step)]
+    return [
+        replace(revisions[path], run=run, path=path, commit=_fingerprint(path)) for _, path in sorted(by_step.items())
+    ]
 
 
-def _incomplete(folder: Path) -> dict[Path, Revision]:
+def _incomplete(folder: Path) -> dict[Path, Target]:
     """Return the entries of a folder that look like checkpoints without a ``config.json``, such as broken links."""
-    found = {path: parse_revision(path.name, DEFAULT_PATTERN) for path in sorted(folder.glob("[!.]*"))}
+    found = {path: parse_revision(path.name) for path in sorted(folder.glob("[!.]*"))}
     return {
         path: at
         for path, at in found.items()
@@ -117,10 +114,6 @@ def _validate_names(paths: Iterable[Path]) -> None:
             raise ValueError(f"expected names of folders in UTF-8, got {str(path)!r}; rename it") from error
 
 
-def _target(run: str, path: Path, at: Revision) -> Target:
-    return Target(run, at.step, at.name, at.tokens_seen, at.stage, path=path, commit=_fingerprint(path))
-
-
 def _fingerprint(path: Path) -> str:
     """Return a digest of file sizes and times, which distinguishes checkpoints saved under the same name."""
     files = [path] if not path.is_dir() else sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
@@ -137,16 +130,16 @@ def _lightning_files(folder: Path) -> list[Path]:
     return [path for path in files if path in others or ((at := _revision(path)) and at.step not in steps)]
 
 
-def _revision(path: Path) -> Revision | None:
+def _revision(path: Path) -> Target | None:
     """Return the step in the name of a checkpoint, or in the content of a Lightning file; None if there is none."""
-    by_name = parse_revision(path.resolve().name, DEFAULT_PATTERN)
+    by_name = parse_revision(path.resolve().name)
     if path.suffix != LIGHTNING:
         return by_name
     from repdyn.checkpoints.weights import lightning_content  # with torch, which other folders do without
 
     try:
         with model_errors(f"{path} does not load"):
-            return Revision(path.name, whole_number(str(lightning_content(path)["global_step"]), "global_step"))
+            return Target("", whole_number(str(lightning_content(path)["global_step"]), "global_step"), path.name)
     except CheckpointError as error:
         if by_name is None:
             raise ValueError(

@@ -204,11 +204,7 @@ class SweepOptions(SharedOptions):
     """Implementation of the attention, such as "eager"; None for the live run's, or that of the configuration."""
 
     def checked(self) -> SweepOptions:
-        """Return the options, which are complete, with the precision that a default stands for.
-
-        Raises:
-            ValueError: an unknown metric.
-        """
+        """Return the options, which are complete, with the precision that a default stands for."""
         # the probe of a run or file may have other classes
         has_own_probe = self.probe is not None or self.is_local
         resolve(self.metrics, subsets=None if has_own_probe else (*SUBSETS, *class_names(self.classes)))
@@ -259,9 +255,5 @@ class SweepOptions(SharedOptions):
         return Path("sweeps")
 
     def downloads_folder(self) -> Path:
-        """Return the folder that all processes share for their downloads.
-
-        Raises:
-            FileNotFoundError: none is given, and the user has no home directory for the default one.
-        """
+        """Return the folder that all processes share for their downloads."""
         return (self.downloads or cache_directory() / "downloads").absolute() / "repdyn-downloads"

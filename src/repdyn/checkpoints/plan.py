@@ -16,9 +16,9 @@ from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.local import checkpoints_folder, find_checkpoints, ignored_models, with_averaged
 from repdyn.checkpoints.options import Shard, SweepOptions
-from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Revision, match_revisions, select_revisions
+from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Target, match_revisions, select_revisions
 from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, models_of
-from repdyn.checkpoints.targets import Selection, Target, select_models
+from repdyn.checkpoints.targets import Selection, select_models
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.store import MeasurementKey, Store, find_store, open_store
 from repdyn.store.schema import FINISHED
@@ -115,11 +115,7 @@ def partition_tasks(tasks: Iterable[Task], store: Store, options: SweepOptions) 
 
 
 def completed(options: SweepOptions) -> SweepOptions:
-    """Return options with what the rows of a live run, or else a default, say about what was not given.
-
-    Raises:
-        ValueError: there is no such store, it has several probes, or a metric is unknown.
-    """
+    """Return options with what the rows of a live run, or else a default, say about what was not given."""
     if (store := _live_store(options)) is not None:
         options = _like(options, store)
     return replace(options, metrics=options.metrics or DEFAULT_METRICS).checked()
@@ -168,12 +164,7 @@ def _like(options: SweepOptions, store: Store) -> SweepOptions:
 def find_sources(
     options: SweepOptions, hub: Hub, models: Sequence[PublishedModel] | None = None
 ) -> tuple[list[Source], list[str]]:
-    """Return the sources that complete options select, or that of other models, and why others cannot be listed.
-
-    Raises:
-        ValueError: the options select nothing, or something that does not exist.
-        SweepStoppedError: no connection.
-    """
+    """Return the sources that complete options select, or that of other models, and why others cannot be listed."""
     if models is not None:
         return _sources_of_models(models, options, hub)
     if options.tokenizer:
@@ -289,7 +280,7 @@ def _local_sources(folder: Path, options: SweepOptions, hub: Hub) -> list[Source
     parts = checkpoints_folder(folder).resolve().parts
     run = options.name or "/".join(parts[1:][-2:])
     targets = find_checkpoints(folder, run)
-    selected = _selected(targets, options.revisions)
+    selected = select_revisions(targets, options.revisions)
     raw, averaged = with_averaged(selected)
 
     def probe() -> Probe:
@@ -312,13 +303,7 @@ def _source_of_loads(options: SweepOptions) -> Source:
         raise ValueError("expected folders or repositories with the engine ray, got functions; leave out the engine")
     run = options.name or "model"
     targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in options.source]
-    return Source(Selection(run, tuple(_selected(targets, options.revisions))), lambda: probe)
-
-
-def _selected(targets: Sequence[Target], revisions: str) -> list[Target]:
-    by_step = {target.step: target for target in targets}
-    found = [Revision(target.revision, step, target.tokens_seen, target.stage) for step, target in by_step.items()]
-    return [by_step[revision.step] for revision in select_revisions(found, revisions)]
+    return Source(Selection(run, tuple(select_revisions(targets, options.revisions))), lambda: probe)
 
 
 def tasks_of(sources: Sequence[Source]) -> tuple[list[Task], list[str]]:

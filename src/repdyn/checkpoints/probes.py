@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
-from repdyn.checkpoints.hub import Files, Hub, total_bytes
+from repdyn.checkpoints.hub import Files, Hub
 from repdyn.checkpoints.local import LIGHTNING, is_model
 from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.revisions import Target
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Selection, Target
+from repdyn.checkpoints.targets import Selection
 from repdyn.checkpoints.weights import base_of, load_lightning, remote_code_errors
 from repdyn.probe import Probe
 from repdyn.probe.design import class_names, resolve_design
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
 from repdyn.utils.files import temporary_folder
 from repdyn.utils.printing import without_reports
+
+T = TypeVar("T")
 
 _TOKENIZER_FILES = re.compile(
     r"tokenizer[^/]*|vocab\.[^/]*|merges\.txt|special_tokens_map\.json|added_tokens\.json|[^/]*\.model|config\.json"
@@ -39,10 +42,6 @@ def hub_probe(model: PublishedModel, selection: Selection, options: SweepOptions
 
     The tokenizer is the one the options or the suite name; otherwise that of the repository's main branch, or that of
     one of the newest checkpoints.
-
-    Raises:
-        CheckpointError: there is no tokenizer, no configuration, or no checkpoint at all.
-        ValueError, SweepStoppedError: as :func:`text_probe`.
     """
     newest = [target for target in reversed(selection.targets) if target.commit][:_MAX_TRIED]
     if not newest:
@@ -50,12 +49,16 @@ def hub_probe(model: PublishedModel, selection: Selection, options: SweepOptions
         raise CheckpointError(f"none of its checkpoints exists: {'; '.join(reasons)}")
     with_code = options.trust_remote_code
     with temporary_folder("probe") as temporary:
-        config = _hub_config(newest, hub, temporary / "config", with_code)
+        configs = partial(matching_files, pattern=_CONFIG, with_code=with_code)
+        try:
+            config = _first(newest, hub, configs, partial(_config, with_code=with_code), temporary / "config")
+        except CheckpointError as error:
+            raise CheckpointError(f"expected a checkpoint with a loadable configuration, got none: {error}") from error
         if options.tokenizer and Path(options.tokenizer).is_dir():
             tokenizer = Path(options.tokenizer)
         else:
-            folders = _tokenizer_folders(model, newest)
-            tokenizer = fetch_tokenizer(model.name, folders, hub, temporary / "tokenizer", with_code)
+            places = _tokenizer_places(model, newest)
+            tokenizer = fetch_tokenizer(model.name, places, hub, temporary / "tokenizer", with_code)
         return text_probe(model.name, tokenizer, config, options)
 
 
@@ -63,11 +66,6 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
     """Return the probe of the checkpoints in a folder, of which the newest determines the context.
 
     The tokenizer is the one the options name, or that of the newest checkpoint with one.
-
-    Raises:
-        CheckpointError: the newest checkpoint has no readable configuration, or the hub does not have the tokenizer.
-        ValueError: there is no tokenizer.
-        ValueError, SweepStoppedError: as :func:`text_probe`.
     """
     paths = [target.path for target in reversed(targets) if target.path is not None and _has_config(target.path)]
     if not paths:
@@ -81,7 +79,7 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
         elif Path(tokenizer).is_dir():
             found = Path(tokenizer)
         else:
-            found = fetch_tokenizer(str(folder), [HubFolder(tokenizer)], hub, temporary, with_code)
+            found = fetch_tokenizer(str(folder), [_main_of(tokenizer)], hub, temporary, with_code)
         if found is None:
             raise ValueError(
                 f"expected a probe or a tokenizer to make one, got neither with the checkpoints in {folder}; give a "
@@ -95,14 +93,7 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
 
 
 def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: SweepOptions) -> Probe:
-    """Return the probe of the options' text for a model of this name, with the tokenizer in a folder.
-
-    Raises:
-        CheckpointError: the tokenizer cannot be loaded.
-        ValueError: the text is too short, the sequences are longer than the model's context, or word classes cannot be
-            determined.
-        SweepStoppedError: the text cannot be downloaded.
-    """
+    """Return the probe of the options' text for a model of this name, with the tokenizer in a folder."""
     loaded = load_tokenizer(tokenizer, name, trust_remote_code=options.trust_remote_code)
     with model_errors(f"the tokenizer of {name} does not load"):
         context = context_length(config, loaded)
@@ -137,29 +128,16 @@ def _has_tokenizer(folder: Path) -> bool:
     return folder.is_dir() and has_tokenizer(path.name for path in folder.iterdir())
 
 
-def _tokenizer_folders(model: PublishedModel, newest: Sequence[Target]) -> list[HubFolder]:
-    """Return the folders in which to search the tokenizer; only that of the suite, if it names one."""
+def _tokenizer_places(model: PublishedModel, newest: Sequence[Target]) -> list[Target]:
+    """Return where to search the tokenizer; only the place that the suite names, if it names one."""
     if model.tokenizer:
-        return [HubFolder(model.tokenizer)]
-    own = [HubFolder(model.repository)] if model.repository else []
-    subfolders = [HubFolder(target.repository, target.commit, target.subfolder) for target in newest]
-    roots = [HubFolder(target.repository, target.commit) for target in newest]
-    return list(dict.fromkeys([*own, *subfolders, *roots]))
+        return [_main_of(model.tokenizer)]
+    own = [_main_of(model.repository)] if model.repository else []
+    return list(dict.fromkeys([*own, *newest, *(replace(target, subfolder="") for target in newest)]))
 
 
-def _hub_config(newest: Sequence[Target], hub: Hub, folder: Path, with_code: bool) -> PreTrainedConfig:
-    """Return the configuration of the newest checkpoint that has one; its files do not stay on the disk."""
-    errors = []
-    for target in newest:
-        source = HubFolder(target.repository, target.commit, target.subfolder)
-        try:
-            files = matching_files(source.files(hub), _CONFIG, with_code)
-            return _config(source.fetch(files, hub, folder / target.commit), with_code)
-        except CheckpointError as error:
-            errors.append(f"{target.revision}: {error}")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    raise CheckpointError(f"expected a checkpoint with a loadable configuration, got none: {'; '.join(errors)}")
+def _main_of(repository: str) -> Target:
+    return Target("", 0, "main", repository=repository, commit="main")
 
 
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
@@ -168,40 +146,24 @@ def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=with_code)
 
 
-@dataclass(frozen=True)
-class HubFolder:
-    """A folder of one commit of a hub repository."""
-
-    repository: str
-    revision: str = "main"
-    subfolder: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.repository}@{self.revision[:12]}{f'/{self.subfolder}' if self.subfolder else ''}"
-
-    def files(self, hub: Hub) -> Files:
-        """List the files in it and below, by their path in it."""
-        files = hub.files(self.repository, self.revision)
-        return {name.removeprefix(self._prefix): files[name] for name in files if name.startswith(self._prefix)}
-
-    def fetch(self, files: Files, hub: Hub, folder: Path) -> Path:
-        """Download some of its files and return the local folder that holds them.
-
-        Raises:
-            CheckpointError: they cannot be downloaded, or are larger than the budget of the hub.
-        """
-        total = total_bytes(files)
-        if hub.budget_bytes is not None and total > hub.budget_bytes:
-            raise CheckpointError(
-                f"the tokenizer or configuration of {self} takes {total / 1e9:.3g} GB, more than the "
-                f"{hub.budget_bytes / 1e9:.3g} GB of --max-disk"
-            )
-        named = {self._prefix + name: file for name, file in files.items()}
-        return hub.fetch(self.repository, self.revision, named, folder) / self.subfolder
-
-    @property
-    def _prefix(self) -> str:
-        return f"{self.subfolder}/" if self.subfolder else ""
+def _first(
+    places: Iterable[Target], hub: Hub, choose: Callable[[Files], Files], load: Callable[[Path], T], destination: Path
+) -> T:
+    """Return what loads from the chosen files of the first place that has any, or raise why none has."""
+    tried = []
+    for place in places:
+        prefix = f"{place.subfolder}/" if place.subfolder else ""
+        try:
+            listed = hub.files(place.repository, place.commit)
+            files = choose({name.removeprefix(prefix): listed[name] for name in listed if name.startswith(prefix)})
+            if files:
+                named = {prefix + name: file for name, file in files.items()}
+                folder = hub.fetch(place.repository, place.commit, named, destination / place.commit)
+                return load(folder / place.subfolder)
+            tried.append(f"{place.origin} has none")
+        except CheckpointError as error:  # many repositories of checkpoints have no main branch
+            tried.append(f"{place.origin}: {error}")
+    raise CheckpointError("; ".join(tried))
 
 
 def has_tokenizer(names: Iterable[str]) -> bool:
@@ -223,26 +185,19 @@ def matching_files(files: Files, pattern: re.Pattern[str], with_code: bool) -> F
     }
 
 
-def fetch_tokenizer(model: str, folders: Sequence[HubFolder], hub: Hub, destination: Path, with_code: bool) -> Path:
-    """Download the tokenizer of the first folder that has one, and return the local folder that holds it.
+def fetch_tokenizer(model: str, places: Sequence[Target], hub: Hub, destination: Path, with_code: bool) -> Path:
+    """Download the tokenizer of the first place that has one, and return the local folder that holds it."""
 
-    Raises:
-        CheckpointError: none of the folders has a tokenizer.
-    """
-    tried = []
-    for folder in folders:
-        try:
-            files = folder.files(hub)
-            if has_tokenizer(files):
-                return folder.fetch(tokenizer_files(files, with_code=with_code), hub, destination)
-            tried.append(f"{folder} has none")
-        except CheckpointError as error:  # many repositories of checkpoints have no main branch
-            shutil.rmtree(destination, ignore_errors=True)  # takes space, and is not to be mixed with another's files
-            tried.append(str(error))
-    raise CheckpointError(
-        f"expected a tokenizer for {model}, found none: {'; '.join(tried)}; name the repository that has it with "
-        "--tokenizer, or in its suite under tokenizer"
-    )
+    def choose(files: Files) -> Files:
+        return tokenizer_files(files, with_code=with_code) if has_tokenizer(files) else {}
+
+    try:
+        return _first(places, hub, choose, lambda folder: folder, destination)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"expected a tokenizer for {model}, found none: {error}; name the repository that has it with --tokenizer, "
+            "or in its suite under tokenizer"
+        ) from error
 
 
 def load_tokenizer(folder: Path, model: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:

@@ -17,6 +17,7 @@ from repdyn.checkpoints.downloads import downloads_of
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
+from repdyn.checkpoints.revisions import Target
 from repdyn.checkpoints.run import (
     ProgressDisplay,
     SweepResult,
@@ -24,7 +25,6 @@ from repdyn.checkpoints.run import (
     measure_tasks,
     store_failure,
 )
-from repdyn.checkpoints.targets import Target
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
 from repdyn.utils.files import is_url
@@ -41,10 +41,6 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
 
     A task requests a GPU if the device is one, and a fraction 1 / ``workers`` of a machine's CPUs; it may use the same
     fraction of ``max_disk``. A task whose worker is lost is retried. All machines must reach the store.
-
-    Raises:
-        ValueError: Ray is not installed, or no machine of the cluster has the requested resources.
-        SweepStoppedError: no connection, no space on a disk, or all checkpoints fail for the same reason.
     """
     if options.device.startswith("cuda:"):
         raise ValueError(

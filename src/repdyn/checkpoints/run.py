@@ -11,16 +11,17 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from repdyn.checkpoints.audit import ForeignWeights
@@ -29,7 +30,7 @@ from repdyn.checkpoints.errors import CheckpointError, OutOfBoundsError, SweepSt
 from repdyn.checkpoints.local import LIGHTNING
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
-from repdyn.checkpoints.targets import location_of
+from repdyn.checkpoints.revisions import location_of
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import Progress as OnProgress
 from repdyn.measurement.measure import measure_with, no_progress, prepare_for
@@ -77,13 +78,7 @@ def measure_tasks(
     downloads: Downloads,
     display: ProgressDisplay | None = None,
 ) -> SweepResult:
-    """Measure checkpoints one after another; it can be stopped at any time and repeated with the remaining ones.
-
-    Raises:
-        SweepStoppedError: no connection, no space on the disk, or the first checkpoints all fail for the same reason;
-            those measured before are stored.
-        ValueError: the folder of a run is a symbolic link.
-    """
+    """Measure checkpoints one after another; it can be stopped at any time and repeated with the remaining ones."""
     for run in {task.target.run for task in tasks}:
         own_folder(store.folder_of(run))
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
@@ -95,9 +90,10 @@ def measure_tasks(
         """Return the files of a checkpoint, or why they cannot be fetched; None if it has been measured meanwhile."""
         if task.key(options) in store:
             return None
-        display.fetching(task)
+        if task.target.path is None:
+            display.fetching(task)
         try:
-            return downloads.fetch(task.target, display.fetched)
+            return downloads.fetch(task.target, partial(display.fetching, task))
         except CheckpointError as error:
             return error
 
@@ -129,7 +125,7 @@ def _measure(
         if isinstance(fetched, CheckpointError):
             raise fetched
         display.measuring(task)
-        timing = measure_checkpoint(task, fetched, store, options, display.progress)
+        timing = measure_checkpoint(task, fetched, store, options, partial(display.measuring, task))
     except CheckpointError as error:
         if not isinstance(error, OutOfBoundsError):
             store_failure(task, store, options, str(error))
@@ -153,48 +149,37 @@ def abort_on_repeated_failure(result: SweepResult) -> None:
 
 
 class ProgressDisplay:
-    """Progress bars for all checkpoints, the download and the current checkpoint, on standard error; in a log file,
-    one line per checkpoint."""
+    """A progress bar over checkpoints with what happens to the current ones, on standard error; in a log file, one line
+    per checkpoint."""
 
     def __init__(self, n_checkpoints: int, *, shown: bool = True) -> None:
         self._console = PrintableConsole(stderr=True, quiet=not shown)
-        text = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn()
-        self._bars = Progress(*text, console=self._console, transient=True, disable=not self._console.is_terminal)
+        hidden = not self._console.is_terminal or not shown
+        self._bar = tqdm(total=n_checkpoints, desc="checkpoints", disable=hidden, leave=False)
         self._n, self._finished = n_checkpoints, 0
         self._warned_runs: set[str] = set()
-        self._all = self._bars.add_task("checkpoints", total=n_checkpoints, text=f"0 of {n_checkpoints}")
-        self._download = self._bars.add_task("download", total=None, text="", visible=False)
-        self._checkpoint = self._bars.add_task("measuring", total=1.0, text="", visible=False)
+        self._fetching = self._measuring = ""
 
     def __enter__(self) -> ProgressDisplay:
-        self._bars.start()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._bars.stop()
+        self._bar.close()
 
-    def fetching(self, task: Task) -> None:
-        """Show that a checkpoint is being downloaded."""
-        self._bars.reset(self._download, total=None, text=str(task.target), visible=task.target.path is None)
+    def fetching(self, task: Task, n_bytes: int = 0, of_bytes: int = 0) -> None:
+        """Show that ``n_bytes`` of ``of_bytes`` of a checkpoint are downloaded."""
+        self._fetching = f"download of {task.target}: {n_bytes / 1e9:.2f} of {of_bytes / 1e9:.2f} GB"
+        self._show()
 
-    def fetched(self, n_bytes: int, of_bytes: int) -> None:
-        """Show that ``n_bytes`` of ``of_bytes`` are downloaded."""
-        name = self._bars.tasks[self._download].fields["text"].partition(": ")[0]
-        text = f"{name}: {n_bytes / 1e9:.2f} of {of_bytes / 1e9:.2f} GB"
-        self._bars.update(self._download, completed=n_bytes, total=of_bytes, text=text)
-
-    def measuring(self, task: Task) -> None:
-        """Show that a checkpoint is being loaded and measured."""
-        self._bars.reset(self._checkpoint, total=1.0, text=str(task.target), visible=True)
-
-    def progress(self, what: str, share: float) -> None:
-        """Show progress as reported by :func:`repdyn.measure`."""
-        self._bars.update(self._checkpoint, description=what, completed=share)
+    def measuring(self, task: Task, what: str = "load", share: float = 0.0) -> None:
+        """Show how far a checkpoint is, as reported by :func:`repdyn.measure`."""
+        self._measuring = f"{task.target}: {what} {share:.0%}"
+        self._show()
 
     def finished(self, task: Task, text: str, *, failed: bool = False) -> None:
         """Print the outcome of a checkpoint."""
         self._finished += 1
-        self._bars.update(self._all, completed=self._finished, text=f"{self._finished} of {self._n}")
+        self._bar.update()
         self._print(f"[{self._finished}/{self._n}] {task.target}: {text}", "yellow" if failed else None)
 
     def warn_of_own_windows(self, task: Task, rows: Sequence[Row]) -> None:
@@ -204,18 +189,18 @@ class ProgressDisplay:
             self._warned_runs.add(run)
             self._print(f"{task.target}: {warning}", "yellow")
 
+    def _show(self) -> None:
+        self._bar.set_postfix_str("; ".join(filter(None, (self._measuring, self._fetching))))
+
     def _print(self, line: str, style: str | None) -> None:
-        self._console.print(redacted(line), style=style, markup=False, highlight=False, soft_wrap=True)
+        with tqdm.external_write_mode():
+            self._console.print(redacted(line), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def measure_checkpoint(
     task: Task, fetched: LocalFiles, store: Store, options: SweepOptions, progress: OnProgress = no_progress
 ) -> str:
-    """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text.
-
-    Raises:
-        CheckpointError: the model cannot be loaded or measured.
-    """
+    """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text."""
     target, probe = task.target, task.probe
     state_cache = _state_cache(task, store, options)
     start = time.perf_counter()
@@ -356,12 +341,7 @@ def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bo
 
 
 def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions) -> None:
-    """Check that new values are comparable with those stored for the same run.
-
-    Raises:
-        ValueError: the store has this run with other blocks, in another precision, or from another location; or its
-            folder is a symbolic link.
-    """
+    """Check that new values are comparable with those stored for the same run."""
     for run, targets in groupby(tasks, lambda task: task.target.run):
         own_folder(store.folder_of(run))
         rows = store.distinct(run, ("layers", "dtype", "checkpoint"))

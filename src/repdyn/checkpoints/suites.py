@@ -154,12 +154,7 @@ class _File:
 
 
 def read_suite(path: str | Path) -> Suite:
-    """Read a suite; its name is that of the file.
-
-    Raises:
-        ValueError: the file is not valid YAML, or an entry is invalid; see docs/suites.md.
-        OSError: the file cannot be read.
-    """
+    """Read a suite; its name is that of the file."""
     path = Path(path)
     file = validated(_File, read_yaml(path), str(path))
     models = [
@@ -196,10 +191,6 @@ def find_models(names: Sequence[str]) -> list[PublishedModel]:
 
     A name is a suite ("pythia": all its models), a model ("pythia-70m"), a shell pattern over the models
     ("pythia-*-deduped"), or the path of another suite (ending in .yaml or .yml).
-
-    Raises:
-        ValueError: a name is unknown, or a suite is invalid.
-        OSError: a file cannot be read.
     """
     suites = shipped_suites()
     return list(dict.fromkeys(model for name in names for model in _models_named(name, suites)))

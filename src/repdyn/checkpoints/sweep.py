@@ -20,8 +20,8 @@ from repdyn.checkpoints.plan import (
     selection_notes,
     tasks_of,
 )
+from repdyn.checkpoints.revisions import Target
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Target
 from repdyn.store import Store, open_store
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.files import remove_abandoned_folders
@@ -122,14 +122,11 @@ def prepare(
     """Find what the options of a sweep select, or other models, and what is wrong with it.
 
     ``say`` prints a note; with ``offline`` the hub is asked nothing, None for what HF_HUB_OFFLINE says.
-
-    Raises:
-        ValueError, SweepStoppedError: as :func:`sweep`.
     """
     if models is None:
         check_contradictions(options)
     options = completed(options)
-    hub = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk, offline=offline)
+    hub = Hub(timeout_seconds=options.timeout, offline=offline)
     sources, problems = find_sources(options, hub, models)
     for source in sources:
         for note in selection_notes(source.selection):
@@ -146,11 +143,7 @@ def prepare(
 
 
 def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool = False) -> Sweep:
-    """Measure what a store lacks of what :func:`prepare` found; ``say`` prints a note.
-
-    Raises:
-        ValueError, SweepStoppedError: as :func:`sweep`.
-    """
+    """Measure what a store lacks of what :func:`prepare` found; ``say`` prints a note."""
     # with torch and transformers, which plans do without
     from repdyn.checkpoints import run
     from repdyn.checkpoints.downloads import downloads_of

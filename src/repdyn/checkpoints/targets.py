@@ -1,110 +1,15 @@
-"""The checkpoints that a sweep measures, on the hub: the location of their weights, and their names in rows."""
+"""What is selected of published training histories: their checkpoints on the hub, and what is wrong with the lists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import ADAPTER, Files, Hub, choose_files, map_concurrently
-from repdyn.checkpoints.revisions import (
-    DEFAULT_PATTERN,
-    Revision,
-    match_revisions,
-    parse_revision,
-    select_revisions,
-)
+from repdyn.checkpoints.hub import ADAPTER, Hub, map_concurrently
+from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Target, match_revisions, parse_revision, select_revisions
 from repdyn.checkpoints.suites import KnownFault, PublishedCheckpoint, PublishedModel
-from repdyn.store import MeasurementKey
-from repdyn.store.schema import Checkpoint
 from repdyn.utils.printing import MAX_LISTED
-
-if TYPE_CHECKING:
-    from torch import nn
-
-
-@dataclass(frozen=True)
-class Target:
-    """One checkpoint to measure."""
-
-    run: str
-    step: int
-    revision: str
-    """Branch, tag or folder, the step of a commit ("step512"), or another name for rows and messages."""
-    tokens_seen: int | None = None
-    stage: str | None = None
-    path: Path | None = None
-    """Local folder or file; None for a checkpoint on the hub, described by the following fields."""
-    repository: str = ""
-    commit: str = ""
-    """Full commit hash, or "" if the repository or revision does not exist; for a local path, a digest of its files."""
-    subfolder: str = ""
-    missing_reason: str | None = None
-    """Why the checkpoint does not exist."""
-    weights_kind: str | None = None
-    """"raw" or "averaged", of a local file that holds both."""
-    load: Callable[[], nn.Module] | None = None
-    """Loads the model, where the user gives a function in place of files."""
-
-    @property
-    def origin(self) -> str:
-        """repository@commit with the subfolder, or the path; the repository alone if the checkpoint is missing."""
-        if self.load is not None:
-            return ""
-        if self.path is not None:
-            return str(self.path)
-        commit = f"@{self.commit}" if self.commit else ""
-        return f"{self.repository}{commit}{f'/{self.subfolder}' if self.subfolder else ''}"
-
-    def __str__(self) -> str:
-        return f"{self.run} {self.revision}"
-
-    def remote_files(self, hub: Hub, *, with_code: bool = False) -> Files:
-        """List the files to download; none for a local path.
-
-        Raises:
-            CheckpointError: the checkpoint is missing, or has no weights in a supported format.
-        """
-        if self.path is not None:
-            return {}
-        if self.missing_reason:
-            raise CheckpointError(self.missing_reason)
-        return choose_files(hub.files(self.repository, self.commit), self.subfolder, with_code=with_code)
-
-    @property
-    def location(self) -> str:
-        """The location that all checkpoints of a run share; see :func:`location_of`."""
-        return location_of(self.origin)
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """The checkpoint as rows record it."""
-        return Checkpoint(
-            self.run,
-            step=self.step,
-            tokens_seen=self.tokens_seen,
-            stage=self.stage,
-            revision=self.revision,
-            checkpoint=self.origin or None,
-            weights_kind=self.weights_kind,
-        )
-
-    def key(self, probe_hash: str, metrics: str) -> MeasurementKey:
-        """Return the store key of its measurement."""
-        return MeasurementKey(self.run, self.step, probe_hash, metrics, self.commit)
-
-
-def location_of(origin: str) -> str:
-    """Return the owner on the hub, or the parent folder, of an origin.
-
-    >>> [location_of(origin) for origin in ("google/multiberts-seed_0@0123abc", "gpt2@0123abc", "/runs/a/step8")]
-    ['google', 'gpt2', '/runs/a']
-    """
-    if origin.startswith("/"):
-        return origin.rpartition("/")[0]
-    return origin.partition("@")[0].partition("/")[0]
 
 
 @dataclass(frozen=True)
@@ -132,11 +37,7 @@ class Selection:
 def select_models(
     models: Iterable[PublishedModel], hub: Hub, revisions: str
 ) -> tuple[list[tuple[PublishedModel, Selection]], list[str]]:
-    """Select checkpoints of several models, and return why some have none: what is wrong with one stops no other.
-
-    Raises:
-        ValueError: as :func:`select_targets`, if no model has a selection.
-    """
+    """Select checkpoints of several models, and return why some have none: what is wrong with one stops no other."""
     found, problems, invalid = [], [], []
     for model in models:
         try:
@@ -150,42 +51,36 @@ def select_models(
 
 
 def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:
-    """Select the checkpoints of a published training run; ``revisions`` as for :func:`select_revisions`.
-
-    Raises:
-        ValueError: ``revisions`` selects unknown checkpoints, or nothing matches the pattern of the model.
-        CheckpointError: the repository cannot be listed.
-    """
+    """Select the checkpoints of a published training run; ``revisions`` as for :func:`select_revisions`."""
     if model.checkpoints:
         return _select_listed(model, hub, revisions)
     repository, superseded = str(model.repository), []
     pattern = model.revisions or model.subfolders or model.commits or DEFAULT_PATTERN
+    commits: dict[str, str] = {}
     if model.commits:
         kind = f"commits on branch {model.branch}"
-        found, commits, unmatched, superseded = _titled_commits(model, pattern, hub)
+        found, unmatched, superseded = _titled_commits(model, pattern, hub)
     else:
         kind = "folders" if model.subfolders else "revisions"
         commits = _folders(repository, hub) if model.subfolders else hub.refs(repository)
-        found, unmatched = match_revisions(list(commits), pattern, model.tokens_per_step)
+        parsed, unmatched = match_revisions(list(commits), pattern, model.tokens_per_step)
+        found = [
+            replace(at, commit=commits[at.revision], subfolder=at.revision if model.subfolders else "") for at in parsed
+        ]
     if not found:
         raise ValueError(
             f"expected {kind} of {repository} that match {pattern!r}, got "
             f"{', '.join(sorted(unmatched)[:MAX_LISTED]) or f'no {kind}'}; check the pattern"
         )
-
-    def target(at: Revision) -> Target:
-        folder = at.name if model.subfolders else ""
-        where: dict[str, Any] = {"repository": repository, "commit": commits[at.name], "subfolder": folder}
-        return Target(model.run, at.step, at.name, at.tokens_seen, at.stage, **where)
-
-    last, main = target(found[-1]), None
+    found = [replace(at, run=model.run, repository=repository) for at in found]
+    last, main = found[-1], None
     if model.subfolders:
         main = replace(last, revision="main", subfolder="")
     elif not model.commits and "main" in unmatched:
         main = Target(model.run, last.step, "main", repository=repository, commit=commits["main"])
     return Selection(
         model.run,
-        tuple(map(target, select_revisions(found, revisions))),
+        tuple(select_revisions(found, revisions)),
         tuple(unmatched),
         tuple(sorted(set(model.expected) - {revision.step for revision in found})),
         last,
@@ -196,12 +91,9 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
     )
 
 
-def _titled_commits(
-    model: PublishedModel, pattern: str, hub: Hub
-) -> tuple[list[Revision], dict[str, str], list[str], list[str]]:
-    """Return the checkpoints by step, the commit of each, other titles, and commits that newer ones replaced."""
-    by_step: dict[int, Revision] = {}
-    commits: dict[str, str] = {}
+def _titled_commits(model: PublishedModel, pattern: str, hub: Hub) -> tuple[list[Target], list[str], list[str]]:
+    """Return the checkpoints by step, other titles, and commits that newer ones replaced."""
+    by_step: dict[int, Target] = {}
     unmatched: dict[str, None] = {}
     superseded = []
     for commit, title in hub.commits(str(model.repository), model.branch):
@@ -211,9 +103,8 @@ def _titled_commits(
         elif parsed.step in by_step:
             superseded.append(commit[:12])
         else:
-            by_step[parsed.step] = replace(parsed, name=f"step{parsed.step}")
-            commits[f"step{parsed.step}"] = commit
-    return [by_step[step] for step in sorted(by_step)], commits, list(unmatched), superseded
+            by_step[parsed.step] = replace(parsed, revision=f"step{parsed.step}", commit=commit)
+    return [by_step[step] for step in sorted(by_step)], list(unmatched), superseded
 
 
 def _folders(repository: str, hub: Hub) -> dict[str, str]:
@@ -229,16 +120,15 @@ def _folders(repository: str, hub: Hub) -> dict[str, str]:
 
 def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection:
     """Select individually listed checkpoints, including missing ones."""
-    by_step = {checkpoint.step: checkpoint for checkpoint in model.checkpoints}
-    names = zip(_names(model.checkpoints), model.checkpoints, strict=True)
-    found = [Revision(name, at.step, at.tokens, at.stage) for name, at in names]
+    by_step = {at.step: at.revision for at in model.checkpoints}
+    found = [
+        Target(model.run, at.step, name, at.tokens, at.stage, repository=at.repository, subfolder=at.subfolder)
+        for name, at in zip(_names(model.checkpoints), model.checkpoints, strict=True)
+    ]
 
-    def look_up(at: Revision) -> Target:
-        listed = by_step[at.step]
-        where: dict[str, Any] = {"repository": listed.repository, "subfolder": listed.subfolder}
-        target = Target(model.run, at.step, at.name, at.tokens_seen, at.stage, **where)
+    def look_up(target: Target) -> Target:
         try:
-            return replace(target, commit=hub.commit(listed.repository, listed.revision))
+            return replace(target, commit=hub.commit(target.repository, by_step[target.step]))
         except CheckpointError as error:
             return replace(target, missing_reason=str(error))
 

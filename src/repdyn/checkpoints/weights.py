@@ -66,9 +66,6 @@ def load_model(
         offload_folder: where a device map may put weights on disk; must exist as long as the model.
         with_head: load the language-modelling head too, if the configuration names one and the checkpoint holds its
             weights.
-
-    Raises:
-        CheckpointError: the files do not load or do not fit into memory, a weight is missing, or one is not finite.
     """
     with model_errors("the checkpoint does not load"):
         if (base := base_of(folder, with_code=loading.trust_remote_code)) is not None:
@@ -97,12 +94,7 @@ def load_model(
 
 
 def base_of(folder: Path, *, with_code: bool = False) -> Path | None:
-    """Return the folder of the model that an adapter changes, downloaded if necessary; None for anything else.
-
-    Raises:
-        CheckpointError: the adapter names no such model.
-        SweepStoppedError: the model would have to be downloaded, and there is no connection.
-    """
+    """Return the folder of the model that an adapter changes, downloaded if necessary; None for anything else."""
     if not (folder / ADAPTER).is_file():
         return None
     adapter = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
@@ -197,9 +189,6 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
     """Load the model from a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, without running pickles.
 
     With ``raw``, of a file with averaged weights, those of the optimizer are loaded in their place.
-
-    Raises:
-        CheckpointError: the file is damaged, or holds another module.
     """
     what = (
         f"{path} does not load as a checkpoint of repdyn.models.LanguageModel; one of another class is measured by "

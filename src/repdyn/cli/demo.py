@@ -36,11 +36,7 @@ def write_demo(folder: Path | None) -> Path:
 
 
 def make_page(store: Path) -> bytes:
-    """Return the report of a store, compressed, with marks in place of the chart library and of its hash.
-
-    Raises:
-        ValueError: nothing is stored, or the report does not hold the chart library as expected.
-    """
+    """Return the report of a store, compressed, with marks in place of the chart library and of its hash."""
     from repdyn.report import write_report
     from repdyn.store import open_store
 

@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except OSError as error:
         status = _without_reader(error) or status
-    downloads: Any = sys.modules.get("repdyn.checkpoints.downloads")
-    if downloads and downloads.has_abandoned_threads():
+    hub: Any = sys.modules.get("repdyn.checkpoints.hub")
+    if hub and hub.has_abandoned_threads():
         os._exit(status)  # an unresponsive hub would delay the exit by a minute; files of downloads are deleted already
     if status:
         sys.exit(status)

@@ -89,9 +89,6 @@ def run_sweep(
     """Measure what a store lacks of what options select, or of other models, and return the exit status.
 
     ``announce`` says more before anything is downloaded; with ``views``, figures, summary and report are written.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C, or SIGTERM, by which clusters announce preemption.
     """
     from repdyn.checkpoints.sweep import measure_prepared
     from repdyn.store import open_store

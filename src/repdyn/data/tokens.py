@@ -91,11 +91,7 @@ _CHUNKS_PER_CALL = 16
 
 
 def load_tokenizer(name: str, for_encoder: bool) -> PreTrainedTokenizerBase:
-    """Return the byte tokenizer for "bytes", otherwise what ``AutoTokenizer`` loads from the Hub or a folder.
-
-    Raises:
-        ValueError: there is no such tokenizer, it does not load, or needs Python code of its own.
-    """
+    """Return the byte tokenizer for "bytes", otherwise what ``AutoTokenizer`` loads from the Hub or a folder."""
     if name == BYTES:
         return byte_tokenizer(for_encoder)
     try:
@@ -114,9 +110,6 @@ def special_tokens(
 
     These are [CLS] and [SEP] where masked tokens are predicted and none where the next one is; with ``bos`` the
     beginning-of-sequence token alone.
-
-    Raises:
-        ValueError: the tokenizer, called ``name`` in the message, lacks one of them, or the mask token.
     """
     around = ("bos_token",) if bos else ("cls_token", "sep_token") if objective == "masked" else ()
     needed = (("mask_token",) if objective == "masked" else ()) + around

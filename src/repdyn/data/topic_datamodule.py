@@ -58,9 +58,6 @@ class TopicModel:
         """Return a model whose topics share no word and use each of theirs equally often, as the source does.
 
         Word w belongs to topic ``w // (n_words / n_topics)``.
-
-        Raises:
-            ValueError: ``n_topics`` does not divide ``n_words``, or a number out of range.
         """
         _validate_sizes(n_topics, n_words, alpha)
         if n_words % n_topics:
@@ -73,11 +70,7 @@ class TopicModel:
 
     @classmethod
     def overlapping(cls, n_topics: int, n_words: int, alpha: float, beta: float, seed: int) -> TopicModel:
-        """Return a model whose topics are drawn over all words from a Dirichlet distribution, as in LDA proper.
-
-        Raises:
-            ValueError: a number out of range.
-        """
+        """Return a model whose topics are drawn over all words from a Dirichlet distribution, as in LDA proper."""
         _validate_sizes(n_topics, n_words, alpha)
         if not beta > 0:
             raise ValueError(f"expected beta > 0, got {beta}; leave it out for topics that share no word")

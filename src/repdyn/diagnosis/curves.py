@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.special import fdtrc
 
 from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations, note
-from repdyn.metrics.names import base_name
+from repdyn.metrics.metric import base_name
 from repdyn.tables.effects import rank_correlation
 from repdyn.tables.fits import METRIC, fits_of
 from repdyn.tables.frames import LayerMean, RunLoss, is_finished, loss_of_run

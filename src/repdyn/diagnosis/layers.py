@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.diagnosis.insight import Insight, note
-from repdyn.metrics.names import base_name
+from repdyn.metrics.metric import base_name
 from repdyn.tables.frames import drop_first_comparison, most_common_reason
 from repdyn.tables.runs import spans
 from repdyn.tables.series import MetricSeries

@@ -39,7 +39,7 @@ from repdyn.diagnosis.training import (
     repeated_checkpoints,
 )
 from repdyn.metrics import DEFAULT_METRICS
-from repdyn.metrics.names import base_name
+from repdyn.metrics.metric import base_name
 from repdyn.store.schema import LOSS
 from repdyn.tables.frames import by_stack, is_finished, loss_of_run, measurements, scalar, stack_of
 from repdyn.tables.runs import is_measured, run_labels, select

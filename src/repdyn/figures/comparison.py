@@ -24,7 +24,7 @@ from repdyn.figures.drawing import LEGEND_ROWS, draw, draw_all
 from repdyn.figures.overviews import Pane, about_tokens, arranged, board_size, n_columns, panes_of
 from repdyn.figures.panels import end_lines, mean_lines, notes, run_looks, wrapped
 from repdyn.metrics import FAMILIES
-from repdyn.metrics.names import file_stem
+from repdyn.metrics.metric import file_stem
 from repdyn.tables.designs import brief_sampling, intervals
 from repdyn.tables.frames import concatenated, in_order, members_of, metrics_of, of_metric, select_steps
 from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, spans

@@ -30,7 +30,7 @@ from repdyn.figures.panels import (
     wrapped,
 )
 from repdyn.metrics import FAMILIES, metric_info
-from repdyn.metrics.names import base_name
+from repdyn.metrics.metric import base_name
 from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import intervals
 from repdyn.tables.frames import (

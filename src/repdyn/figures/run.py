@@ -38,7 +38,7 @@ from repdyn.figures.panels import (
     wrapped,
 )
 from repdyn.metrics import METRICS
-from repdyn.metrics.names import file_stem
+from repdyn.metrics.metric import file_stem
 from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import intervals
 from repdyn.tables.fits import isotonic_fit, lower_envelope

@@ -22,7 +22,7 @@ from repdyn.capture.output_head import OutputHead
 from repdyn.capture.states import LayerStates, States
 from repdyn.kernels import Undefined, full_precision
 from repdyn.kernels.lens import Predictions, calibration_error, predict_targets
-from repdyn.measurement.rows import OnError, mean_and_spread
+from repdyn.measurement.rows import OnError, mean_and_spread, reason_of, recorded_errors
 from repdyn.probe import Probe
 from repdyn.store.schema import (
     PROBE_ACCURACY,
@@ -109,11 +109,8 @@ class ProbeLoss:
         """
         try:
             values, n_tokens = self._values(last, states)
-        except Exception as error:
-            if on_error == "raise" and not isinstance(error, Undefined):
-                raise
-            reason = str(error) if isinstance(error, Undefined) else f"{type(error).__name__}: {error}"
-            return [scalar_row(checkpoint, PROBE_LOSS, math.nan, probe=self._probe.hash, reason=reason)]
+        except recorded_errors(on_error) as error:
+            return [scalar_row(checkpoint, PROBE_LOSS, math.nan, probe=self._probe.hash, reason=reason_of(error))]
         independent = self._probe.has_disjoint_batches("all")
         sizes = {"n_vectors": n_tokens, "n_unique": n_tokens, "design": self._probe.design.name}
         return [

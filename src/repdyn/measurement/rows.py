@@ -26,6 +26,18 @@ MIN_WINDOWS = 10
 OnError: TypeAlias = Literal["raise", "record"]
 
 
+def recorded_errors(on_error: OnError) -> type[Exception]:
+    """Return the errors whose text is recorded as the reason of NaN; all others are raised."""
+    return Exception if on_error == "record" else Undefined
+
+
+def reason_of(error: Exception, batch: int | None = None) -> str:
+    """Return why there is no value, or none for a batch."""
+    if not isinstance(error, Undefined):
+        return f"{type(error).__name__}: {error}"
+    return str(error) if batch is None else f"batch {batch}: {error}"
+
+
 def part_of(progress: Callable[[float], None], number: int, n_parts: int) -> Callable[[float], None]:
     """Return a function that reports a share of one of several equal parts as a share of the whole."""
     return lambda share: progress((number + share) / n_parts)
@@ -70,47 +82,61 @@ def _rows_of_metric(
     on_error: OnError,
     progress: Callable[[float], None],
 ) -> list[Row]:
-    start = time.perf_counter()
-    batches, values, reason = _values(view, metric, subset, on_error, progress)
+    start, probe = time.perf_counter(), view.probe
+    recorded = recorded_errors(on_error)
+    batches, values, reason = _values(view, metric, subset, recorded, progress)
     seconds = time.perf_counter() - start
-    sizes, reason = _sizes(view, metric, subset, batches, reason, on_error)
-    shares = _neighbour_shares(view, subset) if metric.neighbours and sizes["n_unique"] else {}
+    try:
+        n_vectors, n_unique = _sizes(view, metric, subset, batches, reason)
+    except recorded as error:
+        reason = reason or reason_of(error, 0)
+        n_vectors, n_unique = min(map(len, view.sample(subset))), 0
+    shares = {}
+    if metric.neighbours and n_unique:  # in the worst batch
+        shares["same_window_share"] = max(cloud.once(same_group_share) for cloud in view.clouds_by_window(subset))
+        shares["near_duplicate_share"] = max(cloud.once(near_duplicate_share) for cloud in view.clouds(subset))
     reason = reason or too_few_distinct(
-        metric.collapses_duplicates, sizes["n_unique"], sizes["n_vectors"], shares.get("near_duplicate_share")
+        metric.collapses_duplicates, n_unique, n_vectors, shares.get("near_duplicate_share")
     )
     # (n_batches, n_heads); a single column unless the metric has values of heads
-    by_head = np.array(values if reason is None else [math.nan] * view.probe.n_batches, ndmin=2)
+    by_head = np.array(values if reason is None else [math.nan] * probe.n_batches, ndmin=2)
     by_head = by_head if metric.per_head and reason is None else by_head.reshape(-1, 1)
-    independent = metric.per_head or metric.whole_sequences or view.probe.has_disjoint_batches(view_of(subset).sampled)
+    independent = metric.per_head or metric.whole_sequences or probe.has_disjoint_batches(view_of(subset).sampled)
     summary = mean_and_spread(by_head.mean(axis=1), independent)
     if len(batches) == 1 and reason is None and not metric.per_head:
         summary |= _interval_of_one_cloud(view, metric, subset, batches[0], summary["value"])
-    layer = {
-        "layer": view.layer.index,
-        "depth": view.layer.depth,
-        "module": view.layer.module,
-        "layers": layers,
-        "stack": view.layer.stack,
-        "head": None,
-        "dim": view.layer.states.shape[1],
-        "dtype": view.layer.precision,
-    }
-    cloud = {
-        "probe": view.probe.hash,
-        "subset": subset,
-        **sizes,
-        "on_distinct": metric.collapses_duplicates,
-        **_design(view, metric, subset),
-        "own_window_excluded": view.probe.design.exclude_own_window if metric.neighbours else None,
+    whole = probe.whole_windows if "whole_windows" in metric.captures else []
+    tokens = [np.concatenate(windows) for windows in whole] or view.sample(subset)
+    per_window = [np.unique(probe.window_of(batch), return_counts=True)[1] for batch in tokens]
+    row = Row(
+        **asdict(checkpoint),
+        layer=view.layer.index,
+        depth=view.layer.depth,
+        module=view.layer.module,
+        layers=layers,
+        stack=view.layer.stack,
+        head=None,
+        dim=view.layer.states.shape[1],
+        dtype=view.layer.precision,
+        probe=probe.hash,
+        subset=subset,
+        n_vectors=n_vectors,
+        n_unique=n_unique,
+        on_distinct=metric.collapses_duplicates,
+        design=probe.design.name,
+        n_windows=min(map(len, per_window)),
+        vectors_per_window=int(max(counts.max(initial=0) for counts in per_window)),
+        window_tokens=int(probe.lengths.max()),
+        own_window_excluded=probe.design.exclude_own_window if metric.neighbours else None,
         **shares,
-    }
-    quantity = {
-        "metric": metric.name,
-        "settings": metric.settings_json,
-        "compared_to": view.compared_to if "previous_checkpoint" in metric.captures else None,
-    }
-    value = {**summary, "reason": reason, "seconds": seconds, **provenance()}
-    row = Row(**asdict(checkpoint), **layer, **cloud, **quantity, **value)
+        metric=metric.name,
+        settings=metric.settings_json,
+        compared_to=view.compared_to if "previous_checkpoint" in metric.captures else None,
+        **summary,
+        reason=reason,
+        seconds=seconds,
+        **provenance(),
+    )
     if not metric.per_head or reason is not None:
         return [row]
     of_heads = enumerate(by_head.T)
@@ -169,30 +195,8 @@ def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else deepcopy(value)
 
 
-def _neighbour_shares(view: LayerView, subset: str) -> dict[str, float]:
-    """Return what share of the nearest neighbours are of the own window or near duplicates, in the worst batch."""
-    return {
-        "same_window_share": max(cloud.once(same_group_share) for cloud in view.clouds_by_window(subset)),
-        "near_duplicate_share": max(cloud.once(near_duplicate_share) for cloud in view.clouds(subset)),
-    }
-
-
-def _design(view: LayerView, metric: Metric, subset: str) -> dict[str, Any]:
-    """Return the columns that describe how the batches of a subset were drawn."""
-    probe = view.probe
-    whole = probe.whole_windows if "whole_windows" in metric.captures else []
-    batches = [np.concatenate(windows) for windows in whole] or view.sample(subset)
-    per_window = [np.unique(probe.window_of(batch), return_counts=True)[1] for batch in batches]
-    return {
-        "design": probe.design.name,
-        "n_windows": min(map(len, per_window)),
-        "vectors_per_window": int(max(counts.max(initial=0) for counts in per_window)),
-        "window_tokens": int(probe.lengths.max()),
-    }
-
-
 def _values(
-    view: LayerView, metric: Metric, subset: str, on_error: OnError, progress: Callable[[float], None]
+    view: LayerView, metric: Metric, subset: str, recorded: type[Exception], progress: Callable[[float], None]
 ) -> tuple[Sequence[tuple], list[np.ndarray | float], str | None]:
     """Return the kernel's inputs and value for each batch, and the reason if the value is undefined."""
     values: list[np.ndarray | float] = []
@@ -200,57 +204,36 @@ def _values(
     with full_precision(view.layer.states.device):
         try:
             batches = imported(metric.select_inputs)(view, subset)
-        except Exception as error:
-            if not _is_recorded(error, on_error):
-                raise
-            return [], values, _reason(error)
+        except recorded as error:
+            return [], values, reason_of(error, 0)
         for number, inputs in enumerate(batches):
             progress(number / len(batches))  # not among what is tried: it may break the measurement off
             try:
                 value = metric.compute(*(map(_copied, inputs) if metric.is_own else inputs))
                 values.append(value.cpu().numpy() if metric.per_head else float(value))
-            except Exception as error:
-                if not _is_recorded(error, on_error):
-                    raise
-                undefined = undefined or _reason(error, number)
+            except Undefined as error:
+                undefined = undefined or reason_of(error, number)
                 # the batches of heads are sequences, some of which may have nothing to compare; all others are parts of
                 # one sample
-                if not metric.per_head or not isinstance(error, Undefined):
-                    return batches, values, _reason(error, number)
+                if not metric.per_head:
+                    return batches, values, undefined
+            except recorded as error:
+                return batches, values, reason_of(error)
     if undefined is None and any(np.isnan(value).any() for value in values):
         return batches, values, "the kernel returned NaN without a reason"
     return batches, values, None if values and metric.per_head else undefined
 
 
-def _is_recorded(error: Exception, on_error: OnError) -> bool:
-    return on_error == "record" or isinstance(error, Undefined)
-
-
-def _reason(error: Exception, batch: int = 0) -> str:
-    """Return why a batch has no value."""
-    return f"batch {batch}: {error}" if isinstance(error, Undefined) else f"{type(error).__name__}: {error}"
-
-
 def _sizes(
-    view: LayerView, metric: Metric, subset: str, batches: Sequence[tuple], reason: str | None, on_error: OnError
-) -> tuple[dict[str, int], str | None]:
-    """Return vectors and distinct vectors of the smallest batch, and the reason if the value is undefined.
-
-    Distinct vectors are 0 if they cannot be counted. Of attention weights, positions are counted.
-    """
+    view: LayerView, metric: Metric, subset: str, batches: Sequence[tuple], reason: str | None
+) -> tuple[int, int]:
+    """Return vectors and distinct vectors of the smallest batch; of attention weights, positions are counted."""
     first = [inputs[0].x if isinstance(inputs[0], Sequences) else inputs[0] for inputs in batches]
     if first and metric.per_head:
         n_positions = min(weights.shape[-1] for weights in first)
-        return {"n_vectors": n_positions, "n_unique": n_positions}, reason
-    try:
-        points = [x if isinstance(x, Cloud) else Cloud(x) for x in first if isinstance(x, Cloud | Tensor)]
-        clouds = distinct = points or view.clouds(subset)
-        if metric.collapses_duplicates and reason is None and all(len(inputs) == 1 for inputs in batches):
-            distinct = [resolved(cloud) for cloud in clouds]
-        n_vectors, n_unique = min(c.n_vectors for c in clouds), min(c.n_unique for c in distinct)
-    except Exception as error:
-        if not _is_recorded(error, on_error):
-            raise
-        reason = reason or _reason(error)
-        n_vectors, n_unique = min(map(len, view.sample(subset))), 0
-    return {"n_vectors": n_vectors, "n_unique": n_unique}, reason
+        return n_positions, n_positions
+    points = [x if isinstance(x, Cloud) else Cloud(x) for x in first if isinstance(x, Cloud | Tensor)]
+    clouds = distinct = points or view.clouds(subset)
+    if metric.collapses_duplicates and reason is None and all(len(inputs) == 1 for inputs in batches):
+        distinct = [resolved(cloud) for cloud in clouds]
+    return min(cloud.n_vectors for cloud in clouds), min(cloud.n_unique for cloud in distinct)

@@ -12,8 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, TypeAlias
 
 from repdyn.metrics import change, shape, tokens
-from repdyn.metrics.metric import Metric
-from repdyn.metrics.names import base_name, parsed
+from repdyn.metrics.metric import Metric, base_name, parsed
 from repdyn.probe.design import LAST_TOKEN, NO_MASSIVE, NORMED, VIEWS, WINDOW_MEAN, View, view_of
 
 if TYPE_CHECKING:

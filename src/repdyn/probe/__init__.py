@@ -1,13 +1,12 @@
 """The probe: the fixed tokens on which every checkpoint is measured, and the sampling design.
 
-probe            ``Probe``: token sequences with a seeded plan of the vectors to measure
+probe            ``Probe``: token sequences with a seeded plan of the vectors to measure, and its file
 design           ``Design``: windows, vectors per window, and whether neighbours in the same window are excluded; views
 windows          cut texts into windows of token ids
 sampling         sample metric batches from windows
-content          validation, hash and batches of a probe's tokens
+content          validation and batches of a probe's tokens
 inputs           images, waveforms and pairs in place of tokens
 word_classes     map tokens to words, and words to classes
-io               read and write probe files
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Validation, hash and batches of a probe's tokens, classes and topics."""
+"""Validation and batches of a probe's tokens, classes and topics."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import dataclass
@@ -62,59 +60,38 @@ def sink_mask(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> 
     return is_sink
 
 
-def content_hash(
-    tokens: Tensor, lengths: Tensor, plan: list[Any], classes: Mapping[str, Tensor], topics: Tensor | None
-) -> str:
-    """Return the first 16 hexadecimal digits of a SHA-256; classes and topics are hashed only if present."""
-    digest = hashlib.sha256()
-    digest.update(json.dumps(plan).encode())
-    for tensor in (lengths, tokens):
-        digest.update(tensor.numpy().astype("<i8").tobytes())
-    for name, members in sorted(classes.items()):
-        digest.update(json.dumps({"class": name}).encode())
-        digest.update(members.numpy().astype("u1").tobytes())
-    if topics is not None:
-        digest.update(json.dumps("topics").encode())
-        digest.update(topics.numpy().astype("<i8").tobytes())
-    return digest.hexdigest()[:16]
-
-
 def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
     """Return tokens (n_tokens,) and lengths (n_sequences,), both int64; see :meth:`repdyn.Probe.from_tokens`."""
     ids, mask_of_lists = _as_ids(input_ids)
     attention_mask = mask_of_lists if attention_mask is None else attention_mask
-    if ids.ndim == 1 and not ids.is_floating_point() and ids.numel():
-        raise ValueError(
-            f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
-            f"{ids.dtype}; cut a corpus into windows, input_ids[: len(input_ids) // 80 * 80].reshape(-1, 80); a single "
-            "sequence needs a leading dimension of 1"
-        )
     if ids.ndim != 2 or ids.is_floating_point() or ids.numel() == 0:
+        cut = "cut a corpus into windows, input_ids[: len(input_ids) // 80 * 80].reshape(-1, 80); "
         raise ValueError(
             f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
-            f"{ids.dtype}; a single sequence needs a leading dimension of 1"
+            f"{ids.dtype}; {cut if ids.ndim == 1 else ''}a single sequence needs a leading dimension of 1"
         )
     mask = torch.ones_like(ids) if attention_mask is None else torch.as_tensor(attention_mask).cpu()
     if mask.shape != ids.shape:
         raise ValueError(
             f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got {tuple(mask.shape)}"
         )
-    mask = _zeros_and_ones(mask)
-    _validate_padding(mask)
-    lengths = mask.sum(dim=1)
-    return ids.long()[mask], lengths[lengths > 0]
-
-
-def _zeros_and_ones(mask: Tensor) -> Tensor:
-    """Return a mask as bool."""
     is_token = mask == 1
-    if mask.is_complex() or not bool((is_token | (mask == 0)).all()):
-        other = mask[~(is_token | (mask == 0))][0].item()
+    is_other = ~(is_token | (mask == 0))
+    if bool(is_other.any()):
         raise ValueError(
-            f"expected an attention_mask of ones at tokens and zeros at padding, or of True and False, got {other}; of "
-            "an additive mask, 0 at tokens and a large negative number at padding, pass mask == 0"
+            f"expected an attention_mask of ones at tokens and zeros at padding, or of True and False, got "
+            f"{mask[is_other][0].item()}; of an additive mask, 0 at tokens and a large negative number at padding, "
+            "pass mask == 0"
         )
-    return is_token
+    # one run of tokens changes the mask at most twice, with padding added at both ends
+    flips = torch.diff(torch.nn.functional.pad(is_token.int(), (1, 1)), dim=1).ne(0).sum(dim=1)
+    if bool((flips > 2).any()):
+        raise ValueError(
+            "expected padding on the left or on the right of each sequence, got masked positions between the tokens "
+            f"of sequence {int(flips.gt(2).nonzero()[0])}; drop them from input_ids"
+        )
+    lengths = is_token.sum(dim=1)
+    return ids.long()[is_token], lengths[lengths > 0]
 
 
 def _as_ids(input_ids: Any) -> tuple[Tensor, Tensor | None]:
@@ -134,18 +111,6 @@ def _as_ids(input_ids: Any) -> tuple[Tensor, Tensor | None]:
             f"expected input_ids as a tensor, an array or lists of integers, got {type(input_ids).__name__} ({error}); "
             "of a DataLoader take some rows of its dataset, since iterating it draws from the training's random numbers"
         ) from error
-
-
-def _validate_padding(mask: Tensor) -> None:
-    """Raise ValueError where the true values of a row, (n_sequences, length), do not form one run."""
-    # one run of tokens changes the mask at most twice, with padding added at both ends
-    flips = torch.diff(torch.nn.functional.pad(mask.int(), (1, 1)), dim=1).ne(0).sum(dim=1)
-    if bool((flips > 2).any()):
-        row = int(flips.gt(2).nonzero()[0])
-        raise ValueError(
-            f"expected padding on the left or on the right of each sequence, got masked positions between the tokens "
-            f"of sequence {row}; drop them from input_ids"
-        )
 
 
 def validate_sequences(tokens: Tensor, lengths: Tensor) -> None:
@@ -201,18 +166,6 @@ def _describe(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{tuple(value.shape)} of {value.dtype}"
     return f"a {type(value).__name__}"
-
-
-def class_tensors(classes: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Copy the members of each class to a CPU tensor."""
-    return {name: torch.as_tensor(members).cpu().clone() for name, members in classes.items()}
-
-
-def topic_tensor(topics: Any) -> Tensor:
-    """Copy topics to a CPU tensor, integers of any type as int64."""
-    tensor = torch.as_tensor(topics).cpu().clone()
-    is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    return tensor.long() if is_integer else tensor
 
 
 def validate_subset_sizes(

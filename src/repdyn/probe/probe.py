@@ -6,20 +6,22 @@ all of these, and its content hash is stored in every row.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from repdyn.probe.content import (
     ProbeBatch,
-    class_tensors,
-    content_hash,
     sink_mask,
-    topic_tensor,
     unpad,
     validate_classes,
     validate_sequences,
@@ -35,72 +37,35 @@ from repdyn.probe.design import (
     SUBSETS,
     Design,
     DesignLike,
+    design_from_rule,
     fitting,
     resolve_design,
     validate_word_classes,
 )
-from repdyn.probe.inputs import Causal, Inputs, Positions, content_hash_of_inputs, inputs_fields
-from repdyn.probe.io import ProbeContent, read_probe, write_probe
+from repdyn.probe.inputs import Causal, Inputs, Positions, inputs_fields, inputs_from_tensors, inputs_to_tensors
 from repdyn.probe.sampling import SampledTokens
 from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import TokenWords
 from repdyn.utils.caller_state import plain_state
+from repdyn.utils.files import write_atomically
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class LabelledTokens(SampledTokens):
-    """Methods of a probe that return it with classes or topics of its tokens."""
-
-    @plain_state()
-    def with_classes(self, classes: Mapping[str, Any]) -> Self:
-        """Return the probe with classes added; a class of the same name is replaced.
-
-        Args:
-            classes: by name, a bool for each token in the order of ``tokens``: a tensor, an array or a list.
-                ``members & ~probe.is_sink`` excludes first positions and special tokens.
-
-        Raises:
-            ValueError: an invalid name, another type or length, or too few tokens in a class.
-        """
-        return replace(cast(Any, self), classes={**self.classes, **class_tensors(classes)})
-
-    def with_words(self, words: TokenWords, classes: Sequence[str]) -> Self:
-        """Return the probe with word classes added, which exclude first positions and special tokens.
-
-        Args:
-            words: the words of all tokens.
-            classes: among "function" (English function words), "content" (all other words), "frequent" (the most
-                frequent words, which make up half of the text) and "rare" (the least frequent ones, the last 10 % of
-                it).
-
-        Raises:
-            ValueError: unknown classes, a text in which they cannot be determined, or too few tokens in one.
-        """
-        validate_word_classes(classes)
-        return self.with_classes({name: members & ~self.is_sink for name, members in words.classes(classes).items()})
-
-    @plain_state()
-    def with_topics(self, topics: Any) -> Self:
-        """Return the probe with topics of its tokens, which replace any it has.
-
-        Args:
-            topics: (n_tokens,) integers in the order of ``tokens``, -1 for none: a tensor, an array or a list.
-
-        Raises:
-            ValueError: another type or length, or no token has a topic.
-        """
-        return replace(cast(Any, self), topics=topic_tensor(topics))
-
-
 __all__ = ["Probe", "ProbeBatch"]
 
+
 _SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "name", "mask_id", "bytes_per_token")
+_PLAN = "repdyn_probe"
+_CLASS = "class."
+_TOPICS = "topics"
+_INPUTS = "repdyn_inputs"
+_NARROW = (torch.int16, torch.int32)
 
 
 @dataclass(frozen=True, eq=False)
-class Probe(LabelledTokens):
+class Probe(SampledTokens):
     """A fixed set of token sequences (windows) with a seeded plan of which vectors to measure.
 
     Tokens are indexed over the whole probe, window by window, without padding. The sampling design determines the
@@ -324,21 +289,85 @@ class Probe(LabelledTokens):
         fields = inputs_fields(batches, positions, causal, max_vectors, batch_vectors, vectors_per_input)
         return cls(**fields, seed=seed, name=name)
 
+    @plain_state()
+    def with_classes(self, classes: Mapping[str, Any]) -> Probe:
+        """Return the probe with classes added; a class of the same name is replaced.
+
+        Args:
+            classes: by name, a bool for each token in the order of ``tokens``: a tensor, an array or a list.
+                ``members & ~probe.is_sink`` excludes first positions and special tokens.
+
+        Raises:
+            ValueError: an invalid name, another type or length, or too few tokens in a class.
+        """
+        copied = {name: torch.as_tensor(members).cpu().clone() for name, members in classes.items()}
+        return replace(self, classes={**self.classes, **copied})
+
+    def with_words(self, words: TokenWords, classes: Sequence[str]) -> Probe:
+        """Return the probe with word classes added, which exclude first positions and special tokens.
+
+        Args:
+            words: the words of all tokens.
+            classes: among "function" (English function words), "content" (all other words), "frequent" (the most
+                frequent words, which make up half of the text) and "rare" (the least frequent ones, the last 10 % of
+                it).
+
+        Raises:
+            ValueError: unknown classes, a text in which they cannot be determined, or too few tokens in one.
+        """
+        validate_word_classes(classes)
+        return self.with_classes({name: members & ~self.is_sink for name, members in words.classes(classes).items()})
+
+    @plain_state()
+    def with_topics(self, topics: Any) -> Probe:
+        """Return the probe with topics of its tokens, which replace any it has.
+
+        Args:
+            topics: (n_tokens,) integers in the order of ``tokens``, -1 for none: a tensor, an array or a list.
+
+        Raises:
+            ValueError: another type or length, or no token has a topic.
+        """
+        tensor = torch.as_tensor(topics).cpu().clone()
+        is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+        return replace(self, topics=tensor.long() if is_integer else tensor)
+
     @cached_property
     def hash(self) -> str:
         """16 hexadecimal digits that identify the tokens, plan and design, and any classes and topics."""
         plan: list[Any] = [list(self.special_ids), self.batch_vectors, self.n_batches, self.seed]
-        if self.inputs is not None:
-            return content_hash_of_inputs(self.inputs, [*plan, self.design.rule])
-        if self.design.rule != DENSE.rule:  # the only design of early versions, whose hashes remain valid
+        if self.inputs is not None or self.design.rule != DENSE.rule:  # the oldest hashes, which remain valid
             plan.append(self.design.rule)
-        return content_hash(self.tokens, self.lengths, plan, self.classes, self.topics)
+        digest = hashlib.sha256(json.dumps(plan).encode())
+        if self.inputs is not None:
+            self.inputs.update_hash(digest)
+            return digest.hexdigest()[:16]
+        for tensor in (self.lengths, self.tokens):
+            digest.update(tensor.numpy().astype("<i8").tobytes())
+        for name, members in self.classes.items():
+            digest.update(json.dumps({"class": name}).encode())
+            digest.update(members.numpy().astype("u1").tobytes())
+        if self.topics is not None:
+            digest.update(json.dumps("topics").encode())
+            digest.update(self.topics.numpy().astype("<i8").tobytes())
+        return digest.hexdigest()[:16]
 
     def save(self, path: str | Path) -> None:
         """Write the probe to a safetensors file; :meth:`load` restores it with an equal hash."""
+        tensors = {"tokens": _narrowed(self.tokens), "lengths": _narrowed(self.lengths)}
+        # uint8, because a bool read from a damaged file may be neither true nor false
+        tensors |= {f"{_CLASS}{name}": members.to(torch.uint8) for name, members in self.classes.items()}
+        if self.topics is not None:
+            tensors[_TOPICS] = self.topics
         settings = {name: getattr(self, name) for name in _SETTINGS} | {"design": self.design.rule}
-        content = ProbeContent(self.tokens, self.lengths, settings, self.hash, self.classes, self.topics, self.inputs)
-        write_probe(path, content)
+        metadata = {_PLAN: json.dumps(settings), "hash": self.hash}
+        if self.inputs is not None:
+            of_inputs, metadata[_INPUTS] = inputs_to_tensors(self.inputs)
+            tensors |= of_inputs
+        data = to_safetensors(tensors, metadata=metadata)
+        # not save_file, whose errors of a full disk are no OSError, and whose files only their owner can read; a new
+        # file, since the tensors of a probe that was loaded from this one are still mapped from it
+        write_atomically(Path(path), lambda new: new.write_bytes(data))
 
     @classmethod
     @plain_state()
@@ -349,14 +378,17 @@ class Probe(LabelledTokens):
             ValueError: the file is not a probe, or its content does not match its hash.
             OSError: the file cannot be read.
         """
-        content = read_probe(path)
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"expected a probe written by Probe.save, got no file at {path}")
         try:
-            probe = cls(**content.fields)
-        except ValueError as error:
+            fields, claimed = _read(path)
+            probe = cls(**fields)
+        # what a file that is none of ours makes of the reader is of many kinds
+        except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
-        if probe.hash != content.hash:
+        if probe.hash != claimed:
             raise ValueError(
-                f"expected content with the hash {content.hash} in {path}, got {probe.hash}; the file is damaged"
+                f"expected content with the hash {claimed} in {path}, got {probe.hash}; the file is damaged"
             )
         return probe
 
@@ -374,3 +406,41 @@ def _plan(
     # both subsets have equally many vectors, unless every token is a first position or special
     available = n_tokens if design.n_windows is not None or n_texts < MIN_BATCH_VECTORS else n_texts
     return fitting(design.batch_plan(max_vectors, batch_vectors, n_tokens), available)
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], str]:
+    """Return the fields of the probe in a file written by :meth:`Probe.save`, not validated, and the hash it claims."""
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        if _PLAN not in metadata or "hash" not in metadata:
+            raise ValueError("it is without the header of one")
+        names = file.keys()
+        settings = json.loads(metadata[_PLAN])
+        if set(settings) != {*_SETTINGS, "design"}:
+            raise ValueError(f"expected a plan of {', '.join(_SETTINGS)} and design, got {', '.join(settings)}")
+        classes = {name.removeprefix(_CLASS): file.get_tensor(name) for name in names if name.startswith(_CLASS)}
+        for name, members in classes.items():
+            if members.dtype != torch.uint8 or bool((members > 1).any()):
+                raise ValueError(f"expected zeros and ones of torch.uint8 as class {name!r}, got other {members.dtype}")
+        fields = {
+            **settings,
+            "special_ids": tuple(settings["special_ids"]),
+            "design": design_from_rule(settings["design"]),
+            "tokens": _widened(file.get_tensor("tokens")),
+            "lengths": _widened(file.get_tensor("lengths")),
+            "classes": {name: members.bool() for name, members in classes.items()},
+            "topics": file.get_tensor(_TOPICS) if _TOPICS in names else None,
+            "inputs": inputs_from_tensors(file.get_tensor, metadata[_INPUTS]) if _INPUTS in metadata else None,
+        }
+        return fields, metadata["hash"]
+
+
+def _narrowed(ids: Tensor) -> Tensor:
+    """Return integers in the narrowest type that holds them."""
+    low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
+    fitting = (dtype for dtype in _NARROW if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max)
+    return ids.to(next(fitting, ids.dtype))
+
+
+def _widened(ids: Tensor) -> Tensor:
+    return ids.long() if ids.dtype in _NARROW else ids

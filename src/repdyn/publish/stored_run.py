@@ -9,7 +9,7 @@ import pandas as pd
 
 from repdyn.alerts import find_alerts, stored_rules
 from repdyn.diagnosis import RunInsights
-from repdyn.metrics.names import file_stem
+from repdyn.metrics.metric import file_stem
 from repdyn.publish.loggers import Target, each_target, named_figures
 from repdyn.store import Store
 from repdyn.tables.designs import sampling

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from repdyn.metrics.names import parsed
+from repdyn.metrics.metric import parsed
 from repdyn.probe import Probe
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.effects import (

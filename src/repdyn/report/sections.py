@@ -10,7 +10,7 @@ import pandas as pd
 
 from repdyn.diagnosis import Insight, Status
 from repdyn.diagnosis.curves import CAVEAT
-from repdyn.metrics.names import base_name
+from repdyn.metrics.metric import base_name
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.report.runs import ReportData, ReportRun, first_shown
 from repdyn.tables.designs import sampling

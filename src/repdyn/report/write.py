@@ -17,7 +17,7 @@ import numpy as np
 
 from repdyn.figures.charts import training_axes, value_axis
 from repdyn.metrics import FAMILIES, METRICS, metric_info
-from repdyn.metrics.names import settings_in_words
+from repdyn.metrics.metric import settings_in_words
 from repdyn.report.markup import Markup, asset, joined, policy, visible
 from repdyn.report.plotly_panels import (
     DARK,

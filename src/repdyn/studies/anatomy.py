@@ -38,7 +38,6 @@ from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
 PAIR = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
 """One word differs, and another changes its meaning."""
-_MAX_PAIRS = 5
 
 
 class AnatomyStudy(Study):
@@ -64,7 +63,6 @@ class AnatomyStudy(Study):
         output.tables["closest"] = closest_table(tables, options.closest, known)
         output.figures["tables"] = tables_figure(loaded.name, measured)
         print_tables(output.tables["tables"], output.tables["distributions"])
-        print_closest(output.tables["closest"])
         positions = [table for table in tables if table.kind == "position"]
         for table in positions:
             _add_positions(loaded, table, tables[0], output)
@@ -100,7 +98,6 @@ def _add_trajectories(
     output.tables[stem("depth_apart", stack)] = cross_sentence_table(*pair)
     output.figures[stem("depth", stack)] = depth_figure(name, *pair)
     output.figures[stem("paths", stack)] = paths_figure(name, *pair)
-    print_depth(stack, frames[0])
 
 
 def anatomy(
@@ -138,26 +135,13 @@ def anatomy(
 
 def print_tables(overview: pd.DataFrame, distributions: pd.DataFrame) -> None:
     """Print a row for each table and quantity, and what was left out."""
-    columns = "table | quantity | mean:.3f | 5 %={q05:.3f} | median:.3f | 95 %={q95:.3f} | min:.3f | max:.3f"
-    print_table(distributions, columns)
+    print_table(distributions, "table", "quantity", "mean", "q05", "median", "q95", "min", "max")
     for row in overview.to_dict("records"):
         left_out = f"; left out: {row['left_out']}" if row["left_out"] else ""
         pairs = "all pairs" if row["all_pairs"] else f"{row['pairs']:,} pairs drawn"
-        shares = {name.removeprefix("components_"): row[name] for name in row if name.startswith("components_")}
-        needed = ", ".join(f"{share} %: {count:.0f}" for share, count in shares.items() if not math.isnan(count))
         print_line(
             f"{row['table']}: {row['rows']:,} rows of {row['dim']} ({row['parameter']}), {pairs}{left_out}; "
             f"the mean row holds {row['mean_share']:.1%} of the squared length"
-            + (f"; components for a share of variance, {needed}" if needed else "")
-        )
-
-
-def print_closest(pairs: pd.DataFrame) -> None:
-    """Print a few of the closest pairs within and across tables."""
-    for tables, group in pairs.groupby("tables", sort=False):
-        rows = group.head(_MAX_PAIRS).to_dict("records")
-        print_line(
-            f"closest, {tables}: " + "; ".join(f"{row['first']} {row['second']} {row['cosine']:.4f}" for row in rows)
         )
 
 
@@ -187,10 +171,3 @@ def print_positions(
         print_line(f"{table.name}: {end}")
     if not math.isnan(start[1]):
         print_line(f"cosine of the input embedding of {start[0]} and position 0: {start[1]:.3f}")
-
-
-def print_depth(stack: str | None, table: pd.DataFrame) -> None:
-    """Print means over the tokens of a sentence, layer by layer."""
-    means = table.pivot_table(index="layer", values=["norm", "step", "cosine"]).reset_index()
-    layer = "layer" if stack is None else f"{stack} layer"
-    print_table(means, f"{layer}={{layer:.0f}} | |h|={{norm:.3f}} | step:.3f | cosine with next={{cosine:.3f}}")

@@ -48,11 +48,6 @@ from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, of_stac
 from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
 
-_COLUMNS = (
-    "layer:d | alignment:.4f | 95 %=[{alignment_low:.4f}, {alignment_high:.4f}]"
-    " | gradient:.4f | 95 %=[{gradient_low:.4f}, {gradient_high:.4f}]"
-)
-_FITS = " | isotonic={isotonic_fit:.4f} | envelope={lower_envelope:.4f}"
 _BARS = "#9ecae1"
 _BAND = "Band: 95 % interval of a bootstrap over sequences."
 _MAX_MARKED = 40
@@ -114,7 +109,9 @@ class ConvergenceStudy(Study):
         for pair in zip(before, after, strict=True):
             title = f"{pair[1].name} minus {pair[0].name}"
             change = estimate_change(*pair, self.options.resamples, self.options.seed)
-            print_change(title, change)
+            print_title(title)
+            print_table(change.table)
+            print_line(f"average rate {change.rate:+.4f} [{change.rate_low:.4f}, {change.rate_high:.4f}]\n")
             changes[title] = change.table
             self.output.figures[f"{file_name(title)}/change"] = change_figure(title, change.table)
         self.output.tables["change"] = join_tables(changes, "model")
@@ -129,7 +126,9 @@ class ConvergenceStudy(Study):
                     correlations = loss_correlations(table)
                 except ValueError as error:
                     raise ValueError(f"{title} on the probe {probe[:8]}: {error}") from error
-                print_correlations(title, len(table), correlations, loss)
+                print_title(title, f"{len(table)} checkpoints; correlation with the {loss}")
+                print_table(correlations.rename_axis("value").reset_index())
+                print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
                 frames.append(table.reset_index().assign(run=title, probe=probe))
                 figure = loss_figure(title, table, correlations, loss)
                 self.output.figures[f"{file_name(title)}/loss_{probe[:8]}"] = figure
@@ -183,33 +182,15 @@ def convergence(
 def print_profile(
     measured: ConvergenceMeasurements, profile: ProfileEstimate, gaps: Mapping[tuple[str, str], pd.DataFrame]
 ) -> None:
-    """Print the profile of a model layer by layer, its classes and their gaps."""
+    """Print the profile of a model layer by layer, and the gaps between its classes."""
     tokens, sequences = measured.all_tokens.n_tokens, len(measured.all_tokens.counts)
     print_title(measured.name, f"{tokens:,} tokens of {sequences:,} sequences")
-    print_table(profile.table, _COLUMNS + _FITS, gap=1)
+    print_table(profile.table)
     print_line(f"average rate {profile.rate:.4f} [{profile.rate_low:.4f}, {profile.rate_high:.4f}]")
     print_line(_describe_fit(profile.table))
-    for name, sums in measured.classes.items():
-        first, mean = sums.alignment[0], sums.alignment.mean()
-        print_line(f"{name}: {sums.n_tokens:,} tokens, layer 0 {first:.4f}, mean over layers {mean:.4f}")
     for pair, gap in gaps.items():
         print_line(_describe_gap(pair, gap))
     print_line("")
-
-
-def print_change(title: str, change: ProfileEstimate) -> None:
-    """Print the difference of two profiles layer by layer."""
-    print_title(title)
-    print_table(change.table, _COLUMNS, gap=1)
-    print_line(f"average rate {change.rate:+.4f} [{change.rate_low:.4f}, {change.rate_high:.4f}]\n")
-
-
-def print_correlations(title: str, n_checkpoints: int, correlations: pd.DataFrame, loss: str) -> None:
-    """Print the correlation of the summaries of a run's profiles with its loss, whose title is ``loss``."""
-    print_title(title, f"{n_checkpoints} checkpoints; correlation with the {loss}")
-    columns = "value | Spearman={spearman:.3f} | Pearson={pearson:.3f}"
-    print_table(correlations.rename_axis("value").reset_index(), columns)
-    print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
 
 
 def _describe_fit(profile: pd.DataFrame) -> str:

@@ -106,9 +106,6 @@ def sentence_probe(
         n_batches: metric batches.
         sequence_length: the model's context; every sentence must fit into it.
         seed: of the sentences and of the sampling plan.
-
-    Raises:
-        ValueError: n or n_batches is not positive, n too small for so many batches, or a sentence too long.
     """
     if n_batches < 1:
         raise ValueError(f"expected n_batches >= 1, got {n_batches}")

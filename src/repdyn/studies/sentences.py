@@ -77,7 +77,8 @@ class SentenceStudy(Study):
         table = separation_table(vectors, baseline, self.groups["group"].tolist(), seed=self.options.seed)
         output.tables["separation"] = table
         for stack, rows in by_stack(table).items():
-            print_separation(rows)
+            print_line("paraphrases at the last layer, and without a model:")
+            print_table(rows.groupby("vector", sort=False).tail(1), "vector", "within", "between", "effect", "nearest")
             figure = separation_figure(of_stack(loaded.name, stack), rows)
             output.figures[stem("separation", stack)] = figure
 
@@ -90,7 +91,9 @@ class SentenceStudy(Study):
         )
         output.tables["changes"] = table = change_table(before, after, self.changes, seed=self.options.seed)
         for stack, rows in {} if table.empty else by_stack(table).items():
-            print_changes(rows)
+            print_line("cosine of two differences at the last layer:")
+            last = select(rows, layer=rows["layer"].max())
+            print_table(last, "vector", "change", "n", "within", "across", "p", "length")
             output.figures[stem("changes", stack)] = change_figure(of_stack(loaded.name, stack), rows)
 
     def _add_collection(self, loaded: LoadedModel, output: Output) -> None:
@@ -100,7 +103,9 @@ class SentenceStudy(Study):
         output.tables.update(collection=table, collection_histograms=histograms)
         counts = by_stack(histograms)
         for stack, rows in by_stack(table).items():
-            print_collection(name, rows)
+            print_line(f"cosine of two texts at the last layer ({name}):")
+            last = select(rows, layer=rows["layer"].max())
+            print_table(last, "vector", "mean", "q05", "median", "q95", "min", "positive")
             figure = collection_figure(of_stack(loaded.name, stack), name, rows, counts[stack])
             output.figures[stem("collection", stack)] = figure
 
@@ -150,32 +155,6 @@ def sentences(
       repdyn study sentences bert-base-cased --text enwik8 --texts 1000 -o FOLDER
     """
     run_study(SentenceStudy, loading, locals())
-
-
-def print_separation(table: pd.DataFrame) -> None:
-    """Print how well paraphrases are separated at the last layer, and the best layer of each pooling."""
-    found = {name: rows for name in (*POOLINGS, SHARED_TOKENS) if len(rows := select(table, vector=name))}
-    print_line("paraphrases at the last layer:")
-    columns = "vector | within:.3f | between:.3f | effect:.2f | 95 %=[{effect_low:.2f}, {effect_high:.2f}]"
-    columns += " | closer={probability:.3f} | nearest:.0%"
-    print_table(pd.concat([rows.tail(1) for rows in found.values()]), columns)
-    best = {name: rows.loc[rows["probability"].idxmax()] for name, rows in found.items() if name != SHARED_TOKENS}
-    named = [f"{name} {row['layer']:.0f} ({row['probability']:.3f})" for name, row in best.items()]
-    print_line(f"the layer at which paraphrases are closer most often: {', '.join(named)}")
-
-
-def print_changes(table: pd.DataFrame) -> None:
-    """Print how alike the differences are at the last layer."""
-    print_line("cosine of two differences at the last layer:")
-    columns = "vector | change | n:d | within:.3f | across:.3f | p:.4f | length:.3f"
-    print_table(select(table, layer=table["layer"].max()), columns)
-
-
-def print_collection(source: str, table: pd.DataFrame) -> None:
-    """Print how alike any two texts are at the last layer."""
-    columns = "vector | mean:.3f | 5 %={q05:.3f} | median:.3f | 95 %={q95:.3f} | min:.3f | above 0={positive:.1%}"
-    print_line(f"cosine of two texts at the last layer ({source}):")
-    print_table(select(table, layer=table["layer"].max()), columns)
 
 
 @styled

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from string import Formatter
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeAlias, cast
 
@@ -19,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
-from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
@@ -45,10 +43,6 @@ class Study(ABC):
 
     Args:
         options: those of its command, by name.
-
-    Raises:
-        ValueError: options that contradict each other, or a text that cannot be used.
-        OSError: a file that cannot be read.
     """
 
     def __init__(self, options: Any) -> None:
@@ -74,10 +68,6 @@ def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, An
         study: the class.
         models: how they are loaded.
         options: names of the ``models``, the folder ``output``, and what the study itself needs.
-
-    Raises:
-        ValueError, OSError: an invalid option, or a text that cannot be used.
-        CheckpointError: a model that cannot be downloaded, loaded or run.
     """
     begun = study(SimpleNamespace(**{**vars(models), **options}))
     for loaded in load_models(begun.options):
@@ -131,22 +121,9 @@ def print_line(text: str) -> None:
     PrintableConsole().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_table(table: pd.DataFrame, columns: str, *, gap: int = 2) -> None:
-    """Print columns of a table, without lines.
-
-    Each is ``name``, ``name:format`` or ``heading=template``, such as ``95 %=[{low:.3f}, {high:.3f}]``, with " | "
-    between them. A cell is empty if one of its values is missing; a plain name is text, which may wrap.
-    """
-    printed = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
-    templates = []
-    for column in columns.split(" | "):
-        heading, _, template = column.partition("=") if "=" in column else (column.split(":")[0], "", f"{{{column}}}")
-        printed.add_column(heading, justify="left" if column.isidentifier() else "right", no_wrap=":" in column)
-        templates.append((template, [name for _, name, *_ in Formatter().parse(template) if name]))
-    for row in table.to_dict("records"):
-        is_known = {name: not pd.isna(value) for name, value in row.items()}
-        printed.add_row(*(Text(t.format(**row) if all(map(is_known.get, names)) else "") for t, names in templates))
-    PrintableConsole().print(printed)
+def print_table(table: pd.DataFrame, *columns: str) -> None:
+    """Print a table, or some of its columns, with four digits and empty cells for what is missing."""
+    print_line(table[[*columns] or table.columns].to_string(index=False, na_rep="", float_format="{:.4g}".format))
 
 
 @contextmanager

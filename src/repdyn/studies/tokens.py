@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -86,8 +86,10 @@ class TokenStudy(Study):
         steps = by_stack(tables["steps"])
         for stack, table in by_stack(tables["classes"]).items():
             title = of_stack(name, stack)
-            print_classes(f"{title}: words of {text}", table)
-            print_steps(steps[stack])
+            print_title(f"{title}: words of {text}")
+            print_table(table, "layer", "state", "class", "tokens", "cosine", "rank", "kept")
+            print_line("mean cosine of two tokens' steps, of one sequence and of different sequences:")
+            print_table(steps[stack], "layer", "within", "between")
             output.figures[stem("classes", stack)] = class_figure(title, text, table)
             output.figures[stem("steps", stack)] = step_figure(title, text, steps[stack])
         print_density(tables["density"])
@@ -135,26 +137,15 @@ def tokens(
     run_study(TokenStudy, loading, locals())
 
 
-def print_sentence(name: str, table: pd.DataFrame, reasons: Iterable[str]) -> None:
+def print_sentence(name: str, table: pd.DataFrame, reasons: Sequence[str]) -> None:
     """Print the rank of each token's own embedding after some of the blocks, and missing states after attention."""
     blocks = select(table, state="block")
     layers = np.unique(np.linspace(0, blocks["layer"].nunique() - 1, _MAX_LAYERS).round().astype(int))
     ranks = blocks.pivot(index=["position", "token"], columns="layer", values="rank").iloc[:, layers]
-    columns = ["token", *(f"layer {layer}:," for layer in ranks.columns)]
     print_title(f"{name}: rank of each token's own embedding among the input embeddings")
-    print_table(ranks.add_prefix("layer ").reset_index(), " | ".join(columns))
-    layers_of: dict[str, list[str]] = {}
-    for reason in reasons:
-        layers_of.setdefault(reason.partition(": ")[2], []).append(reason)
-    for first, *others in layers_of.values():
-        print_line(f"no state after attention at {first}{f' and {len(others)} more' if others else ''}")
-
-
-def print_classes(name: str, table: pd.DataFrame) -> None:
-    """Print mean cosine, median rank and share of rank 0 of each class, layer by layer of one stack."""
-    columns = "layer:d | state | class | tokens:, | cosine:.4f | median rank={rank:,.1f} | rank 0={kept:.1%}"
-    print_title(name)
-    print_table(table, columns)
+    print_table(ranks.add_prefix("layer ").reset_index("token"))
+    if reasons:
+        print_line(f"no state after attention at {len(reasons)} layers, as at {reasons[0]}")
 
 
 def print_density(table: pd.DataFrame) -> None:
@@ -169,14 +160,6 @@ def print_density(table: pd.DataFrame) -> None:
             f"the embedding of a function word is in the denser place in {share:.1%} of all pairs with a content word; "
             f"rank correlation of density and occurrences {frequency:.2f}"
         )
-
-
-def print_steps(table: pd.DataFrame) -> None:
-    """Print whether tokens move together."""
-    ranges = [
-        f"{table[c].min():.3f} to {table[c].max():.3f} (mean {table[c].mean():.3f})" for c in ("within", "between")
-    ]
-    print_line(f"mean cosine of two tokens' steps: of one sequence {ranges[0]}, of different sequences {ranges[1]}")
 
 
 @styled

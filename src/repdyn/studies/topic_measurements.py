@@ -106,9 +106,6 @@ class TextTopics:
             certainty: as for :meth:`of_words`.
             seed: of the draw, and of the probe's plan.
             name: of the text, for figures and logs.
-
-        Raises:
-            ValueError: too few documents are long enough, or no token has a topic.
         """
         if tokens_of_words not in get_args(TokensOfWords):
             raise ValueError(f'expected tokens_of_words "whole" or "last", got {tokens_of_words!r}')
@@ -147,9 +144,6 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
         documents: texts.
         n_topics: number of topics.
         seed: of the fit; the same documents and seed give the same topics on the same machine.
-
-    Raises:
-        ValueError: scikit-learn is missing, fewer than two topics, or too few documents or words.
 
     Source: Blei, Ng, Jordan, Latent Dirichlet Allocation, JMLR 2003; Hoffman, Blei, Bach, Online Learning for Latent
     Dirichlet Allocation, NeurIPS 2010.

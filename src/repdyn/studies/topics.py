@@ -29,7 +29,6 @@ from repdyn.studies.topic_measurements import (
     CERTAINTY,
     N_TOPICS,
     TABLE,
-    TextTopics,
     TokensOfWords,
     TopicMeasurements,
     documents_of,
@@ -41,11 +40,6 @@ from repdyn.text.source import DEFAULT_TEXT, load_corpus
 from repdyn.utils.arguments import ModelOptions, Models, at_least
 
 _N_WORDS = 8
-_COLUMNS = (
-    "layer: | cosine={gap:.4f} | control:.4f | attention={gap_mean:.3f} | control={control_mean:.3f}"
-    " | difference={difference:.3f} ± {standard_error:.3f}"
-    " | largest head={head_largest}: {difference_largest:.2f} ± {standard_error_largest:.2f}"
-)
 BOLD_FROM = 3.0
 """Standard errors from 0, from which on a head's gap is printed in bold."""
 _MAX_NUMBERED = 16
@@ -67,7 +61,8 @@ class TopicStudy(Study):
             documents = [documents[number] for number in sorted(drawn)]
         self.text, self.topics = corpus.name, find_topics(documents, options.topics, seed=options.seed)
         self.measured: dict[str, TopicMeasurements] = {}
-        print_topics(self.topics, self.text)
+        print_title(self.text, f"{len(documents):,} documents, {len(self.topics.words):,} words with topics")
+        print_table(self.topics.table(_N_WORDS))
 
     def measure(self, loaded: LoadedModel) -> None:
         options = self.options
@@ -139,27 +134,16 @@ def topics(
     run_study(TopicStudy, loading, locals())
 
 
-def print_topics(found: TextTopics, name: str) -> None:
-    """Print the topics by their most frequent words."""
-    print_title(name, f"{len(found.documents):,} documents, {len(found.words):,} words with topics")
-    print_table(found.table(_N_WORDS), "topic:d | share:.3f | words")
-    print_line("")
-
-
 def print_gaps(name: str, measured: TopicMeasurements) -> None:
-    """Print the gaps of a model layer by layer."""
-    attention = measured.attention.copy()
-    attention[["gap", "control", "difference", "standard_error"]] *= measured.length
-    heads = attention.dropna(subset=["gap", "head"])
-    largest = heads.loc[heads.groupby("layer")["difference"].idxmax()]
-    table = select(measured.embeddings, product="cosine").replace({"layer": {TABLE: "input"}})
-    table = table.merge(select(attention, head=None), "left", "layer", suffixes=("", "_mean"))
+    """Print the gaps of a model layer by layer, those of the attention as means over heads."""
     print_title(name, f"{len(measured.ids):,} tokens with topics, {len(measured.ids.unique()):,} different")
-    print_table(table.merge(largest, "left", "layer", suffixes=("", "_largest")), _COLUMNS)
+    print_table(select(measured.embeddings, product="cosine"), "layer", "gap", "control")
+    attention = select(measured.attention, head=None).copy()
+    attention[["gap", "control", "difference", "standard_error"]] *= measured.length
+    print_line(f"attention, times even attention (a weight of 1 / {measured.length}):")
+    print_table(attention, "layer", "gap", "control", "difference", "standard_error")
     for reason in pd.concat([measured.embeddings["reason"], measured.attention["reason"]]).dropna().unique():
         print_line(f"no value where {reason}")
-    even = f"even attention (a weight of 1 / {measured.length})"
-    print_line(f"attention: mean over heads, times {even}; ± standard error\n")
 
 
 @styled

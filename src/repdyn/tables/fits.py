@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from scipy.special import fdtrc, lambertw
 
-from repdyn.metrics.names import base_name
+from repdyn.metrics.metric import base_name
 from repdyn.tables.frames import measurements
 from repdyn.tables.series import MetricSeries, metric_series
 

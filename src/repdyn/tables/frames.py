@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import METRICS
-from repdyn.metrics.names import base_name
+from repdyn.metrics.metric import base_name
 from repdyn.probe.design import NO_MASSIVE, NORMED, VIEWS
 from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS, too_few_distinct
 from repdyn.tables.style import compares_checkpoints, family_of, has_own_figures

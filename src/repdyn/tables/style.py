@@ -11,7 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
-from repdyn.metrics.names import base_name, settings_in_words
+from repdyn.metrics.metric import base_name, settings_in_words
 from repdyn.probe.design import view_of
 from repdyn.utils.printing import in_one_line
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from repdyn.alerts import Alert
 from repdyn.metrics import DEFAULT_METRICS, FAMILIES
-from repdyn.metrics.names import base_name
+from repdyn.metrics.metric import base_name
 from repdyn.tables.frames import (
     defined_subsets,
     grid,

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.metrics import DEFAULT_METRICS, FAMILIES, METRICS, Metric
-from repdyn.metrics.names import written
+from repdyn.metrics.metric import written
 from repdyn.tables.style import family_title, plain
 from repdyn.utils.console import PrintableConsole
 

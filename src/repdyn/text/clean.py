@@ -70,9 +70,6 @@ def clean_corpus(
 
     Returns:
         UTF-8 text of the articles, separated by blank lines, named "..., cleaned".
-
-    Raises:
-        ValueError: the corpus is not a dump, is not well-formed XML, or holds no article.
     """
     if not is_wiki_dump(corpus.data):
         raise ValueError(f"expected a MediaWiki XML dump (<mediawiki ...), got {corpus.name}; use it without cleaning")
@@ -105,9 +102,6 @@ def articles(dump: bytes) -> Iterator[dict[str, str]]:
 
     Yields:
         ``{"title": ..., "text": ...}`` in the order of the dump.
-
-    Raises:
-        ValueError: the XML is malformed.
     """
     namespaces: set[str] = set()
     for element in _elements(dump):

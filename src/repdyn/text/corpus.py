@@ -211,10 +211,6 @@ def enwik8_corpus(cache_dir: str | os.PathLike[str] | None = None, url: str = EN
     Returns:
         The 10^8 bytes of enwik8, verified by their checksum.
 
-    Raises:
-        ConnectionError: the address cannot be reached, or the connection is lost.
-        ValueError: the file at the address or in the cache is not enwik8.
-
     Source: Matt Mahoney, Large Text Compression Benchmark.
     """
     path = cache_directory(cache_dir) / "enwik8.zip"

@@ -33,6 +33,7 @@ ROWS = [row(layer=layer, value=1.5 * layer) for layer in range(4)]
 TOKENS, LENGTHS = torch.arange(48), torch.full((4,), 12)
 MEMBERS = (TOKENS % 2).to(torch.uint8)
 PLAN = {"special_ids": [3], "batch_vectors": 8, "n_batches": 2, "seed": 0, "pad_id": 0, "name": "tokens"}
+PLAN |= {"mask_id": None, "bytes_per_token": None, "design": DENSE.rule}
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_a_store_with_columns_of_other_kinds(tmp_path, table):
 
 def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, small_probe):
     from repdyn.checkpoints.plan import Task
-    from repdyn.checkpoints.targets import Target
+    from repdyn.checkpoints.revisions import Target
 
     task, store = Task(Target("run", 8, "step8", path=tmp_path), small_probe), open_store(tmp_path)
     path = tmp_path / task.key(SweepOptions(metrics=("anisotropy",))).filename
@@ -142,9 +143,9 @@ def test_a_probe_of_another_program_reads(tmp_path):
         ({"lengths": torch.tensor([(1 << 63) - 1, (1 << 63) - 1, 50])}, "lengths"),
         ({"plan": "[" * 100_000}, "JSON"),
         ({"plan": PLAN | {"more": 1}}, "plan"),
-        ({"plan": PLAN | {"seed": -1}}, "seed"),
+        ({"plan": PLAN | {"seed": -1}}, "Seed"),
         ({"plan": PLAN | {"n_batches": 10**9}}, "too small"),
-        ({"plan": PLAN | {"special_ids": [[3]]}}, "special_ids"),
+        ({"plan": PLAN | {"special_ids": [[3]]}}, "hash"),
         ({"more": {"class.rare": MEMBERS.bool()}}, "uint8"),
         ({"more": {"class.rare": MEMBERS[:-1]}}, "rare"),
         ({"more": {"class.../../x": MEMBERS}}, "'../../x'"),

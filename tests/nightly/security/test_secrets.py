@@ -74,7 +74,7 @@ def test_a_sweep_that_fails_tells_nobody_its_tokens(hub: HubServer, family, tmp_
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
+    monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
     options = ["--text", "builtin", "--max-vectors", "512", "--device", "cpu", "--store", "store"]
     with pytest.raises(SystemExit) as stop:

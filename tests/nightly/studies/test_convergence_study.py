@@ -53,7 +53,6 @@ def test_two_models(save_model, text, tmp_path, capsys):
     assert gaps["test"].unique().tolist() == ["paired t-test", "Welch's t-test"]
     printed = capsys.readouterr().out
     assert printed.startswith("a  512 tokens of ")
-    assert "layer alignment             95 % gradient             95 % isotonic envelope" in printed
     assert "frequent against rare (paired t-test, " in printed
 
 
@@ -84,8 +83,8 @@ def test_a_store(tmp_path, capsys):
     ran("--store", store.path, "-o", tmp_path / "out")
     printed = capsys.readouterr().out
     assert printed.startswith("lab/a  5 checkpoints; correlation with the training loss\n")
-    assert re.search(r"^mean alignment +-1.000 +-1.000$", printed, re.MULTILINE)
-    assert re.search(r"^average rate +1.000 +1.000$", printed, re.MULTILINE)
+    assert re.search(r"^ *mean alignment +-1 +-1$", printed, re.MULTILINE)
+    assert re.search(r"^ *average rate +1 +1$", printed, re.MULTILINE)
     table = pd.read_csv(tmp_path / "out" / "loss.csv")
     assert table["step"].tolist() == [0, 1, 2, 4, 8]
     assert table["loss"].tolist() == [6, 5, 4, 3, 2]

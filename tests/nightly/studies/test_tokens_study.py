@@ -36,7 +36,7 @@ def test_two_models(save_model, tmp_path, capsys):
     assert len(pd.read_csv(out / "b" / "nearest.csv")) == 2 * len(tokens)
     printed = capsys.readouterr().out
     assert "a: rank of each token's own embedding among the input embeddings" in printed
-    assert "token  layer 0  layer 1  layer 2" in printed
+    assert "layer 0  layer 1  layer 2" in printed
 
 
 @pytest.mark.real_data

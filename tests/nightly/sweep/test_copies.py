@@ -26,9 +26,7 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     """Return a function that runs the command in an empty folder and returns its exit status, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(
-        "repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False
-    )  # or it would end this process
+    monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)  # or it would end this process
     monkeypatch.setattr("repdyn.publish.results.show_store", lambda store, names: None)
     monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
 

@@ -74,7 +74,7 @@ class PublishedCheckpoint:
         """The same in this process, undisturbed and without figures."""
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("signal.signal", lambda *_: None)
-            patched.setattr("repdyn.checkpoints.downloads.has_abandoned_threads", lambda: False)
+            patched.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
             patched.setattr("repdyn.publish.results.show_store", lambda *_: None)
             patched.setattr("repdyn.report.write_report", lambda _, path: path)
             with pytest.raises(SystemExit, match="^0$"):

@@ -130,7 +130,7 @@ def test_no_tokenizer_anywhere(hub, save, text):
     n_requests = len(hub.requests)
     with pytest.raises(
         CheckpointError,
-        match=r"expected a tokenizer for model, found none: the hub has no such revision of lab/model@main \(404\); lab/model@\w{12} has none; .*; name the repository that has it with --tokenizer, or in its suite under tokenizer",
+        match=r"expected a tokenizer for model, found none: .* no such revision of lab/model@main \(404\); lab/model@\w{40} has none; .*; name the repository that has it with --tokenizer, or in its suite under tokenizer",
     ):
         hub_probe(*described, text, Hub())
     assert len(hub.requests) - n_requests < 20, "it does not look through all of hundreds of checkpoints"
@@ -151,32 +151,9 @@ def test_the_context_is_that_of_the_newest_checkpoint_with_a_configuration_that_
     hub.repositories["lab/model"].branches.pop("step1")
     with pytest.raises(
         CheckpointError,
-        match="expected a checkpoint with a loadable configuration, got none: step3: .*; step2: its configuration does not load",
+        match="expected a checkpoint with a loadable configuration, got none: .*; lab/model@\\w{40}: its configuration does not load",
     ):
         hub_probe(*chosen(model()), text, Hub())
-
-
-def test_one_configuration_or_tokenizer_at_a_time_is_on_the_disk(hub, save, text, monkeypatch):
-    """The disk budget applies to each, so that what was tried in vain must be gone."""
-    for step in (1, 2, 3):
-        folder = save(f"step{step}", tokens=tokenizer())
-        if step > 1:
-            (folder / "config.json").write_text("{}")
-        hub.publish("lab/model", f"step{step}", folder)
-    hub.publish("lab/model", "main", save("main", tokens=tokenizer(), context=None))
-    hub.fault("main/tokenizer_config.json", "status", code=404)
-    fetched, download = [], Hub.download
-
-    def watched(self, repository, commit, files, folder):
-        root = next(parent for parent in folder.parents if parent.name.startswith("repdyn-probe-"))
-        fetched.append((sorted(files), [path.name for path in root.rglob("*") if path.is_file()]))
-        download(self, repository, commit, files, folder)
-
-    monkeypatch.setattr(Hub, "download", watched)
-    hub_probe(*chosen(model()), text, Hub())
-    assert [names for names, _ in fetched[:3]] == [["config.json"]] * 3
-    assert len(fetched) >= 4
-    assert [there for _, there in fetched] == [[]] * len(fetched)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +196,9 @@ def test_another_tokenizer_for_local_checkpoints(hub, save, text, tmp_path):
     here = local(folder, text, tokenizer=str(tmp_path / "mine"))
     assert there.hash == here.hash
     assert lengths(here) == {11}
-    with pytest.raises(CheckpointError, match="expected a tokenizer for .*, found none: the hub knows no .*lab/none"):
+    with pytest.raises(
+        CheckpointError, match="expected a tokenizer for .*, found none: .* the hub knows no .*lab/none"
+    ):
         local(folder, text, tokenizer="lab/none")
 
 

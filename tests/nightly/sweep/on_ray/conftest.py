@@ -117,9 +117,9 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def options(tmp_path: Path) -> Callable[..., SweepOptions]:
-    def make(*more: str) -> SweepOptions:
+    def make() -> SweepOptions:
         command = ["lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu"]
-        given = options_of(*command, "--downloads", tmp_path / "downloads", *more)
-        return replace(given, loss=False, dtype="auto", metrics=DEFAULT_METRICS)
+        given = options_of(*command, "--downloads", tmp_path / "downloads")
+        return replace(given, loss=False, metrics=DEFAULT_METRICS)
 
     return make

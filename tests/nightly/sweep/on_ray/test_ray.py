@@ -115,7 +115,7 @@ def test_identical_failures_end_the_sweep(cluster, hub, tasks, store, options, t
 def test_no_network_in_a_worker_ends_the_sweep(tasks, store, options, monkeypatch, capfd):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # only workers read it now
     with pytest.raises(SweepStoppedError, match="HF_HUB_OFFLINE") as raised:
-        sweep_with_ray(tasks, store, options("--workers", "1"), Hub())
+        sweep_with_ray(tasks, store, replace(options(), workers=1), Hub())
     assert type(raised.value) is SweepStoppedError
     assert "Traceback" not in "".join(capfd.readouterr())
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
