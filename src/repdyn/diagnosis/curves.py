@@ -134,7 +134,7 @@ def coupling_statements(series: MetricSeries, loss: RunLoss) -> Iterator[Insight
 
 
 def at_shared_steps(mean: pd.Series, loss: pd.Series) -> pd.DataFrame:
-    """Return a mean over layers and a loss, both by step, at the steps at which both are finite: columns of one table."""
+    """Return a mean over layers and a loss, both by step, at the steps at which both are finite."""
     both = pd.concat({"metric": mean, "loss": loss}, axis="columns", join="inner").sort_index()
     return both.loc[np.isfinite(both.to_numpy(float)).all(axis=1)]
 
