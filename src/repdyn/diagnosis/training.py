@@ -105,9 +105,7 @@ def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
 def alert_statements(alerts: Sequence[Alert], recent: int) -> Iterator[Insight]:
     """Yield a statement for each rule and metric that raised alerts, about the first and the number of the others.
 
-    Args:
-        alerts: of the run.
-        recent: the first step whose alerts still call for attention; earlier ones are notes.
+    Alerts before the ``recent`` step call for no attention any more: they are notes.
     """
     by_kind = sorted(alerts, key=lambda alert: (alert.rule, alert.subject, alert.step))
     for (rule, _), group in groupby(by_kind, key=lambda alert: (alert.rule, alert.subject)):

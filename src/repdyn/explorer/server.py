@@ -76,10 +76,8 @@ _STEP = re.compile(r"step([0-9]+)", re.ASCII)
 def choose_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
     """Choose the first, middle and last step of a run, or the steps nearest to those that are requested.
 
-    Args:
-        models: as on the command line; nothing is chosen unless it is the folder of one run with checkpoints ``stepN``.
-        revisions: names of checkpoints; a ``stepN`` that the run does not have becomes the nearest one, the earlier of
-            two equally near.
+    Nothing is chosen unless ``models`` is the folder of one run with checkpoints ``stepN``. A revision ``stepN`` that
+    the run does not have becomes the nearest one, the earlier of two equally near.
 
     Returns:
         The names to load, and a note for each choice.
