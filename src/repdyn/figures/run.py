@@ -133,17 +133,12 @@ def mean_over_layers(
     loss: str | None = None,
     alerts: Sequence[Alert] = (),
 ) -> Figure:
-    """Draw metrics of a run averaged over layers against step, one panel each, with the loss in the first.
+    """Draw metrics of a run averaged over layers against step, one panel each, with a loss in the first.
 
-    The step axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it are the training tokens
-    if every checkpoint has them. The band is the 95 % interval of
-    :func:`repdyn.tables.frames.layer_mean`.
-
-    Args:
-        frame: rows of one run, with the scalar that is its loss.
-        metrics: those that were not measured are left out.
-        loss: name of the scalar; by default that of :func:`repdyn.tables.frames.loss_of_run`.
-        alerts: of the run; the steps of those on a metric are marked in its panel.
+    Metrics that were not measured are left out, and the loss is that of :func:`repdyn.tables.frames.loss_of_run` unless
+    another scalar is named. The step axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it are
+    the training tokens if every checkpoint has them. The band is the 95 % interval of
+    :func:`repdyn.tables.frames.layer_mean`. Steps with an alert on a metric are marked in its panel.
     """
     rows = of_training(frame, "profile_over_depth")
     present = [metric for metric in metrics if metric in metrics_of(rows)]
@@ -223,12 +218,8 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Seq
 
     A metric of geometry, or of the user's own, has a profile, its place in the means over layers, and heatmaps. Any
     other family has an overview over depth and one against step, and some have figures of their own. A finished model
-    has no figures against step.
-
-    Args:
-        frame: rows of one run.
-        attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
-        alerts: of this run, to be marked.
+    has no figures against step. ``attempt`` collects the errors of figures, so that the others are drawn; by default
+    they are raised at once.
     """
     # the other columns would be copied with each selection of rows
     frame = pd.DataFrame(frame[[name for name in _COLUMNS if name in frame]])
@@ -408,12 +399,8 @@ def scales(frame: pd.DataFrame, subset: str | None = None) -> Figure:
     """Draw the dimension by Gride against its scale k: a panel for each of three steps, a line for each of 7 layers.
 
     If there are fewer steps or layers, all are drawn. An estimate that falls with k indicates noise, one that rises a
-    curved or folded cloud. TwoNN is drawn at 2 neighbours, Levina-Bickel at its own number.
-
-    Args:
-        frame: rows of one run.
-        subset: of the tokens; the first it was measured on, in the order of ``repdyn.tables.frames.in_order``, unless
-            given.
+    curved or folded cloud. TwoNN is drawn at 2 neighbours, Levina-Bickel at its own number. The tokens are those of the
+    first subset, in the order of :func:`repdyn.tables.frames.in_order`, unless one is named.
     """
     rows = measurements(frame)
     known = rows.loc[rows["metric"].isin(DIMENSIONS) & rows["value"].notna()]

@@ -51,8 +51,8 @@ def show_run(
 ) -> list[Path]:
     """Draw (as PNG), log and summarise a stored run, stack by stack if its model has several; write its report.
 
-    An error in one figure or logger does not affect the others, nor the summary. What is said of the run is found once
-    for all of them.
+    An error in one figure or logger does not affect the others, nor the summary: the first is raised once everything
+    else is done. What is said of the run is found once for all of them.
 
     Args:
         store: with at least one measured checkpoint of the run.
@@ -68,10 +68,6 @@ def show_run(
         The figures' files, in ``figures`` inside the store; in a folder of the run if there are several runs, of the
         probe if the run was measured on several, and of the stack if the model has several. Those that compare the
         stacks are in ``comparison`` next to theirs.
-
-    Raises:
-        ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
-        Exception: the error of the first figure or logger that failed, once everything else is done.
     """
     frame = store.to_pandas(run, categorical=True)
     if probe is not None:
@@ -119,25 +115,15 @@ def show_store(
     seeds: Sequence[str] | None = None,
     console: Console | None = None,
 ) -> list[Path]:
-    """Draw and summarise every run of a store, and compare them if there are several.
+    """Draw and summarise every run of a store, or some on one probe, and compare them if there are several.
 
-    Up to three runs get a summary each, more get a line each; stacks of a model with several count as runs.
-    An error in one figure does not affect anything else.
-
-    Args:
-        store: with at least one measured checkpoint.
-        runs: names; all runs of the store unless given.
-        probe: hash, or the beginning of one, of the only probe to show; every probe unless given.
-        folder: for the figures; ``figures`` inside the store unless given.
-        seeds: patterns of runs that are seeds of one model, as for :func:`repdyn.tables.seeds.seed_groups`.
-        console: where to; standard output unless given.
+    Up to three runs get a summary each, more get a line each; stacks of a model with several count as runs. An error in
+    one figure does not affect anything else: the first is raised once everything else is shown. Patterns of ``seeds``
+    are those of :func:`repdyn.tables.seeds.seed_groups`.
 
     Returns:
-        The figures' files, in the folders of :func:`show_run`, and of the comparison in ``comparison``.
-
-    Raises:
-        ValueError: nothing is stored; no such run or probe; ``seeds`` that are none.
-        Exception: the error of the first figure that failed, once everything else is shown.
+        The figures' files, in the folders of :func:`show_run` or in those of ``folder``, and of the comparison in
+        ``comparison``.
     """
     console, base = console or PrintableConsole(), folder or folder_inside(store.output, "figures")
     frames = select(store, runs, probe)
@@ -174,20 +160,8 @@ def compare_stores(
     seeds: Sequence[str] | None = None,
     console: Console | None = None,
 ) -> list[Path]:
-    """Compare the runs of several stores; figures of single runs are left to :func:`show_store`.
-
-    Args:
-        stores: each with at least one measured checkpoint.
-        runs, probe, seeds, console: as for :func:`show_store`.
-        folder: for the figures; ``figures`` inside the first store unless given.
-
-    Returns:
-        The files of the comparison, in ``comparison``.
-
-    Raises:
-        ValueError: as :func:`show_store`.
-        Exception: the error of the first figure that failed, once everything else is shown.
-    """
+    """Compare the runs of several stores as :func:`show_store` does those of one, which also draws figures of single
+    runs; return the files, in ``comparison`` in the folder or among the figures of the first store."""
     console, base = console or PrintableConsole(), folder or folder_inside(stores[0].output, "figures")
     frame = rows_of_stores(stores, runs, probe)
     with attempts() as attempt:

@@ -1,6 +1,6 @@
 """The figures of a report as plain dictionaries of Plotly: those of one run, and those of several together.
 
-Used by the page and by :mod:`repdyn.report.figures`.
+Used by the page and by :mod:`repdyn.plots`.
 """
 
 from __future__ import annotations

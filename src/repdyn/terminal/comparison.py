@@ -36,16 +36,8 @@ def print_comparison(frame: pd.DataFrame, seeds: Sequence[SeedGroup] = (), *, co
 
     Seeds of one model have a line for themselves below: means over the seeds, and verdicts by the intervals over them.
 
-    Marks show the verdict on each published finding, and means over fewer layers than the run has;
-    they are explained below the table. A long name is shortened in its middle where it is too wide.
-
-    Args:
-        frame: rows of several runs, each measured on one probe.
-        seeds: groups of them that are seeds of one model.
-        console: where to; standard output unless given. No line is wider than 100 columns.
-
-    Raises:
-        ValueError: a run with several models or probes; no run with a measurement.
+    Marks show the verdict on each published finding, and means over fewer layers than the run has; they are explained
+    below the table. A long name is shortened in its middle where it is too wide: no line is wider than 100 columns.
     """
     console = console or PrintableConsole()
     runs = measured_runs(frame)

@@ -54,11 +54,7 @@ def markdown() -> str:
 
 
 def print_metrics(console: Console | None = None) -> None:
-    """Print name, meaning and range of every metric, by family, and what a probe must know for it.
-
-    Args:
-        console: where to; standard output unless given.
-    """
+    """Print name, meaning and range of every metric, by family, and what a probe must know for it."""
     console = console or PrintableConsole()
     for family, title in _families():
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
