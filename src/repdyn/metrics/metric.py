@@ -201,6 +201,11 @@ class Metric:
         return replace(plain, settings=plain.with_settings(**settings).settings).with_settings(**given)
 
 
+def of_kernel(name: str, kernel: str = "", **fields: Any) -> Metric:
+    """Return the metric of a kernel of this package, by default of that with the metric's own name."""
+    return Metric(name, f"repdyn.kernels:{kernel or name}", **fields)
+
+
 def imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
     """Return a function, or import the one that "module:function" names.
 
