@@ -20,8 +20,8 @@ _ROUNDOFF = 2.0**-53
 _TIE = 1e-10
 # below this, squares of distances lose digits
 _MIN_DISTANCE = 1e-145
-# coordinates gathered at a time for direct distances: they stay in the cache
-_CHUNK = 1 << 15
+# coordinates gathered at a time for direct distances: they stay in the cache of a CPU, or keep an accelerator busy
+_CPU_CHUNK, _DEVICE_CHUNK = 1 << 15, 1 << 22
 # groups of at most this many points are compared pair by pair; larger ones are searched
 _MAX_PAIRWISE = 64
 # iterations in which the centre of a cloud moves to where most of its points are
@@ -302,7 +302,7 @@ def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
     A distance so small relative to the coordinates that its square loses digits becomes 0.
     """
-    at_a_time = max(1, _CHUNK // points.shape[1])
+    at_a_time = max(1, (_CPU_CHUNK if points.device.type == "cpu" else _DEVICE_CHUNK) // points.shape[1])
     # only in float64 can squares leave the range
     scale = unit_scale(points) if points.dtype == torch.float64 else 1.0
     distances = [

@@ -136,15 +136,16 @@ def _std_error(
     cloud = as_cloud(x)
     if duplicates == "count":
         return cloud.x.new_full((), math.nan, dtype=torch.float64)
-    log_ratios, order = resolved(cloud).once(_sorted_log_ratios)
+    # on the CPU: a device is waited for in each of the fits, which are small
+    log_ratios, order = (part.cpu() for part in resolved(cloud).once(_sorted_log_ratios))
     own = windows if cloud.repeats is None else windows[cloud.repeats.first]
     found = cloud.once(find_resolved)
     own = own if found is None else own[found.kept]
-    names, number = own[order].unique(return_inverse=True)
+    names, number = own.cpu()[order].unique(return_inverse=True)
     n_groups = min(JACKKNIFE_GROUPS, len(names))
     # random groups, so that no order of the windows, such as that of a text, makes groups alike
     generator = torch.Generator().manual_seed(0)
-    group = (torch.randperm(len(names), generator=generator) % n_groups).to(number.device)[number]
+    group = (torch.randperm(len(names), generator=generator) % n_groups)[number]
     kept = [log_ratios[group != left_out] for left_out in range(n_groups)]
     heights = cache(partial(_heights, discard=discard, device=log_ratios.device))  # most groups are of one size
     if estimator == "regression":
@@ -152,7 +153,7 @@ def _std_error(
     else:
         fits = [_maximum_likelihood(of_others) for of_others in kept]
     without = torch.stack(fits)
-    return SHARED_NEIGHBOURS * ((n_groups - 1) * without.var(correction=0)).sqrt()
+    return (SHARED_NEIGHBOURS * ((n_groups - 1) * without.var(correction=0)).sqrt()).to(cloud.x.device)
 
 
 @partial(nan_if_undefined, std_error=_std_error)
