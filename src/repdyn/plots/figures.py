@@ -165,7 +165,7 @@ def compare(
     if not members:
         raise _not_measured(data.runs, metric, subset)
     colours = compared_colours(data.runs, data.seeds)
-    why = differences([run.measured for _, run, _ in measured_with(data.runs, (metric, subset))]) or data.not_seeds
+    why = differences([run for _, run, _ in measured_with(data.runs, (metric, subset))]) or data.not_seeds
     plot = profiles_plot(members, colours) if over == "depth" else training_plot(members, colours)
     if plot is None:
         raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")
@@ -220,7 +220,7 @@ def _not_measured(runs: Sequence[ReportRun], metric: str, subset: str) -> ValueE
 def _with_axis_buttons(plot: PlotlyDict, run: ReportRun) -> PlotlyDict:
     """Return a plot along the training, with buttons for every axis that its run has."""
     steps = sorted({step for trace in plot["data"] for step in trace["x"]})
-    counts = {step: run.tokens.get(step, np.nan) for step in steps} if run.tokens else {}
+    counts = {step: run.token_counts.get(step, np.nan) for step in steps} if run.token_counts else {}
     axes = training_axes(steps, sorted(count for count in counts.values() if not np.isnan(count)))
     buttons, x = [], {}
     for name, axis in axes.items():

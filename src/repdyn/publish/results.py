@@ -78,8 +78,8 @@ def show_run(
     last = max(int(measurements(rows)["step"].iloc[-1]) for rows in by_stack(frame).values())
     data = report_data([store]) if report else report_data([store], [run], probe)
     # measured on several probes, it has another name for each there
-    own = [each for each in data.runs if each.measured.name == run] or report_data([store], [run], probe).runs
-    stacks = [one for stack in by_stack(frame) for one in own if one.measured.stack == stack]
+    own = [each for each in data.runs if each.name == run] or report_data([store], [run], probe).runs
+    stacks = [one for stack in by_stack(frame) for one in own if one.stack == stack]
     with attempts() as attempt:
         if report is not None:
             with attempt():
@@ -87,7 +87,7 @@ def show_run(
                 log_page = partial(Target.log_page, page=report, name=f"{prefix}report", step=last)
                 each_target(used_loggers, log_page)
         for one in stacks:
-            stack, files = one.measured.stack, []
+            stack, files = one.stack, []
             with attempt():
                 figures, files = _draw(one.frame, one.alerts, _folder_of(stack, store, folder), attempt, (".png",))
                 log_figures(figures, used_loggers, last, stack, attempt, prefix)

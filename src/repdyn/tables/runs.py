@@ -150,7 +150,7 @@ class MeasuredRun:
     def steps(self) -> list[int]:
         return self.rows["step"].unique().tolist()
 
-    @property
+    @cached_property
     def finished(self) -> bool:
         return is_finished(self.rows)
 
