@@ -24,12 +24,13 @@ from repdyn.tables.frames import by_stack, concatenated, measurements
 from repdyn.tables.lines import copies_line, failure_line
 from repdyn.tables.runs import differences, is_measured, measured_runs, select
 from repdyn.tables.seeds import groups_or_reason, seed_table
-from repdyn.tables.style import of_stack, plain
+from repdyn.tables.style import of_stack
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_closing, print_summary
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import safe_file_name, write_atomically
+from repdyn.utils.printing import in_one_line
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -262,4 +263,4 @@ def _save(
 
 
 def _print(console: Console, line: str) -> None:
-    console.print(plain(line, console), highlight=False, markup=False, soft_wrap=True)
+    console.print(in_one_line(line), highlight=False, markup=False, soft_wrap=True)

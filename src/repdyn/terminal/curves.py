@@ -27,7 +27,7 @@ from repdyn.tables.frames import (
 )
 from repdyn.tables.lines import seconds_by_metric
 from repdyn.tables.series import thin
-from repdyn.tables.style import NO_VALUE, family_of, number_text, plain, short_subset_title, short_value
+from repdyn.tables.style import NO_VALUE, family_of, number_text, short_subset_title, short_value
 
 WIDTH = 7
 _BARS = "▁▂▃▄▅▆▇█"
@@ -136,11 +136,10 @@ def measures_more_than_default(rows: pd.DataFrame) -> bool:
 def print_every_metric(rows: pd.DataFrame, console: Console) -> None:
     """Print a table with a line for each metric of some measurements, by family; below it those without a value, and
     why."""
-    unicode = not console.options.ascii_only
     several = len(rows["step"].unique()) > 1
-    console.print(_metric_table(rows, several, unicode), highlight=False)
+    console.print(_metric_table(rows, several, not console.options.ascii_only), highlight=False)
     for line in [*_undefined(rows), Text(_SHARED, style="dim")]:
-        console.print(line if unicode else plain(line.plain, console), highlight=False)
+        console.print(line, highlight=False)
 
 
 def _metric_table(rows: pd.DataFrame, several: bool, unicode: bool) -> Table:

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -38,7 +38,7 @@ from repdyn.tables.frames import (
 )
 from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line, probe_loss_line
 from repdyn.tables.runs import is_measured, select
-from repdyn.tables.style import KINDS, of_stack, plain, short_count, short_value
+from repdyn.tables.style import KINDS, of_stack, short_count, short_value
 from repdyn.terminal.curves import (
     MAX_CURVES,
     curves_of,
@@ -80,7 +80,7 @@ def print_alerts(
 
 
 def _print(console: Console, line: str) -> None:
-    console.print(Text(plain(line, console)), soft_wrap=True)
+    console.print(Text(in_one_line(line)), soft_wrap=True)
 
 
 STATUS_STYLES: Mapping[Status, str] = {"healthy": "green", "watch": "yellow", "failed": "bold red", "unknown": "dim"}
@@ -124,9 +124,9 @@ def print_closing(
     """
     lines = [Text()]
     for insight in insights:
-        lines.append(Text(plain(insight.headline, console), style=f"bold {STATUS_STYLES[insight.status]}"))
+        lines.append(Text(in_one_line(insight.headline), style=f"bold {STATUS_STYLES[insight.status]}"))
         rows = by_stack(frame)[insight.stack]
-        lines += [Text(plain(line, console)) for line in course(rows, curves=not console.options.ascii_only)]
+        lines += [Text(in_one_line(line)) for line in course(rows, curves=not console.options.ascii_only)]
     for line in lines:
         console.print(line, highlight=False)
     if report is not None:
@@ -196,7 +196,6 @@ def print_summary(
     console = console or PrintableConsole()
     frame = in_lines_of_their_own(frame)
     rows = measurements(frame)
-    unicode = not console.options.ascii_only
     before = [*_head(rows), *_loss(frame), Text()]
     after = [
         Text(),
@@ -211,9 +210,9 @@ def print_summary(
     ]
     n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
     n_layers = max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken))
-    table = layer_table(rows, n_layers, alerts, sparklines=unicode)
+    table = layer_table(rows, n_layers, alerts, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
-        console.print(part if unicode else _ascii(part, console), highlight=False)
+        console.print(part, highlight=False)
     if measures_more_than_default(rows):
         console.print()
         print_every_metric(rows, console)
@@ -324,11 +323,3 @@ def _figures(figures: Sequence[Path]) -> Iterator[Text]:
     folders = sorted({str(path.parent) for path in map(Path, figures)})
     if folders:
         yield Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")
-
-
-def _ascii(part: Text | Padding | Table, console: Console) -> RenderableType:
-    if isinstance(part, Text):
-        return Text(plain(part.plain, console))
-    if isinstance(part, Padding) and isinstance(part.renderable, Text):
-        part.renderable = _ascii(part.renderable, console)
-    return part
