@@ -42,16 +42,7 @@ _MIN_SIZE = 10
 
 
 def find_branches(run: Run, batch: ProbeBatch, states_bytes: int) -> Branches:
-    """Learn from one forward pass where each block adds its attention's output to its input.
-
-    Args:
-        run: runs the model.
-        batch: one sequence, the probe's first.
-        states_bytes: how much memory the states of that sequence may take.
-
-    Raises:
-        RuntimeError: as :meth:`Recorder.end` does.
-    """
+    """Learn from one forward pass, of one sequence, where each block adds its attention's output to its input."""
     blocks = run.model.blocks
     recorder = run.recorder(np.arange(len(batch.positions)), Buffers(states_bytes))
     observer = _ModuleObserver(recorder.token_states)
@@ -119,17 +110,14 @@ class _ModuleObserver:
         self._keep(stack, module, inputs_by_slot(args, kwargs), is_input=True)
 
     def _after(self, stack: str | None, of_attention: bool, module: nn.Module, _args: tuple, output: Any) -> None:
-        passed_on = of_attention or self._received_attention(stack, module)
-        self._keep(stack, module, outputs_by_slot(output), is_input=False, of_attention=passed_on)
+        tensors, call = self._current(stack), self._calls[module]
+        received = [one.rows for one in tensors if one.is_input and one.module is module and one.call == call]
+        passed_on = any(one.of_attention and any(_equal(rows, one.rows) for rows in received) for one in tensors)
+        self._keep(stack, module, outputs_by_slot(output), is_input=False, of_attention=of_attention or passed_on)
         self._calls[module] += 1
 
     def _current(self, stack: str | None) -> list[_ModuleTensor]:
         return self.tensors.get((stack, self._n_entered[stack]), [])
-
-    def _received_attention(self, stack: str | None, module: nn.Module) -> bool:
-        tensors, call = self._current(stack), self._calls[module]
-        received = [one.rows for one in tensors if one.is_input and one.module is module and one.call == call]
-        return any(one.of_attention and any(_equal(rows, one.rows) for rows in received) for one in tensors)
 
     def _keep(
         self,

@@ -285,7 +285,7 @@ class PreparedModel:
             states = run.model.token_states()
             states.begin(batch)
             search.begin(batch)
-            links = Links(run.model.module, run.model.blocks, states)
+            links = Links(run.model.module, states)
             with search.attached(), hooked(around(run.model.blocks, links.enter, links.leave)):
                 try:
                     run(batch)
@@ -294,7 +294,9 @@ class PreparedModel:
                         raise RuntimeError(links.failure) from None
                     raise
         tried = replace(self, slots=links.slots, onlookers=run.onlookers)
-        reason = self.unfound or ("" if self.blocks_named else links.reason)
+        reason = self.unfound
+        if not reason and not self.blocks_named:
+            reason = links.failure or silent_blocks(run.model.blocks, run.model.module, links.called)
         if not reason:
             return tried
         if self.forward is None and self.way == "shadow" and self.whole is not None:
@@ -330,20 +332,15 @@ def _structure_of(model: nn.Module) -> list[tuple]:
 class Links:
     """Watch a pass over one batch, and find whether each block takes what the one before returned."""
 
-    def __init__(self, model: nn.Module, blocks: Sequence[Block], states: TokenStates) -> None:
-        self._model, self._blocks, self._states = model, blocks, states
+    def __init__(self, model: nn.Module, states: TokenStates) -> None:
+        self._model, self._states = model, states
         self._entered: dict[str | None, dict[Slot, Tensor]] = {}
         self._left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
         self.slots: dict[str | None, tuple[Slot, Slot]] = {}
         """By stack, which part of what blocks take and which of what they return the states are."""
-        self._called: set[str] = set()
+        self.called: set[str] = set()
         self.failure = ""
         """What was wrong with the blocks that ran."""
-
-    @property
-    def reason(self) -> str:
-        """Why the blocks are not the layers of one stream; "" where they are."""
-        return self.failure or silent_blocks(self._blocks, self._model, self._called)
 
     def enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         entered = self._rows(block, inputs_by_slot(args, kwargs))
@@ -365,7 +362,7 @@ class Links:
         )
 
     def leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
-        self._called.add(block.name)
+        self.called.add(block.name)
         self._left[block.stack] = block.name, self._rows(block, outputs_by_slot(output))
 
     def _rows(self, block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:

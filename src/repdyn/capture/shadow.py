@@ -82,7 +82,13 @@ class Shadow:
         self._memo: dict[int, Any] = {}
         self._originals: list[Any] = []  # an id is only that of its object while this lives
         if onlookers is None:
-            _check(model)
+            for module in model.modules():
+                if is_fsdp(module):
+                    raise NoShadow("the weights are sharded")
+                if hasattr(module, "_hf_hook"):
+                    raise NoShadow("accelerate moves the weights as the model runs")
+            if any(is_dtensor(parameter) or hasattr(parameter, "ds_id") for parameter in model.parameters()):
+                raise NoShadow("the weights are sharded")
         if parameters:
             own = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
             for name, tensor in own_names(model, parameters).items():
@@ -327,23 +333,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _check(model: nn.Module) -> None:
-    for module in model.modules():
-        if is_fsdp(module):
-            raise NoShadow("the weights are sharded")
-        if hasattr(module, "_hf_hook"):
-            raise NoShadow("accelerate moves the weights as the model runs")
-    for parameter in model.parameters():
-        if is_dtensor(parameter) or hasattr(parameter, "ds_id"):
-            raise NoShadow("the weights are sharded")
-
-
 def own_names(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return parameters by the names that the model has for its own, without those of wrappers.
-
-    Raises:
-        ValueError: a name or a shape that the model does not have.
-    """
+    """Return parameters by the names that the model has for its own, without those of wrappers."""
     if not parameters:
         return {}
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]

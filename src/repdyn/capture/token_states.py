@@ -168,13 +168,15 @@ class TokenStates:
         shapes = [f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in tensors]
         received = ", ".join(shapes or (type(part).__name__ for part in parts.values())) or "nothing"
         text = f"expected states of shape {(*self.shape, 'dim')} at {name!r}, got {received}"
-        n_more = max((self._n_more(tensor) for tensor in tensors if tensor.is_floating_point()), default=0)
-        if n_more == 0:
+        n_sequences, length = self.shape
+        candidates = [x.shape for x in tensors if x.is_floating_point() and x.ndim == 3 and n_sequences in x.shape[:2]]
+        n_more = max((shape[1 if shape[0] == n_sequences else 0] - length for shape in candidates), default=0)
+        if n_more <= 0:
             return f"{text}; {_NAME_BLOCKS}"
         if self._positions is not None:
             text = f"{text}, of which token_positions={positions_name(self._positions)} leaves another number"
         return (
-            f"{text}; where the model puts {n_more} learned vectors before the {self.shape[1]} tokens, give "
+            f"{text}; where the model puts {n_more} learned vectors before the {length} tokens, give "
             f"token_positions=slice({n_more}, None); else {_NAME_BLOCKS}"
         )
 
@@ -194,13 +196,6 @@ class TokenStates:
             return None
         self._has_left_out |= needs_choice
         return states
-
-    def _n_more(self, states: Tensor) -> int:
-        """Return how many more positions than tokens states have; 0 for tensors that are not states."""
-        n_sequences, length = self.shape
-        if states.ndim != 3 or n_sequences not in states.shape[:2]:
-            return 0
-        return max(0, states.shape[1 if states.shape[0] == n_sequences else 0] - length)
 
 
 class InputStates(TokenStates):

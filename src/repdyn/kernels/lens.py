@@ -25,12 +25,7 @@ class Predictions(NamedTuple):
 
 
 def predict_targets(states: Tensor, targets: Tensor, head: Head) -> Predictions:
-    """Predict tokens from states of the last layer.
-
-    Args:
-        states: (n, dim) states of the last layer.
-        targets: (n,) int64 tokens to predict, one from each state.
-        head: the model's output head.
+    """Predict tokens, int64 (n,), one from each state of the last layer, (n, dim).
 
     Raises:
         Undefined: there is nothing to predict, a token is not in the head's vocabulary, or a logit is not finite.

@@ -134,18 +134,10 @@ def closer_rows(x: Tensor, cosines: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 
 def nearest_rows(x: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
-    """Return the rows of a vocabulary with the largest cosines to each vector.
+    """Return the k largest cosines of each vector with rows of a vocabulary, (n, k) float64, and these rows, (n, k).
 
-    Args:
-        x: (n, dim) finite, none zero, any floating dtype.
-        k: number of rows, at most that of the rows that are not zero.
-
-    Returns:
-        Cosines (n, k) float64, descending, and the indices of the rows (n, k) int64; equal cosines by index.
-        Of several that tie with the last one, any may be left out.
-
-    Raises:
-        ValueError: k is out of range.
+    The vectors are finite and not zero. Cosines descend, equal ones by index; of several that tie with the last one,
+    any may be left out.
 
     Example:
         >>> nearest_rows(torch.tensor([[3.0, 4.0]]), Vocabulary(torch.eye(2)), k=1)
