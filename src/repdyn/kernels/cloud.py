@@ -226,7 +226,8 @@ class Cloud:
         if self.n_vectors and not math.isfinite(_largest_magnitude(self.x)):
             raise Undefined(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
         # checked on the first few points first, which is cheaper
-        if len(distinct_rows(self.x[:_SAMPLE_ROWS])) < 3 and self.n_unique < 3:
+        few = find_repeats(self.x[:_SAMPLE_ROWS])
+        if (self.n_vectors if few is None else len(few.first)) < 3 and self.n_unique < 3:
             raise Undefined(f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed")
         self._results[Cloud.require_defined] = None
 
@@ -331,15 +332,10 @@ def row_chunks(x: Tensor) -> tuple[Tensor, ...]:
     return x.split(max(1, _CHUNK // x.shape[1]))
 
 
-def distinct_rows(x: Tensor) -> Tensor:
-    """Return the distinct rows of ``x`` (n, d) in order of first occurrence; bitwise, except that -0.0 == 0.0."""
-    found = find_repeats(x)
-    return x if found is None else x[found.first]
-
-
 def find_repeats(x: Tensor) -> Repeats | None:
     """Return which rows of ``x`` (n, d) are equal, bitwise except that -0.0 == 0.0; None if all of them differ."""
-    bits = _as_integers(x)
+    bits = (x + 0.0).contiguous().view(_INTEGER_OF_SIZE[x.itemsize])  # adding zero turns -0.0 into 0.0
+    bits = bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
     hashes, order = torch.sort(_row_hashes(bits), stable=True)
     repeat = hashes[1:] == hashes[:-1]
     if not repeat.any():
@@ -369,11 +365,6 @@ def require_groups(groups: Tensor, x: Tensor) -> None:
             f"expected groups on the device of the points, {x.device}, got {groups.device}; move them with "
             "groups.to(x.device)"
         )
-
-
-def _as_integers(x: Tensor) -> Tensor:
-    bits = (x + 0.0).contiguous().view(_INTEGER_OF_SIZE[x.itemsize])  # adding zero turns -0.0 into 0.0
-    return bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
 
 
 def _row_hashes(bits: Tensor) -> Tensor:
