@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from repdyn import Probe, kernels, measure
+from repdyn import kernels, measure
 from repdyn.capture.capture import expect
 from repdyn.capture.prepared_model import prepare
 from repdyn.cli.train import has_fast_bfloat16
@@ -28,7 +28,6 @@ from repdyn.data.datamodule import TextDataModule
 from repdyn.measurement.measure import working_bytes
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import LanguageModel, objective_of
-from repdyn.probe.design import BATCH_VECTORS, INDEPENDENT
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,23 +44,13 @@ def main() -> None:
     _kernels(config["model"]["hidden_size"], options.repeats, options.device)
 
 
-def _probe(settings: dict, vocab_size: int) -> Probe:
-    """Return a probe of random tokens with as many windows as the design needs; the built-in text has fewer."""
-    design, batch = INDEPENDENT, settings.get("batch_vectors", BATCH_VECTORS)
-    n_batches = settings["max_vectors"] // batch
-    length = min(design.window_tokens or settings["sequence_length"], settings["sequence_length"])
-    shape = design.required_windows(n_batches, batch, length), length
-    ids = torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(0))
-    return Probe.from_tokens(ids, max_vectors=n_batches * batch, batch_vectors=batch)
-
-
 def _measurement(config: dict, repeats: int, device: torch.device) -> None:
     data = TextDataModule(**config["data"] | {"text": "builtin"}, objective=objective_of(config["model"]["family"]))
     sizes = {"vocab_size": data.vocab_size, "context_length": data.sequence_length, "pad_token_id": data.pad_token_id}
     module = LanguageModel(**config["model"], **sizes).to(device)
     optimizer = torch.optim.AdamW(module.parameters())
     batch = {name: tensor.to(device) for name, tensor in next(iter(data.train_dataloader())).items()}
-    probe = _probe(config["data"], data.vocab_size)
+    probe = data.probe()
 
     is_fast = has_fast_bfloat16(device.type)
 
@@ -84,8 +73,8 @@ def _measurement(config: dict, repeats: int, device: torch.device) -> None:
         measure(module.model, probe)
         extra = (torch.cuda.max_memory_allocated(device) - before) / 2**20
         print(f"  {extra:,.0f} MiB at most on the device beside model and optimizer (torch.cuda.max_memory_allocated)")
-        expected = expect(prepare(module.model), probe, tokens_per_forward=8192)
-        estimate = working_bytes(expected.vectors, probe, DEFAULT_METRICS) / 2**20
+        _, vectors = expect(prepare(module.model), probe, tokens_per_forward=8192)
+        estimate = working_bytes(vectors, probe, DEFAULT_METRICS) / 2**20
         print(f"  {estimate:,.0f} MiB estimated for states and metrics, without the forward pass")
 
 

@@ -135,6 +135,7 @@ def test_every_package_is_listed_for_the_wheel():
         "repdyn": ["py.typed"],
         "repdyn.cli": ["*.gz", "*.txt"],
         "repdyn.recipes": ["*.yaml"],
+        "repdyn.explorer": ["page/*"],
         "repdyn.report": ["page/*"],
         "repdyn.studies": ["*.json"],
         "repdyn.suites": ["*.yaml"],

@@ -14,7 +14,7 @@ from saved_models import MARKUP
 
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
-from repdyn.explorer import lens_tables, server, tables
+from repdyn.explorer import server, tables
 from repdyn.explorer.server import choose_checkpoints, launch
 from repdyn.explorer.session import LISTED
 from repdyn.studies.token_measurements import encode_sentence
@@ -93,10 +93,10 @@ def test_the_last_layer_of_a_decoder_is_its_own_prediction(session):
     assert last.kl.tolist() == [0.0] * len(found.ids)
 
 
-@pytest.mark.parametrize("colour", lens_tables.COLOURS)
+@pytest.mark.parametrize("colour", tables.COLOURS)
 def test_the_grid_has_a_cell_for_each_layer_and_token_and_no_markup(session, colour):
     loaded, found = session.models[DECODER], session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
-    shown = lens_tables.grid(loaded, found, colour, lens_tables.last_cell(found))
+    shown = tables.grid(loaded, found, colour, tables.last_cell(found))
     assert shown.count("<button") == len(found.layers) * len(found.ids)
     assert shown.count('aria-pressed="true"') == 1
     assert all(0 <= int(share) <= 100 for share in re.findall(r"--shade: (\d+)%", shown))
@@ -107,8 +107,8 @@ def test_the_grid_has_a_cell_for_each_layer_and_token_and_no_markup(session, col
 def test_bytes_are_shown_as_characters():
     tokenizer = byte_tokenizer()
     ids = tokenizer("a \n£").input_ids
-    assert lens_tables.readable_tokens(tokenizer, ids) == ["a", "␣", "↵", "\\xc2", "\\xa3"]
-    assert lens_tables.readable_tokens(tokenizer, [tokenizer.mask_token_id]) == ["[MASK]"]
+    assert tables.readable_tokens(tokenizer, ids) == ["a", "␣", "↵", "\\xc2", "\\xa3"]
+    assert tables.readable_tokens(tokenizer, [tokenizer.mask_token_id]) == ["[MASK]"]
 
 
 SENTENCE_OF_EXPLORER_ATTENTION = f"The coin {MARKUP[0]}"

@@ -27,16 +27,26 @@ OF_DEVELOPERS = {"benchmark", "dev", "docs", "stacks", "test"}
 OF_USERS = {extra: each for extra, each in PROJECT["optional-dependencies"].items() if extra not in OF_DEVELOPERS}
 BLOCKED = set().union(*map(packages, OF_USERS.values())) - BASE
 
-# run where the packages of the extras are not found, as after "pip install repdyn"
+# run where neither the packages of the extras nor their versions are found, as after "pip install repdyn"
 BLOCKER = """
 import sys
+from importlib.metadata import Distribution, PackageNotFoundError
+
+blocked = set(sys.argv[1].split(","))
+distribution_of = Distribution.from_name
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in set(sys.argv[1].split(",")):
+        if name.partition(".")[0] in blocked:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+def find_distribution(name):
+    if name in blocked:
+        raise PackageNotFoundError(name)
+    return distribution_of(name)
+
 sys.meta_path.insert(0, Blocker())
+Distribution.from_name = find_distribution
 """
 LOOP = """
 import torch

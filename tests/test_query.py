@@ -215,7 +215,7 @@ def test_no_view_shows_checkpoints_with_the_weights_of_another_one(tmp_path, is_
     assert findings(found) == findings(expected)
     assert insights(store)[0].statements == insights(clean)[0].statements
     (shown,), (other,) = (report_data([each]).runs for each in (store, clean))
-    assert (shown.measured.steps, shown.measured.n_failed) == (other.measured.steps, 0)
+    assert (shown.steps, shown.n_failed) == (other.steps, 0)
     (runs,) = query(store, "select failed_checkpoints, copied_checkpoints, checkpoints from runs").to_dict("records")
     assert runs == {"failed_checkpoints": 0, "copied_checkpoints": 2, "checkpoints": len(genuine)}
     assert not set(query(store, "select * from profiles")["step"]) & set(copies)

@@ -9,11 +9,10 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from pages import Outline, read_page
 from scipy.stats import t as student_t
-from synthetic_families import make_everything, make_run_of_everything
+from synthetic_families import make_everything
 from synthetic_runs import (
     DENSE,
     fill,
@@ -30,8 +29,8 @@ from synthetic_runs import (
 
 from repdyn.cli.main import main
 from repdyn.figures.charts import value_axis
+from repdyn.plots import heatmap, means, profile
 from repdyn.report import write_report
-from repdyn.report.figures import heatmap, means, profile
 from repdyn.report.plotly_panels import LOSS as LOSS_COLOUR
 from repdyn.report.plotly_panels import colour_axis, coloured, plotly_axis
 from repdyn.report.plots import course_plot
@@ -159,14 +158,9 @@ def test_no_store_and_no_such_run_are_refused(tmp_path):
     assert [run["label"] for run in one.tree["runs"]] == ["b"]
 
 
-@pytest.fixture(scope="module")
-def frame() -> pd.DataFrame:
-    return make_run_of_everything(n_blocks=3, steps=STEPS, n_heads=2)
-
-
-def test_a_heatmap_shows_the_values_of_the_store(frame):
-    values = grid(measurements(frame), "anisotropy", "all")
-    (cells,) = heatmap(frame, "anisotropy", "all").data
+def test_a_heatmap_shows_the_values_of_the_store(everything):
+    values = grid(measurements(everything[0].to_pandas()), "anisotropy", "all")
+    (cells,) = heatmap(everything[0], "anisotropy").data
     np.testing.assert_array_equal(cells.z, values)
     assert cells.x == ("0", "1", "8", "64")
     assert cells.y == ("0", "1", "2", "3")
@@ -188,24 +182,24 @@ def test_an_axis_of_values_holds_the_bands_and_starts_a_share_at_zero():
     assert (low, high) == (pytest.approx(0.285), pytest.approx(0.615))
 
 
-def test_hovering_over_a_cell_tells_its_interval_where_there_is_one():
-    (cells,) = heatmap(make_run(steps=STEPS), "two_nn", "all").data
+def test_hovering_over_a_cell_tells_its_interval_where_there_is_one(tmp_path):
+    (cells,) = heatmap(fill(tmp_path / "one", make_rows(steps=STEPS)), "two_nn").data
     assert "%{customdata:.2g} (95 % interval)" in cells.hovertemplate
     margins = grid(measurements(make_run(steps=STEPS)), "two_nn", "all", "margin")
     np.testing.assert_array_equal(cells.customdata, margins)
-    (cells,) = heatmap(make_run(steps=STEPS, **DENSE), "two_nn", "all").data
+    (cells,) = heatmap(fill(tmp_path / "dense", make_rows(steps=STEPS, **DENSE)), "two_nn").data
     assert "interval" not in cells.hovertemplate
 
 
-def test_charts_of_what_is_not_there_are_refused(frame):
+def test_charts_of_what_is_not_there_are_refused(everything, tmp_path):
     with pytest.raises(
         ValueError, match=r"^expected a metric and a subset it was measured on, got two_nn \(nouns\); there"
     ):
-        heatmap(frame, "two_nn", "nouns")
+        heatmap(everything[0], "two_nn", "nouns")
     with pytest.raises(ValueError, match=r"^expected checkpoints of a training, got the finished model 'lab/bert'.*"):
-        means(to_frame(make_finished()), "two_nn", "all")
-    with pytest.raises(ValueError, match=r"^expected the rows of one stack of blocks, got 2"):
-        profile(to_frame(make_two_stacks()), "two_nn", "all")
+        means(fill(tmp_path / "finished", make_finished()), "two_nn")
+    with pytest.raises(ValueError, match=r"^expected stack= for a model with 2 stacks"):
+        profile(fill(tmp_path / "stacks", make_two_stacks()), "two_nn")
 
 
 def test_an_array_is_stored_once_and_nan_is_no_json():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import Block, Blocks, is_pretrained_config, is_pretrained_model
 from repdyn.capture.prepared_model import PreparedModel
+from repdyn.capture.recorder import hooked
 from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import TokenStates
 from repdyn.kernels import Undefined
@@ -85,15 +87,15 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
     """
     model = model.on(probe)
     batches = list(_first_sequences(probe, n_tokens))
-    sizes, buffers = [len(batch.positions) for batch in batches], Buffers(STATES_BYTES, len(model.blocks))
+    sizes, buffers = [len(batch.positions) for batch in batches], Buffers(STATES_BYTES)
     reason = ""
     with model.evaluating() as run:
         recorder = _WeightRecorder(run.model.blocks, sizes, buffers, TokenStates(model.token_positions))
-        with eager_attention(run.model.module), recorder.attached():
+        with eager_attention(run.model.module), hooked(recorder.hooks()):
             try:
                 for batch in batches:
-                    with recorder.next_sequence(batch):
-                        run(batch)
+                    recorder.begin(batch)
+                    run(batch)
             except Exception as error:  # errors outside its attention appear in capture
                 cause = error.__cause__ or error
                 reason = f"the model does not run with eager attention: {type(cause).__name__}: {cause}"
@@ -178,11 +180,7 @@ class _Call:
 class _WeightRecorder:
     """Hooks that record the weights among the outputs of modules inside the blocks, one sequence after the other.
 
-    Args:
-        blocks: the l-th call in a stack is layer l.
-        sizes: tokens of each sequence.
-        buffers: allocates the buffer of each layer.
-        token_states: finds the positions of the tokens.
+    ``sizes`` are the tokens of each sequence; the l-th call of a block in a stack is layer l.
     """
 
     def __init__(self, blocks: Blocks, sizes: Sequence[int], buffers: Buffers, token_states: TokenStates) -> None:
@@ -193,30 +191,25 @@ class _WeightRecorder:
         self._number = -1
         self.layers: dict[tuple[str | None, int], _LayerWeights | str] = {}
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        with ExitStack() as hooks:
-            for block in self._blocks:
-                hooks.enter_context(block.module.register_forward_pre_hook(partial(self._enter, block)))
-            for module in dict.fromkeys(inner for block in self._blocks for inner in block.module.modules()):
-                request = _WeightRequest() if type(module).forward is nn.MultiheadAttention.forward else None
-                if request:
-                    hooks.enter_context(module.register_forward_pre_hook(request.before, with_kwargs=True))
-                hooks.enter_context(module.register_forward_hook(self._find))
-                if request:
-                    hooks.enter_context(module.register_forward_hook(request.after))
-            for block in self._blocks:
-                hooks.enter_context(block.module.register_forward_hook(self._leave))
-            yield
+    def hooks(self) -> Iterator[RemovableHandle]:
+        for block in self._blocks:
+            yield block.module.register_forward_pre_hook(partial(self._enter, block))
+        for module in dict.fromkeys(inner for block in self._blocks for inner in block.module.modules()):
+            request = _WeightRequest() if type(module).forward is nn.MultiheadAttention.forward else None
+            if request:
+                yield module.register_forward_pre_hook(request.before, with_kwargs=True)
+            yield module.register_forward_hook(self._find)
+            if request:
+                yield module.register_forward_hook(request.after)
+        for block in self._blocks:
+            yield block.module.register_forward_hook(self._leave)
 
-    @contextmanager
-    def next_sequence(self, batch: ProbeBatch) -> Iterator[None]:
-        """Record one more sequence, which runs inside."""
+    def begin(self, batch: ProbeBatch) -> None:
+        """Begin one more sequence."""
         self._token_states.begin(batch)
         self._number += 1
         self._running: list[_Call] = []
         self._n_calls: Counter[str | None] = Counter()
-        yield
 
     def _enter(self, block: Block, _module: nn.Module, _args: Any) -> None:
         self._running.append(_Call(block))
@@ -233,14 +226,12 @@ class _WeightRecorder:
             self.layers[layer] = f"nothing in {call.block.name!r} puts out attention weights, from each token to each"
             return
         if layer not in self.layers:
-            self.layers[layer] = self._allocate(call.weights)
+            n_heads = len(call.weights)
+            like = call.weights.new_empty(0, max(self._sizes))
+            rows = self._buffers.new(n_heads * sum(self._sizes), like)
+            self.layers[layer] = _LayerWeights(rows, n_heads, self._sizes, call.weights.device)
         if isinstance(kept := self.layers[layer], _LayerWeights):
             kept.sequence(self._number).copy_(call.weights)
-
-    def _allocate(self, weights: Tensor) -> _LayerWeights:
-        n_heads = len(weights)
-        rows = self._buffers.new(n_heads * sum(self._sizes), weights.new_empty(0, max(self._sizes)))
-        return _LayerWeights(rows, n_heads, self._sizes, weights.device)
 
 
 class _WeightRequest:
@@ -269,15 +260,7 @@ _EXCESS = 0.02
 
 
 def find_weights(output: Any, token_states: TokenStates) -> Tensor | None:
-    """Find attention weights in the output of a module for one sequence: shares that sum to at most 1.
-
-    Args:
-        output: the module's.
-        token_states: finds the positions of the sequence's tokens.
-
-    Returns:
-        Weights (heads, n, n), from each of the n tokens to each; None where there are none.
-    """
+    """Return the attention weights (heads, n, n) among a module's outputs for one sequence: shares that sum to 1."""
     parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
     for part in parts:
         if not isinstance(part, Tensor) or not part.is_floating_point() or part.ndim not in {3, 4}:
@@ -287,12 +270,9 @@ def find_weights(output: Any, token_states: TokenStates) -> Tensor | None:
         if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or (part.ndim == 3 and len(part) == 1):
             continue
         tokens = token_states.token_indices(weights.shape[1])
-        if tokens is not None and _are_shares(weights):
+        sums = weights.sum(dim=-1, dtype=torch.float32)
+        are_shares = (weights >= 0).all() and (sums > 0).all() and (sums <= 1 + _EXCESS).all()
+        if tokens is not None and are_shares:
             tokens = tokens.to(weights.device)
             return weights if len(tokens) == weights.shape[1] else weights[:, tokens[:, None], tokens]
     return None
-
-
-def _are_shares(weights: Tensor) -> bool:
-    sums = weights.sum(dim=-1, dtype=torch.float32)
-    return bool((weights >= 0).all() and (sums > 0).all() and (sums <= 1 + _EXCESS).all())

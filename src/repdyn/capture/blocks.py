@@ -56,8 +56,12 @@ def find_blocks(model: nn.Module, layers: LayerPatterns = None) -> Blocks:
     if isinstance(layers, Mapping):
         if not layers or not all(isinstance(stack, str) and stack for stack in layers):
             raise ValueError(f"expected layers= to map names of stacks to patterns, got {layers!r}")
-        stacks = [_matching(model, patterns, stack) for stack, patterns in layers.items()]
-        return _check_disjoint([block for stack in stacks for block in stack])
+        blocks = [block for stack, patterns in layers.items() for block in _matching(model, patterns, stack)]
+        if twice := [name for name, n in Counter(block.name for block in blocks).items() if n > 1]:
+            raise ValueError(
+                f"expected stacks that share no block, got {twice[0]!r} in two; narrow the patterns of layers="
+            )
+        return blocks
     if layers is not None:
         return _matching(model, layers)
     halves = _encoder_and_decoder(model)
@@ -67,11 +71,7 @@ def find_blocks(model: nn.Module, layers: LayerPatterns = None) -> Blocks:
 
 
 def pattern_list(patterns: Patterns) -> list[str]:
-    """Return one pattern or several as a list.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """Return one pattern or several as a list; raise ValueError for anything else."""
     found = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(found, Sequence) or not found or not all(isinstance(pattern, str) for pattern in found):
         raise ValueError(
@@ -91,7 +91,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while True:
         if isinstance(model, DistributedDataParallel | DataParallel) or is_fsdp1(model):
             model = model.module
-        elif is_deepspeed_engine(model):
+        elif _is_a(model, "deepspeed.runtime.engine", "DeepSpeedEngine"):
             model = model.get_submodule("module")  # whose own forward pass prepares a backward one
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
@@ -105,11 +105,10 @@ def find_network(model: nn.Module) -> nn.Module:
     """Return a module, or the network in it where its own class has no ``forward``.
 
     So it is in a LightningModule whose ``training_step`` calls ``self.net(x)``.
-
-    Raises:
-        ValueError: it has no ``forward``, and several of the modules in it, or none, could be the network.
     """
-    if not _lacks_forward(model):
+    own = type(model).forward
+    is_missing = own is nn.Module.forward or own.__module__.endswith("lightning.pytorch.core.module")
+    if not (is_missing or own.__module__ == "pytorch_lightning.core.module") or "forward" in vars(model):
         return model
     children = dict(model.named_children())
     parts = {name: child for name, child in children.items() if any(_candidates(unwrapped(child), unwrapped(child)))}
@@ -122,12 +121,6 @@ def find_network(model: nn.Module) -> nn.Module:
         f"expected {type(model).__name__} to have a forward or a single network in it, got {len(names)}; choose with "
         f"{choice} in a callback, or give that module itself, as in repdyn.measure(module{example}, probe)"
     )
-
-
-def _lacks_forward(model: nn.Module) -> bool:
-    own = type(model).forward
-    is_missing = own is nn.Module.forward or own.__module__.endswith("lightning.pytorch.core.module")
-    return (is_missing or own.__module__ == "pytorch_lightning.core.module") and "forward" not in vars(model)
 
 
 def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
@@ -176,9 +169,10 @@ def _language_model(model: nn.Module) -> nn.Module:
 def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -> Blocks:
     candidates = sorted(_candidates(model, part), key=lambda found: _n_parameters(found[1]), reverse=True)
     if not candidates:
+        example = next((child for child, _ in model.named_children()), "blocks.*")
         raise ValueError(
             f"expected a model built of a list of blocks (nn.ModuleList), found none in {type(model).__name__}; name "
-            f'the modules to measure, for example layers="{_example_name(model)}"'
+            f'the modules to measure, for example layers="{example}"'
         )
     rivals = [found for found in candidates if 2 * _n_parameters(found[1]) > _n_parameters(candidates[0][1])]
     if len(rivals) > 1:
@@ -207,7 +201,11 @@ def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Bloc
 def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the lists of composite modules in a part of the model that are not inside another such list."""
     outer: list[str] = []
-    inside = set(part.modules()) - _non_text_modules(part)
+    inside = set(part.modules())
+    if not is_pretrained_model(part) or "text" in part.input_modalities:
+        # but models inside another one that take images or sounds and no text
+        others = [m for m in part.modules() if is_pretrained_model(m) and "text" not in m.input_modalities]
+        inside -= {module for other in others for module in other.modules()}
     for name, module in _named_modules(model).items():
         if module not in inside or any(name.startswith(f"{o}." if o else "") for o in outer):
             continue
@@ -217,14 +215,6 @@ def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Mod
         if composite and (isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and alike)):
             outer.append(name)
             yield name, module
-
-
-def _non_text_modules(part: nn.Module) -> set[nn.Module]:
-    """Return the modules of Hugging Face models inside another one that take images or sounds and no text."""
-    if is_pretrained_model(part) and "text" not in part.input_modalities:
-        return set()
-    others = [m for m in part.modules() if is_pretrained_model(m) and "text" not in m.input_modalities]
-    return {module for other in others for module in other.modules()}
 
 
 def _matching(model: nn.Module, patterns: Patterns, stack: str | None = None) -> Blocks:
@@ -249,15 +239,6 @@ def _names_matching(pattern: str, names: Iterable[str]) -> set[str]:
     parts = pattern.split(".")
     split = ((name, name.split(".")) for name in names)
     return {name for name, own in split if len(own) == len(parts) and all(map(fnmatchcase, own, parts))}
-
-
-def _check_disjoint(blocks: Blocks) -> Blocks:
-    twice = [name for name, n in Counter(block.name for block in blocks).items() if n > 1]
-    if twice:
-        raise ValueError(
-            f"expected stacks that share no block, got {twice[0]!r} in two; narrow the patterns of layers="
-        )
-    return blocks
 
 
 def _innermost(module: nn.Module) -> nn.Module:
@@ -285,10 +266,6 @@ def _format_stacks(candidates: list[tuple[str, nn.Module]]) -> str:
     calls = [part[shared] if len(part) > shared else ".".join(part) for part in parts]
     stacks = {call if calls.count(call) == 1 else name: f"{name}.*" for call, name in zip(calls, names, strict=True)}
     return "{" + ", ".join(f'"{stack}": "{pattern}"' for stack, pattern in stacks.items()) + "}"
-
-
-def _example_name(model: nn.Module) -> str:
-    return next((name for name, _ in model.named_children()), "blocks.*")
 
 
 def _check_whole(model: nn.Module, name: str, found: Blocks) -> None:
@@ -323,10 +300,8 @@ def _period(structures: Sequence[Hashable]) -> int:
 
 
 def _structure(module: nn.Module) -> Hashable:
-    """Return the types of a module and of what is inside it, by name, as far as they have weights.
-
-    Modules without weights differ between blocks of one kind: the first may lack the dropout of the others.
-    """
+    """Return the types of a module and of what is inside it, by name, as far as they have weights."""
+    # modules without weights differ between blocks of one kind: the first may lack the dropout of the others
     return tuple((name, type(each)) for name, each in module.named_modules() if _has_weights(each))
 
 
@@ -368,11 +343,6 @@ def is_dtensor(candidate: object) -> TypeGuard[DTensor]:
     return _is_a(candidate, "torch.distributed.tensor", "DTensor")
 
 
-def is_deepspeed_engine(candidate: object) -> bool:
-    """Return whether something is a module wrapped in the engine of DeepSpeed."""
-    return _is_a(candidate, "deepspeed.runtime.engine", "DeepSpeedEngine")
-
-
 def _is_a(candidate: object, module: str, name: str) -> bool:
     kind: Any = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(candidate, kind)
@@ -384,28 +354,16 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def check_no_tensor_parallelism(root_module: nn.Module) -> None:
-    """Reject models whose ranks must run the same tokens together: their shares of a probe would be mixed up.
-
-    Raises:
-        ValueError: tensor parallelism, or stage 3 of DeepSpeed's ZeRO.
-    """
+    """Raise ValueError for models whose ranks must run the same tokens together, as shares of a probe are not."""
     by_fsdp = any(map(is_fsdp2, root_module.modules()))
     for name, parameter in root_module.named_parameters():
-        shards = _n_shards(parameter)
-        if shards > by_fsdp or hasattr(parameter, "ds_id"):
+        placements = parameter.placements if is_dtensor(parameter) else ()
+        if sum(place.is_shard() for place in placements) > by_fsdp or hasattr(parameter, "ds_id"):
             kind = "DeepSpeed's ZeRO stage 3" if hasattr(parameter, "ds_id") else "tensor parallelism"
             raise ValueError(
                 f"expected whole layers on each rank, or shards of FSDP, got {kind} ({name}); save checkpoints during "
                 "training and measure them afterwards with analyze_checkpoints.py"
             )
-
-
-def _n_shards(parameter: nn.Parameter) -> int:
-    if not is_dtensor(parameter):
-        return 0
-    from torch.distributed.tensor import Shard  # as lazily as its class
-
-    return sum(isinstance(place, Shard) for place in parameter.placements)
 
 
 def own_class(model: nn.Module) -> type:

@@ -11,17 +11,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import Block, Blocks
-from repdyn.capture.recorder import Recorder, inputs_by_slot, outputs_by_slot
+from repdyn.capture.recorder import Branch, Branches, LayerKey, hooked, inputs_by_slot, outputs_by_slot
 from repdyn.capture.states import Buffers
 from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.probe import ProbeBatch
@@ -42,93 +42,6 @@ _ROUNDINGS = 2
 _MIN_SIZE = 10
 
 
-LayerKey: TypeAlias = tuple[str | None, int]
-"""A stack and a layer."""
-
-
-@dataclass(frozen=True)
-class Branch:
-    """The attention's output that a block adds to its input."""
-
-    module: nn.Module
-    """The module that returns it."""
-    slot: Slot
-    """Which part of the module's output it is."""
-    call: int
-    """Which of the module's calls within the block, from 0 on."""
-    dtype: torch.dtype
-    """Data type of the sum."""
-    scale: float = 1.0
-    """The factor by which the block multiplies it."""
-
-
-Branches: TypeAlias = Mapping[LayerKey, Branch | str]
-"""By stack and layer: the branch, or the reason why there is none."""
-
-
-class AfterAttention:
-    """Records the sums of each block's input and its attention's branch, beside the states of the layers.
-
-    A branch is written straight to its rows of the layer's buffer. The block's input is added when the batch has
-    passed: only then are the states of the previous layer identified. So no whole batch is held in memory.
-
-    Args:
-        branches: the branch of each layer, or the reason why there is none.
-        recorder: of the layers; attached before this, and each batch begins and ends there first.
-        buffers: allocates the buffers.
-    """
-
-    def __init__(self, branches: Branches, recorder: Recorder, buffers: Buffers) -> None:
-        self._branches = {key: branch for key, branch in branches.items() if isinstance(branch, Branch)}
-        self._recorder, self._buffers = recorder, buffers
-        self.states: dict[LayerKey, Tensor | str] = {k: why for k, why in branches.items() if isinstance(why, str)}
-        """(n_rows, dim) for each layer that a block returns, or the reason why there is none."""
-
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        with ExitStack() as hooks:
-            for stack, module in {(stack, branch.module) for (stack, _), branch in self._branches.items()}:
-                hooks.enter_context(module.register_forward_hook(partial(self._keep, stack)))
-            yield
-
-    def begin(self, _batch: ProbeBatch) -> None:
-        """Begin a batch."""
-        self._recorded: set[LayerKey] = set()
-        self._calls: Counter[tuple[LayerKey, nn.Module]] = Counter()
-
-    def end(self) -> None:
-        """Add the blocks' inputs when a batch has passed."""
-        target = self._recorder.target
-        for (stack, layer), branch in self._branches.items():
-            before = self._recorder.kept(stack, layer - 1)[target].to(branch.dtype)
-            states = self._buffer((stack, layer), before)
-            # NaN where the attention did not run: other ranks wait for a tensor from this one
-            was_recorded = (stack, layer) in self._recorded
-            states[target] = states[target] + before.to(states) if was_recorded else torch.nan
-
-    def _keep(self, stack: str | None, module: nn.Module, _args: tuple, output: Any) -> None:
-        """Keep the sampled rows of the attention's output that a block is about to add."""
-        key = stack, self._recorder.n_entered(stack)
-        branch = self._branches.get(key)
-        self._calls[key, module] += 1
-        if branch is None or branch.module is not module or branch.call != self._calls[key, module] - 1:
-            return
-        target = self._recorder.target
-        part = {branch.slot: outputs_by_slot(output).get(branch.slot)}
-        for rows in self._recorder.token_states.rows_by_slot(part).values():
-            sampled = self._recorder.select(rows)[: len(target)]
-            sampled = sampled if branch.scale == 1 else sampled * branch.scale
-            states = self._buffer(key, sampled.to(branch.dtype))
-            states[target] = sampled.to(states)
-            self._recorded.add(key)
-
-    def _buffer(self, key: LayerKey, like: Tensor) -> Tensor:
-        states = self.states.get(key)
-        if not isinstance(states, Tensor):
-            states = self.states[key] = self._buffers.new(self._recorder.n_rows, like)
-        return states
-
-
 def find_branches(run: Run, batch: ProbeBatch, states_bytes: int) -> Branches:
     """Learn from one forward pass where each block adds its attention's output to its input.
 
@@ -141,9 +54,9 @@ def find_branches(run: Run, batch: ProbeBatch, states_bytes: int) -> Branches:
         RuntimeError: as :meth:`Recorder.end` does.
     """
     blocks = run.model.blocks
-    recorder = run.recorder(np.arange(len(batch.positions)), Buffers(states_bytes, len(blocks) + 1))
+    recorder = run.recorder(np.arange(len(batch.positions)), Buffers(states_bytes))
     observer = _ModuleObserver(recorder.token_states)
-    with observer.attached(blocks), recorder.attached():
+    with hooked(observer.hooks(blocks)), recorder.attached():
         recorder.begin(batch)
         run(batch)
         recorder.end()
@@ -185,21 +98,16 @@ class _ModuleObserver:
         self._calls: Counter[nn.Module] = Counter()
         self._dims: set[int] = set()
 
-    @contextmanager
-    def attached(self, blocks: Blocks) -> Iterator[None]:
+    def hooks(self, blocks: Blocks) -> Iterator[RemovableHandle]:
         block_of = {block.module: block for block in blocks}
         stack_of = {module: block.stack for block in blocks for module in block.module.modules()}
         attention = {module for block in blocks for module in _attention_of(block.module)}
-        with ExitStack() as hooks:
-            for module, stack in stack_of.items():
-                if module in block_of:
-                    enter = partial(self._enter, block_of[module])
-                    hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
-                    continue
-                before, after = partial(self._before, stack), partial(self._after, stack, module in attention)
-                hooks.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
-                hooks.enter_context(module.register_forward_hook(after))
-            yield
+        for module, stack in stack_of.items():
+            if module in block_of:
+                yield module.register_forward_pre_hook(partial(self._enter, block_of[module]), with_kwargs=True)
+            else:
+                yield module.register_forward_pre_hook(partial(self._before, stack), with_kwargs=True)
+                yield module.register_forward_hook(partial(self._after, stack, module in attention))
 
     def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         self._n_entered[block.stack] += 1

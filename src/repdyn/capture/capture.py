@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.blocks import class_name
-from repdyn.capture.branches import AfterAttention, find_branches
+from repdyn.capture.branches import find_branches
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.recorder import EmbeddingSearch
+from repdyn.capture.recorder import EmbeddingSearch, hooked
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States, exchange_layers, rows_of_batches
 from repdyn.capture.token_states import split_where_square
 from repdyn.probe import Probe, ProbeBatch
@@ -89,8 +89,15 @@ def capture(
     sampled = list(dict.fromkeys(np.concatenate([*of_subsets, *whole_windows]).tolist()))
     rows = np.full(len(probe.tokens) + len(probe.lengths), -1)
     rows[sampled] = np.arange(len(sampled))
-    with ranks.sync_errors():
-        batches = _batches(model, probe, np.array(sampled), tokens_per_forward, states_bytes)
+    needed = None
+    if probe.inputs is None:
+        with ranks.sync_errors():
+            if model.forward is None and not model.causal:
+                check_padding(model, probe, states_bytes=states_bytes)
+        needed = probe.tokens_needed(np.array(sampled), model.is_causal is True and model.any_length)
+    # those of a probe of inputs are given
+    whole = probe.batches(1 if needed is None else max(1, tokens_per_forward // int(needed.max())), needed)
+    batches = [part for batch in whole for part in split_where_square(batch, model.token_positions)]
     if rows[len(probe.tokens) :].max(initial=-1) >= 0:
         batches = [replace(batch, means=probe.index_of_mean(batch.first_tokens)) for batch in batches]
     first = next(probe.batches(1)) if "after_attention" in captures else None
@@ -103,37 +110,17 @@ def capture(
         # A sharded model needs all ranks for every forward pass: a rank without a batch left runs one for the others.
         share = [*ranks.shard(batches), batches[-1]][: -(-len(batches) // ranks.size)]
         parts = record(model, _reporting(share, progress), own, states_bytes, captures, first)
-    return exchange_layers(parts, rows, places, captures, Buffers(states_bytes, len(parts.layers)), ranks)
-
-
-def _batches(
-    model: PreparedModel, probe: Probe, sampled: np.ndarray, tokens_per_forward: int, states_bytes: int
-) -> list[ProbeBatch]:
-    """Return the batches that the model runs; those of a probe of inputs are given."""
-    if probe.inputs is not None:
-        return list(probe.batches(1))
-    if model.forward is None and not model.causal:
-        check_padding(model, probe, states_bytes=states_bytes)
-    needed = probe.tokens_needed(sampled, model.is_causal is True and model.any_length)
-    whole = probe.batches(max(1, tokens_per_forward // int(needed.max())), needed)
-    return [part for batch in whole for part in split_where_square(batch, model.token_positions)]
+    return exchange_layers(parts, rows, places, captures, Buffers(states_bytes), ranks)
 
 
 @plain_state()
 def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_BYTES) -> dict[str | None, bool | None]:
-    """Return for each stack whether no position sees a later one.
+    """Return for each stack whether no position sees a later one; None where it is undecidable.
 
     The second part of a sequence is changed, and the states of its first part are compared. Each of several stacks is
     tried separately while the outputs of the others are frozen: the decoder of an encoder-decoder sees the change in
     its own input alone. A decoder whose positions see all of a prefix, later ones too, counts as causal where that
-    prefix is shorter than half of the probe's longest sequence, or than 31 tokens.
-
-    Args: as for :func:`capture`.
-
-    Returns:
-        By name of the stack (None where there is one): what a probe of inputs states; else True for a decoder, False
-        for an encoder, None where it is undecidable (states that are not finite, a probe of one repeated token, blocks
-        that do not mix positions).
+    prefix is shorter than half of the probe's longest sequence, or than 31 tokens. A probe of inputs states it.
     """
     model = model.on(probe)
     if probe.inputs is not None:
@@ -162,11 +149,7 @@ def check_padding(model: PreparedModel, probe: Probe, *, states_bytes: int = STA
 def _run_trial(
     model: PreparedModel, trial: Trial, states_bytes: int, *, of_stack: str | None = None
 ) -> dict[str | None, Tensor]:
-    """Return the last states of each stack, (2, n_sequences, n_tokens, dim).
-
-    Args:
-        of_stack: a stack, so that the blocks of the others put out the same for the second batch as for the first.
-    """
+    """Return the last states of each stack, (2, n_sequences, n_tokens, dim); ``of_stack`` as ``only_changing``."""
     rows = np.arange(sum(len(batch.positions) for batch in trial))
     states = record(model, trial, rows, states_bytes, only_changing=of_stack)
     last = {layer.stack: layer.states for layer in states.layers}
@@ -191,14 +174,10 @@ def record(
         first: one sequence, on which to learn where each block adds its attention's output, if that is captured.
         only_changing: the stack whose states may change from the first batch to the others; None for all.
     """
-    n_layers = len(model.blocks) + len(model.stacks)
-    buffers = Buffers(states_bytes, n_layers if first is None else 2 * n_layers)
-    search = after_attention = None
+    search = None
     with model.evaluating() as run, ExitStack() as hooks:
-        parts: list[Any] = [recorder := run.recorder(rows, buffers)]
-        if first is not None:
-            branches = find_branches(run, first, states_bytes)
-            parts.append(after_attention := AfterAttention(branches, recorder, buffers))
+        branches = None if first is None else find_branches(run, first, states_bytes)
+        parts: list[Any] = [recorder := run.recorder(rows, Buffers(states_bytes), branches)]
         if "embeddings" in captures:
             parts.append(search := EmbeddingSearch(run.model.module, len(model.stacks)))
         if only_changing is not None:
@@ -210,13 +189,7 @@ def record(
                 part.begin(batch)
             run(batch)
             recorder.end()
-            if after_attention:
-                after_attention.end()
     found = recorder.states(run.watch.autocast)
-    if after_attention:
-        after = after_attention.states
-        layers = [replace(layer, after_attention=after.get((layer.stack, layer.index))) for layer in found.layers]
-        found = replace(found, layers=layers)
     return replace(found, embeddings=search.table()) if search else found
 
 
@@ -228,12 +201,8 @@ class _Frozen:
         self._first: list[Any] = []
         self._again: Iterator[Any] | None = None
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        with ExitStack() as hooks:
-            for block in self._blocks:
-                hooks.enter_context(block.register_forward_hook(self._record_or_replay))
-            yield
+    def attached(self) -> AbstractContextManager[None]:
+        return hooked(block.register_forward_hook(self._record_or_replay) for block in self._blocks)
 
     def begin(self, _batch: ProbeBatch) -> None:
         self._again = iter(self._first) if self._first else None
@@ -254,12 +223,7 @@ def _reporting(batches: Sequence[ProbeBatch], progress: Callable[[float], None])
 def causality_trial(probe: Probe, most: int | None = None) -> Trial | None:
     """Return a sequence four times; then unchanged, with its second part changed, with its first, and unchanged.
 
-    Args:
-        probe: whose longest sequence is taken.
-        most: the number of tokens to which that is cut; None for the whole.
-
-    Returns:
-        Two batches; None where the probe has no second token to try.
+    It is the probe's longest, cut to ``most`` tokens; None where the probe has no second token to try.
     """
     tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())][:most]
     vocabulary = probe.tokens.unique()
@@ -275,12 +239,7 @@ def causality_trial(probe: Probe, most: int | None = None) -> Trial | None:
 def padding_trial(probe: Probe, most: int | None = None) -> Trial | None:
     """Return the shortest sequence, padded, three times; then unchanged, with other padding, and unchanged.
 
-    Args:
-        probe: whose longest sequence says how much padding there is.
-        most: the largest number of tokens of padding; None for as many as there are.
-
-    Returns:
-        Two batches; None where the probe has no padding.
+    The padding is that to the longest, cut to ``most`` tokens; None where the probe has none.
     """
     tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmin())]
     padding = torch.full((int(probe.lengths.max()) - len(tokens),), probe.pad_id)[:most]
@@ -344,31 +303,25 @@ def _as_trial(sequences: Sequence[Sequence[Tensor]], mask: Tensor) -> Trial:
     return [ProbeBatch(ids, masks, positions, i * len(positions) + numbers) for i, ids in enumerate(stacked)]
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Expected time of running a model on a probe, and the vectors that it gives."""
-
-    forward_seconds: float
-    """About how long all forward passes take; windows that a causal model reads in part are counted in full."""
-    vectors: list[Tensor]
-    """(dim,) one vector of each layer."""
-
-
 @plain_state()
 def try_model(model: PreparedModel, probe: Probe) -> None:
-    """Run a model on up to three windows of a probe that ask most of it; it is left as it was.
-
-    Raises:
-        ValueError, RuntimeError, OSError, MemoryError, torch.OutOfMemoryError: as :meth:`PreparedModel.on` and
-            :func:`repdyn.capture.capture.capture` do.
-    """
-    batch = _windows(probe)
+    """Run a model on up to three windows of a probe that ask most of it; errors as for :func:`capture`."""
+    if probe.inputs is not None:
+        batch = next(probe.batches(1))
+    else:  # the longest, that of the largest id, and the shortest
+        windows = probe.tokens.split(probe.lengths.tolist())
+        largest = int(probe.window_of(probe.tokens.argmax().numpy()))
+        numbers = [int(probe.lengths.argmax()), largest, int(probe.lengths.argmin())]
+        chosen = [windows[number] for number in dict.fromkeys(numbers)]
+        lengths = torch.tensor([len(window) for window in chosen])
+        batch = next(padded_batches(torch.cat(chosen), lengths, probe.pad_id, len(chosen)))
     record(model.on(probe), [batch], np.arange(len(batch.tokens)), STATES_BYTES)
 
 
 @plain_state()
-def expect(model: PreparedModel, probe: Probe, tokens_per_forward: int) -> Expected:
-    """Run a model on one batch such as a measurement runs, and return what a whole probe takes."""
+def expect(model: PreparedModel, probe: Probe, tokens_per_forward: int) -> tuple[float, list[Tensor]]:
+    """Run a model on one batch such as a measurement runs, and return about how many seconds a whole probe takes, and
+    a vector (dim,) of each layer. Windows that a causal model reads in part are counted in full."""
     model = model.on(probe)
     n_windows = len(probe.lengths)
     size = min(max(1, tokens_per_forward // int(probe.lengths.max())), -(-n_windows // _TIMED_SHARE))
@@ -385,19 +338,4 @@ def expect(model: PreparedModel, probe: Probe, tokens_per_forward: int) -> Expec
         seconds = time.perf_counter() - start
 
     layers = record(model, timed(), rows, STATES_BYTES).layers
-    return Expected(seconds * n_windows / len(batch.input_ids), [layer.states[0] for layer in layers])
-
-
-def _windows(probe: Probe) -> ProbeBatch:
-    """Return the windows of a probe that ask most of a model: the longest, that of the largest id, and the shortest.
-
-    Of a probe of inputs it is the first batch.
-    """
-    if probe.inputs is not None:
-        return next(probe.batches(1))
-    windows = probe.tokens.split(probe.lengths.tolist())
-    largest = int(probe.window_of(probe.tokens.argmax().numpy()))
-    numbers = [int(probe.lengths.argmax()), largest, int(probe.lengths.argmin())]
-    chosen = [windows[number] for number in dict.fromkeys(numbers)]
-    lengths = torch.tensor([len(window) for window in chosen])
-    return next(padded_batches(torch.cat(chosen), lengths, probe.pad_id, len(chosen)))
+    return seconds * n_windows / len(batch.input_ids), [layer.states[0] for layer in layers]

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,6 @@ from repdyn.kernels import full_precision
 from repdyn.probe import ProbeBatch
 from repdyn.utils.caller_state import defaults_of_model, isolated_rng, plain_state
 
-if TYPE_CHECKING:
-    from torch.distributed.fsdp import FSDPModule
-
 T = TypeVar("T")
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 
@@ -29,13 +26,7 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     """Call a model with ``input_ids``, ``attention_mask`` and ``use_cache=False``, as far as it takes them.
 
     The decoder of an encoder-decoder gets the tokens of its encoder: ``decoder_input_ids`` and, where it takes one,
-    ``decoder_attention_mask``.
-
-    Args:
-        logits: whether they are needed; False computes those of the last position alone, where the model can.
-
-    Raises:
-        ValueError: the batch has padding and the model's forward takes no ``attention_mask``.
+    ``decoder_attention_mask``. Without ``logits``, it computes those of the last position alone, where it can.
     """
     parameters = parameters_of(model)
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -65,11 +56,7 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
 
 
 def call_with_ids(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
-    """Call a model with the token ids alone, which say everything where the batch has no padding.
-
-    Raises:
-        ValueError: the batch has padding.
-    """
+    """Call a model with the token ids alone, which say everything where the batch has no padding."""
     if bool((batch.attention_mask == 0).any()):
         raise ValueError("expected a batch without padding, since the model gets no attention_mask, got one with it")
     return model(batch.input_ids)
@@ -81,11 +68,7 @@ def call_with_dict(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) 
 
 
 def call_with_inputs(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
-    """Call a model with the inputs of a batch: in their order, or those by name that its forward takes.
-
-    Raises:
-        ValueError: the forward takes none of them.
-    """
+    """Call a model with the inputs of a batch: in their order, or those by name that its forward takes."""
     inputs = batch.inputs
     if not isinstance(inputs, Mapping):
         return model(*(inputs or ()))
@@ -118,10 +101,6 @@ def evaluating(
     onlookers: set[int] | None = None,
 ) -> Iterator[tuple[Shadow, Watch]]:
     """Yield a shadow of a model in evaluation mode, and run what is inside without gradients and in full precision.
-
-    Args:
-        device: where the model computes.
-        parameters, onlookers: as for :class:`repdyn.capture.shadow.Shadow`.
 
     Raises:
         repdyn.capture.shadow.NoShadow: the model has none; see :func:`restoring`.
@@ -204,13 +183,7 @@ def settings(device: torch.device) -> Iterator[None]:
 
 
 class Watch(TorchFunctionMode):
-    """A mode that copies tensors before they are overwritten, and notes autocast that a model enters itself.
-
-    Args:
-        device: where the model computes.
-        model: named in messages.
-        tensors: those whose memory is to have the same content afterwards.
-    """
+    """A mode that copies tensors before they are overwritten, and notes autocast that a model enters itself."""
 
     def __init__(self, device: torch.device, model: nn.Module, tensors: Iterable[Tensor]) -> None:
         super().__init__()
@@ -239,11 +212,7 @@ class Watch(TorchFunctionMode):
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
-        """Restore on leaving what was overwritten, whatever ends the pass.
-
-        Raises:
-            RuntimeError: something was overwritten that was not seen.
-        """
+        """Restore on leaving what was overwritten; raise RuntimeError where something was that was not seen."""
         try:
             yield
         finally:
@@ -304,10 +273,6 @@ def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callab
 
     FSDP needs each forward pass to begin there: the module called first becomes the root that gathers the weights.
     Where nothing is sharded it is a plain call.
-
-    Args:
-        root_module: the module that the model is a part of, or the model itself.
-        body: the module that will be called.
     """
     outer = next((m for m in root_module.modules() if is_fsdp(m) and any(body is inner for inner in m.modules())), None)
     try:
@@ -316,22 +281,14 @@ def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callab
         else:
             yield partial(_inside, outer)
     finally:
-        for module in root_module.modules():
-            if is_fsdp2(module):
-                _reshard(module)
-
-
-def _reshard(module: FSDPModule) -> None:
-    """Reshard a module: a root would wait for the backward pass, which never comes.
-
-    A forward pass that failed leaves the module in the state of running it, where it would not reshard, and the next
-    training step would run on stale weights.
-    """
-    state: Any = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
-    for part in filter(None, (state, *groups)):
-        part._training_state = type(part._training_state).IDLE
-    module.reshard()
+        # A root would wait for the backward pass, which never comes. A forward pass that failed leaves a module in the
+        # state of running it, where it would not reshard, and the next training step would run on stale weights.
+        for module in filter(is_fsdp2, root_module.modules()):
+            state: Any = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+            for part in filter(None, (state, *groups)):
+                part._training_state = type(part._training_state).IDLE
+            module.reshard()
 
 
 def _inside(outer: nn.Module, function: Callable[[], T]) -> T:

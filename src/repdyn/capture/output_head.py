@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import is_sharded
 from repdyn.capture.forward import restoring, settings
 from repdyn.capture.prepared_model import PreparedModel, Run, Way
-from repdyn.capture.recorder import inputs_by_slot, outputs_by_slot
+from repdyn.capture.recorder import hooked, inputs_by_slot, outputs_by_slot
 from repdyn.probe import ProbeBatch
 
 NO_LOGITS = "the model returns no logits: it has no output head, or was loaded without it"
@@ -80,34 +79,21 @@ def find_output_head(model: PreparedModel, input_ids: Tensor) -> OutputHead | st
         model: prepared with its head, as an instance of ``AutoModelForCausalLM`` or ``AutoModelForMaskedLM``.
         input_ids: (n_sequences, length) tokens that it is tried on.
     """
-    if reason := _unsupported(model):
-        return reason
     return _run(model, input_ids, _head)
 
 
 def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str:
     """Return the modules between a model's last block and its unembedding, or the reason why they are not known.
 
-    In a Hugging Face model these modules compute ``last_hidden_state``; in any other they are all modules of its output
-    head except the last one. Usually there is one, the final norm.
-
-    Args:
-        model, input_ids: as for :func:`find_output_head`; a Hugging Face model need not have a head.
+    In a Hugging Face model, with a head or without, these modules compute ``last_hidden_state``; in any other they are
+    all modules of its output head except the last one. Usually there is one, the final norm.
     """
-    if reason := _unsupported(model):
-        return reason
-    if model.whole is None:
-        head = find_output_head(model, input_ids)
-        if isinstance(head, str):
-            return head
-        return replace(head, modules=head.modules[:-1], scale=OutputScale()) if len(head.modules) > 1 else NO_NORM
-    return _run(model, input_ids, _norm)
-
-
-def _unsupported(model: PreparedModel) -> str | None:
-    if len(model.stacks) > 1:
-        return SEVERAL_STACKS
-    return SHARDED if is_sharded(model.root_module) else None
+    if model.whole is not None:
+        return _run(model, input_ids, _norm)
+    head = find_output_head(model, input_ids)
+    if isinstance(head, str):
+        return head
+    return replace(head, modules=head.modules[:-1], scale=OutputScale()) if len(head.modules) > 1 else NO_NORM
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,9 +122,13 @@ def _run(
     model: PreparedModel, input_ids: Tensor, find: Callable[[_Pass, Run, ProbeBatch], OutputHead | str]
 ) -> OutputHead | str:
     """Run a model on tokens, watched by hooks, and return what a function finds of the pass."""
+    if len(model.stacks) > 1:
+        return SEVERAL_STACKS
+    if is_sharded(model.root_module):
+        return SHARDED
     numbers = np.arange(input_ids.numel())
     batch = ProbeBatch(input_ids, torch.ones_like(input_ids), numbers, numbers)
-    with model.on(batch).evaluating() as run, ExitStack() as hooks:
+    with model.on(batch).evaluating() as run:
         blocks = [block.module for block in run.model.blocks]
         inside = {module for block in blocks for module in block.modules()}
         outside = [m for m in run.model.module.modules() if m not in inside and not set(blocks) & set(m.modules())]
@@ -152,11 +142,11 @@ def _run(
             if len(taken) == len(returned) == 1:
                 seen.calls.append(_Call(module, taken[0], returned[0]))
 
-        kept = [blocks[-1].register_forward_hook(keep_last)]
-        kept += [each.register_forward_hook(keep_call, with_kwargs=True) for each in outside]
-        for handle in kept:
-            hooks.enter_context(handle)
-        return find(seen, run, batch)
+        with (
+            hooked([blocks[-1].register_forward_hook(keep_last)]),
+            hooked(each.register_forward_hook(keep_call, with_kwargs=True) for each in outside),
+        ):
+            return find(seen, run, batch)
 
 
 def _head(seen: _Pass, run: Run, batch: ProbeBatch) -> OutputHead | str:
@@ -177,11 +167,7 @@ def _norm(seen: _Pass, run: Run, batch: ProbeBatch) -> OutputHead | str:
 
 
 def _logits(output: Any, model: nn.Module, dims: Collection[int]) -> Tensor | None:
-    """Return the logits in the output of a model.
-
-    An unnamed tensor is taken for logits if its last dimension is the number of input embeddings and differs from the
-    width of the states, which a model without a head returns.
-    """
+    """Return the logits in a model's output: those so named, or a tensor as wide as a vocabulary, but not as states."""
     named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
     if isinstance(named, Tensor):
         return named

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,7 +41,16 @@ from repdyn.capture.forward import (
     parameters_of,
     restoring,
 )
-from repdyn.capture.recorder import EmbeddingSearch, Recorder, inputs_by_slot, outputs_by_slot, silent_blocks, watching
+from repdyn.capture.recorder import (
+    Branches,
+    EmbeddingSearch,
+    Recorder,
+    around,
+    hooked,
+    inputs_by_slot,
+    outputs_by_slot,
+    silent_blocks,
+)
 from repdyn.capture.shadow import NoShadow, own_names
 from repdyn.capture.states import Buffers
 from repdyn.capture.token_states import InputStates, Slot, TokenPositions, TokenStates
@@ -215,15 +224,20 @@ class PreparedModel:
     def _tried(self, probe: Probe | ProbeBatch) -> PreparedModel:
         if isinstance(probe, Probe) and probe.inputs is not None:
             return self._on_inputs(first_input(next(probe.batches(1))))
-        tokens = _longest(probe) if isinstance(probe, Probe) else probe.input_ids[0].cpu()
-        largest = int(probe.tokens.max() if isinstance(probe, Probe) else probe.input_ids.max())
+        if isinstance(probe, Probe):
+            tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())]
+            largest = int(probe.tokens.max())
+        else:
+            tokens, largest = probe.input_ids[0].cpu(), int(probe.input_ids.max())
         calls = (call_with_tokens, call_with_ids, call_with_dict) if self._leaves_open() else (call_with_tokens,)
         failures: list[Exception] = []
         for length in sorted({max(2, min(_SHORT, len(tokens) - 1)), len(tokens)}):
-            failures = []
+            failures, ids = [], tokens[None, :length]
+            numbers = np.arange(ids.shape[1])
+            batch = ProbeBatch(ids, torch.ones_like(ids), numbers, numbers)
             for call in calls:
                 try:
-                    model = replace(self, call=call)._linked(_one_sequence(tokens[:length]), largest)
+                    model = replace(self, call=call)._linked(batch, largest)
                     return replace(model, any_length=length < len(tokens))
                 except NoShadow:
                     raise
@@ -243,22 +257,36 @@ class PreparedModel:
             raise ValueError(self.unfound)
         model = replace(self, call=call_with_inputs, takes_inputs=True)
         shapes: list[torch.Size] = []
-        with ExitStack() as hooks, model.evaluating() as run:
-            for block in run.model.blocks:
-                hooks.enter_context(block.module.register_forward_hook(partial(_keep_shapes, shapes)))
+
+        def keep_shapes(_module: nn.Module, _args: tuple, output: Any) -> None:
+            parts = outputs_by_slot(output).values()
+            shapes.extend(part.shape for part in parts if isinstance(part, Tensor) and part.ndim == 3)
+
+        with (
+            model.evaluating() as run,
+            hooked(block.module.register_forward_hook(keep_shapes) for block in run.model.blocks),
+        ):
             run(batch)
         first = any(s[1] == 1 < s[0] for s in shapes) and not any(s[0] == 1 < s[1] for s in shapes)
         return replace(model, positions_first=first, onlookers=run.onlookers)
 
     def _linked(self, batch: ProbeBatch, largest: int) -> PreparedModel:
         """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of the probe."""
+
+        def check(embedding: nn.Embedding) -> None:
+            if largest >= embedding.num_embeddings:
+                raise ValueError(
+                    f"expected token ids below {embedding.num_embeddings}, the vocabulary of {class_name(self.module)},"
+                    f" got a probe whose ids go up to {largest}; make the probe with the model's own tokenizer"
+                )
+
         with self.evaluating() as run:
-            search = EmbeddingSearch(run.model.module, check=partial(_check_known, largest, self.module))
+            search = EmbeddingSearch(run.model.module, check=check)
             states = run.model.token_states()
             states.begin(batch)
             search.begin(batch)
             links = Links(run.model.module, run.model.blocks, states)
-            with search.attached(), watching(run.model.blocks, links.enter, links.leave):
+            with search.attached(), hooked(around(run.model.blocks, links.enter, links.leave)):
                 try:
                     run(batch)
                 except ForwardFailed:
@@ -300,13 +328,7 @@ def _structure_of(model: nn.Module) -> list[tuple]:
 
 
 class Links:
-    """Watch a pass over one batch, and find whether each block takes what the one before returned.
-
-    Args:
-        model: the module that is run.
-        blocks: its blocks, which pass states from one to the next, or do not.
-        states: where the tokens of the batch are, in any tensor of a block.
-    """
+    """Watch a pass over one batch, and find whether each block takes what the one before returned."""
 
     def __init__(self, model: nn.Module, blocks: Sequence[Block], states: TokenStates) -> None:
         self._model, self._blocks, self._states = model, blocks, states
@@ -355,10 +377,7 @@ class Links:
 
 
 def _are_same(states: Tensor, others: Tensor) -> bool:
-    """Return whether two tensors are the same states, up to device, precision and one scale factor.
-
-    RWKV halves its states every few blocks against overflow.
-    """
+    """Return whether two tensors are the same states, up to device, precision and one scale factor."""
     if states.shape != others.shape:
         return False
     states = states.to(others)
@@ -366,6 +385,7 @@ def _are_same(states: Tensor, others: Tensor) -> bool:
         return True
     finite = states.isfinite() & others.isfinite()
     a, b = states[finite].double(), others[finite].double()
+    # RWKV halves its states every few blocks against overflow
     scale = (a * b).sum() / a.square().sum()
     rounding = 2 * torch.finfo(others.dtype).eps
     return bool(scale != 0) and torch.allclose(scale * a, b, rtol=rounding, atol=0)
@@ -399,19 +419,14 @@ class Run:
                 module.config.output_hidden_states = True
 
     def __call__(self, batch: ProbeBatch, module: nn.Module | None = None, *, logits: bool = False) -> Any:
-        """Return what the model returns for a batch.
-
-        Args:
-            module: a part of the model that is called in its place.
-            logits: whether they are needed.
-
-        Raises:
-            ForwardFailed: the forward pass fails.
-            OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks.
-        """
+        """Return what the model returns for a batch, or ``module``, a part of it that is called in its place."""
         model = self.model
         ids, mask = batch.input_ids.to(model.device), batch.attention_mask.to(model.device)
-        inputs = None if batch.inputs is None else moved(batch.inputs, model.device, _precision(model.module))
+        inputs = batch.inputs
+        if inputs is not None:  # in the precision of the first weights of floating type
+            dtypes = (parameter.dtype for parameter in model.module.parameters())
+            dtype = next((d for d in dtypes if d in {torch.float32, torch.float16, torch.bfloat16}), None)
+            inputs = moved(inputs, model.device, dtype)
         there = replace(batch, input_ids=ids, attention_mask=mask, inputs=inputs)
         if model.forward is not None and module is None:
             call = model.forward
@@ -433,10 +448,10 @@ class Run:
                 block.module(entered, left)
         return output
 
-    def recorder(self, rows: np.ndarray, buffers: Buffers) -> Recorder:
+    def recorder(self, rows: np.ndarray, buffers: Buffers, branches: Branches | None = None) -> Recorder:
         """Return what keeps the states of the layers; arguments as for :class:`repdyn.capture.recorder.Recorder`."""
         model = self.model
-        return Recorder(model.module, model.blocks, model.token_states(), model.slots, rows, buffers)
+        return Recorder(model.module, model.blocks, model.token_states(), model.slots, rows, buffers, branches)
 
     def reported_states(self, output: Any, batch: ProbeBatch) -> dict[str, Tensor]:
         """Return the hidden states in a model's output that have one vector for each token, by name."""
@@ -523,24 +538,16 @@ def _pads_right(kind: type) -> bool:
 
 
 def device_of(model: nn.Module, root_module: nn.Module | None = None) -> torch.device:
-    """Return the device on which a model takes its input: that of its first parameter that has one.
-
-    Parameters on the meta device are skipped: accelerate loads them from memory or disk as they are needed. A model
-    without parameters of its own, FSDP having taken them over, takes those of ``root_module``.
-    """
-    for module in (model, root_module):
+    """Return the device on which a model takes its input: that of its first parameter that has one."""
+    for module in (model, root_module):  # FSDP may have taken over all parameters of the model
         for parameter in module.parameters() if module is not None else ():
-            if parameter.device.type != "meta":
+            if parameter.device.type != "meta":  # accelerate loads such ones as they are needed
                 return parameter.device
     return torch.device("cpu")
 
 
 def check_no_prompt_tuning(model: nn.Module, token_positions: TokenPositions | None = None) -> None:
-    """Reject an adapter that puts learned vectors before the tokens, unless ``token_positions`` leaves them out.
-
-    Raises:
-        ValueError: the model is, or holds, a PeftModel with such an adapter.
-    """
+    """Raise ValueError for an adapter that puts learned vectors before the tokens, which ``token_positions`` keeps."""
     if token_positions is not None:
         return
     for module in filter(has_prompt, model.modules()):
@@ -565,55 +572,17 @@ def _body(model: nn.Module, whole: PreTrainedModel | None, blocks: Blocks) -> tu
     The model itself is called where a measured block is in the head, and where its forward pass is not the library's
     own: in a class of the user's, or in a function or hooks attached to it.
     """
-    if whole is None:
+    inside = set() if whole is None else set(whole.base_model.modules())
+    if whole is None or not all(block.module in inside for block in blocks):
         return model, True
-    inside = set(whole.base_model.modules())
-    if not all(block.module in inside for block in blocks):
-        return model, True
-    return whole.base_model if whole is model and _has_library_forward(model) else model, False
-
-
-def _has_library_forward(model: nn.Module) -> bool:
     hooks = (*model._forward_pre_hooks.values(), *model._forward_hooks.values())
-    return (
+    has_library_forward = (
         own_class(model).__module__.startswith("transformers.")
         # accelerate attaches its autocast and its loading of weights to an instance, which makes no difference here
         and ("forward" not in vars(model) or bool({"_original_forward", "_old_forward"} & set(vars(model))))
         and all(getattr(hook, "__module__", "").startswith("torch.distributed.") for hook in hooks)
     )
-
-
-def _precision(model: nn.Module) -> torch.dtype | None:
-    """Return that of the first weights of floating type, which inputs are converted to."""
-    dtypes = (parameter.dtype for parameter in model.parameters())
-    return next((dtype for dtype in dtypes if dtype in {torch.float32, torch.float16, torch.bfloat16}), None)
-
-
-def _longest(probe: Probe) -> Tensor:
-    return probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())]
-
-
-def _one_sequence(tokens: Tensor) -> ProbeBatch:
-    ids, numbers = tokens[None], np.arange(len(tokens))
-    return ProbeBatch(ids, torch.ones_like(ids), numbers, numbers)
-
-
-def _keep_shapes(shapes: list[torch.Size], _module: nn.Module, _args: tuple, output: Any) -> None:
-    parts = outputs_by_slot(output).values()
-    shapes += [part.shape for part in parts if isinstance(part, Tensor) and part.ndim == 3]
-
-
-def _check_known(largest: int, model: nn.Module, embedding: nn.Embedding) -> None:
-    """Check that the input embedding has a row for every token of a probe.
-
-    Raises:
-        ValueError: it has not.
-    """
-    if largest >= embedding.num_embeddings:
-        raise ValueError(
-            f"expected token ids below {embedding.num_embeddings}, the vocabulary of {class_name(model)}, got a "
-            f"probe whose ids go up to {largest}; make the probe with the model's own tokenizer"
-        )
+    return whole.base_model if whole is model and has_library_forward else model, False
 
 
 def _is_own(error: Exception) -> bool:

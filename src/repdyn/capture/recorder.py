@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import zip_longest
-from typing import Any
+from itertools import chain, zip_longest
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import Block, is_dtensor, list_candidates
 from repdyn.capture.states import Buffers, LayerStates, States
@@ -37,13 +39,21 @@ def outputs_by_slot(value: Any) -> Mapping[Slot, Any]:
 
 
 @contextmanager
-def watching(blocks: Sequence[Block], enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
-    """Call ``enter(block, module, args, kwargs)`` and ``leave(block, module, args, output)`` around each block."""
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Register hooks one by one, and remove them on leaving."""
     with ExitStack() as hooks:
-        for block in blocks:
-            hooks.enter_context(block.module.register_forward_pre_hook(partial(enter, block), with_kwargs=True))
-            hooks.enter_context(block.module.register_forward_hook(partial(leave, block)))
+        for handle in handles:
+            hooks.enter_context(handle)
         yield
+
+
+def around(
+    blocks: Sequence[Block], enter: Callable[..., None], leave: Callable[..., None]
+) -> Iterator[RemovableHandle]:
+    """Call ``enter(block, module, args, kwargs)`` and ``leave(block, module, args, output)`` around each block."""
+    for block in blocks:
+        yield block.module.register_forward_pre_hook(partial(enter, block), with_kwargs=True)
+        yield block.module.register_forward_hook(partial(leave, block))
 
 
 def silent_blocks(blocks: Sequence[Block], model: nn.Module, called: Collection[str]) -> str:
@@ -58,20 +68,45 @@ def silent_blocks(blocks: Sequence[Block], model: nn.Module, called: Collection[
     )
 
 
+LayerKey: TypeAlias = tuple[str | None, int]
+"""A stack and a layer."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The attention's output that a block adds to its input."""
+
+    module: nn.Module
+    """The module that returns it."""
+    slot: Slot
+    """Which part of the module's output it is."""
+    call: int
+    """Which of the module's calls within the block, from 0 on."""
+    dtype: torch.dtype
+    """Data type of the sum."""
+    scale: float = 1.0
+    """The factor by which the block multiplies it."""
+
+
+Branches: TypeAlias = Mapping[LayerKey, Branch | str]
+"""By stack and layer: the branch, or the reason why there is none."""
+
+
 class Recorder:
     """Copies the inputs of the first block and the outputs of every block, stack by stack, as the blocks run.
 
     Blocks may take and return more than the states. The states are what one block returns and the next takes, as the
     model's first pass has shown; else the first part with one vector for each token.
 
+    Sums of a block's input and its attention's branch are recorded beside them. A branch is written straight to its
+    rows of the buffer, and the block's input is added when the batch has passed: only then are the states of the
+    previous layer identified. So no whole batch is held in memory.
+
     Args:
-        module: the module that is run.
-        blocks: those in it whose outputs are layers.
-        token_states: finds the states of a batch's tokens.
         slots: by stack, which part of what blocks take and which of what they return the states are, where known.
         rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled; with those of means
             over sequences behind them, for batches that have ``means``.
-        buffers: allocates the layers' buffers.
+        branches: of the layers whose states after the attention are recorded.
     """
 
     def __init__(
@@ -82,32 +117,41 @@ class Recorder:
         slots: Mapping[str | None, tuple[Slot, Slot]],
         rows: np.ndarray,
         buffers: Buffers,
+        branches: Branches | None = None,
     ) -> None:
         self._module, self._blocks, self._slots = module, blocks, slots
         self.token_states = token_states
-        self._rows, self.n_rows, self._buffers = rows, int(rows.max()) + 1, buffers
+        self._rows, self._n_rows, self._buffers = rows, int(rows.max()) + 1, buffers
         self._stacks = {block.stack: _Stack() for block in blocks}
+        self._branches = {key: found for key, found in (branches or {}).items() if isinstance(found, Branch)}
+        self._after_attention: dict[LayerKey, Tensor | str] = {
+            key: reason for key, reason in (branches or {}).items() if isinstance(reason, str)
+        }
 
     def attached(self) -> AbstractContextManager[None]:
-        """Attach it to the blocks."""
-        return watching(self._blocks, self._enter, self._leave)
+        """Attach it to the blocks and the modules that return branches."""
+        modules = {(stack, branch.module) for (stack, _), branch in self._branches.items()}
+        of_branches = (module.register_forward_hook(partial(self._keep_branch, stack)) for stack, module in modules)
+        return hooked(chain(around(self._blocks, self._enter, self._leave), of_branches))
 
     def begin(self, batch: ProbeBatch) -> None:
         """Begin a batch, which runs before :meth:`end`."""
         rows = self._rows[batch.tokens]
         mean_rows = np.empty(0, dtype=rows.dtype) if batch.means is None else self._rows[batch.means]
-        self.target = torch.from_numpy(np.concatenate([rows[rows >= 0], mean_rows[mean_rows >= 0]]))
-        """The rows that the batch fills."""
+        # the rows that the batch fills
+        self._target = torch.from_numpy(np.concatenate([rows[rows >= 0], mean_rows[mean_rows >= 0]]))
         # all tokens of a batch without samples are compared, and none is kept
-        self._source = torch.from_numpy(batch.positions[rows >= 0] if len(self.target) else batch.positions)
+        self._source = torch.from_numpy(batch.positions[rows >= 0] if len(self._target) else batch.positions)
         self._averaged = torch.from_numpy(np.flatnonzero(mean_rows >= 0))
         self._mask = batch.attention_mask != 0
         self.token_states.begin(batch)
         for stack in self._stacks.values():
             stack.calls, stack.n_entered = [], 0
+        self._recorded: set[LayerKey] = set()
+        self._calls: Counter[tuple[LayerKey, nn.Module]] = Counter()
 
     def end(self) -> None:
-        """Check that every block ran.
+        """Check that every block ran, and add the blocks' inputs to the branches.
 
         Raises:
             RuntimeError: one did not, or they ran in another order than for the first batch.
@@ -122,20 +166,25 @@ class Recorder:
                     "expected the same blocks to run in the same order for every batch, got "
                     f"{_first_difference(stack.calls, stack.order)}; name the blocks that always run with layers="
                 )
-
-    def n_entered(self, stack: str | None) -> int:
-        """Return how many blocks of a stack the batch has entered."""
-        return self._stacks[stack].n_entered
-
-    def kept(self, stack: str | None, layer: int) -> Tensor:
-        """Return the states of a layer, (n_rows, dim), as far as they are recorded."""
-        return self._stacks[stack].kept[layer][1]
+        for (name, layer), branch in self._branches.items():
+            before = self._stacks[name].kept[layer - 1][1][self._target].to(branch.dtype)
+            states = self._sums((name, layer), before)
+            # NaN where the attention did not run: other ranks wait for a tensor from this one
+            was_recorded = (name, layer) in self._recorded
+            states[self._target] = states[self._target] + before.to(states) if was_recorded else torch.nan
 
     def states(self, autocast: torch.dtype | None = None) -> States:
         """Return what was recorded; ``autocast`` as in :class:`repdyn.capture.states.LayerStates`."""
         self.token_states.check_positions_used()
         layers = [
-            LayerStates(index, index / (len(stack.kept) - 1), *stack.kept[index], name, autocast=autocast)
+            LayerStates(
+                index,
+                index / (len(stack.kept) - 1),
+                *stack.kept[index],
+                name,
+                self._after_attention.get((name, index)),
+                autocast,
+            )
             for name, stack in self._stacks.items()
             for index in sorted(stack.kept)
         ]
@@ -165,13 +214,34 @@ class Recorder:
         if not is_known:
             linked = self._slots.get(block.stack, (None, None))[layer > 0]
             stack.slots[layer] = linked if linked in found else next(iter(found))
-        states = self.select(found[stack.slots[layer]])
+        states = self._select(found[stack.slots[layer]])
         if not is_known:
-            stack.kept[layer] = block.name, self._buffers.new(self.n_rows, states), states.device
+            stack.kept[layer] = block.name, self._buffers.new(self._n_rows, states), states.device
         buffer = stack.kept[layer][1]
-        buffer[self.target] = states[: len(self.target)].to(buffer)
+        buffer[self._target] = states[: len(self._target)].to(buffer)
 
-    def select(self, rows: Tensor) -> Tensor:
+    def _keep_branch(self, stack: str | None, module: nn.Module, _args: tuple, output: Any) -> None:
+        """Keep the sampled rows of the attention's output that a block is about to add."""
+        key = stack, self._stacks[stack].n_entered
+        branch = self._branches.get(key)
+        self._calls[key, module] += 1
+        if branch is None or branch.module is not module or branch.call != self._calls[key, module] - 1:
+            return
+        part = {branch.slot: outputs_by_slot(output).get(branch.slot)}
+        for rows in self.token_states.rows_by_slot(part).values():
+            sampled = self._select(rows)[: len(self._target)]
+            sampled = sampled if branch.scale == 1 else sampled * branch.scale
+            states = self._sums(key, sampled.to(branch.dtype))
+            states[self._target] = sampled.to(states)
+            self._recorded.add(key)
+
+    def _sums(self, key: LayerKey, like: Tensor) -> Tensor:
+        states = self._after_attention.get(key)
+        if not isinstance(states, Tensor):
+            states = self._after_attention[key] = self._buffers.new(self._n_rows, like)
+        return states
+
+    def _select(self, rows: Tensor) -> Tensor:
         """Return the sampled rows of (n_sequences * length, dim), then the means over sequences that are kept."""
         sampled = rows[self._source.to(rows.device)]
         if not len(self._averaged):
@@ -206,10 +276,7 @@ def _first_difference(calls: list[str], before: list[str]) -> str:
 class EmbeddingSearch:
     """A search for the input embedding: the ``nn.Embedding`` that is called with exactly the tokens of a batch.
 
-    Args:
-        model: the model without wrappers.
-        n_stacks: stacks of blocks in the model; several may have several embeddings.
-        check: called with each that is found, before it runs.
+    Several stacks may have several; ``check`` is called with each that is found, before it runs.
     """
 
     def __init__(
@@ -221,12 +288,10 @@ class EmbeddingSearch:
         self._found: nn.Embedding | None = None
         self._several = False
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        with ExitStack() as hooks:
-            for module in self._candidates:
-                hooks.enter_context(module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True))
-            yield
+    def attached(self) -> AbstractContextManager[None]:
+        return hooked(
+            module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True) for module in self._candidates
+        )
 
     def begin(self, batch: ProbeBatch) -> None:
         """Begin a batch."""
@@ -242,7 +307,10 @@ class EmbeddingSearch:
         weight = self._found.weight.detach()
         if is_dtensor(weight):
             weight = weight.full_tensor()
-        if weight.is_floating_point() and not _is_in_memory(weight):
+        # accelerate loads weights when they are needed, FSDP1 keeps flat pieces
+        is_whole = weight.device.type != "meta" and weight.ndim > 1
+        is_whole = is_whole and weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
+        if weight.is_floating_point() and not is_whole:
             return NOT_IN_MEMORY
         return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
 
@@ -257,13 +325,6 @@ class EmbeddingSearch:
                 self._check(module)
             self._found = self._found or module
             self._several |= module.weight is not self._found.weight and not is_of_positions
-
-
-def _is_in_memory(weight: Tensor) -> bool:
-    """Return whether it is whole: accelerate loads weights when they are needed, FSDP1 keeps flat pieces."""
-    if weight.device.type == "meta" or weight.ndim == 1:
-        return False
-    return weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
 
 
 def _are_ids(found: Tensor, ids: Tensor) -> bool:

@@ -92,7 +92,11 @@ class States:
     def take(self) -> LayerStates:
         """Remove and return the next layer, its states on its device."""
         layer = self.layers.pop(0)
-        self.references[:] = [other for other in self.references if other.is_last or not _is_past(other, layer)]
+        self.references[:] = [
+            other
+            for other in self.references
+            if other.is_last or other.stack != layer.stack or other.index > layer.index
+        ]
         return replace(layer, states=layer.states.to(layer.device))
 
     def following(self, layer: LayerStates) -> Tensor:
@@ -109,11 +113,7 @@ class States:
         )
 
     def rows_of(self, tokens: np.ndarray) -> slice | Tensor:
-        """Return the rows of the given tokens in each layer's states, as a slice (a view, no copy) where possible.
-
-        Raises:
-            ValueError: a token is not sampled.
-        """
+        """Return the rows of the given tokens in each layer's states, as a slice (a view, no copy) where possible."""
         rows = self.rows[tokens]
         if (rows < 0).any():
             raise ValueError(
@@ -123,65 +123,31 @@ class States:
         return slice(rows[0], rows[-1] + 1) if (np.diff(rows) == 1).all() else torch.from_numpy(rows)
 
 
-def _is_past(other: LayerStates, layer: LayerStates) -> bool:
-    return other.stack == layer.stack and other.index <= layer.index
-
-
 class Buffers:
-    """An allocator of buffers, which take at most ``limit`` bytes of memory all together; further ones are in files.
+    """An allocator of buffers, which take at most ``limit`` bytes of memory all together; further ones are in files."""
 
-    Args:
-        limit: bytes.
-        n_expected: how many buffers will be needed, to report the space they take should there be too little.
-    """
-
-    def __init__(self, limit: int, n_expected: int) -> None:
+    def __init__(self, limit: int) -> None:
         self._left = limit
-        self._n_left = n_expected
 
     def new(self, n_rows: int, like: Tensor) -> Tensor:
-        """Return (n_rows, dim), uninitialised: dim and dtype of ``like`` (any, dim), on its device or in a file.
-
-        Raises:
-            OSError: the temporary folder has too little space.
-        """
+        """Return (n_rows, dim), uninitialised: dim and dtype of ``like`` (any, dim), on its device or in a file."""
         n_bytes = n_rows * like.shape[1] * like.itemsize
         if n_bytes <= self._left:
             self._left -= n_bytes
-            buffer = like.new_empty(n_rows, like.shape[1])
-        else:
-            buffer = torch.frombuffer(self._file(n_bytes), dtype=like.dtype).view(n_rows, like.shape[1])
-        self._n_left -= 1
-        return buffer
-
-    def _file(self, n_bytes: int) -> mmap.mmap:
+            return like.new_empty(n_rows, like.shape[1])
         with TemporaryFile(prefix="repdyn-states-") as file:
             try:
                 _reserve(file.fileno(), n_bytes)
             except OSError as error:
                 file.truncate(0)  # frees what was reserved
-                needed, free = n_bytes * max(1, self._n_left), shutil.disk_usage(gettempdir()).free
+                free = shutil.disk_usage(gettempdir()).free
                 raise OSError(
-                    f"expected at least {needed / 1e9:.1f} GB of free space in {gettempdir()} for the states of layers "
+                    f"expected {n_bytes / 1e9:.1f} GB of free space in {gettempdir()} for the states of each layer "
                     f"beyond states_bytes, got {free / 1e9:.1f} GB ({error.strerror}); set TMPDIR to a folder with "
                     "more, take a probe of fewer vectors, or raise states_bytes"
                 ) from error
-            return mmap.mmap(file.fileno(), n_bytes)
-
-
-def assemble_rows(pieces: Sequence[Tensor], places: Sequence[np.ndarray], buffers: Buffers, like: Tensor) -> Tensor:
-    """Assemble a layer's states from pieces.
-
-    Args:
-        pieces: each (n, dim), of which the first len(places) rows count.
-        places: for each piece, the rows its vectors go to.
-        buffers: allocates the whole, (n_rows, dim).
-        like: states of the dim, dtype and device of the whole.
-    """
-    whole = buffers.new(sum(map(len, places)), like)
-    for piece, rows in zip(pieces, places, strict=True):
-        whole[torch.from_numpy(rows)] = piece[: len(rows)].to(whole.device)
-    return whole
+            mapped = mmap.mmap(file.fileno(), n_bytes)
+        return torch.frombuffer(mapped, dtype=like.dtype).view(n_rows, like.shape[1])
 
 
 def _reserve(file: int, n_bytes: int) -> None:
@@ -212,20 +178,20 @@ def exchange_layers(
 ) -> States:
     """Turn every rank's rows of all layers into all rows of every size-th layer, and of those it is compared with.
 
-    Args:
-        parts: this rank's rows of all layers.
-        rows: (n_tokens,) the row of each token in the whole states, -1 where it is not sampled.
-        places: the rows of each rank in the whole states.
-        captures: what is captured in addition to each layer's own states.
-        buffers: allocates the whole layers.
+    ``rows`` and ``places`` are the rows, in the whole states, of each token and of each rank.
     """
     whole, failure = States([], rows, embeddings=parts.embeddings), None
 
     def gather(part: Tensor, owner: int) -> Tensor | None:
         nonlocal failure
         pieces = ranks.gather(part, max(map(len, places)), owner=owner)
+        if pieces is None or failure:
+            return None
         try:
-            return None if pieces is None or failure else assemble_rows(pieces, places, buffers, part)
+            states = buffers.new(sum(map(len, places)), part)
+            for piece, of_rank in zip(pieces, places, strict=True):
+                states[torch.from_numpy(of_rank)] = piece[: len(of_rank)].to(states.device)
+            return states
         except Exception as error:  # too little memory or disk here: the others still wait for what this rank has
             failure = error
 
@@ -237,7 +203,11 @@ def exchange_layers(
         after = gather(after, owner) if isinstance(after, Tensor) else after
         if states is not None:
             whole.layers.append(replace(part, states=states, after_attention=after))
-        for other in _ranks_comparing_with(part, owner, captures, ranks.size):
+        # the ranks besides its owner that compare layers of their own with it: all, or that of the layer before
+        comparing = set(range(ranks.size)) if "last" in captures and part.is_last else set()
+        if "following" in captures and part.index > 0:
+            comparing.add((owner - 1) % ranks.size)
+        for other in sorted(comparing - {owner}):
             states = gather(part.states, other)
             if states is not None:
                 whole.references.append(replace(part, states=states, after_attention=None))
@@ -245,11 +215,3 @@ def exchange_layers(
         if failure:
             raise failure
     return whole
-
-
-def _ranks_comparing_with(layer: LayerStates, owner: int, captures: Collection[CaptureKind], size: int) -> list[int]:
-    """Return the ranks besides its owner that compare layers of their own with this one: the previous one's, or all."""
-    ranks = set(range(size)) if "last" in captures and layer.is_last else set()
-    if "following" in captures and layer.index > 0:
-        ranks.add((owner - 1) % size)
-    return sorted(ranks - {owner})

@@ -32,9 +32,6 @@ _NAME_BLOCKS = "name blocks that pass one vector for each token with layers="
 def positions_name(token_positions: TokenPositions | None) -> str:
     """Return the name of token positions as rows record it: "" for None, a function's own name.
 
-    Raises:
-        ValueError: neither a slice with whole numbers and a positive step, nor a named function.
-
     >>> positions_name(None), positions_name(slice(2, None)), positions_name(slice(None, -4))
     ('', '2:', ':-4')
     """
@@ -60,9 +57,6 @@ def positions_name(token_positions: TokenPositions | None) -> str:
 def positions_from(text: str) -> slice:
     """Parse a slice written as between brackets.
 
-    Raises:
-        ValueError: not a slice.
-
     >>> positions_from("2:"), positions_from(":-4")
     (slice(2, None, None), slice(None, -4, None))
     """
@@ -78,9 +72,23 @@ def positions_from(text: str) -> slice:
 def split_where_square(batch: ProbeBatch, token_positions: TokenPositions | None) -> list[ProbeBatch]:
     """Split a batch that has as many sequences as states have positions, which could be mistaken for each other."""
     n_sequences, length = batch.input_ids.shape
-    if not isinstance(token_positions, slice) or n_sequences != length + _n_left_out(token_positions):
+    if not isinstance(token_positions, slice):
         return [batch]
-    return [_sequences(batch, 0, n_sequences - 1), _sequences(batch, n_sequences - 1, n_sequences)]
+    n_left_out = max(0, token_positions.start or 0) + max(0, -(token_positions.stop or 0))  # at both ends
+    if n_sequences != length + n_left_out:
+        return [batch]
+    parts = []
+    for start, end in ((0, n_sequences - 1), (n_sequences - 1, n_sequences)):
+        inside = (batch.positions >= start * length) & (batch.positions < end * length)
+        part = replace(
+            batch,
+            input_ids=batch.input_ids[start:end],
+            attention_mask=batch.attention_mask[start:end],
+            positions=batch.positions[inside] - start * length,
+            tokens=batch.tokens[inside],
+        )
+        parts.append(part)
+    return parts
 
 
 class TokenStates:
@@ -107,11 +115,7 @@ class TokenStates:
     def rows_of(self, states: Tensor) -> Tensor | None:
         """Return states as rows (n_sequences * length, dim), several streams of one token end to end.
 
-        Returns:
-            None where they are not one or more vectors for each token.
-
-        Raises:
-            RuntimeError: sequences and positions are indistinguishable.
+        None where they are not one or more vectors for each token.
         """
         n_sequences = self.shape[0]
         found = []
@@ -146,19 +150,12 @@ class TokenStates:
         return found
 
     def token_indices(self, n_positions: int) -> Tensor | None:
-        """Return which positions of a batch of one sequence belong to tokens, (length,); None where none can.
-
-        For tensors about positions rather than vectors, such as attention weights.
-        """
+        """Return which positions of a batch of one sequence belong to tokens, (length,); None where none can."""
         rows = self.rows_of(torch.arange(n_positions, dtype=torch.float64)[None, :, None])
         return None if rows is None else rows[:, 0].long()
 
     def check_positions_used(self) -> None:
-        """Check that a slice has left out positions.
-
-        Raises:
-            RuntimeError: every tensor of states had one position for each token.
-        """
+        """Raise RuntimeError unless a slice has left out positions of some tensor of states."""
         if isinstance(self._positions, slice) and not self._has_left_out:
             raise RuntimeError(
                 f"expected states of more positions than tokens for token_positions={positions_name(self._positions)}, "
@@ -182,11 +179,7 @@ class TokenStates:
         )
 
     def _tokens_in(self, states: Tensor, *, padded: bool = False) -> Tensor | None:
-        """Return the tokens' states among (n_sequences, n_positions, ...), or None.
-
-        Args:
-            padded: whether the model may have padded them.
-        """
+        """Return the tokens' states among (n_sequences, n_positions, ...), perhaps padded by the model, or None."""
         length = self.shape[1]
         if callable(self._positions):
             flat = states.flatten(2)
@@ -208,24 +201,6 @@ class TokenStates:
         if states.ndim != 3 or n_sequences not in states.shape[:2]:
             return 0
         return max(0, states.shape[1 if states.shape[0] == n_sequences else 0] - length)
-
-
-def _n_left_out(positions: slice) -> int:
-    """Return how many positions a slice leaves out at both ends together."""
-    return max(0, positions.start or 0) + max(0, -(positions.stop or 0))
-
-
-def _sequences(batch: ProbeBatch, start: int, end: int) -> ProbeBatch:
-    """Return some of the sequences of a batch as a batch of their own."""
-    length = batch.input_ids.shape[1]
-    inside = (batch.positions >= start * length) & (batch.positions < end * length)
-    return replace(
-        batch,
-        input_ids=batch.input_ids[start:end],
-        attention_mask=batch.attention_mask[start:end],
-        positions=batch.positions[inside] - start * length,
-        tokens=batch.tokens[inside],
-    )
 
 
 class InputStates(TokenStates):
@@ -300,16 +275,8 @@ class InputStates(TokenStates):
 def counting_positions(states: Tensor, inputs: InputBatch, rule: CountingRule) -> Tensor:
     """Return which positions count by a rule, (n_inputs, n_positions) on the CPU.
 
-    A mask with more positions than the states, of samples where the states are of frames, is scaled to them: where it
-    covers the first part of an input, as many frames count as are covered in full.
-
-    Args:
-        states: (n_inputs, n_positions, dim).
-        inputs: those of the batch.
-        rule: see :data:`repdyn.probe.inputs.CountingRule`.
-
-    Raises:
-        ValueError: a mask that is not among the inputs, or a function that returns no mask.
+    A mask with more positions than the states (n_inputs, n_positions, dim), of samples where these are of frames, is
+    scaled to them: where it covers the first part of an input, as many frames count as are covered in full.
     """
     shape = states.shape[:2]
     if rule is None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import fdtrc
 
-from repdyn.diagnosis.insight import Evidence, Insight, LossCorrelation, LossCorrelations
+from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations, note
 from repdyn.metrics.metric import base_name
 from repdyn.tables.effects import rank_correlation
 from repdyn.tables.fits import METRIC, fits_of
@@ -56,7 +56,8 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
             )
             evidence = {"first": ends[0], kind: extreme, "last": ends[1], "noise": noise}
             at = (int(steps[0]), int(steps[place]), int(steps[-1]))
-            yield _insight(series, kind, sentence, at, evidence, max(abs(change), abs(_share(ends[0], extreme))))
+            size = max(abs(change), abs(_share(ends[0], extreme)))
+            yield note(series, kind, sentence, steps=at, evidence=evidence, weight=size)
             return
     if _differs(*ends, noise):
         verb = "rose" if ends[1] > ends[0] else "fell"
@@ -66,7 +67,7 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
         )
         evidence = {"first": ends[0], "last": ends[1], "noise": noise}
         at = (int(steps[0]), int(steps[-1]))
-        yield _insight(series, "change", sentence, at, evidence, abs(_share(*ends)))
+        yield note(series, "change", sentence, steps=at, evidence=evidence, weight=abs(_share(*ends)))
 
 
 def turn_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -105,7 +106,7 @@ def turn_statements(series: MetricSeries) -> Iterator[Insight]:
     )
     evidence = {"slope_before": before, "slope_after": after, "p_value": p_value}
     size = min(1.0, abs(after - before) / float(np.abs(values).max()))
-    yield _insight(series, "turn", sentence, (int(steps[knot]),), evidence, 0.5 * size)
+    yield note(series, "turn", sentence, steps=(int(steps[knot]),), evidence=evidence, weight=0.5 * size)
 
 
 def coupling_statements(series: MetricSeries, loss: RunLoss) -> Iterator[Insight]:
@@ -119,29 +120,21 @@ def coupling_statements(series: MetricSeries, loss: RunLoss) -> Iterator[Insight
     changes = np.diff(both.to_numpy(float), axis=0)
     if len(changes) < MIN_PAIRS:
         return
-    correlation, low, high, n = rank_correlation(changes[:, 0], changes[:, 1])
-    if math.isnan(correlation) or low <= 0.0 <= high or abs(correlation) < 0.5:
+    found = rank_correlation(changes[:, 0], changes[:, 1])
+    if math.isnan(found.value) or found.low <= 0.0 <= found.high or abs(found.value) < 0.5:
         return
-    direction = "the same" if correlation > 0 else "the opposite"
+    direction = "the same" if found.value > 0 else "the opposite"
     sentence = (
         f"{_subject(series, covered)} moves in {direction} direction as the {loss.title} (rank correlation "
-        f"of {n} changes {correlation:.2f}, 95 % interval {low:.2f} to {high:.2f})."
+        f"of {found.n} changes {found.value:.2f}, 95 % interval {found.low:.2f} to {found.high:.2f})."
     )
-    evidence = {"correlation": correlation, "low": low, "high": high, "changes": float(n), "loss": loss.name}
-    steps = int(both.index[0]), int(both.index[-1])
-    yield _insight(series, "coupling", sentence, steps, evidence, 0.4 * abs(correlation))
+    evidence = {"correlation": found.value, "low": found.low, "high": found.high, "changes": float(found.n)}
+    steps, weight = (int(both.index[0]), int(both.index[-1])), 0.4 * abs(found.value)
+    yield note(series, "coupling", sentence, steps=steps, evidence=evidence | {"loss": loss.name}, weight=weight)
 
 
 def at_shared_steps(mean: pd.Series, loss: pd.Series) -> pd.DataFrame:
-    """Return a mean over layers and a loss at the steps at which both are finite.
-
-    Args:
-        mean: by step.
-        loss: by step.
-
-    Returns:
-        Index step, ascending; columns metric and loss.
-    """
+    """Return a mean over layers and a loss, both by step, at the steps at which both are finite."""
     both = pd.concat({"metric": mean, "loss": loss}, axis="columns", join="inner").sort_index()
     return both.loc[np.isfinite(both.to_numpy(float)).all(axis=1)]
 
@@ -163,14 +156,6 @@ def best_covered_mean(series: MetricSeries) -> LayerMean:
     mean = pd.Series(series.values[chosen][:, steps].mean(axis=0), index)
     margin = pd.Series(series.margins[chosen][:, steps].mean(axis=0), index)
     return LayerMean(mean, margin, n_used if steps.any() else 0, len(order))
-
-
-def _insight(
-    series: MetricSeries, kind: str, sentence: str, steps: tuple[int, ...], evidence: Evidence, size: float
-) -> Insight:
-    return Insight(
-        "note", kind, sentence, series.metric, series.subset, steps=steps, evidence=evidence, weight=min(1.0, size)
-    )
 
 
 def _subject(series: MetricSeries, mean: LayerMean) -> str:
@@ -306,15 +291,7 @@ def activation_statements(series: MetricSeries) -> Iterator[Insight]:
         f"lambda {number_text(fit.decay)}, gamma {fit.time_scale:.2g}, t0 {number_text(fit.time_offset)}, "
         f"K {number_text(fit.baseline)} (R² {fit.r_squared:.3f}, {fit.n_steps} steps)."
     )
-    evidence = {"layers": float(len(fits)), "mean_r_squared": mean, "peak_step": fit.peak_step, **fit._asdict()}
-    yield Insight(
-        "note",
-        "activation growth",
-        sentence,
-        series.metric,
-        series.subset,
-        layers=tuple(fits),
-        steps=(first, last),
-        evidence={name: float(value) for name, value in evidence.items()},
-        weight=0.5 * len(fits) / len(series.layers),
-    )
+    numbers = {"layers": len(fits), "mean_r_squared": mean, "peak_step": fit.peak_step, **fit._asdict()}
+    evidence, weight = {name: float(value) for name, value in numbers.items()}, 0.5 * len(fits) / len(series.layers)
+    steps, layers = (first, last), tuple(fits)
+    yield note(series, "activation growth", sentence, steps=steps, evidence=evidence, weight=weight, layers=layers)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from repdyn.tables.effects import Correlation
+from repdyn.tables.series import MetricSeries
 from repdyn.utils.records import json_values
 
 Severity: TypeAlias = Literal["failed", "watch", "note"]
@@ -42,10 +43,6 @@ class Insight:
     link: str = ""
     """Fragment of the report's address that shows the evidence."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as values of JSON; numbers that JSON does not have become None."""
-        return json_values({**vars(self), "evidence": dict(self.evidence)})
-
 
 @dataclass(frozen=True)
 class LossCorrelation:
@@ -58,11 +55,6 @@ class LossCorrelation:
     changes: Correlation
     """Over the changes from each checkpoint to the next, which removes trends."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as values of JSON; numbers that JSON does not have become None."""
-        pairs = {"values": self.values._asdict(), "changes": self.changes._asdict()}
-        return json_values({"metric": self.metric, "subset": self.subset, **pairs})
-
 
 @dataclass(frozen=True)
 class LossCorrelations:
@@ -73,10 +65,6 @@ class LossCorrelations:
     of_metrics: tuple[LossCorrelation, ...] = ()
     reason: str | None = None
     """Why there are none; None if there are."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain lists and dictionaries."""
-        return {"loss": self.loss, "of_metrics": [one.as_dict() for one in self.of_metrics], "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -102,15 +90,23 @@ class RunInsights:
         return f"{self.status}: {self.statements[0].sentence if self.statements else self.reason}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as values of JSON."""
-        statements = [statement.as_dict() for statement in self.statements]
-        correlations = self.loss_correlations.as_dict()
-        return {
-            **vars(self),
-            "statements": statements,
-            "loss_correlations": correlations,
-            "headline": self.headline,
-        }
+        """Return the fields as values of JSON; numbers that JSON does not have become None."""
+        return json_values({**asdict(self), "headline": self.headline})
+
+
+def note(
+    series: MetricSeries,
+    kind: str,
+    sentence: str,
+    *,
+    steps: tuple[int, ...],
+    evidence: Evidence,
+    weight: float,
+    layers: tuple[int, ...] = (),
+) -> Insight:
+    """Return a description of a series."""
+    about = series.metric, series.subset, None, layers, steps
+    return Insight("note", kind, sentence, *about, evidence, min(1.0, weight))
 
 
 def report_link(run: str, **state: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from repdyn.diagnosis.insight import Evidence, Insight
+from repdyn.diagnosis.insight import Insight, note
 from repdyn.metrics.metric import base_name
 from repdyn.tables.frames import drop_first_comparison, most_common_reason
 from repdyn.tables.runs import spans
@@ -54,9 +54,7 @@ def layer_statements(series: MetricSeries) -> Iterator[Insight]:
         )
         evidence = {"value": float(values[place]), "distance": distance, "usual_distance": usual}
         weight = 0.6 * min(1.0, abs(distance) / largest)
-        yield Insight(
-            "note", "layer", sentence, series.metric, series.subset, None, (layer,), (step,), evidence, weight
-        )
+        yield note(series, "layer", sentence, steps=(step,), evidence=evidence, weight=weight, layers=(layer,))
 
 
 def profile_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -70,24 +68,18 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
     high, low = int(np.nanargmax(values)), int(np.nanargmin(values))
     if values[high] - values[low] <= MIN_SPREAD * max(abs(values[high]), abs(values[low])):
         return
-    at = "" if len(series.steps) == 1 else f" at step {step:,}"
     sentence = (
         f"{metric_title(series.metric)} is largest in layer {series.layers[high]} ({number_text(values[high])}) and "
-        f"smallest in layer {series.layers[low]} ({number_text(values[low])}){at}."
+        f"smallest in layer {series.layers[low]} ({number_text(values[low])}){_at(series, step)}."
     )
     layers = tuple(sorted((series.layers[high], series.layers[low])))
     evidence = {"largest": float(values[high]), "smallest": float(values[low])}
-    yield Insight("note", "profile", sentence, series.metric, series.subset, None, layers, (step,), evidence, 0.1)
+    yield note(series, "profile", sentence, steps=(step,), evidence=evidence, weight=0.1, layers=layers)
 
 
 def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
-    """Yield how many values of the last step are missing, and why; those of the embeddings are expected.
-
-    The tokens of a text repeat, so the embedding layer of a model without position embeddings has few distinct vectors.
-
-    Args:
-        rows: from :func:`repdyn.tables.frames.measurements`.
-    """
+    """Yield how many values of the last step are missing, and why; those of the embeddings are expected: the tokens of
+    a text repeat, so that a model without position embeddings has few distinct vectors there."""
     last = int(rows["step"].to_numpy().max())
     # the other columns would be copied with each selection of rows
     expected = drop_first_comparison(rows.loc[:, ["step", "layer", "metric", "value", "reason"]])
@@ -112,11 +104,7 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
 
 
 def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
-    """Yield whether many vectors have their nearest neighbour in their own window of text, and whether ever more.
-
-    Args:
-        rows: from :func:`repdyn.tables.frames.measurements`.
-    """
+    """Yield whether many vectors have their nearest neighbour in their own window of text, and whether ever more."""
     counted = rows["same_window_share"].notna() & (rows["own_window_excluded"] == False)  # noqa: E712
     known = rows.loc[counted, ["step", "metric", "same_window_share"]]
     if known.empty:
@@ -137,11 +125,7 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
 
 
 def below_one_statements(rows: pd.DataFrame) -> Iterator[Insight]:
-    """Yield for each estimator of a dimension in which layers, and up to which step, it is below 1.
-
-    Args:
-        rows: from :func:`repdyn.tables.frames.measurements`.
-    """
+    """Yield for each estimator of a dimension in which layers, and up to which step, it is below 1."""
     low = rows.loc[rows["value"] < 1, ["metric", "layer", "step", "value"]]
     for metric in filter(is_dimension, low["metric"].unique()):
         below = low.loc[low["metric"] == metric]
@@ -193,7 +177,7 @@ def _condensation(series: MetricSeries, step: int) -> Iterator[Insight]:
         f"correlation {correlation:.2f} over {n_layers} layers{earlier})."
     )
     evidence = {"correlation": correlation, "first_correlation": before, "layers": float(n_layers)}
-    yield _note(series, "condensation", sentence, (), step, evidence, 0.3 * abs(correlation))
+    yield note(series, "condensation", sentence, steps=(step,), evidence=evidence, weight=0.3 * abs(correlation))
 
 
 def _valley(series: MetricSeries, step: int) -> Iterator[Insight]:
@@ -215,7 +199,8 @@ def _valley(series: MetricSeries, step: int) -> Iterator[Insight]:
         f"{texts[0]} in layer {layers[0]} and {texts[2]} in layer {layers[2]}."
     )
     evidence = {"lowest": float(values[low]), "before": float(values[before]), "after": float(values[after])}
-    yield _note(series, "compression valley", sentence, layers, step, evidence, 0.6 * rise / float(np.nanmax(values)))
+    weight = 0.6 * rise / float(np.nanmax(values))
+    yield note(series, "compression valley", sentence, steps=(step,), evidence=evidence, weight=weight, layers=layers)
 
 
 def _with_depth(series: MetricSeries, step: int) -> tuple[float, int]:
@@ -228,17 +213,3 @@ def _with_depth(series: MetricSeries, step: int) -> tuple[float, int]:
 
 def _at(series: MetricSeries, step: int) -> str:
     return "" if len(series.steps) == 1 else f" at step {step:,}"
-
-
-def _note(
-    series: MetricSeries,
-    kind: str,
-    sentence: str,
-    layers: tuple[int, ...],
-    step: int,
-    evidence: Evidence,
-    weight: float,
-) -> Insight:
-    return Insight(
-        "note", kind, sentence, series.metric, series.subset, None, layers, (step,), evidence, min(1.0, weight)
-    )

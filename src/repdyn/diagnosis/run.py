@@ -89,11 +89,7 @@ def continuity_statements(
     store: Store, runs: Sequence[str] | None = None, probe: str | None = None
 ) -> list[tuple[str, Insight]]:
     """Return the statements of :func:`insights` on steps that repeat another one or are out of line, each with the name
-    of its run.
-
-    Args:
-        store, runs, probe: as for :func:`insights`.
-    """
+    of its run."""
     stated = []
     for (run, _), frame in select(store, runs, probe, columns=_COLUMNS).items():
         for stack, rows in by_stack(frame).items() if is_measured(frame) else ():
@@ -105,12 +101,10 @@ def continuity_statements(
 
 
 def describe_stacks(frame: pd.DataFrame, rules: Sequence[Rule], label: str | None = None) -> list[RunInsights]:
-    """Return the status and the statements of each stack of a run; of one for a model without named stacks.
+    """Return the status and the statements of each stack of a run on one probe; of one for a model without named
+    stacks.
 
-    Args:
-        frame: all rows of the run on one probe, scalars and failures among them.
-        rules: of its alerts.
-        label: name of the run in links to a report; the run's own name by default.
+    Links to a report have the ``label`` of the run, by default its name.
     """
     return [
         describe_run(rows, find_alerts(rows, rules), label=of_stack(label or str(rows["run"].iloc[0]), stack))
@@ -126,14 +120,10 @@ def describe_run(
     series: dict[tuple[str, str], MetricSeries] | None = None,
     label: str | None = None,
 ) -> RunInsights:
-    """Return the status and the statements of one run, or of one stack of its model.
+    """Return the status and the statements of one run, or of one stack of its model, from all of its rows on one probe.
 
-    Args:
-        frame: all of its rows on one probe, scalars and failures among them.
-        alerts: from :func:`repdyn.alerts.find_alerts`.
-        rows: its :func:`~repdyn.tables.frames.measurements`, if they are already known.
-        series: the series of its metrics, if they are already known.
-        label: name of the run in links to a report; the run's own name by default.
+    Its measurements and series are found again unless they are given; links to a report have its ``label``, by default
+    its name.
     """
     rows = measurements(frame) if rows is None else rows
     series = metric_series(rows) if series is None else series

@@ -39,6 +39,7 @@ MAX_STEPS = 6
 """Number of repeated steps that are listed before the last one."""
 MIN_GENERALISATION_GAP = 0.1
 """Least difference of validation and training loss that is mentioned, as a share of the training loss."""
+_SPIKE = "a spike of the training, or "
 
 
 def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
@@ -104,9 +105,7 @@ def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
 def alert_statements(alerts: Sequence[Alert], recent: int) -> Iterator[Insight]:
     """Yield a statement for each rule and metric that raised alerts, about the first and the number of the others.
 
-    Args:
-        alerts: of the run.
-        recent: the first step whose alerts still call for attention; earlier ones are notes.
+    Alerts before the ``recent`` step call for no attention any more: they are notes.
     """
     by_kind = sorted(alerts, key=lambda alert: (alert.rule, alert.subject, alert.step))
     for (rule, _), group in groupby(by_kind, key=lambda alert: (alert.rule, alert.subject)):
@@ -192,76 +191,83 @@ def _largest_change(alerts: Sequence[Alert]) -> float:
 def embedding_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield the steps whose input embeddings are nearer to the first, or farther from them, than both neighbours'; of
     those in line, the steps where their median norm is not."""
+    kind = "embeddings out of line"
     first, cosines = embeddings_out_of_line(frame)
-    known = {jump.step for jump in cosines.found}
-    if cosines.found:
-        what = f"have a cosine of {{}} to those of step {first:,}, out of line with"
-        yield _of_embeddings(what, "cosine", cosines.found)
     norms = losses_out_of_line(scalar(frame, EMBEDDING_NORM), may_turn=True)
-    if others := [jump for jump in norms.found if jump.step not in known]:
-        yield _of_embeddings("have a median norm of {}, out of line with", "norm", others)
-    of_cosine = f"The cosine of the input embeddings to those of step {first:,}"
-    yield from too_many_statements(cosines, of_cosine, "embeddings out of line")
-    yield from too_many_statements(norms, "The median norm of the input embeddings", "embeddings out of line")
+    known = {jump.step for jump in cosines.found}
+    others = [jump for jump in norms.found if jump.step not in known]
+    of_first = f" to those of step {first:,}"
+    for name, what, end, found in (("cosine", "cosine", of_first, cosines.found), ("norm", "median norm", "", others)):
+        if found:
+            of_step = (
+                f"The input embeddings of step {found[0].step:,} have a {what} of {number_text(found[0].loss)}{end}"
+            )
+            more = _others_text("So are those of step", found)
+            yield _out_of_line(kind, of_step, "the weights of another step", more, found, {name: found[0].loss}, 0.75)
+    yield from _too_many(cosines, f"The cosine of the input embeddings{of_first}", kind)
+    yield from _too_many(norms, "The median norm of the input embeddings", kind)
 
 
 def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
     """Yield the steps at which the mean of a metric over layers is out of line, by more than its interval."""
+    kind, about = "geometry out of line", {"metric": series.metric, "subset": series.subset}
     of_mean = series.layer_mean
-    mean = of_mean.mean.dropna()
-    judged = losses_out_of_line(mean, of_mean.margin / MIN_JUMP, may_turn=True)
+    judged = losses_out_of_line(of_mean.mean.dropna(), of_mean.margin / MIN_JUMP, may_turn=True)
     what = f"{metric_title(series.metric)}, mean over layers,"
-    yield from too_many_statements(judged, what, "geometry out of line", metric=series.metric, subset=series.subset)
+    yield from _too_many(judged, what, kind, **about)
     # before training, the geometry may be any
-    found = [jump for jump in judged.found if not jump.is_end]
-    if not found:
-        return
-    largest = found[0]
-    sentence = (
-        f"{what} is {number_text(largest.loss)} at step {largest.step:,}, "
-        f"out of line with {neighbours_text(largest)}: a spike of the training, or the weights of another step."
-        f"{others_text('The same holds at step', found)}"
-    )
-    yield Insight(
-        "watch",
-        "geometry out of line",
-        sentence,
-        metric=series.metric,
-        subset=series.subset,
-        steps=tuple(sorted(jump.step for jump in found)),
-        evidence=_evidence("value", largest),
-        weight=0.7,
-    )
+    if found := [jump for jump in judged.found if not jump.is_end]:
+        at_step = f"{what} is {number_text(found[0].loss)} at step {found[0].step:,}"
+        why, more = f"{_SPIKE}the weights of another step", _others_text("The same holds at step", found)
+        yield _out_of_line(kind, at_step, why, more, found, {"value": found[0].loss}, 0.7, **about)
 
 
-def too_many_statements(judged: Jumps, what: str, kind: str, **fields: Any) -> Iterator[Insight]:
+def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
+    """Yield the steps whose loss on the probe is out of line."""
+    losses = scalar(frame, PROBE_LOSS)
+    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == PROBE_LOSS)]
+    judged = losses_out_of_line(losses, pd.Series(rows["std_error"].to_numpy(float), rows["step"].to_numpy(int)))
+    yield from _too_many(judged, "The loss on the probe", "loss out of line")
+    if found := judged.found:
+        loss, last = found[0].loss, float(losses.iloc[-1])
+        is_low = loss < min(value for _, value in found[0].neighbours)
+        at_step = f"The loss on the probe is {number_text(loss)} at step {found[0].step:,}"
+        end = f" ({number_text(last)} at step {int(losses.index[-1]):,})" * is_low
+        why, more = f"{'' if is_low else _SPIKE}the weights of another step{end}", "So are those of step"
+        evidence = {"loss": loss, "last": last}
+        yield _out_of_line("loss out of line", at_step, why, _others_text(more, found), found, evidence, 0.75)
+
+
+def _out_of_line(
+    kind: str,
+    what: str,
+    why: str,
+    others: str,
+    found: Sequence[Jump],
+    evidence: dict[str, float],
+    weight: float,
+    **about: Any,
+) -> Insight:
+    """Return that a quantity jumps at some steps, with the neighbours of the largest jump."""
+    size, ((before, value_before), (after, value_after)) = found[0].size, found[0].neighbours
+    around = f"{number_text(value_before)} at step {before:,} and {number_text(value_after)} at step {after:,}"
+    evidence = evidence | {"before": value_before, "after": value_after, "jump": size}
+    steps = tuple(sorted(jump.step for jump in found))
+    sentence = f"{what}, out of line with {around}: {why}.{others}"
+    return Insight("watch", kind, sentence, steps=steps, evidence=evidence, weight=weight, **about)
+
+
+def _too_many(judged: Jumps, what: str, kind: str, **about: Any) -> Iterator[Insight]:
     """Yield that the continuity of a quantity is not judged, if too many steps would be out of line."""
     if judged.are_too_many:
         sentence = (
             f"{what} would be out of line at more than a sixth of the steps: not judged, since nothing tells which "
             "steps are wrong."
         )
-        yield Insight("note", kind, sentence, weight=0.3, **fields)
+        yield Insight("note", kind, sentence, weight=0.3, **about)
 
 
-def _of_embeddings(what: str, name: str, found: Sequence[Jump]) -> Insight:
-    largest = found[0]
-    sentence = (
-        f"The input embeddings of step {largest.step:,} {what.format(number_text(largest.loss))} "
-        f"{neighbours_text(largest)}: the weights of another step.{others_text('So are those of step', found)}"
-    )
-    steps = tuple(sorted(jump.step for jump in found))
-    evidence = _evidence(name, largest)
-    return Insight("watch", "embeddings out of line", sentence, steps=steps, evidence=evidence, weight=0.75)
-
-
-def neighbours_text(jump: Jump) -> str:
-    """Return the values of the two neighbours of a step with their steps."""
-    (before, value_before), (after, value_after) = jump.neighbours
-    return f"{number_text(value_before)} at step {before:,} and {number_text(value_after)} at step {after:,}"
-
-
-def others_text(beginning: str, found: Sequence[Jump]) -> str:
+def _others_text(beginning: str, found: Sequence[Jump]) -> str:
     """Return a sentence on the steps but the first; empty if there are none."""
     others = sorted(jump.step for jump in found[1:])
     if not others:
@@ -270,60 +276,15 @@ def others_text(beginning: str, found: Sequence[Jump]) -> str:
     return f" {beginning}{'s' * (len(others) > 1)} {listed}."
 
 
-def _evidence(name: str, jump: Jump) -> dict[str, float]:
-    return {name: jump.loss, "before": jump.neighbours[0][1], "after": jump.neighbours[1][1], "jump": jump.size}
-
-
 def probe_loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
-    """Yield how far the loss on the probe fell in a run without training losses.
-
-    Args:
-        frame: all rows of one run on one probe, scalars among them.
-    """
+    """Yield how far the loss on the probe fell in a run without training losses."""
     losses = scalar(frame, PROBE_LOSS)
-    if len(losses) >= MIN_LOSSES and scalar(frame, LOSS).empty:
-        yield from _fall(losses)
-
-
-def _fall(losses: pd.Series) -> Iterator[Insight]:
-    steps, values = losses.index.to_numpy(int), losses.to_numpy(float)
-    first, last = float(values[0]), float(values[-1])
+    if len(losses) < MIN_LOSSES or not scalar(frame, LOSS).empty:
+        return
+    steps, (first, last) = (int(losses.index[0]), int(losses.index[-1])), losses.iloc[[0, -1]].tolist()
     if last < first:
         sentence = (
             f"The loss on the probe fell from {number_text(first)} at step {steps[0]:,} to {number_text(last)} at step "
-            f"{steps[-1]:,}."
+            f"{steps[1]:,}."
         )
-        evidence = {"first": first, "last": last}
-        yield Insight("note", "loss", sentence, steps=(int(steps[0]), int(steps[-1])), evidence=evidence, weight=0.2)
-
-
-def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
-    """Yield the steps whose loss on the probe is out of line.
-
-    Args:
-        frame: all rows of one run on one probe, scalars among them.
-    """
-    losses = scalar(frame, PROBE_LOSS)
-    judged = losses_out_of_line(losses, _std_errors(frame))
-    yield from too_many_statements(judged, "The loss on the probe", "loss out of line")
-    if not judged.found:
-        return
-    largest = judged.found[0]
-    (_, loss_before), (_, loss_after) = largest.neighbours
-    last_step, last = int(losses.index[-1]), float(losses.iloc[-1])
-    is_low = largest.loss < min(loss_before, loss_after)
-    sentence = (
-        f"The loss on the probe is {number_text(largest.loss)} at step {largest.step:,}, out of line with "
-        f"{neighbours_text(largest)}: "
-        f"{'' if is_low else 'a spike of the training, or '}the weights of another step"
-        f"{f' ({number_text(last)} at step {last_step:,})' * is_low}."
-        f"{others_text('So are those of step', judged.found)}"
-    )
-    evidence = {"loss": largest.loss, "before": loss_before, "after": loss_after, "jump": largest.size, "last": last}
-    steps = tuple(sorted(jump.step for jump in judged.found))
-    yield Insight("watch", "loss out of line", sentence, steps=steps, evidence=evidence, weight=0.75)
-
-
-def _std_errors(frame: pd.DataFrame) -> pd.Series:
-    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == PROBE_LOSS), ["step", "std_error"]]
-    return pd.Series(rows["std_error"].to_numpy(float), index=rows["step"].to_numpy(int))
+        yield Insight("note", "loss", sentence, steps=steps, evidence={"first": first, "last": last}, weight=0.2)

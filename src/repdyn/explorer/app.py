@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import gradio as gr
 import plotly.graph_objects as go
 
-from repdyn.explorer import figures, lens_tables, tables
-from repdyn.explorer.lens_tables import Cell, Colour
+from repdyn.explorer import figures, tables
 from repdyn.explorer.session import Session
+from repdyn.explorer.tables import Cell, Colour
 from repdyn.reading import CheckpointError
 from repdyn.studies.token_measurements import State
 
@@ -23,6 +24,11 @@ _HEADING = (
 _HOURLY = (3600, 3600)
 """Interval at which temporary files are deleted, and their minimum age, in seconds."""
 _TWO = "type a second sentence to see the paths of both"
+
+
+def asset(name: str) -> str:
+    """Return a file of the folder ``page``."""
+    return (files("repdyn.explorer") / "page" / name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +53,17 @@ class Page:
         try:
             found = self.session.lens(sentence, int(number))
             loaded = self.session.models[int(number)]
-            cell = Cell(*chosen) if chosen else lens_tables.last_cell(found)
-            top = lens_tables.top(loaded, found, cell)
+            cell = Cell(*chosen) if chosen else tables.last_cell(found)
+            top = tables.top(loaded, found, cell)
         except (ValueError, CheckpointError) as error:
             return tables.refusal(str(error)), "", ""
-        return "", lens_tables.grid(loaded, found, colour, cell), top
+        return "", tables.grid(loaded, found, colour, cell), top
 
     def cell(self, sentence: str, number: float, event: gr.EventData) -> tuple[Any, str]:
         """Return the cell that was clicked, and its most probable tokens."""
         try:
             cell = Cell(int(event.layer), int(event.place))
-            return tuple(cell), lens_tables.top(
+            return tuple(cell), tables.top(
                 self.session.models[int(number)], self.session.lens(sentence, int(number)), cell
             )
         except (ValueError, TypeError, AttributeError, CheckpointError) as error:
@@ -71,7 +77,7 @@ class Page:
             found, missing = [], [str(error)]
         if not found:
             return tables.remarks(missing), gr.skip(), gr.Plot(visible=False)
-        names = lens_tables.readable_tokens(self.session.models[int(number)].tokenizer, found[0].ids)
+        names = tables.readable_tokens(self.session.models[int(number)].tokenizer, found[0].ids)
         heads = list(range(min(len(one.weights) for one in found)))
         if head is not None and head in heads:
             # without a value: the reader may have chosen another head meanwhile
@@ -118,30 +124,30 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
         chosen = gr.Radio([], label="Tokens: choose one", elem_classes="chips", elem_id="tokens")
         positions = gr.Checkbox(False, label="Add the token's position embedding to every row of the vocabulary")
         remarks = gr.HTML(elem_classes="empties")
+        last = len(session.models) - 1
+        at: Any = {"maximum": max(1, last), "value": last, "step": 1, "label": "Checkpoint", "visible": last > 0}
         with gr.Tab("Logit lens"):
-            last = len(session.models) - 1
             with gr.Row():
-                colours = [(title, key) for key, title in lens_tables.COLOURS.items()]
+                colours = [(title, key) for key, title in tables.COLOURS.items()]
                 colour = gr.Radio(colours, value="probability", label="Colour")
-                number = gr.Slider(0, max(1, last), last, step=1, label="Checkpoint", visible=last > 0, elem_id="at")
+                number = gr.Slider(**at, elem_id="at")
             cell = gr.State(None)
             no_lens = gr.HTML(elem_classes="empties")
-            grid = gr.HTML(elem_id="lens", js_on_load=lens_tables.CLICKS)
+            grid = gr.HTML(elem_id="lens", js_on_load=asset("cells.js"))
             top = gr.HTML(elem_id="top")
-            gr.HTML(f"<details><summary>What is shown</summary><p>{lens_tables.CONVENTIONS}</p></details>")
+            gr.HTML(f"<details><summary>What is shown</summary><p>{tables.LENS_CONVENTIONS}</p></details>")
         with gr.Tab("Attention"):
             with gr.Row():
                 block = gr.Dropdown(list(range(1, session.n_layers + 1)), value=1, label="Layer", elem_id="block")
                 head = gr.Dropdown([0], value=0, label="Head", elem_id="head")
-                checkpoint = gr.Slider(
-                    0, max(1, last), last, step=1, label="Checkpoint", visible=last > 0, elem_id="attention-at"
-                )
+                checkpoint = gr.Slider(**at, elem_id="attention-at")
             no_attention = gr.HTML(elem_classes="empties")
             attention = gr.Plot(show_label=False, elem_id="attention")
         with gr.Tab("Nearest tokens"):
             with gr.Row():
                 state = gr.Radio([(title, key) for key, title in figures.STATES.items()], value="block", label="State")
-                layer = gr.Dropdown(_layers(session), value=_ALL, label="Layer")
+                layers = [("all layers", _ALL), *((str(number), number) for number in range(session.n_layers + 1))]
+                layer = gr.Dropdown(layers, value=_ALL, label="Layer")
             near = gr.HTML(elem_id="nearest")
         with gr.Tab("Similarity across layers"):
             similarity = gr.Plot(show_label=False, elem_id="similarity")
@@ -184,7 +190,3 @@ def _chosen(place: int | None) -> int:
     if place is None:
         raise ValueError("expected a token, got none; choose one")
     return place
-
-
-def _layers(session: Session) -> list[tuple[str, int]]:
-    return [("all layers", _ALL), *((str(layer), layer) for layer in range(session.n_layers + 1))]

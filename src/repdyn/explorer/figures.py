@@ -1,6 +1,6 @@
 """Figures of the explorer: a token across the layers, the paths of two sentences in a plane, and attention weights.
 
-Text and grid take their colours from the page (see :data:`repdyn.explorer.theme.CSS`), so that they are read in light
+Text and grid take their colours from the page (see ``page/page.css``), so that they are read in light
 and dark alike.
 """
 

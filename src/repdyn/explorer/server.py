@@ -16,11 +16,14 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from repdyn.explorer.app import build
+from repdyn.explorer.app import asset, build
 from repdyn.explorer.session import Session
-from repdyn.explorer.theme import CSS, FONTS, HEAD, MONOSPACED
 from repdyn.reading import CheckpointError, SweepStoppedError, checkpoints_of_run, load_models
 from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
+
+FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
+"""Fonts of the reader's system: the page loads nothing from other hosts."""
+MONOSPACED = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
 
 def serve(options: Any) -> None:
@@ -57,8 +60,8 @@ def launch(blocks: Blocks, *, host: str, port: int, open_browser: bool = False) 
         footer_links=[],
         ssr_mode=False,
         theme=Default(font=[*FONTS], font_mono=[*MONOSPACED]),
-        css=CSS,
-        head=HEAD,
+        css=asset("page.css"),
+        head=f"<script>\n{asset('page.js')}</script>",
         run_history=False,
         enable_monitoring=False,
         max_file_size=1,
@@ -73,10 +76,8 @@ _STEP = re.compile(r"step([0-9]+)", re.ASCII)
 def choose_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
     """Choose the first, middle and last step of a run, or the steps nearest to those that are requested.
 
-    Args:
-        models: as on the command line; nothing is chosen unless it is the folder of one run with checkpoints ``stepN``.
-        revisions: names of checkpoints; a ``stepN`` that the run does not have becomes the nearest one, the earlier of
-            two equally near.
+    Nothing is chosen unless ``models`` is the folder of one run with checkpoints ``stepN``. A revision ``stepN`` that
+    the run does not have becomes the nearest one, the earlier of two equally near.
 
     Returns:
         The names to load, and a note for each choice.

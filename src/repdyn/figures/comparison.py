@@ -48,12 +48,8 @@ _BAND_OPACITY, _SEEDS_OPACITY = 0.1, 0.2
 
 
 class ComparedRuns:
-    """Comparable runs in order, with the colour and marker of each; runs that are seeds of one model are one group.
-
-    Args:
-        frame: rows of several runs, each measured on one probe.
-        seeds: as for :func:`repdyn.tables.seeds.seed_groups`.
-    """
+    """Comparable runs in order, with the colour and marker of each; runs that are seeds of one model, as found by
+    :func:`repdyn.tables.seeds.seed_groups`, are one group."""
 
     def __init__(self, frame: pd.DataFrame, seeds: Sequence[str] | None = None) -> None:
         runs = measured_runs(frame)
@@ -120,26 +116,24 @@ def profiles(compared: ComparedRuns, metric: str) -> Figure:
     return draw(chart)
 
 
-def means_over_layers(compared: ComparedRuns, metrics: Sequence[str] | None = None) -> Figure:
+def means_over_layers(compared: ComparedRuns) -> Figure:
     """Draw metrics averaged over layers against training, one line per run, one panel per metric and token subset.
 
-    The panels of a metric share the axis of values. The x axis is in tokens if all runs have token counts, otherwise in
-    steps; it is logarithmic and shows zero. Runs with one checkpoint are left out, and the title says how many. The
-    band is the 95 % interval of :func:`repdyn.tables.frames.layer_mean`. The legend tells which runs are averaged over
-    fewer layers than they have.
-
-    Args:
-        compared: the runs.
-        metrics: those that were not measured are left out; None for those of geometry and the user's own.
+    The metrics are those of geometry and the user's own; the panels of one share the axis of values. The x axis is in
+    tokens if all runs have token counts, otherwise in steps; it is logarithmic and shows zero. Runs with one checkpoint
+    are left out, and the title says how many. The band is the 95 % interval of
+    :func:`repdyn.tables.frames.layer_mean`. The legend tells which runs are averaged over fewer layers than they have.
     """
     drawn = [run for run in compared.runs if len(run.steps) > 1]
     if not drawn:
         raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
     rows = concatenated([run.rows for run in drawn])
-    wanted = [m for m in metrics_of(rows) if (has_own_figures(m) if metrics is None else m in metrics)]
+    wanted = [m for m in metrics_of(rows) if has_own_figures(m)]
     keys = [(m, s) for m in reversed(wanted) for s in in_order(of_metric(rows, m)["subset"].unique())]
     if not keys:
-        raise ValueError(f"expected other metrics, got rows of {', '.join(metrics_of(rows))}; name some of these")
+        raise ValueError(
+            f"expected metrics of geometry or the user's own, got {', '.join(metrics_of(rows))}; draw families"
+        )
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     axis = training_axis([x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens)
     lines = {
@@ -207,15 +201,11 @@ def compare_family(compared: ComparedRuns, family: str) -> Figure:
 def comparison_figures(
     frame: pd.DataFrame, attempt: Attempt = nullcontext, seeds: Sequence[str] | None = None
 ) -> dict[str, Figure]:
-    """Return all comparison figures of these runs, by name.
+    """Return all comparison figures of these runs, each measured on one probe, by name.
 
     A metric of geometry, or of the user's own, has its profiles and its place in the means over layers; any other
-    family has its profiles in one overview.
-
-    Args:
-        frame: rows of several runs, each measured on one probe.
-        attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
-        seeds: as for :func:`repdyn.tables.seeds.seed_groups`.
+    family has its profiles in one overview. ``attempt`` collects the errors of figures, so that the others are drawn;
+    by default they are raised at once.
     """
     compared = ComparedRuns(frame, seeds)
     at_end = compared.at_end

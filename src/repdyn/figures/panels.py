@@ -193,13 +193,8 @@ def step_colours(number: int) -> list[str]:
 def run_colours(
     runs: Sequence[MeasuredRun], between: tuple[float, float] = (0.43, 1.0), alone: float = 0.75
 ) -> dict[Key, str]:
-    """Return a colour for each run of a comparison: a hue for each class of models, from light to dark by size.
-
-    Args:
-        runs: in the order of a comparison.
-        between: places of the first and the last of a class in its colour map.
-        alone: place of the only one of its class.
-    """
+    """Return a colour for each run of a comparison: a hue for each class of models, from light to dark by size,
+    ``between`` two places in its colour map, or at one for the only run of its class."""
     classes: dict[tuple[bool | None, str], list[Key]] = {}
     for run in runs:
         classes.setdefault((run.causal, str(run.rows["model"].iloc[0])), []).append(run.key)

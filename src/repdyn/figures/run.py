@@ -44,7 +44,6 @@ from repdyn.tables.designs import intervals
 from repdyn.tables.fits import isotonic_fit, lower_envelope
 from repdyn.tables.frames import (
     NO_CLASSES,
-    RunLoss,
     defined_subsets,
     drop_first_comparison,
     filled,
@@ -58,7 +57,6 @@ from repdyn.tables.frames import (
     of_heads,
     of_metric,
     of_training,
-    scalar,
     select_steps,
     subsets_of,
     tokens_by_step,
@@ -130,20 +128,14 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
 def mean_over_layers(
     frame: pd.DataFrame,
     metrics: Sequence[str] = ("two_nn", "anisotropy"),
-    loss: str | None = None,
     alerts: Sequence[Alert] = (),
 ) -> Figure:
-    """Draw metrics of a run averaged over layers against step, one panel each, with the loss in the first.
+    """Draw metrics of a run averaged over layers against step, one panel each, with a loss in the first.
 
-    The step axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it are the training tokens
-    if every checkpoint has them. The band is the 95 % interval of
-    :func:`repdyn.tables.frames.layer_mean`.
-
-    Args:
-        frame: rows of one run, with the scalar that is its loss.
-        metrics: those that were not measured are left out.
-        loss: name of the scalar; by default that of :func:`repdyn.tables.frames.loss_of_run`.
-        alerts: of the run; the steps of those on a metric are marked in its panel.
+    Metrics that were not measured are left out; the loss is that of :func:`repdyn.tables.frames.loss_of_run`. The step
+    axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it are the training tokens if every
+    checkpoint has them. The band is the 95 % interval of :func:`repdyn.tables.frames.layer_mean`. Steps with an alert
+    on a metric are marked in its panel.
     """
     rows = of_training(frame, "profile_over_depth")
     present = [metric for metric in metrics if metric in metrics_of(rows)]
@@ -165,8 +157,8 @@ def mean_over_layers(
     tokens = tokens_by_step(rows)
     # otherwise a number of tokens has no position on the axis
     has_tokens = len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique
-    found = loss_of_run(frame) if loss is None else RunLoss(loss, scalar(frame, loss))
-    losses = loss_line(found.values, found.name)
+    loss = loss_of_run(frame)
+    losses = loss_line(loss.values, loss.name)
     panels[0] = replace(panels[0], loss=losses, tokens=tokens.to_dict() if has_tokens else None)
     marked = any(alerts_on(alerts, metric) for metric in present)
     chart = Chart(
@@ -223,12 +215,8 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Seq
 
     A metric of geometry, or of the user's own, has a profile, its place in the means over layers, and heatmaps. Any
     other family has an overview over depth and one against step, and some have figures of their own. A finished model
-    has no figures against step.
-
-    Args:
-        frame: rows of one run.
-        attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
-        alerts: of this run, to be marked.
+    has no figures against step. ``attempt`` collects the errors of figures, so that the others are drawn; by default
+    they are raised at once.
     """
     # the other columns would be copied with each selection of rows
     frame = pd.DataFrame(frame[[name for name in _COLUMNS if name in frame]])
@@ -404,23 +392,19 @@ def has_scales(valued: pd.DataFrame) -> bool:
     return len(set(valued["metric"]) & set(GRIDE)) > 1
 
 
-def scales(frame: pd.DataFrame, subset: str | None = None) -> Figure:
+def scales(frame: pd.DataFrame) -> Figure:
     """Draw the dimension by Gride against its scale k: a panel for each of three steps, a line for each of 7 layers.
 
     If there are fewer steps or layers, all are drawn. An estimate that falls with k indicates noise, one that rises a
-    curved or folded cloud. TwoNN is drawn at 2 neighbours, Levina-Bickel at its own number.
-
-    Args:
-        frame: rows of one run.
-        subset: of the tokens; the first it was measured on, in the order of ``repdyn.tables.frames.in_order``, unless
-            given.
+    curved or folded cloud. TwoNN is drawn at 2 neighbours, Levina-Bickel at its own number. The tokens are those of the
+    first subset, in the order of :func:`repdyn.tables.frames.in_order`.
     """
     rows = measurements(frame)
     known = rows.loc[rows["metric"].isin(DIMENSIONS) & rows["value"].notna()]
     gride = known.loc[known["metric"].isin(GRIDE)]
     if not has_scales(gride):
         raise ValueError(f"expected two of {', '.join(GRIDE)} with values, got fewer; measure several scales")
-    subset = subset or in_order(gride["subset"].unique())[0]
+    subset = in_order(gride["subset"].unique())[0]
     known = known.loc[known["subset"] == subset]
     steps = select_steps(sorted(gride["step"].unique().tolist()), _MAX_STEPS)
     layers = sorted(gride["layer"].unique().tolist())

@@ -20,8 +20,8 @@ _ROUNDOFF = 2.0**-53
 _TIE = 1e-10
 # below this, squares of distances lose digits
 _MIN_DISTANCE = 1e-145
-# coordinates gathered at a time for direct distances: they stay in the cache
-_CHUNK = 1 << 15
+# coordinates gathered at a time for direct distances: they stay in the cache of a CPU, or keep an accelerator busy
+_CPU_CHUNK, _DEVICE_CHUNK = 1 << 15, 1 << 22
 # groups of at most this many points are compared pair by pair; larger ones are searched
 _MAX_PAIRWISE = 64
 # iterations in which the centre of a cloud moves to where most of its points are
@@ -44,19 +44,14 @@ class Neighbours(NamedTuple):
     """int64, shape (n, k)"""
 
 
-def cloud_distances(cloud: Cloud, k: int) -> Tensor:
-    """Return the distances from each distinct point of a cloud to its k nearest neighbours, (n_unique, k), cached.
+def cloud_neighbours(cloud: Cloud, k: int) -> Neighbours:
+    """Return the k nearest neighbours of each distinct point of a cloud among these, (n_unique, k), cached.
 
     Points of one group are not each other's neighbours.
 
     Raises:
         Undefined: a point has fewer than k distinct others outside its group.
     """
-    return cloud_neighbours(cloud, k).distances
-
-
-def cloud_neighbours(cloud: Cloud, k: int) -> Neighbours:
-    """Return :func:`cloud_distances` together with the indices of the neighbours among the distinct points."""
     n_available = require_candidates(cloud, k)
     if k <= min(cloud.n_neighbours, n_available):
         found = cloud.once(_shared_neighbours)
@@ -172,7 +167,7 @@ def nearest_outside(cloud: Cloud) -> Tensor:
     if cloud.once(fewest_candidates) == 0:
         return torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
     with full_precision(cloud.x.device):
-        return cloud_distances(cloud, 1)[:, 0]
+        return cloud_neighbours(cloud, 1).distances[:, 0]
 
 
 def nearest_in_group(cloud: Cloud) -> Tensor:
@@ -250,13 +245,8 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None, 
 
 
 def neighbours_of(rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 512) -> Neighbours:
-    """Return the k nearest neighbours of some points only, as :func:`nearest_neighbours`, by float64 products.
-
-    Args:
-        rows: int64, shape (m,), which points.
-        points, groups, tile: as there.
-        k: number of neighbours, at least 1.
-    """
+    """Return the k nearest neighbours of some points only, int64 (m,), as :func:`nearest_neighbours`, by float64
+    products; k is at least 1."""
     found = Neighbours(
         torch.full((len(rows), k), torch.nan, dtype=torch.float64, device=points.device),
         torch.zeros(len(rows), k, dtype=torch.int64, device=points.device),
@@ -302,7 +292,7 @@ def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
     A distance so small relative to the coordinates that its square loses digits becomes 0.
     """
-    at_a_time = max(1, _CHUNK // points.shape[1])
+    at_a_time = max(1, (_CPU_CHUNK if points.device.type == "cpu" else _DEVICE_CHUNK) // points.shape[1])
     # only in float64 can squares leave the range
     scale = unit_scale(points) if points.dtype == torch.float64 else 1.0
     distances = [

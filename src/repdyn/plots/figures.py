@@ -1,28 +1,43 @@
-"""The figures of the report for one metric, drawn from stores."""
+"""The figures of the report for one metric, drawn from stores as figures of Plotly."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from repdyn.figures.charts import placed, training_axis
-from repdyn.report import figures
-from repdyn.report.plotly_panels import plotly_axis
-from repdyn.report.plots import compared_colours, compared_with, measured_with, profiles_plot, training_plot
-from repdyn.report.runs import in_lines, report_data
+from repdyn.figures.charts import placed, training_axes, training_axis, value_axis
+from repdyn.figures.panels import profile_lines
+from repdyn.report.plotly_panels import HEIGHT, LIGHT, VALUE, PlotlyDict, band_traces, plotly_axis
+from repdyn.report.plots import (
+    compared_colours,
+    compared_with,
+    course_plot,
+    heatmap_plot,
+    measured_with,
+    profile_plot,
+    profiles_plot,
+    training_plot,
+)
+from repdyn.report.runs import ReportRun, in_lines, report_data, report_runs
 from repdyn.store import Store
-from repdyn.tables.frames import by_stack
+from repdyn.tables.frames import by_stack, filled, of_training, select_steps
 from repdyn.tables.runs import differences, select
+from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 Over: TypeAlias = Literal["depth", "training"]
+
+MAX_FRAMES = 40
+"""Steps of a profile's slider; Plotly takes long to check each."""
+_LINE_HEIGHT = 22
 
 
 def heatmap(
@@ -48,7 +63,12 @@ def heatmap(
         ValueError: no such run, probe, stack, metric or subset, or several to choose from; a finished model, which has
             no steps.
     """
-    return figures.heatmap(_rows(store, run, probe, stack), metric, subset)
+    frame = _rows(store, run, probe, stack)
+    of_training(frame, "profile")
+    found, series = _series(frame, metric, subset)
+    plot = heatmap_plot(found, series)
+    plot["layout"]["shapes"] = []
+    return _figure(plot, _title(metric, subset), found.title)
 
 
 def profile(
@@ -65,12 +85,25 @@ def profile(
 
     Args:
         store, metric, subset, run, probe, stack: as for :func:`heatmap`.
-        step: a step at which it was measured; a slider over at most 40 steps unless given.
+        step: a step at which it was measured; a slider over at most 40 log-spaced steps unless given.
 
     Raises:
         ValueError: no such run, probe, stack, metric, subset or step, or several to choose from.
     """
-    return figures.profile(_rows(store, run, probe, stack), metric, subset, step)
+    found, series = _series(_rows(store, run, probe, stack), metric, subset)
+    if step is None:
+        plot = profile_plot(found, series)
+        plot |= _played(plot, series) if len(series.steps) > 1 else {}
+        return _figure(plot, _title(metric, subset), found.title)
+    if step not in series.steps:
+        around = sorted(sorted(series.steps, key=lambda other: abs(other - step))[:3])
+        raise ValueError(
+            f"expected a step at which {metric} was measured, got {step}; the closest are {', '.join(map(str, around))}"
+        )
+    plot = profile_plot(found, replace(series, rows=series.rows.loc[series.rows["step"] == step]))
+    # the legend would name one step, the heading does
+    plot["layout"]["showlegend"] = False
+    return _figure(plot, f"{_title(metric, subset)}, step {step:,}", found.title)
 
 
 def means(
@@ -88,10 +121,12 @@ def means(
         store, metric, subset, run, probe, stack: as for :func:`heatmap`.
 
     Raises:
-        ValueError: no such run, probe, stack, metric or subset, or several to choose from; a finished model, which has
-            no steps.
+        ValueError: as :func:`heatmap`.
     """
-    return figures.means(_rows(store, run, probe, stack), metric, subset)
+    frame = _rows(store, run, probe, stack)
+    of_training(frame, "profile")
+    found, series = _series(frame, metric, subset)
+    return _figure(_with_axis_buttons(course_plot(found, series), found), _title(metric, subset), found.title)
 
 
 def compare(
@@ -126,14 +161,11 @@ def compare(
     if over not in ("depth", "training"):
         raise ValueError(f"expected over='depth' or over='training', got {over!r}")
     data = report_data([stores] if isinstance(stores, Store) else stores, runs, probe, seeds=seeds)
-    found, members = data.runs, compared_with(data.runs, data.seeds, (metric, subset))
+    members = compared_with(data.runs, data.seeds, (metric, subset))
     if not members:
-        measured = ", ".join(dict.fromkeys(f"{name} ({of})" for run in found for name, of in run.series))
-        raise ValueError(
-            f"expected a metric and a subset it was measured on, got {metric} ({subset}); there are {measured}"
-        )
-    colours = compared_colours(found, data.seeds)
-    why = differences([run.measured for _, run, _ in measured_with(found, (metric, subset))]) or data.not_seeds
+        raise _not_measured(data.runs, metric, subset)
+    colours = compared_colours(data.runs, data.seeds)
+    why = differences([run for _, run, _ in measured_with(data.runs, (metric, subset))]) or data.not_seeds
     plot = profiles_plot(members, colours) if over == "depth" else training_plot(members, colours)
     if plot is None:
         raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")
@@ -141,27 +173,112 @@ def compare(
         axis = training_axis(sorted({step for trace in plot["data"] for step in trace["x"]}))
         traces = [{**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]]
         plot = {"data": traces, "layout": {**plot["layout"], "xaxis": plotly_axis(axis)}}
-    title = html.escape(f"{metric_title(metric)}, {subset_title(subset)}", quote=False)
-    return figures.plotly_figure(plot, title, in_lines(f"not comparable: {why}") if why else "")
+    title = html.escape(_title(metric, subset), quote=False)
+    return _figure(plot, title, in_lines(f"not comparable: {why}") if why else "")
 
 
 def _rows(store: Store, run: str | None, probe: str | None, stack: str | None) -> pd.DataFrame:
     """Return the rows of one stack of one run on one probe."""
     frames = select(store, None if run is None else [run], probe)
     named = dict.fromkeys(name for name, _ in frames)
-    _require_one("run", run, list(named), f"a store of {len(named)} runs")
-    _require_one("probe", probe, [found for _, found in frames], f"a run measured on {len(frames)} probes")
+    _require_one("run", list(named), f"a store of {len(named)} runs")
+    _require_one("probe", [found for _, found in frames], f"a run measured on {len(frames)} probes")
     (frame,) = frames.values()
     stacks = by_stack(frame)
     if stack is not None and stack not in stacks:
         names = ", ".join(map(str, filter(None, stacks))) or "a single one without a name"
         raise ValueError(f"expected a stack of the model, got stack={stack!r}; it has {names}")
     if stack is None:
-        _require_one("stack", stack, list(map(str, stacks)), f"a model with {len(stacks)} stacks")
+        _require_one("stack", list(map(str, stacks)), f"a model with {len(stacks)} stacks")
         (stack,) = stacks
     return stacks[stack]
 
 
-def _require_one(what: str, given: str | None, there: Sequence[str], of: str) -> None:
+def _require_one(what: str, there: Sequence[str], of: str) -> None:
     if len(there) > 1:
-        raise ValueError(f"expected {what}= for {of}, got {given!r}; there are {', '.join(there)}")
+        raise ValueError(f"expected {what}= for {of}, got None; there are {', '.join(there)}")
+
+
+def _series(frame: pd.DataFrame, metric: str, subset: str) -> tuple[ReportRun, MetricSeries]:
+    """Return the only run of a frame, with the rows of one series where there are some, and this series."""
+    of_layers = frame["layer"].notna()
+    chosen = of_layers & (frame["metric"] == metric) & (filled(pd.Series(frame["subset"]), "all") == subset)
+    runs = report_runs(frame.loc[chosen | ~of_layers] if bool(chosen.any()) else frame)
+    (found,) = runs
+    if (metric, subset) not in found.series:
+        raise _not_measured(runs, metric, subset)
+    return found, found.series[metric, subset]
+
+
+def _not_measured(runs: Sequence[ReportRun], metric: str, subset: str) -> ValueError:
+    measured = ", ".join(dict.fromkeys(f"{name} ({of})" for run in runs for name, of in run.series))
+    return ValueError(
+        f"expected a metric and a subset it was measured on, got {metric} ({subset}); there are {measured}"
+    )
+
+
+def _with_axis_buttons(plot: PlotlyDict, run: ReportRun) -> PlotlyDict:
+    """Return a plot along the training, with buttons for every axis that its run has."""
+    steps = sorted({step for trace in plot["data"] for step in trace["x"]})
+    counts = {step: run.token_counts.get(step, np.nan) for step in steps} if run.token_counts else {}
+    axes = training_axes(steps, sorted(count for count in counts.values() if not np.isnan(count)))
+    buttons, x = [], {}
+    for name, axis in axes.items():
+        of_step = counts if name.startswith("tokens") else {}
+        x[name] = [
+            placed(np.array([of_step.get(step, step) for step in trace["x"]], float), axis.floor)
+            for trace in plot["data"]
+        ]
+        # ticks of a logarithmic axis would stay on a linear one
+        layout = {"tickvals": None, "ticktext": None, **plotly_axis(axis)}
+        changes = [{"x": x[name]}, {f"xaxis.{key}": value for key, value in layout.items()}]
+        buttons.append({"label": name.replace("-", ", "), "method": "update", "args": changes})
+    menu = {"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
+    traces = [{**trace, "x": places} for trace, places in zip(plot["data"], x["steps-log"], strict=True)]
+    along = {**plot["layout"]["xaxis"], **plotly_axis(axes["steps-log"])}
+    layout = {**plot["layout"], "xaxis": along, "updatemenus": [menu], "shapes": []}
+    return {"data": traces, "layout": layout}
+
+
+def _played(plot: PlotlyDict, series: MetricSeries) -> PlotlyDict:
+    """Return frames, and the slider and button that show them."""
+    floor = value_axis(series.metric, series.values, series.margins).floor
+    first = len(plot["data"]) - 3
+    frames, stops = [], []
+    at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
+    for line in profile_lines(series, dict.fromkeys(select_steps(series.steps, MAX_FRAMES), VALUE)):
+        at = band_traces(line, floor)
+        data = [{"y": at["low"]}, {"y": at["high"]}, {"y": at["value"], "customdata": at["exact"]}]
+        frames.append({"name": line.label, "data": data, "traces": [first, first + 1, first + 2]})
+        arguments = [[line.label], at_once | {"frame": {"duration": 0, "redraw": False}}]
+        stops.append({"label": line.label, "method": "animate", "args": arguments})
+    play = [None, at_once | {"frame": {"duration": 250, "redraw": False}, "fromcurrent": True}]
+    layout = {
+        **plot["layout"],
+        "sliders": [{"steps": stops, "active": len(stops) - 1, "currentvalue": {"prefix": "step "}, "pad": {"t": 40}}],
+        "updatemenus": [
+            {"type": "buttons", "buttons": [{"label": "Play", "method": "animate", "args": play}], "x": 0, "y": 1.15}
+        ],
+    }
+    return {"layout": layout, "frames": frames}
+
+
+def _figure(plot: PlotlyDict, title: str, caption: str) -> Figure:
+    """Return a figure as high as on the page, with room for its heading also in the narrow column of a notebook."""
+    import plotly.graph_objects as go  # takes one second, which tracking without it should not pay
+
+    heading = f"{title}<br><sub>{caption}</sub>" if caption else title
+    top = 70 + _LINE_HEIGHT * heading.count("<br>")
+    layout: PlotlyDict = {
+        "height": plot["layout"].get("height", HEIGHT) + top,
+        "margin": {"t": top, "b": 110 if "sliders" in plot["layout"] else 60},
+        "title": {"text": heading, "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16}},
+        "template": LIGHT,
+        # Plotly's button that uploads a figure has no place next to unpublished results
+        "modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]},
+    }
+    return go.Figure({**plot, "layout": {**plot["layout"], **layout}})
+
+
+def _title(metric: str, subset: str) -> str:
+    return f"{metric_title(metric)}, {subset_title(subset)}"

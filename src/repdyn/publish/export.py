@@ -48,27 +48,18 @@ def export_run(
     probe: str | None = None,
     log_layers: LogLayers = "default",
 ) -> int:
-    """Log a stored run: one row for each step, the figures, and their provenance.
-
-    An error in one figure or logger does not affect the others.
+    """Log a stored run to loggers, which stay open: one row for each step, the figures, and their provenance.
 
     The row of a step has the names a live run logs (:func:`repdyn.publish.loggers.logged_values`), the scalars stored
     with it (``train/loss``, ``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A
-    finished model has step 0 and the hyperparameter ``stage`` "finished".
-
-    Args:
-        store: with at least one measured checkpoint of the run.
-        run: its name.
-        loggers: any of Lightning's; left open. Each also gets :func:`provenance` as its hyperparameters.
-        probe: hash of the probe to log, needed if the run was measured on several.
-        log_layers: the layers that are logged, as for :func:`repdyn.publish.loggers.logged_values`.
+    finished model has step 0 and the hyperparameter ``stage`` "finished". An error in one figure or logger does not
+    affect the others: the first is raised once everything else is logged.
 
     Returns:
         Number of steps logged.
 
     Raises:
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
-        Exception: the error of the first figure or logger that failed, once everything else is logged.
     """
     frame = store.to_pandas(run, categorical=True)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
@@ -106,17 +97,11 @@ def export_store(
     online: bool = False,
     log_layers: LogLayers = "default",
 ) -> Iterator[str]:
-    """Export runs of a store, each to loggers of its own.
+    """Export runs of a store, all unless some are named, each to loggers of its own.
 
-    Args:
-        store: with at least one measured checkpoint.
-        runs: names; all runs of the store unless given.
-        to: the loggers.
-        probe: hash, or the beginning of one, of the only probe to export; by default a run measured on several is
-            exported once for each.
-        folder: for the loggers' files; ``exports`` inside the store unless given.
-        project, online: as for :func:`open_logger`.
-        log_layers: the layers that are logged, as for :func:`repdyn.publish.loggers.logged_values`.
+    A run measured on several probes is exported once for each, unless one is named by the beginning of its hash. The
+    loggers' files go into ``folder``, by default ``exports`` inside the store. An error in one figure or logger does
+    not affect the others: the first is raised once everything else is exported.
 
     Yields:
         A line for each export, with the place where it can be viewed.
@@ -125,7 +110,6 @@ def export_store(
         ValueError: nothing is stored; no such run or probe; ``log_layers`` that match no metric; a package that
             is not installed.
         ConnectionError: W&B cannot be reached, or there is no account.
-        Exception: the error of the first figure or logger that failed, once everything else is exported.
     """
     into = folder or folder_inside(store.output, "exports")
     selected = select(store, runs, probe)
@@ -159,10 +143,6 @@ def open_logger(
             the environment variable MLFLOW_TRACKING_URI says, if it is set.
         project: in W&B; the experiment in MLflow.
         online: send to the W&B cloud instead of keeping W&B's files for a later "wandb sync".
-
-    Raises:
-        ValueError: the package behind ``to`` is not installed.
-        ConnectionError: W&B cannot be reached, or there is no account.
     """
     if to != "csv" and find_spec(to) is None:
         raise ValueError(f"expected {to} to be installed, found no such package; pip install {to}")

@@ -40,14 +40,7 @@ _EVERY_LAYER: dict[str, tuple[str, ...]] = {
 
 
 def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str]]) -> None:
-    """Check a choice of layers.
-
-    Args:
-        log_layers: the choice, as for :func:`logged_values`.
-        measured: name and token subset of each metric.
-
-    Raises:
-        ValueError: another word than "default", "all" and "none", or a pattern that matches no measured metric.
+    """Check a choice of layers against the name and token subset of each measured metric.
 
     >>> validate_log_layers(["tow_nn"], [("two_nn", "all")])
     Traceback (most recent call last):
@@ -150,11 +143,7 @@ def _width(numbers: Sequence[int | None]) -> int:
 def monitored_values(rows: Sequence[Row], prefix: str = "") -> dict[str, float]:
     """Return what other callbacks may monitor of one step: means, minima, maxima and every layer, where defined.
 
-    The names are those of :func:`logged_values`; values of heads are left out.
-
-    Args:
-        rows: of one run and one step.
-        prefix: put before each name.
+    The names are those of :func:`logged_values` behind a prefix; values of heads are left out.
     """
     values = logged_values([row for row in rows if row.head is None], "all") if rows else {}
     return {f"{prefix}{name}": value for name, value in values.items() if not math.isnan(value)}
@@ -341,10 +330,8 @@ Layout = dict[str, dict[str, list[str | list[str]]]]
 
 
 def layout_of(keys: Collection[str]) -> Layout:
-    """Return a category for each metric and token subset: a chart of its layers, and one of mean, minimum and maximum.
-
-    Args:
-        keys: names of logged values, as :func:`repdyn.publish.loggers.logged_values` makes them; others are left out.
+    """Return a category for each metric and token subset of :func:`logged_values`: a chart of its layers, and one of
+    mean, minimum and maximum.
 
     >>> layout_of(["two_nn/layer_00", "two_nn/mean", "train/loss"])
     {'two_nn': {'two_nn: layers': ['Multiline', ['^two_nn/layer_\\\\d+$']], 'two_nn: mean, min, max': \
@@ -363,11 +350,8 @@ def layout_of(keys: Collection[str]) -> Layout:
 
 
 def each_target(loggers: Iterable[Logger], job: Callable[[Target], None]) -> None:
-    """Call ``job(target)`` for each logger; an error in one does not affect the others.
-
-    Raises:
-        Exception: the error of the first logger that failed, once all others are done.
-    """
+    """Call ``job(target)`` for each logger; an error in one does not affect the others, after which the first is
+    raised."""
     with attempts() as attempt:
         for logger in loggers:
             with attempt():
@@ -383,21 +367,11 @@ def log_rows(
     *,
     log_layers: LogLayers = "default",
 ) -> None:
-    """Log the rows of one checkpoint to every logger, as :func:`each_target` does.
+    """Log the rows of one checkpoint to every logger, as :func:`each_target` does, by the names of
+    :func:`logged_values` behind a prefix, which distinguishes several trackers; ``also`` has more values of the step.
 
     W&B rows have ``repdyn/step`` as their x axis, independently of W&B's own step. A logger's ``prefix`` is not added
     to the names in W&B.
-
-    Args:
-        rows: of one run and one step; names as in :func:`logged_values`.
-        loggers: usually ``trainer.loggers``.
-        step: optimizer steps taken.
-        prefix: put before each name, to distinguish several trackers.
-        also: more values of this step, by name.
-        log_layers: the layers that are logged, as for :func:`logged_values`.
-
-    Raises:
-        ValueError: two rows have the same name.
     """
     values = {f"{prefix}{key}": value for key, value in logged_values(rows, log_layers).items()} | dict(also or {})
     if values:
@@ -412,19 +386,9 @@ def log_figures(
     attempt: Attempt | None = None,
     prefix: str = "",
 ) -> None:
-    """Log figures as ``figures/NAME`` to the loggers that take images; an error in one affects no other.
-
-    Args:
-        figures: by name; left open and unchanged.
-        loggers: usually ``trainer.loggers``.
-        step: optimizer steps taken.
-        stack: stack of the figures if the model has several; put before their names, ``figures/decoder/NAME``.
-        attempt: collects errors for a caller that has more to do; without it they are raised here.
-        prefix: put before each name, to distinguish several trackers.
-
-    Raises:
-        Exception: the error of the first logger that failed, once all others are done.
-    """
+    """Log figures as ``figures/NAME``, or ``figures/STACK/NAME``, to the loggers that take images; an error in one
+    affects no other. They are left open. Without an ``attempt``, which collects errors for a caller that has more to
+    do, the first error is raised here."""
     named = named_figures(figures, stack, prefix)
     with attempts(attempt) as each:
         for logger in loggers:

@@ -24,12 +24,13 @@ from repdyn.tables.frames import by_stack, concatenated, measurements
 from repdyn.tables.lines import copies_line, failure_line
 from repdyn.tables.runs import differences, is_measured, measured_runs, select
 from repdyn.tables.seeds import groups_or_reason, seed_table
-from repdyn.tables.style import of_stack, plain
+from repdyn.tables.style import of_stack
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_closing, print_summary
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import safe_file_name, write_atomically
+from repdyn.utils.printing import in_one_line
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -51,8 +52,8 @@ def show_run(
 ) -> list[Path]:
     """Draw (as PNG), log and summarise a stored run, stack by stack if its model has several; write its report.
 
-    An error in one figure or logger does not affect the others, nor the summary. What is said of the run is found once
-    for all of them.
+    An error in one figure or logger does not affect the others, nor the summary: the first is raised once everything
+    else is done. What is said of the run is found once for all of them.
 
     Args:
         store: with at least one measured checkpoint of the run.
@@ -68,10 +69,6 @@ def show_run(
         The figures' files, in ``figures`` inside the store; in a folder of the run if there are several runs, of the
         probe if the run was measured on several, and of the stack if the model has several. Those that compare the
         stacks are in ``comparison`` next to theirs.
-
-    Raises:
-        ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
-        Exception: the error of the first figure or logger that failed, once everything else is done.
     """
     frame = store.to_pandas(run, categorical=True)
     if probe is not None:
@@ -81,8 +78,8 @@ def show_run(
     last = max(int(measurements(rows)["step"].iloc[-1]) for rows in by_stack(frame).values())
     data = report_data([store]) if report else report_data([store], [run], probe)
     # measured on several probes, it has another name for each there
-    own = [each for each in data.runs if each.measured.name == run] or report_data([store], [run], probe).runs
-    stacks = [one for stack in by_stack(frame) for one in own if one.measured.stack == stack]
+    own = [each for each in data.runs if each.name == run] or report_data([store], [run], probe).runs
+    stacks = [one for stack in by_stack(frame) for one in own if one.stack == stack]
     with attempts() as attempt:
         if report is not None:
             with attempt():
@@ -90,7 +87,7 @@ def show_run(
                 log_page = partial(Target.log_page, page=report, name=f"{prefix}report", step=last)
                 each_target(used_loggers, log_page)
         for one in stacks:
-            stack, files = one.measured.stack, []
+            stack, files = one.stack, []
             with attempt():
                 figures, files = _draw(one.frame, one.alerts, _folder_of(stack, store, folder), attempt, (".png",))
                 log_figures(figures, used_loggers, last, stack, attempt, prefix)
@@ -119,25 +116,15 @@ def show_store(
     seeds: Sequence[str] | None = None,
     console: Console | None = None,
 ) -> list[Path]:
-    """Draw and summarise every run of a store, and compare them if there are several.
+    """Draw and summarise every run of a store, or some on one probe, and compare them if there are several.
 
-    Up to three runs get a summary each, more get a line each; stacks of a model with several count as runs.
-    An error in one figure does not affect anything else.
-
-    Args:
-        store: with at least one measured checkpoint.
-        runs: names; all runs of the store unless given.
-        probe: hash, or the beginning of one, of the only probe to show; every probe unless given.
-        folder: for the figures; ``figures`` inside the store unless given.
-        seeds: patterns of runs that are seeds of one model, as for :func:`repdyn.tables.seeds.seed_groups`.
-        console: where to; standard output unless given.
+    Up to three runs get a summary each, more get a line each; stacks of a model with several count as runs. An error in
+    one figure does not affect anything else: the first is raised once everything else is shown. Patterns of ``seeds``
+    are those of :func:`repdyn.tables.seeds.seed_groups`.
 
     Returns:
-        The figures' files, in the folders of :func:`show_run`, and of the comparison in ``comparison``.
-
-    Raises:
-        ValueError: nothing is stored; no such run or probe; ``seeds`` that are none.
-        Exception: the error of the first figure that failed, once everything else is shown.
+        The figures' files, in the folders of :func:`show_run` or in those of ``folder``, and of the comparison in
+        ``comparison``.
     """
     console, base = console or PrintableConsole(), folder or folder_inside(store.output, "figures")
     frames = select(store, runs, probe)
@@ -174,20 +161,8 @@ def compare_stores(
     seeds: Sequence[str] | None = None,
     console: Console | None = None,
 ) -> list[Path]:
-    """Compare the runs of several stores; figures of single runs are left to :func:`show_store`.
-
-    Args:
-        stores: each with at least one measured checkpoint.
-        runs, probe, seeds, console: as for :func:`show_store`.
-        folder: for the figures; ``figures`` inside the first store unless given.
-
-    Returns:
-        The files of the comparison, in ``comparison``.
-
-    Raises:
-        ValueError: as :func:`show_store`.
-        Exception: the error of the first figure that failed, once everything else is shown.
-    """
+    """Compare the runs of several stores as :func:`show_store` does those of one, which also draws figures of single
+    runs; return the files, in ``comparison`` in the folder or among the figures of the first store."""
     console, base = console or PrintableConsole(), folder or folder_inside(stores[0].output, "figures")
     frame = rows_of_stores(stores, runs, probe)
     with attempts() as attempt:
@@ -288,4 +263,4 @@ def _save(
 
 
 def _print(console: Console, line: str) -> None:
-    console.print(plain(line, console), highlight=False, markup=False, soft_wrap=True)
+    console.print(in_one_line(line), highlight=False, markup=False, soft_wrap=True)

@@ -40,16 +40,8 @@ def named_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def log_status(insights: Sequence[RunInsights], loggers: Iterable[Logger], prefix: str = "") -> None:
     """Log the status of a run and the most important statement on it to the summary of the run.
 
-    ``repdyn/status`` and ``repdyn/headline``; in a model with several stacks ``repdyn/decoder/status``. An error in one
-    logger does not affect the others.
-
-    Args:
-        insights: those of the run, one for each stack of its model.
-        loggers: usually ``trainer.loggers``.
-        prefix: put before each name, to distinguish several trackers.
-
-    Raises:
-        Exception: the error of the first logger that failed, once all others are done.
+    ``repdyn/status`` and ``repdyn/headline``, a prefix before both names; in a model with several stacks
+    ``repdyn/decoder/status``. An error in one logger does not affect the others.
     """
     summary: dict[str, str] = {}
     for found in insights:
@@ -62,18 +54,7 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
     """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the last stored step.
 
     The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show them as one series.
-    An error in one figure does not affect the others.
-
-    Args:
-        store: with at least one measured checkpoint of the run.
-        run: its name.
-        target: of a logger; nothing is drawn for one that takes no images.
-        probe: hash of the probe, needed if the run was measured on several.
-        prefix: put before each name, to distinguish several trackers.
-
-    Raises:
-        ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
-        Exception: the error of the first figure that failed, once all have been tried.
+    Nothing is drawn for a target that takes no images. An error in one figure does not affect the others.
     """
     if not target.takes_images:
         return
@@ -92,18 +73,9 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
-    """Return the origin of a run's rows and what was measured, for a logger's hyperparameters.
+    """Return the origin of a run's rows and what was measured, as far as it is known, for a logger's hyperparameters.
 
-    Args:
-        store: the store of the rows.
-        frame: rows of one run.
-
-    Returns:
-        All values that are known. In a model with several stacks ``kind`` and ``n_layers`` end in the name of the
-        stack: ``kind_decoder``.
-
-    Raises:
-        ValueError: rows of several runs, models or probes, or none.
+    In a model with several stacks ``kind`` and ``n_layers`` end in the name of the stack: ``kind_decoder``.
     """
     stacks = {stack: measurements(rows) for stack, rows in by_stack(frame).items()}
     rows = concatenated([*stacks.values()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -246,8 +246,8 @@ def correlate(x: Sequence[float], y: Sequence[float], what: str) -> Correlation:
     ranks = np.arange(len(x), dtype=float)
     next_lower = rank_correlation(ranks, np.array([1, 0, *ranks[2:]]))
     if found.value > 0:
-        return found._replace(low=next_lower.low, high=1.0)
-    return found._replace(low=-1.0, high=-next_lower.low)
+        return replace(found, low=next_lower.low, high=1.0)
+    return replace(found, low=-1.0, high=-next_lower.low)
 
 
 def rho_text(value: float, low: float, high: float, over: str) -> str:

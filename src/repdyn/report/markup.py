@@ -46,15 +46,8 @@ def visible(text: str) -> str:
 def table(
     caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0, quiet: bool = False
 ) -> Markup:
-    """Return a table whose first column names its rows.
-
-    Args:
-        caption: what it is.
-        headings: of the columns.
-        rows: texts or elements.
-        numbers: how many of the last columns hold numbers.
-        quiet: whether the caption is for screen readers only.
-    """
+    """Return a table whose first column names its rows, of texts or elements; the last ``numbers`` columns hold
+    numbers, and a ``quiet`` caption is for screen readers only."""
     first_number = len(headings) - numbers
     head = [tag("th", text, scope="col", **_number(at >= first_number)) for at, text in enumerate(headings)]
     body = [

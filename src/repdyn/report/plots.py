@@ -1,6 +1,6 @@
 """The figures of a report as plain dictionaries of Plotly: those of one run, and those of several together.
 
-Used by the page and by :mod:`repdyn.report.figures`.
+Used by the page and by :mod:`repdyn.plots`.
 """
 
 from __future__ import annotations
@@ -282,10 +282,10 @@ def compared_with(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup], key: tu
 
     Seeds without a common step at which all have the metric are single runs.
     """
-    numbers = {run.measured.key: number for number, run in enumerate(runs)}
+    numbers = {run.key: number for number, run in enumerate(runs)}
     groups = [group for group in seeds if key in group.series]
     members = []
-    for run in with_seeds([run.measured for run in runs if key in run.series], groups):
+    for run in with_seeds([run for run in runs if key in run.series], groups):
         of_seeds = [numbers[member.key] for member in run.members] if isinstance(run, SeedGroup) else []
         members.append(ComparedMember((of_seeds or [numbers[run.key]])[0], run, run.series[key], of_seeds))
     return members
@@ -293,5 +293,5 @@ def compared_with(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup], key: tu
 
 def compared_colours(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[Key, str]:
     """Return a colour for each group of seeds, which its members share, and for each other run."""
-    colours = run_colours(with_seeds([run.measured for run in runs], seeds))
+    colours = run_colours(with_seeds(runs, seeds))
     return colours | {member.key: colours[group.key] for group in seeds for member in group.members}

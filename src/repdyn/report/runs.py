@@ -32,28 +32,22 @@ _TITLE_WIDTH = 100
 
 
 @dataclass(frozen=True, eq=False)
-class ReportRun:
+class ReportRun(MeasuredRun):
     """One run, or one stack of its model, as a report shows it."""
 
-    measured: MeasuredRun
     frame: pd.DataFrame
     """Its rows, scalars and failures among them."""
-    series: dict[tuple[str, str], MetricSeries]
-    """By metric and token subset, in the order in which they are shown."""
     alerts: tuple[Alert, ...]
 
-    @property
-    def label(self) -> str:
-        return self.measured.label
+    @cached_property
+    def series(self) -> dict[tuple[str, str], MetricSeries]:
+        """By metric and token subset, in the order in which they are shown, with the values of single heads."""
+        return metric_series(self.rows, self.frame)
 
     @property
     def title(self) -> str:
         """Name, model and how the vectors were sampled, as text for Plotly in lines that fit above a figure."""
-        return in_lines(f"{self.label}, {self.measured.rows['model'].iloc[0]}\n{sampling(self.measured.rows)}")
-
-    @cached_property
-    def finished(self) -> bool:
-        return self.measured.finished
+        return in_lines(f"{self.label}, {self.rows['model'].iloc[0]}\n{sampling(self.rows)}")
 
     def loss(self, name: str) -> pd.Series:
         """Return a loss against step by the name of its scalar; empty where none is stored and for a finished model."""
@@ -66,14 +60,14 @@ class ReportRun:
         return ((rows["high"] - rows["low"]) / 2).astype(float).reindex(self.loss(PROBE_LOSS).index)
 
     @cached_property
-    def tokens(self) -> dict[int, float]:
-        """Training tokens by step; empty unless every row knows them."""
-        tokens = self.measured.tokens
-        return {} if self.finished else dict(zip(tokens.index.astype(int).tolist(), tokens.tolist(), strict=True))
+    def token_counts(self) -> dict[int, float]:
+        """Training tokens by step; empty for a finished model, and unless every row knows them."""
+        tokens = self.tokens.iloc[: None if not self.finished else 0]
+        return dict(zip(tokens.index.astype(int).tolist(), tokens.tolist(), strict=True))
 
     @cached_property
     def insights(self) -> RunInsights:
-        return describe_run(self.frame, self.alerts, rows=self.measured.rows, series=self.series, label=self.label)
+        return describe_run(self.frame, self.alerts, rows=self.rows, series=self.series, label=self.label)
 
     @property
     def failed(self) -> bool:
@@ -120,7 +114,7 @@ def data_of_rows(
     names, frame = _names(found), _named(found)
     rules = {names[key]: stored_rules(key[0].alerts_path(key[1])) for key in found}
     shown = report_runs(frame, rules, progress)
-    return ReportData(shown, frame, *groups_or_reason([run.measured for run in shown], seeds))
+    return ReportData(shown, frame, *groups_or_reason(shown, seeds))
 
 
 def rows_of_stores(
@@ -147,7 +141,7 @@ def report_runs(
     found = []
     for run in progress(measured_runs(frame)):
         rows, of_run = of_runs[run.name][run.stack], (rules or {}).get(run.name, RULES)
-        found.append(ReportRun(run, rows, metric_series(run.rows, rows), tuple(find_alerts(rows, of_run))))
+        found.append(ReportRun(**vars(run), frame=rows, alerts=tuple(find_alerts(rows, of_run))))
     return found
 
 

@@ -70,7 +70,7 @@ def opening(run: ReportRun) -> dict[str, str | None]:
 
 def first_run(data: ReportData) -> int:
     """Return the number of the run that the page opens with: the first that failed or is watched, or was trained."""
-    ranks = [(_ORDER.index(run.insights.status), len(run.measured.steps) < 2) for run in data.runs]
+    ranks = [(_ORDER.index(run.insights.status), len(run.steps) < 2) for run in data.runs]
     return min(range(len(ranks)), key=lambda number: (min(ranks[number][0], 2), ranks[number][1]))
 
 
@@ -106,11 +106,11 @@ def _heading(run: ReportRun, reason: str) -> Markup:
 
 
 def _about(run: ReportRun) -> str:
-    rows, steps = run.measured.rows, run.measured.steps
-    parameters = f", {short_count(run.measured.parameters)} parameters" if run.measured.parameters else ""
+    rows, steps = run.rows, run.steps
+    parameters = f", {short_count(run.parameters)} parameters" if run.parameters else ""
     course = "finished" if run.finished else f"{len(steps)} steps to {steps[-1]:,}"
     layers = f"{rows['layer'].nunique()} layers"
-    return f"{rows['model'].iloc[0]}, {KINDS[run.measured.causal]}{parameters}; {course}; {layers}; {sampling(rows)}"
+    return f"{rows['model'].iloc[0]}, {KINDS[run.causal]}{parameters}; {course}; {layers}; {sampling(rows)}"
 
 
 def _card(insight: Insight) -> Markup:
@@ -145,19 +145,19 @@ def overview(data: ReportData) -> Markup:
     rows = [
         (
             run.label,
-            str(run.measured.rows["model"].iloc[0]),
-            KINDS[run.measured.causal],
-            _or_dash(run.measured.parameters),
+            str(run.rows["model"].iloc[0]),
+            KINDS[run.causal],
+            _or_dash(run.parameters),
             _steps(run),
-            _or_dash(max(run.tokens.values(), default=None)),
-            str(run.measured.rows["layer"].nunique()),
-            f"{run.measured.rows['probe'].iloc[0][:8]}, {sampling(run.measured.rows)}",
+            _or_dash(max(run.token_counts.values(), default=None)),
+            str(run.rows["layer"].nunique()),
+            f"{run.rows['probe'].iloc[0][:8]}, {sampling(run.rows)}",
         )
         for run in data.runs
     ]
     headings = ("run", "model", "kind", "parameters", "steps", "tokens", "layers", "probe")
     parts = [table("Runs in this report", headings, rows, quiet=True)]
-    if len(data.runs) > 1 and (why := differences([run.measured for run in data.runs])):
+    if len(data.runs) > 1 and (why := differences(data.runs)):
         parts.append(tag("p", f"These runs do not all compare: {why}.", class_="warning"))
     if data.not_seeds:
         parts.append(tag("p", f"Not shown as seeds of one model: {data.not_seeds}.", class_="warning"))
@@ -189,14 +189,14 @@ def measured(data: ReportData) -> Markup:
     rows = [
         (
             run.label,
-            f"{len(metrics_of(run.measured.rows))}",
-            _listed(run.measured.rows, "dim"),
-            _listed(run.measured.rows, "dtype"),
-            _listed(run.measured.rows, "device"),
-            _listed(run.measured.rows, "attention"),
-            ", ".join(f"{name} {_listed(run.measured.rows, f'{name}_version')}" for name in _PACKAGES),
-            f"{str(max(run.measured.rows['measured_at'].unique()))[:16].replace('T', ' ')} UTC",
-            tag("code", str(run.measured.rows["probe"].iloc[0])),
+            f"{len(metrics_of(run.rows))}",
+            _listed(run.rows, "dim"),
+            _listed(run.rows, "dtype"),
+            _listed(run.rows, "device"),
+            _listed(run.rows, "attention"),
+            ", ".join(f"{name} {_listed(run.rows, f'{name}_version')}" for name in _PACKAGES),
+            f"{str(max(run.rows['measured_at'].unique()))[:16].replace('T', ' ')} UTC",
+            tag("code", str(run.rows["probe"].iloc[0])),
         )
         for run in data.runs
     ]
@@ -233,7 +233,7 @@ def without_value(data: ReportData) -> Markup:
     found: dict[tuple[str, str, str], list[str]] = {}
     for run in data.runs:
         # the other columns would be copied with each selection of rows
-        expected = drop_first_comparison(run.measured.rows.loc[:, ["step", "metric", "subset", "value", "reason"]])
+        expected = drop_first_comparison(run.rows.loc[:, ["step", "metric", "subset", "value", "reason"]])
         missing = expected.loc[expected["value"].isna()]
         sizes = expected.groupby(["metric", "subset"], observed=True).size()
         for key, cells in missing.groupby(["metric", "subset"], sort=False, observed=True):
@@ -250,8 +250,8 @@ def without_value(data: ReportData) -> Markup:
 def citation(data: ReportData) -> Markup:
     """Return what to cite, and a sentence on each run for a methods section."""
     sentences = [
-        f"{run.label}: measured with repdyn {_listed(run.measured.rows, 'repdyn_version')} on the probe "
-        f"{run.measured.rows['probe'].iloc[0]}; {sampling(run.measured.rows)}."
+        f"{run.label}: measured with repdyn {_listed(run.rows, 'repdyn_version')} on the probe "
+        f"{run.rows['probe'].iloc[0]}; {sampling(run.rows)}."
         for run in data.runs
     ]
     what = tag("p", "Cite repdyn and the papers whose metrics you use; ", tag("code", "repdyn metrics"), " lists them.")
@@ -317,7 +317,7 @@ def _alerts(runs: Sequence[ReportRun]) -> Markup:
 
 
 def _metric_table(run: ReportRun) -> Markup:
-    rows, seconds = run.measured.rows, seconds_by_metric(run.measured.rows)
+    rows, seconds = run.rows, seconds_by_metric(run.rows)
     whole = float(seconds.sum())
     lines = [
         (
@@ -336,11 +336,11 @@ def _metric_table(run: ReportRun) -> Markup:
 
 
 def _steps(run: ReportRun) -> str:
-    steps = run.measured.steps
+    steps = run.steps
     if run.finished:
         return "finished"
     span = f"{len(steps)}, {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
-    return f"{span} ({run.measured.n_failed} failed)" if run.measured.n_failed else span
+    return f"{span} ({run.n_failed} failed)" if run.n_failed else span
 
 
 def _or_dash(count: float | None) -> str:

@@ -75,8 +75,8 @@ def page_tree(data: ReportData) -> PlotlyDict:
     runs = data.runs
     metrics = list(dict.fromkeys(metric for run in runs for metric, _ in run.series))
     subsets = {subset for run in runs for _, subset in run.series}
-    steps = {int(step) for run in runs if not run.finished for step in (*run.measured.steps, *run.loss(LOSS).index)}
-    axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.tokens.values()}))
+    steps = {int(step) for run in runs if not run.finished for step in (*run.steps, *run.loss(LOSS).index)}
+    axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.token_counts.values()}))
     return {
         "start": first_run(data),
         "runs": [_run_tree(run) for run in runs],
@@ -100,7 +100,7 @@ def _run_tree(run: ReportRun) -> PlotlyDict:
         "label": run.label,
         "start": opening(run),
         "finished": run.finished,
-        "tokens": run.tokens or None,
+        "tokens": run.token_counts or None,
         "metrics": metrics,
     }
 
@@ -145,7 +145,7 @@ def _published_metrics(run: ReportRun, series: MetricSeries) -> list[MetricSerie
 
 def _comparisons(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[str, PlotlyDict]:
     """Return the comparisons of each metric and subset that several runs have."""
-    colours, why = compared_colours(runs, seeds), differences([run.measured for run in runs])
+    colours, why = compared_colours(runs, seeds), differences(runs)
     warning = f" They do not all compare: {why}." if why else ""
     found: dict[str, PlotlyDict] = {}
     for metric, subset in dict.fromkeys(key for run in runs for key in run.series):
@@ -189,7 +189,7 @@ def _meaning(metric: str) -> str:
 
 def _dark_colours(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[str, str]:
     """Return the colours of the dark theme by those of the light one, opaque and transparent."""
-    colours = {**TRAIL_COLOURS, **dark_run_colours(with_seeds([run.measured for run in runs], seeds)), **DARK_COLOURS}
+    colours = {**TRAIL_COLOURS, **dark_run_colours(with_seeds(runs, seeds)), **DARK_COLOURS}
     return colours | {transparent(colour): transparent(dark) for colour, dark in colours.items()}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pyarrow as pa
@@ -161,9 +161,10 @@ class Row:
     """Wall-clock time of the kernel over all batches."""
     measured_at: str
     """UTC time of the measurement, ISO 8601."""
-    repdyn_version: str
-    torch_version: str
-    transformers_version: str
+    repdyn_version: str | None
+    torch_version: str | None
+    transformers_version: str | None
+    """None where the package is not installed: a model of plain modules needs no transformers."""
 
     def __post_init__(self) -> None:
         if self.reason is not None:
@@ -302,5 +303,12 @@ def failure_rows(
 
 
 @cache
-def _versions() -> dict[str, str]:
-    return {f"{package}_version": version(package) for package in ("repdyn", "torch", "transformers")}
+def _versions() -> dict[str, str | None]:
+    return {f"{package}_version": _version(package) for package in ("repdyn", "torch", "transformers")}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

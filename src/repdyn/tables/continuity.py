@@ -87,20 +87,17 @@ def embeddings_out_of_line(frame: pd.DataFrame) -> tuple[int, Jumps]:
 
 
 def losses_out_of_line(losses: pd.Series, std_errors: pd.Series | None = None, *, may_turn: bool = False) -> Jumps:
-    """Return the steps whose losses jump away from those before and after them.
+    """Return the steps whose losses, by step, jump away from those before and after them.
 
     A block of up to :data:`MAX_BLOCK` successive steps is out of line if each lies outside the range of the two steps
-    around the block, all on one side, by more than :data:`MIN_JUMP` times its standard error, and as many times the
-    length of the block times the median deviation of the losses from the straight line between their neighbours over
-    log(1 + step). Such blocks are taken out one after the other: of those that explain the largest jump, the one that
-    leaves the fewest steps out of line, then the one with the largest jump. A block at an end is taken out only where
-    it explains the jump of another one. Fewer than :data:`MIN_LOSSES` losses are not judged.
+    around the block, all on one side, by more than :data:`MIN_JUMP` times its standard error, where it is known, and as
+    many times the length of the block times the median deviation of the losses from the straight line between their
+    neighbours over log(1 + step). Such blocks are taken out one after the other: of those that explain the largest
+    jump, the one that leaves the fewest steps out of line, then the one with the largest jump. A block at an end is
+    taken out only where it explains the jump of another one. Fewer than :data:`MIN_LOSSES` losses are not judged.
 
-    Args:
-        losses: by step, ascending and finite.
-        std_errors: by step; NaN, or no entry, where it is not known.
-        may_turn: whether a sound curve may have narrow peaks, as of geometry: the deviation is then the larger one of
-            the whole run and of the :data:`AROUND` steps around.
+    A sound curve that ``may_turn`` has narrow peaks, as of geometry: the deviation is then the larger one of the whole
+    run and of the :data:`AROUND` steps around.
     """
     if len(losses) < MIN_LOSSES:
         return Jumps([])

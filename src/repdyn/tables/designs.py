@@ -80,12 +80,8 @@ def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
 
 
 def own_window_warning(rows: Iterable[Row]) -> str | None:
-    """Say that a design lets neighbours in a point's own window count, and that many points have one.
-
-    Returns:
-        One sentence on the row of a checkpoint where they are most; None where they are at most
-        :data:`OWN_WINDOW_SHARE` in all rows.
-    """
+    """Say that a design lets neighbours in a point's own window count, and that many points of a checkpoint have one:
+    more than :data:`OWN_WINDOW_SHARE` in some row, of which the one with most is described."""
     shares = [(row.same_window_share or 0.0, row) for row in rows if row.own_window_excluded is False]
     share, worst = max(shares, key=lambda pair: pair[0], default=(0.0, None))
     if worst is None or share <= OWN_WINDOW_SHARE:

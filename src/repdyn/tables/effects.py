@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -246,7 +246,8 @@ MIN_PAIRS = 4
 _NORMAL_QUANTILE = 1.959963984540054
 
 
-class Correlation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Correlation:
     """Spearman's rank correlation."""
 
     value: float

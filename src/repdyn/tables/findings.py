@@ -285,18 +285,13 @@ class _JudgedRun:
 
 
 def findings(frame: pd.DataFrame) -> list[Finding]:
-    """Judge each published finding on one run.
+    """Judge each published finding on one run, or on one stack if its model has several.
 
-    Args:
-        frame: rows of one run, or of one stack if its model has several. The training losses among them decide whether
-            the training failed, the learning rates when its warm-up ended.
+    The training losses among its rows decide whether the training failed, the learning rates when its warm-up ended.
 
     Returns:
         Seven findings: the two shapes of anisotropy over depth and its growth, each on all tokens and without sinks;
         rise and decline of the dimension.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none.
     """
     run = _JudgedRun.of_frame(frame)
     return _judged([run], run.failure)

@@ -129,14 +129,8 @@ def fits_of(series: MetricSeries) -> dict[int, ActivationFit]:
 
 
 def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the fits of the layers of one run, those that are not worth a report among them.
-
-    Args:
-        frame: rows of one run, of one stack of its model, on one probe.
-
-    Returns:
-        For each layer with a fit its metric, layer, parameters, r_squared, p_value, n_steps, peak_step and is_reported.
-    """
+    """Return the fits of the layers of one run, or of one stack of its model, those that are not worth a report among
+    them: metric, layer, parameters, r_squared, p_value, n_steps, peak_step and is_reported."""
     of_metric = frame.loc[frame["layer"].notna() & (frame["metric"].map(base_name) == METRIC)]
     rows = [
         (series.metric, layer, *fit, fit.peak_step, fit.is_reported)

@@ -100,14 +100,8 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measured rows of one run, or of one of its stacks, sorted by step and layer.
 
     Values of single attention heads are excluded; see :func:`of_heads`. A missing token subset becomes "all". The
-    column ``margin`` is half of the 95 % interval, which is symmetric about the value; NaN if it is unknown.
-
-    Args:
-        frame: rows of one run, or of one stack if its model has several, as from :func:`by_stack`; columns as the
-            fields of ``repdyn.store.schema.Row``; scalar rows may be among them.
-
-    Returns:
-        A new frame; ``layer`` is an integer and each (step, layer, metric, subset) occurs once.
+    column ``margin`` is half of the 95 % interval, which is symmetric about the value; NaN if it is unknown. ``layer``
+    is an integer, and each (step, layer, metric, subset) occurs once.
 
     Raises:
         ValueError: no row with a layer; rows of several runs, models, probes or stacks; a metric measured twice; a

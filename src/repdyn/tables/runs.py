@@ -42,7 +42,8 @@ def select(
     columns: Sequence[str] | None = None,
     metrics: Sequence[str] | None = None,
 ) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return the rows of each run and probe, scalars and failures among them.
+    """Return the rows of each run and probe, scalars and failures among them: by (run, probe hash), in the order of
+    ``runs``, the probes of a run by hash.
 
     Args:
         store: with measurements.
@@ -50,9 +51,6 @@ def select(
         probe: hash, or the beginning of one, of the only probe to select. Runs that are not named and were not measured
             on it are left out.
         columns, metrics: as for :meth:`repdyn.store.Store.to_pandas`; the probe is always among the columns.
-
-    Returns:
-        Frames by (run, probe hash): in the order of ``runs``, the probes of a run by hash.
 
     Raises:
         ValueError: nothing is stored; no such run; no such probe, or several that begin so.
@@ -89,11 +87,8 @@ def is_measured(rows: pd.DataFrame) -> bool:
 
 
 def known_runs(store: Store, names: Sequence[str] | None) -> list[str]:
-    """Return the named runs of a store once each; all runs unless some are named.
-
-    Raises:
-        ValueError: nothing is stored; no such run.
-    """
+    """Return the named runs of a store once each; all runs unless some are named. A run that is not there is an
+    error."""
     known = store.runs()
     if not known:
         raise ValueError(f"expected a store with measurements, found none in {store.location}{_elsewhere(store)}")
@@ -155,7 +150,7 @@ class MeasuredRun:
     def steps(self) -> list[int]:
         return self.rows["step"].unique().tolist()
 
-    @property
+    @cached_property
     def finished(self) -> bool:
         return is_finished(self.rows)
 
@@ -179,9 +174,6 @@ def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
 
     Of a model with several stacks each is there on its own, under the size of the whole. Runs without a single
     measurement are left out.
-
-    Raises:
-        ValueError: a run with several models, probes or choices of layers; no run with a measurement.
     """
     measured = frame.loc[frame["layer"].notna(), "run"].unique().tolist()
     if not measured:

@@ -24,11 +24,7 @@ INTERVAL = "95 % interval over seeds"
 def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean over seeds and half of its 95 % interval, by Student's t with n - 1 degrees of freedom.
 
-    Args:
-        values: shape (n_seeds, ...), with at least two seeds.
-
-    Returns:
-        Two arrays of shape (...); NaN where a seed has no value.
+    ``values`` has the shape (n_seeds, ...), with at least two seeds; the mean of a seed without a value is NaN.
     """
     n_seeds = len(values)
     quantile = float(stdtrit(n_seeds - 1, (1 + CONFIDENCE) / 2))
@@ -153,10 +149,8 @@ class SeedGroup(MeasuredRun):
 def seed_groups(runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = None) -> list[SeedGroup]:
     """Return the groups of runs that are seeds of one model, each with at least two.
 
-    Args:
-        runs: as :func:`repdyn.tables.runs.measured_runs` returns them.
-        patterns: shell patterns of names, such as ``"lab/*-gpt2-x*"``: the runs that match one are seeds of one model.
-            None finds them by :func:`model_of`; none at all if it is empty.
+    ``patterns`` are shell patterns of names, such as ``"lab/*-gpt2-x*"``: the runs that match one are seeds of one
+    model. None finds them by :func:`model_of`; none at all if it is empty.
 
     Raises:
         ValueError: seeds that differ in more than their seed, or have no step in common; a pattern with fewer than two
@@ -176,11 +170,8 @@ def seed_groups(runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = No
 def groups_or_reason(
     runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = None
 ) -> tuple[list[SeedGroup], str | None]:
-    """Return the groups of :func:`seed_groups`, and why runs that are named like seeds are not shown as such.
-
-    Raises:
-        ValueError: as :func:`seed_groups` for seeds that the user named by patterns.
-    """
+    """Return the groups of :func:`seed_groups`, and why runs that are named like seeds are not shown as such. Patterns
+    of the user's that do not fit are an error."""
     try:
         return seed_groups(runs, patterns), None
     except ValueError as error:

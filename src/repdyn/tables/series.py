@@ -140,7 +140,8 @@ _FINEST = 4
 
 
 def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]:
-    """Return the indices of at most ``limit`` points of a curve: both ends, the lowest, the highest and some others.
+    """Return the indices of at most ``limit`` points of a curve, four or more: both ends, the lowest, the highest and
+    some others. Steps ascend, and values may be NaN.
 
     The steps between the ends are divided into intervals of equal length along log(1 + step). Of each interval the
     point farthest from the straight line between the ends is kept, or the lowest or highest of the curve if it is
@@ -148,11 +149,6 @@ def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]
 
     >>> thin([0, 1, 2, 4, 8, 16, 32], [0.0, 0.1, 0.2, 9.0, 0.3, 0.2, 0.1], 4)
     [0, 3, 4, 6]
-
-    Args:
-        steps: ascending.
-        values: one for each step; may be NaN.
-        limit: at least four.
     """
     if limit < 4:
         raise ValueError(f"expected a limit of at least 4 points, got {limit}; draw more points")

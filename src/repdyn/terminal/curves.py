@@ -27,22 +27,20 @@ from repdyn.tables.frames import (
 )
 from repdyn.tables.lines import seconds_by_metric
 from repdyn.tables.series import thin
-from repdyn.tables.style import NO_VALUE, family_of, number_text, plain, short_subset_title, short_value
+from repdyn.tables.style import NO_VALUE, family_of, number_text, short_subset_title, short_value
 
 WIDTH = 7
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(steps: Sequence[int], values: Sequence[float], width: int = WIDTH) -> str:
-    """Return a curve as bars between its lowest and highest value, which are always among the points drawn.
+    """Return a curve as at most ``width`` bars, four or more, between its lowest and highest value, which are always
+    drawn.
+
+    Steps ascend. NaN becomes a blank; equal values become the lowest bar.
 
     >>> sparkline([0, 1, 2, 3], [0.0, 0.5, math.nan, 1.0])
     '▁▅ █'
-
-    Args:
-        steps: ascending.
-        values: one for each step. NaN becomes a blank; equal values become the lowest bar.
-        width: the largest number of bars, at least four.
     """
     shown = [values[index] for index in thin(steps, values, width)]
     known = [value for value in shown if not math.isnan(value)]
@@ -64,14 +62,10 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
 
 
 def layer_table(rows: pd.DataFrame, n_layers: int, alerts: Sequence[Alert] = (), *, sparklines: bool) -> Table:
-    """Return a table of the first few metrics.
+    """Return a table of the first few metrics of some measurements.
 
-    Args:
-        rows: from :func:`repdyn.tables.frames.measurements`.
-        n_layers: how many layers there is room for. Of more than these, the first and the last are shown, those with an
-            alert, those with the lowest or highest value of a metric, and others at equal distances.
-        alerts: of the run.
-        sparklines: whether to draw the curves.
+    Of more than ``n_layers`` layers, the first and the last are shown, those with an alert, those with the lowest or
+    highest value of a metric, and others at equal distances.
     """
     grids = {curve: grid(rows, *curve) for curve in curves_of(rows)[:MAX_CURVES]}
     columns = [_column(values, sparklines) for values in grids.values()]
@@ -89,14 +83,7 @@ def layer_table(rows: pd.DataFrame, n_layers: int, alerts: Sequence[Alert] = (),
 def select_layers(
     grids: Sequence[pd.DataFrame], layers: Sequence[int], alerts: Sequence[Alert], limit: int
 ) -> list[int]:
-    """Return at most ``limit`` of the layers, the most important ones if there are more.
-
-    Args:
-        grids: values by layer and step.
-        layers: sorted.
-        alerts: of the run.
-        limit: positive.
-    """
+    """Return at most ``limit`` of the sorted layers, the most important ones of some grids if there are more."""
     even = np.linspace(0, len(layers) - 1, min(len(layers), limit)).round().astype(int)
     chosen = {layers[index] for index in even}
     important = list(dict.fromkeys(_important(grids, layers, alerts)))[:limit]
@@ -147,17 +134,12 @@ def measures_more_than_default(rows: pd.DataFrame) -> bool:
 
 
 def print_every_metric(rows: pd.DataFrame, console: Console) -> None:
-    """Print a table with a line for each metric, by family; below it those without a value, and why.
-
-    Args:
-        rows: from :func:`repdyn.tables.frames.measurements`.
-        console: where to; in an encoding other than Unicode the table is plain ASCII without the curves.
-    """
-    unicode = not console.options.ascii_only
+    """Print a table with a line for each metric of some measurements, by family; below it those without a value, and
+    why."""
     several = len(rows["step"].unique()) > 1
-    console.print(_metric_table(rows, several, unicode), highlight=False)
+    console.print(_metric_table(rows, several, not console.options.ascii_only), highlight=False)
     for line in [*_undefined(rows), Text(_SHARED, style="dim")]:
-        console.print(line if unicode else plain(line.plain, console), highlight=False)
+        console.print(line, highlight=False)
 
 
 def _metric_table(rows: pd.DataFrame, several: bool, unicode: bool) -> Table:

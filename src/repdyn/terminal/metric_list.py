@@ -11,8 +11,9 @@ from rich.text import Text
 
 from repdyn.metrics import DEFAULT_METRICS, FAMILIES, METRICS, Metric
 from repdyn.metrics.metric import written
-from repdyn.tables.style import family_title, plain
+from repdyn.tables.style import family_title
 from repdyn.utils.console import PrintableConsole
+from repdyn.utils.printing import in_one_line
 
 _CAPTURES = {
     "following": "the next layer",
@@ -54,11 +55,7 @@ def markdown() -> str:
 
 
 def print_metrics(console: Console | None = None) -> None:
-    """Print name, meaning and range of every metric, by family, and what a probe must know for it.
-
-    Args:
-        console: where to; standard output unless given.
-    """
+    """Print name, meaning and range of every metric, by family, and what a probe must know for it."""
     console = console or PrintableConsole()
     for family, title in _families():
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
@@ -68,7 +65,7 @@ def print_metrics(console: Console | None = None) -> None:
         for metric in METRICS.values():
             if metric.family == family:
                 known = " (needs a probe with topics)" if metric.probe_requires == "topics" else ""
-                table.add_row(metric.name, plain(f"{metric.meaning}{known}", console), _range(metric))
+                table.add_row(metric.name, in_one_line(f"{metric.meaning}{known}"), _range(metric))
         console.print(Text(title, style="bold"))
         console.print(table, highlight=False)
         console.print()

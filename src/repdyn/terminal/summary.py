@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -38,7 +38,7 @@ from repdyn.tables.frames import (
 )
 from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line, probe_loss_line
 from repdyn.tables.runs import is_measured, select
-from repdyn.tables.style import KINDS, of_stack, plain, short_count, short_value
+from repdyn.tables.style import KINDS, of_stack, short_count, short_value
 from repdyn.terminal.curves import (
     MAX_CURVES,
     curves_of,
@@ -59,21 +59,8 @@ def print_alerts(
     rules: Sequence[Rule] | None = None,
     console: Console | None = None,
 ) -> int:
-    """Print the alerts of the runs of a store.
-
-    Args:
-        store: with at least one measured checkpoint.
-        runs: names; all runs of the store unless given.
-        probe: hash, or the beginning of one, of the probe to keep to.
-        rules: None takes those that each run was watched by, or else the default ones.
-        console: where to; standard output unless given.
-
-    Returns:
-        Number of lines with an alert.
-
-    Raises:
-        ValueError: nothing is stored; no such run or probe; rules in the store that cannot be read.
-    """
+    """Print the alerts of the runs of a store, or of some runs on one probe, by rules or by those that each run was
+    watched by; return the number of lines with an alert."""
     console = console or PrintableConsole()
     n_lines = 0
     for (run, found), frame in select(store, runs, probe, columns=ALERT_COLUMNS).items():
@@ -93,7 +80,7 @@ def print_alerts(
 
 
 def _print(console: Console, line: str) -> None:
-    console.print(Text(plain(line, console)), soft_wrap=True)
+    console.print(Text(in_one_line(line)), soft_wrap=True)
 
 
 STATUS_STYLES: Mapping[Status, str] = {"healthy": "green", "watch": "yellow", "failed": "bold red", "unknown": "dim"}
@@ -133,18 +120,13 @@ def print_closing(
 ) -> None:
     """Print a headline for each stack of a run, its loss, dimension and anisotropy by step, and the next command.
 
-    Args:
-        frame: rows of one run on one probe, scalars among them.
-        insights: those of the run.
-        store: folder or URL of its store, for the command.
-        report: its page.
-        console: where to; in an encoding other than Unicode there are no curves.
+    ``frame`` has all rows of the run on one probe. In an encoding other than Unicode there are no curves.
     """
     lines = [Text()]
     for insight in insights:
-        lines.append(Text(plain(insight.headline, console), style=f"bold {STATUS_STYLES[insight.status]}"))
+        lines.append(Text(in_one_line(insight.headline), style=f"bold {STATUS_STYLES[insight.status]}"))
         rows = by_stack(frame)[insight.stack]
-        lines += [Text(plain(line, console)) for line in course(rows, curves=not console.options.ascii_only)]
+        lines += [Text(in_one_line(line)) for line in course(rows, curves=not console.options.ascii_only)]
     for line in lines:
         console.print(line, highlight=False)
     if report is not None:
@@ -153,12 +135,8 @@ def print_closing(
 
 
 def course(frame: pd.DataFrame, *, curves: bool = True) -> list[str]:
-    """Return a line for the loss, and for the means over layers of dimension and anisotropy: curve, ends and extremes.
-
-    Args:
-        frame: rows of one run, or of one stack of its model.
-        curves: whether to draw them.
-    """
+    """Return a line for the loss, and for the means over layers of dimension and anisotropy: curve, ends and
+    extremes."""
     loss = loss_of_run(frame)
     series = {"probe loss" if loss.name == PROBE_LOSS else "loss": loss.values}
     rows = measurements(frame)
@@ -202,7 +180,8 @@ def print_summary(
 
     Each curve of a layer has at most seven bars, from its own lowest to its own highest value, which are always among
     them. The layers with alerts, and those with the lowest and highest values, are never left out while there is room.
-    What a sweep stored of its cost and its failures has a line each.
+    What a sweep stored of its cost and its failures has a line each. Without a terminal there are no colours; an
+    encoding other than Unicode gets plain ASCII without the curves.
 
     Args:
         frame: rows of one run; where its model has several stacks of one of them, which the head names.
@@ -212,16 +191,11 @@ def print_summary(
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: how many of them went into the metrics themselves, the rest being the model's forward passes.
         total_seconds: wall-clock seconds of the training, measuring included.
-        console: where to; standard output unless given. Without a terminal there are no colours; an encoding other
-            than Unicode gets plain ASCII without the curves.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none.
+        console: where to; standard output unless given.
     """
     console = console or PrintableConsole()
     frame = in_lines_of_their_own(frame)
     rows = measurements(frame)
-    unicode = not console.options.ascii_only
     before = [*_head(rows), *_loss(frame), Text()]
     after = [
         Text(),
@@ -236,9 +210,9 @@ def print_summary(
     ]
     n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
     n_layers = max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken))
-    table = layer_table(rows, n_layers, alerts, sparklines=unicode)
+    table = layer_table(rows, n_layers, alerts, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
-        console.print(part if unicode else _ascii(part, console), highlight=False)
+        console.print(part, highlight=False)
     if measures_more_than_default(rows):
         console.print()
         print_every_metric(rows, console)
@@ -349,11 +323,3 @@ def _figures(figures: Sequence[Path]) -> Iterator[Text]:
     folders = sorted({str(path.parent) for path in map(Path, figures)})
     if folders:
         yield Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")
-
-
-def _ascii(part: Text | Padding | Table, console: Console) -> RenderableType:
-    if isinstance(part, Text):
-        return Text(plain(part.plain, console))
-    if isinstance(part, Padding) and isinstance(part.renderable, Text):
-        part.renderable = _ascii(part.renderable, console)
-    return part

@@ -47,15 +47,11 @@ _HEADERS = {
 
 
 class Guard:
-    """Middleware that answers only requests that may see the runs, and none that change anything.
+    """Middleware that answers only requests to one of some ``hosts`` that have the token, and none that change
+    anything.
 
     The token of an address becomes a cookie, and the address is opened again without it, so that it does not stay in
-    the browser's history.
-
-    Args:
-        app: the application that answers all other requests.
-        hosts: host names and addresses that requests may have; None for any.
-        token: that requests must have; None to answer without.
+    the browser's history. None for hosts or token lets any pass.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None, token: str | None) -> None:
@@ -123,12 +119,7 @@ _KEEP_ALIVE = 15.0
 
 
 class Feed:
-    """Polls an index, and tells readers what has changed since they were last told.
-
-    Args:
-        index: of the runs.
-        interval: seconds between two polls.
-    """
+    """Polls an index every ``interval`` seconds, and tells readers what has changed since they were last told."""
 
     def __init__(self, index: Index, interval: float) -> None:
         self.index = index
@@ -151,11 +142,8 @@ class Feed:
             await asyncio.sleep(0.01 if left else self._interval)
 
     async def events(self, keys: Collection[str] | None) -> AsyncIterator[str]:
-        """Yield server-sent events with the runs that changed; the first one has all of them.
-
-        Args:
-            keys: of the runs to tell of; None for all.
-        """
+        """Yield server-sent events with the runs that changed, of all or of some keys; the first one has all of
+        them."""
         told: dict[str, dict[str, Any]] = {}
         is_first = True
         while not self._closed:
@@ -186,13 +174,7 @@ class Feed:
 
 
 def build_app(feed: Feed, *, hosts: Collection[str] | None, token: str | None) -> Starlette:
-    """Return the application.
-
-    Args:
-        feed: of the runs; polled while the application runs.
-        hosts: host names and addresses that requests may have; None for any.
-        token: that requests must have; None to answer without.
-    """
+    """Return the application, which polls the feed while it runs; hosts and token are those of :class:`Guard`."""
     index = feed.index
 
     @asynccontextmanager
@@ -228,18 +210,14 @@ def build_app(feed: Feed, *, hosts: Collection[str] | None, token: str | None) -
 
 def table_page(paths: Sequence[str]) -> str:
     """Return the page with the table of runs, which its script fills."""
-    script = _table_script()
+    body = asset("sparkline.js") + asset("stream.js") + asset("table.js", "repdyn.watch")
+    script = Markup(f'"use strict";\n(() => {{\n{body}}})();\n')
     return Template(asset("table.html", "repdyn.watch")).substitute(
         policy=f"{policy(script)}; connect-src 'self'; form-action 'self'",
         style=asset("page.css") + asset("table.css", "repdyn.watch"),
         script=script,
         paths=joined((tag("code", path) for path in paths), ", "),
     )
-
-
-def _table_script() -> Markup:
-    body = asset("sparkline.js") + asset("stream.js") + asset("table.js", "repdyn.watch")
-    return Markup(f'"use strict";\n(() => {{\n{body}}})();\n')
 
 
 async def _answer(index: Index, keys: Sequence[str], respond: Callable[[_Rows, _Live], Response]) -> Response:

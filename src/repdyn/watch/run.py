@@ -52,9 +52,6 @@ class WatchedFolder:
 
     Files of a store are written under another name and renamed, which changes the folder's own time. A folder whose
     time stays is not listed again, so that a look at 100,000 files costs as much as one at their folders.
-
-    Args:
-        path: of the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -234,13 +231,7 @@ class Judgement:
 
 
 class WatchedRun:
-    """A history of which each file is read once.
-
-    Args:
-        store: that it is in.
-        path: the runs that it consists of.
-        interval: shortest time in seconds between two descriptions.
-    """
+    """A history of which each file is read once, described at most every ``interval`` seconds."""
 
     def __init__(self, store: Store, path: RunPath, interval: float) -> None:
         self.store = store

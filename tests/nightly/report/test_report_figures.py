@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
-from synthetic_families import make_run_of_everything
-from synthetic_runs import make_rows, make_run, to_frame
+from synthetic_families import make_everything
+from synthetic_runs import fill, make_rows, make_run
 
 from repdyn.metrics import METRICS
-from repdyn.report.figures import heatmap, means, profile
+from repdyn.plots import heatmap, means, profile
 from repdyn.tables.frames import grid, layer_mean, measurements
 
 STEPS = (0, 1, 8, 64)
 
 
 @pytest.fixture(scope="module")
-def frame() -> pd.DataFrame:
-    return make_run_of_everything(n_blocks=3, steps=STEPS, n_heads=2)
+def store(tmp_path_factory):
+    return fill(tmp_path_factory.mktemp("store"), make_everything(n_blocks=3, steps=STEPS, n_heads=2))
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_every_metric_has_every_picture(frame, metric):
+def test_every_metric_has_every_picture(store, metric):
     for draw in (heatmap, profile, means):
-        figure = draw(frame, metric, "all")
+        figure = draw(store, metric)
         json.loads(figure.to_json())
         assert "<br>independent design: 8 batches of " in figure.layout.title.text
 
 
-def test_a_profile_plays_at_most_forty_of_many_steps():
-    figure = profile(make_run(n_blocks=2, steps=range(100)), "two_nn", "all")
+def test_a_profile_plays_at_most_forty_of_many_steps(tmp_path):
+    figure = profile(fill(tmp_path, make_rows(n_blocks=2, steps=range(100))), "two_nn")
     assert len(figure.frames) == len(figure.layout.sliders[0].steps) <= 40
     assert figure.frames[-1].name == "99"
     values = grid(measurements(make_run(n_blocks=2, steps=range(100))), "two_nn", "all")
@@ -39,9 +39,9 @@ def test_a_profile_plays_at_most_forty_of_many_steps():
     np.testing.assert_allclose(figure.data[-1].y, values[99], rtol=1e-6)
 
 
-def test_means_switch_between_steps_and_tokens_with_the_loss():
-    frame = to_frame(make_rows(steps=STEPS)).assign(tokens_seen=lambda f: f["step"] * 1000)
-    figure = means(frame, "two_nn", "all")
+def test_means_switch_between_steps_and_tokens_with_the_loss(tmp_path):
+    rows = [replace(row, tokens_seen=row.step * 1000) for row in make_rows(steps=STEPS)]
+    figure = means(fill(tmp_path, rows), "two_nn")
     assert [note.text for note in figure.layout.annotations] == [
         "training loss",
         "Intrinsic dimension (TwoNN), all tokens, mean over 7 layers (dimension)",
@@ -49,4 +49,6 @@ def test_means_switch_between_steps_and_tokens_with_the_loss():
     buttons = figure.layout.updatemenus[0].buttons
     assert [button.label for button in buttons] == ["steps, log", "steps, linear", "tokens, log", "tokens, linear"]
     np.testing.assert_allclose(buttons[3].args[0]["x"][3], [0, 1000, 8000, 64000])
-    np.testing.assert_allclose(figure.data[3].y, layer_mean(measurements(frame), "two_nn", "all").mean, rtol=1e-6)
+    np.testing.assert_allclose(
+        figure.data[3].y, layer_mean(measurements(make_run(steps=STEPS)), "two_nn", "all").mean, rtol=1e-6
+    )
