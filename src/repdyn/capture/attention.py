@@ -22,8 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import Block, Blocks, is_pretrained_config, is_pretrained_model
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.recorder import hooked
-from repdyn.capture.states import STATES_BYTES, Buffers
+from repdyn.capture.states import STATES_BYTES, Buffers, hooked
 from repdyn.capture.token_states import TokenStates
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
