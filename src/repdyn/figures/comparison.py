@@ -19,10 +19,21 @@ from itertools import groupby
 import pandas as pd
 from matplotlib.figure import Figure
 
-from repdyn.figures.charts import RELATIVE_DEPTH, Chart, Line, Panel, axis_of_lines, training_axis
+from repdyn.figures.charts import (
+    RELATIVE_DEPTH,
+    Chart,
+    Line,
+    Panel,
+    axis_of_lines,
+    end_lines,
+    mean_lines,
+    notes,
+    run_looks,
+    training_axis,
+    wrapped,
+)
 from repdyn.figures.drawing import LEGEND_ROWS, draw, draw_all
 from repdyn.figures.overviews import Pane, about_tokens, arranged, board_size, n_columns, panes_of
-from repdyn.figures.panels import end_lines, mean_lines, notes, run_looks, wrapped
 from repdyn.metrics import FAMILIES
 from repdyn.metrics.metric import file_stem
 from repdyn.tables.designs import brief_sampling, intervals
@@ -116,7 +127,7 @@ def profiles(compared: ComparedRuns, metric: str) -> Figure:
     return draw(chart)
 
 
-def means_over_layers(compared: ComparedRuns, metrics: Sequence[str] | None = None) -> Figure:
+def means_over_layers(compared: ComparedRuns) -> Figure:
     """Draw metrics averaged over layers against training, one line per run, one panel per metric and token subset.
 
     The metrics are those of geometry and the user's own, unless some are named. The panels of a metric share the axis
@@ -128,7 +139,7 @@ def means_over_layers(compared: ComparedRuns, metrics: Sequence[str] | None = No
     if not drawn:
         raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
     rows = concatenated([run.rows for run in drawn])
-    wanted = [m for m in metrics_of(rows) if (has_own_figures(m) if metrics is None else m in metrics)]
+    wanted = [metric for metric in metrics_of(rows) if has_own_figures(metric)]
     keys = [(m, s) for m in reversed(wanted) for s in in_order(of_metric(rows, m)["subset"].unique())]
     if not keys:
         raise ValueError(f"expected other metrics, got rows of {', '.join(metrics_of(rows))}; name some of these")

@@ -19,15 +19,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from repdyn.alerts import Alert
-from repdyn.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, layer_axis, layer_label, training_axis
-from repdyn.figures.drawing import draw, draw_all
-from repdyn.figures.overviews import depth_overview, last_place, steps_overview
-from repdyn.figures.panels import (
+from repdyn.figures.charts import (
     MARKED,
+    Axis,
+    Chart,
+    Line,
+    Panel,
     alerts_on,
+    axis_of_lines,
     compared,
     heads_panel,
     heatmap_panel,
+    layer_axis,
+    layer_label,
     loss_line,
     marks_on,
     mean_lines,
@@ -35,8 +39,11 @@ from repdyn.figures.panels import (
     run_caption,
     run_title,
     step_colours,
+    training_axis,
     wrapped,
 )
+from repdyn.figures.drawing import draw, draw_all
+from repdyn.figures.overviews import depth_overview, last_place, steps_overview
 from repdyn.metrics import METRICS
 from repdyn.metrics.metric import file_stem
 from repdyn.store.schema import FINISHED
@@ -44,7 +51,6 @@ from repdyn.tables.designs import intervals
 from repdyn.tables.fits import isotonic_fit, lower_envelope
 from repdyn.tables.frames import (
     NO_CLASSES,
-    RunLoss,
     defined_subsets,
     drop_first_comparison,
     filled,
@@ -58,7 +64,6 @@ from repdyn.tables.frames import (
     of_heads,
     of_metric,
     of_training,
-    scalar,
     select_steps,
     subsets_of,
     tokens_by_step,
@@ -130,7 +135,6 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
 def mean_over_layers(
     frame: pd.DataFrame,
     metrics: Sequence[str] = ("two_nn", "anisotropy"),
-    loss: str | None = None,
     alerts: Sequence[Alert] = (),
 ) -> Figure:
     """Draw metrics of a run averaged over layers against step, one panel each, with a loss in the first.
@@ -160,7 +164,7 @@ def mean_over_layers(
     tokens = tokens_by_step(rows)
     # otherwise a number of tokens has no position on the axis
     has_tokens = len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique
-    found = loss_of_run(frame) if loss is None else RunLoss(loss, scalar(frame, loss))
+    found = loss_of_run(frame)
     losses = loss_line(found.values, found.name)
     panels[0] = replace(panels[0], loss=losses, tokens=tokens.to_dict() if has_tokens else None)
     marked = any(alerts_on(alerts, metric) for metric in present)
@@ -395,7 +399,7 @@ def has_scales(valued: pd.DataFrame) -> bool:
     return len(set(valued["metric"]) & set(GRIDE)) > 1
 
 
-def scales(frame: pd.DataFrame, subset: str | None = None) -> Figure:
+def scales(frame: pd.DataFrame) -> Figure:
     """Draw the dimension by Gride against its scale k: a panel for each of three steps, a line for each of 7 layers.
 
     If there are fewer steps or layers, all are drawn. An estimate that falls with k indicates noise, one that rises a
@@ -407,7 +411,7 @@ def scales(frame: pd.DataFrame, subset: str | None = None) -> Figure:
     gride = known.loc[known["metric"].isin(GRIDE)]
     if not has_scales(gride):
         raise ValueError(f"expected two of {', '.join(GRIDE)} with values, got fewer; measure several scales")
-    subset = subset or in_order(gride["subset"].unique())[0]
+    subset = in_order(gride["subset"].unique())[0]
     known = known.loc[known["subset"] == subset]
     steps = select_steps(sorted(gride["step"].unique().tolist()), _MAX_STEPS)
     layers = sorted(gride["layer"].unique().tolist())

@@ -40,7 +40,6 @@ def select(
     probe: str | None = None,
     *,
     columns: Sequence[str] | None = None,
-    metrics: Sequence[str] | None = None,
 ) -> dict[tuple[str, str], pd.DataFrame]:
     """Return the rows of each run and probe, scalars and failures among them: by (run, probe hash), in the order of
     ``runs``, the probes of a run by hash.
@@ -50,7 +49,7 @@ def select(
         runs: names; all runs of the store unless given.
         probe: hash, or the beginning of one, of the only probe to select. Runs that are not named and were not measured
             on it are left out.
-        columns, metrics: as for :meth:`repdyn.store.Store.to_pandas`; the probe is always among the columns.
+        columns: as for :meth:`repdyn.store.Store.to_pandas`; the probe is always among the columns.
 
     Raises:
         ValueError: nothing is stored; no such run; no such probe, or several that begin so.
@@ -59,7 +58,7 @@ def select(
     frames = {
         (run, found): rows
         for run in known_runs(store, runs)
-        for found, rows in by_probe(store.to_pandas(run, columns=read, metrics=metrics, categorical=True)).items()
+        for found, rows in by_probe(store.to_pandas(run, columns=read, categorical=True)).items()
     }
     if probe is None:
         return frames
