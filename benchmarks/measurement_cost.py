@@ -73,8 +73,8 @@ def _measurement(config: dict, repeats: int, device: torch.device) -> None:
         measure(module.model, probe)
         extra = (torch.cuda.max_memory_allocated(device) - before) / 2**20
         print(f"  {extra:,.0f} MiB at most on the device beside model and optimizer (torch.cuda.max_memory_allocated)")
-        expected = expect(prepare(module.model), probe, tokens_per_forward=8192)
-        estimate = working_bytes(expected.vectors, probe, DEFAULT_METRICS) / 2**20
+        _, vectors = expect(prepare(module.model), probe, tokens_per_forward=8192)
+        estimate = working_bytes(vectors, probe, DEFAULT_METRICS) / 2**20
         print(f"  {estimate:,.0f} MiB estimated for states and metrics, without the forward pass")
 
 

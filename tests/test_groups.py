@@ -8,7 +8,7 @@ from hostile import HOSTILE, nearest_distances
 
 from repdyn.kernels import Cloud, Undefined, gride, levina_bickel, two_nn
 from repdyn.kernels import neighbours as module
-from repdyn.kernels.neighbours import cloud_distances, cloud_neighbours, nearest_neighbours
+from repdyn.kernels.neighbours import cloud_neighbours, nearest_neighbours
 
 KERNELS = {
     "two_nn": (two_nn, two_nn.or_raise),
@@ -146,7 +146,7 @@ def test_of_duplicates_in_several_groups_the_first_keeps_its_own():
     assert cloud.distinct.flatten().tolist() == [0, 1, 3, 7, 15]
     assert cloud.distinct_groups is not None
     assert cloud.distinct_groups.tolist() == [0, 0, 1, 1, 2]
-    assert cloud_distances(cloud, 1).flatten().tolist() == [3, 2, 2, 6, 8]
+    assert cloud_neighbours(cloud, 1).distances.flatten().tolist() == [3, 2, 2, 6, 8]
     assert cloud_neighbours(cloud, 1).indices.flatten().tolist() == [2, 2, 1, 1, 3]
 
 
@@ -157,7 +157,7 @@ def test_duplicates_across_groups_against_the_oracle(name):
     cloud = Cloud(points, groups=groups)
     first = [points.tolist().index(row) for row in points.unique(dim=0).tolist()]
     expected = naive_nearest_outside(points[first], groups[first], 2)
-    np.testing.assert_allclose(np.sort(cloud_distances(cloud, 2), 0), np.sort(expected, 0), rtol=1e-10)
+    np.testing.assert_allclose(np.sort(cloud_neighbours(cloud, 2).distances, 0), np.sort(expected, 0), rtol=1e-10)
 
 
 def test_neighbours_are_searched_once_for_all(monkeypatch):
@@ -178,7 +178,9 @@ def test_neighbours_are_searched_once_for_all(monkeypatch):
 def test_no_more_neighbours_are_searched_than_the_groups_leave():
     groups = torch.cat([torch.zeros(395), torch.arange(1, 6)]).long()
     cloud = Cloud(HOSTILE["gaussian"](), groups=groups, n_neighbours=32)
-    np.testing.assert_allclose(cloud_distances(cloud, 4), naive_nearest_outside(cloud.x, groups, 4), rtol=1e-10)
+    np.testing.assert_allclose(
+        cloud_neighbours(cloud, 4).distances, naive_nearest_outside(cloud.x, groups, 4), rtol=1e-10
+    )
 
 
 UNDEFINED = {

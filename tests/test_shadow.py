@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from repdyn import Probe, measure
 from repdyn.capture.prepared_model import prepare
-from repdyn.capture.shadow import NoShadow, shadow
+from repdyn.capture.shadow import NoShadow, Shadow
 from repdyn.measurement.measure import measure_with, prepare_for
 from repdyn.measurement.options import MeasurementOptions
 
@@ -170,7 +170,7 @@ def test_what_a_forward_pass_writes_is_not_found_in_the_model(kind, probe):
 def test_a_shadow_gives_the_very_same_values_and_no_memory_of_weights():
     torch.manual_seed(0)
     model, tokens = HandWritten().eval(), random_tokens(2, 12)
-    other = shadow(model)
+    other = Shadow(model).module
     with torch.no_grad():
         assert torch.equal(other(tokens), model(tokens))
     assert [p.data_ptr() for p in other.parameters()] == [p.data_ptr() for p in model.parameters()]
@@ -234,7 +234,7 @@ def test_hooks_that_make_weights_act(make, probe):
     assert values(model, probe)
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
     with torch.no_grad():
-        found, expected = shadow(model).eval()(random_tokens(2, 12)), model.eval()(random_tokens(2, 12))
+        found, expected = Shadow(model).module.eval()(random_tokens(2, 12)), model.eval()(random_tokens(2, 12))
     assert torch.equal(found, expected)
 
 
@@ -281,7 +281,7 @@ def test_a_model_without_a_shadow_is_restored(probe):
     model.register_buffer("n", torch.zeros(1))
     model.register_forward_pre_hook(lambda module, args: module.n.add_(1) and None)
     with pytest.raises(NoShadow):
-        shadow(model)
+        Shadow(model)
     rows = measure(model, probe, ["anisotropy"]).rows
     assert {row.way for row in rows} == {"restored"}
     assert model.n == 0

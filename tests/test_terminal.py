@@ -29,6 +29,7 @@ from repdyn.terminal.summary import (
     select_layers,
     sparkline,
 )
+from repdyn.utils.console import PrintableConsole
 
 NAN = math.nan
 
@@ -88,7 +89,7 @@ def test_names_are_not_markup(run):
 def test_a_terminal_without_unicode(run):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
-    print_summary(run(run="größer"), console=Console(file=stream, width=80))
+    print_summary(run(run="größer"), console=PrintableConsole(file=stream, width=80))
     stream.flush()
     text = raw.getvalue().decode("ascii")
     assert text.startswith("gr??er")
@@ -191,7 +192,9 @@ def closing(frame, *, encoding="utf-8", **given):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
     found = [describe_run(rows, []) for rows in by_stack(frame).values()]
-    print_closing(frame, found, **{"store": Path("runs/my run")} | given, console=Console(file=stream, width=80))
+    print_closing(
+        frame, found, **{"store": Path("runs/my run")} | given, console=PrintableConsole(file=stream, width=80)
+    )
     stream.flush()
     return found, raw.getvalue().decode(encoding).splitlines()
 

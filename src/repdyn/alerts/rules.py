@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import yaml
 
@@ -74,18 +74,20 @@ class Rule:
     stop: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.isprintable():
+        if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise ValueError(f"expected a rule to have a name of printable text, got {self.name!r}")
         if not isinstance(self.when, str) or self.when not in CONDITIONS:
             raise ValueError(
                 f"expected a rule to have when: {' | '.join(CONDITIONS)}, got {self.when!r} in {self.name!r}"
             )
         for name in ("metrics", "subsets"):
-            object.__setattr__(self, name, _names(getattr(self, name), f"{name} of the rule {self.name!r}"))
-        if not self.name or not self.metrics:
-            raise ValueError(
-                f"expected a rule to have a name and metrics, got name {self.name!r}, metrics {self.metrics}"
-            )
+            given = getattr(self, name)
+            names = (given,) if isinstance(given, str) else given
+            if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
+                raise ValueError(f"expected {name} of the rule {self.name!r} to be a list of names, got {given!r}")
+            object.__setattr__(self, name, tuple(names))
+        if not self.metrics:
+            raise ValueError(f"expected a rule to have metrics, got none in {self.name!r}")
         limits = CONDITIONS[self.when].bound
         if limits is None and self.bound is not None:
             raise ValueError(
@@ -107,12 +109,7 @@ RulesLike: TypeAlias = Sequence[Rule] | str | Path | None
 
 
 def resolve_rules(rules: RulesLike) -> tuple[Rule, ...]:
-    """Return the rules that an argument stands for.
-
-    Raises:
-        ValueError: a file without rules, two rules of the same name, or an object that is not a rule.
-        OSError: a file cannot be read.
-    """
+    """Return the rules that an argument stands for; errors as for :func:`read_rules`."""
     if rules is None:
         return ()
     if isinstance(rules, str | Path):
@@ -182,13 +179,6 @@ def _validate_names(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     if duplicates := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"expected rules with distinct names, got {duplicates[0]!r} twice")
     return rules
-
-
-def _names(value: Any, what: str) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"expected {what} to be a list of names, got {value!r}")
-    return tuple(names)
 
 
 RULES: tuple[Rule, ...] = (

@@ -91,7 +91,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while True:
         if isinstance(model, DistributedDataParallel | DataParallel) or is_fsdp1(model):
             model = model.module
-        elif is_deepspeed_engine(model):
+        elif _is_a(model, "deepspeed.runtime.engine", "DeepSpeedEngine"):
             model = model.get_submodule("module")  # whose own forward pass prepares a backward one
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
@@ -341,11 +341,6 @@ def is_fsdp2(candidate: object) -> TypeGuard[FSDPModule]:
 def is_dtensor(candidate: object) -> TypeGuard[DTensor]:
     """Return whether something is a tensor that is distributed over ranks."""
     return _is_a(candidate, "torch.distributed.tensor", "DTensor")
-
-
-def is_deepspeed_engine(candidate: object) -> bool:
-    """Return whether something is a module wrapped in the engine of DeepSpeed."""
-    return _is_a(candidate, "deepspeed.runtime.engine", "DeepSpeedEngine")
 
 
 def _is_a(candidate: object, module: str, name: str) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -303,16 +303,6 @@ def _as_trial(sequences: Sequence[Sequence[Tensor]], mask: Tensor) -> Trial:
     return [ProbeBatch(ids, masks, positions, i * len(positions) + numbers) for i, ids in enumerate(stacked)]
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Expected time of running a model on a probe, and the vectors that it gives."""
-
-    forward_seconds: float
-    """About how long all forward passes take; windows that a causal model reads in part are counted in full."""
-    vectors: list[Tensor]
-    """(dim,) one vector of each layer."""
-
-
 @plain_state()
 def try_model(model: PreparedModel, probe: Probe) -> None:
     """Run a model on up to three windows of a probe that ask most of it; errors as for :func:`capture`."""
@@ -329,8 +319,9 @@ def try_model(model: PreparedModel, probe: Probe) -> None:
 
 
 @plain_state()
-def expect(model: PreparedModel, probe: Probe, tokens_per_forward: int) -> Expected:
-    """Run a model on one batch such as a measurement runs, and return what a whole probe takes."""
+def expect(model: PreparedModel, probe: Probe, tokens_per_forward: int) -> tuple[float, list[Tensor]]:
+    """Run a model on one batch such as a measurement runs, and return about how many seconds a whole probe takes, and
+    a vector (dim,) of each layer. Windows that a causal model reads in part are counted in full."""
     model = model.on(probe)
     n_windows = len(probe.lengths)
     size = min(max(1, tokens_per_forward // int(probe.lengths.max())), -(-n_windows // _TIMED_SHARE))
@@ -347,4 +338,4 @@ def expect(model: PreparedModel, probe: Probe, tokens_per_forward: int) -> Expec
         seconds = time.perf_counter() - start
 
     layers = record(model, timed(), rows, STATES_BYTES).layers
-    return Expected(seconds * n_windows / len(batch.input_ids), [layer.states[0] for layer in layers])
+    return seconds * n_windows / len(batch.input_ids), [layer.states[0] for layer in layers]

@@ -307,7 +307,10 @@ class EmbeddingSearch:
         weight = self._found.weight.detach()
         if is_dtensor(weight):
             weight = weight.full_tensor()
-        if weight.is_floating_point() and not _is_in_memory(weight):
+        # accelerate loads weights when they are needed, FSDP1 keeps flat pieces
+        is_whole = weight.device.type != "meta" and weight.ndim > 1
+        is_whole = is_whole and weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
+        if weight.is_floating_point() and not is_whole:
             return NOT_IN_MEMORY
         return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
 
@@ -322,13 +325,6 @@ class EmbeddingSearch:
                 self._check(module)
             self._found = self._found or module
             self._several |= module.weight is not self._found.weight and not is_of_positions
-
-
-def _is_in_memory(weight: Tensor) -> bool:
-    """Return whether it is whole: accelerate loads weights when they are needed, FSDP1 keeps flat pieces."""
-    if weight.device.type == "meta" or weight.ndim == 1:
-        return False
-    return weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
 
 
 def _are_ids(found: Tensor, ids: Tensor) -> bool:

@@ -58,11 +58,6 @@ class NoShadow(ValueError):
     """Why a model has no shadow."""
 
 
-def shadow(model: nn.Module, *, parameters: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """Return a second module tree over the same parameters; see :class:`Shadow`."""
-    return Shadow(model, parameters=parameters).module
-
-
 class Shadow:
     """A second module tree over the parameters of a model, or over others.
 

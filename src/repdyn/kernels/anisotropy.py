@@ -50,16 +50,6 @@ def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
     A window changes the share R by its influence ``s_c = sum((u @ x_i)**2 - R |x_i|**2)``, summed over its centred
     vectors, with u the first principal direction: the error is ``sqrt(C / (C - 1) * sum(s_c**2)) / sum(|x_i|**2)`` over
     C windows. Vectors of one window may depend on one another; windows are independent.
-
-    Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        windows: integers, shape (n_vectors,): the window of each point, at least 2 different ones.
-
-    Returns:
-        0-d float64 tensor on the device of ``x``, at least 0.
-
-    Raises:
-        Undefined: as :func:`anisotropy`.
     """
     cloud = as_cloud(x)
     cloud.require_defined()

@@ -53,13 +53,8 @@ class Candidates:
 
 
 def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Candidates:
-    """Find the points that could be among the k nearest neighbours of each point.
-
-    Args:
-        points: finite points, shape (n, dim), any floating dtype, any origin.
-        k: number of neighbours, 1 to 64.
-        groups: group of each point, shape (n,), integers: pairs of points of one group are left out.
-    """
+    """Find the points that could be among the k nearest neighbours of each point; arguments as for
+    :func:`repdyn.kernels.neighbours.nearest_neighbours`."""
     by_group = None if groups is None else _GroupOrder(groups)
     rounded = RoundedPoints(points, fastest_dtype(points.device), None if by_group is None else by_group.order)
     candidates = _CandidateLists(rounded, k)
@@ -102,8 +97,9 @@ class RoundedPoints:
     def __init__(self, points: Tensor, dtype: torch.dtype, order: Tensor | None = None) -> None:
         n, dim = points.shape
         is_bfloat16 = dtype == torch.bfloat16
-        frame = _median_frame(points)
-        self.scale = frame.scale
+        self.scale = unit_scale(points)
+        # centred at the median: a few huge points, such as attention sinks, would dominate the mean
+        frame = Frame(self.scale, sample(points).double().mul(self.scale).median(0).values)
         dominant = _dominant_coordinates(frame.transform(sample(points))) if is_bfloat16 else []
         parts = 3 if is_bfloat16 else 1  # bfloat16 has 8 of float32's 24 digits
         self.widths = [dim, len(dominant), len(dominant), parts, parts]
@@ -257,12 +253,6 @@ class _CandidateLists:
         valid &= self.n_close[first] <= self.max_close
         kept = valid.nonzero().flatten()  # the device is waited for once, and not for each of the three
         return first[kept], second[kept], scores[kept]
-
-
-def _median_frame(points: Tensor) -> Frame:
-    """Return a frame centred at the median: a few huge points, such as attention sinks, would dominate the mean."""
-    scale = unit_scale(points)
-    return Frame(scale, sample(points).double().mul(scale).median(0).values)
 
 
 def _dominant_coordinates(sample: Tensor) -> list[int]:

@@ -117,12 +117,6 @@ def full_precision(device: torch.device | str) -> Iterator[None]:
 
     All settings are restored on exit. The precision of products is a setting of the process, so other threads see it.
     """
-    with torch.no_grad(), torch.autocast(torch.device(device).type, enabled=False), _float32_products():
-        yield
-
-
-@contextmanager
-def _float32_products() -> Iterator[None]:
     # torch has an old and a new copy of this setting, and reading the old one raises an error if they disagree: so the
     # new one is set before the old one is read, and both agree inside.
     backends: Any = torch.backends  # torch's annotations leave out the new copy
@@ -136,7 +130,8 @@ def _float32_products() -> Iterator[None]:
     before_sums, cuda.allow_bf16_reduced_precision_reduction = cuda.allow_bf16_reduced_precision_reduction, False
     try:
         torch.set_float32_matmul_precision("highest")
-        yield
+        with torch.no_grad(), torch.autocast(torch.device(device).type, enabled=False):
+            yield
     finally:
         torch.set_float32_matmul_precision(before)
         cuda.allow_bf16_reduced_precision_reduction = before_sums
@@ -172,8 +167,16 @@ class Cloud:
             raise ValueError(
                 f"expected points in float16, bfloat16, float32 or float64, got {x.dtype}; convert with x.float()"
             )
-        if groups is not None:
-            require_groups(groups, x)
+        if groups is not None and (groups.shape != x.shape[:1] or groups.dtype not in INTEGER_DTYPES):
+            raise ValueError(
+                f"expected groups of shape ({len(x)},) and integer type, one for each point, got {tuple(groups.shape)} "
+                f"of {groups.dtype}; number the windows that the points come from"
+            )
+        if groups is not None and groups.device != x.device:
+            raise ValueError(
+                f"expected groups on the device of the points, {x.device}, got {groups.device}; move them with "
+                "groups.to(x.device)"
+            )
         self.x = x.detach()
         self.groups = groups
         self.n_neighbours = n_neighbours
@@ -210,14 +213,10 @@ class Cloud:
         with full_precision(self.x.device):
             return centre(self.x, torch.float64 if self.x.dtype == torch.float64 else torch.float32)
 
-    def copy(self) -> Cloud:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cloud:
         """Return a cloud of the same points in memory of its own, of which nothing is computed yet."""
-        return Cloud(
-            self.x.clone(),
-            groups=None if self.groups is None else self.groups.clone(),
-            n_neighbours=self.n_neighbours,
-            whole_spectrum=self.whole_spectrum,
-        )
+        groups = None if self.groups is None else self.groups.clone()
+        return Cloud(self.x.clone(), groups=groups, n_neighbours=self.n_neighbours, whole_spectrum=self.whole_spectrum)
 
     def require_defined(self) -> None:
         """Raise Undefined if no metric is defined on the cloud: NaN, inf, or fewer than 3 distinct points."""
@@ -226,7 +225,9 @@ class Cloud:
         if self.n_vectors and not math.isfinite(_largest_magnitude(self.x)):
             raise Undefined(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
         # checked on the first few points first, which is cheaper
-        if len(distinct_rows(self.x[:_SAMPLE_ROWS])) < 3 and self.n_unique < 3:
+        few = self.x[:_SAMPLE_ROWS]
+        repeats = find_repeats(few)
+        if len(few if repeats is None else repeats.first) < 3 and self.n_unique < 3:
             raise Undefined(f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed")
         self._results[Cloud.require_defined] = None
 
@@ -276,11 +277,7 @@ class Frame:
 
 
 def as_cloud(x: Tensor | Cloud, groups: Tensor | None = None) -> Cloud:
-    """Return a kernel's points as a Cloud.
-
-    Raises:
-        ValueError: as for :class:`Cloud`, or groups given together with a Cloud.
-    """
+    """Return a kernel's points as a Cloud."""
     if not isinstance(x, Cloud):
         return Cloud(x, groups=groups)
     if groups is not None:
@@ -331,15 +328,10 @@ def row_chunks(x: Tensor) -> tuple[Tensor, ...]:
     return x.split(max(1, _CHUNK // x.shape[1]))
 
 
-def distinct_rows(x: Tensor) -> Tensor:
-    """Return the distinct rows of ``x`` (n, d) in order of first occurrence; bitwise, except that -0.0 == 0.0."""
-    found = find_repeats(x)
-    return x if found is None else x[found.first]
-
-
 def find_repeats(x: Tensor) -> Repeats | None:
     """Return which rows of ``x`` (n, d) are equal, bitwise except that -0.0 == 0.0; None if all of them differ."""
-    bits = _as_integers(x)
+    bits = (x + 0.0).contiguous().view(_INTEGER_OF_SIZE[x.itemsize])  # adding zero turns -0.0 into 0.0
+    bits = bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
     hashes, order = torch.sort(_row_hashes(bits), stable=True)
     repeat = hashes[1:] == hashes[:-1]
     if not repeat.any():
@@ -355,25 +347,6 @@ def find_repeats(x: Tensor) -> Repeats | None:
         first = position.new_full((len(unique),), len(x)).scatter_reduce(0, inverse, position, "amin")
     first, by_position = first.sort()
     return Repeats(first, by_position.argsort()[inverse])
-
-
-def require_groups(groups: Tensor, x: Tensor) -> None:
-    """Raise ValueError unless there is one integer for each row of ``x``, on its device."""
-    if groups.shape != x.shape[:1] or groups.dtype not in INTEGER_DTYPES:
-        raise ValueError(
-            f"expected groups of shape ({len(x)},) and integer type, one for each point, got {tuple(groups.shape)} of "
-            f"{groups.dtype}; number the windows that the points come from"
-        )
-    if groups.device != x.device:
-        raise ValueError(
-            f"expected groups on the device of the points, {x.device}, got {groups.device}; move them with "
-            "groups.to(x.device)"
-        )
-
-
-def _as_integers(x: Tensor) -> Tensor:
-    bits = (x + 0.0).contiguous().view(_INTEGER_OF_SIZE[x.itemsize])  # adding zero turns -0.0 into 0.0
-    return bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
 
 
 def _row_hashes(bits: Tensor) -> Tensor:

@@ -22,16 +22,8 @@ COMPARED_WITH = "compared with: "
 
 
 def require_matched(check: Callable[[Cloud], object], cloud: Cloud, *others: Cloud, one_space: bool = False) -> None:
-    """Raise unless the clouds have as many points, and each passes a check.
-
-    Args:
-        check: raises Undefined for a cloud that does not pass.
-        one_space: their dimensions must agree too.
-
-    Raises:
-        ValueError: the shapes differ.
-        Undefined: a cloud does not pass; the reason says if it is not the first.
-    """
+    """Raise ValueError unless the clouds have as many points (and coordinates, if of ``one_space``), and Undefined
+    unless each passes a check; the reason says if it is not the first."""
     for other in others:
         if other.n_vectors != cloud.n_vectors:
             raise ValueError(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, full_precision, nan_if_undefined, unit_scale
-from repdyn.kernels.neighbours import cloud_distances, neighbours_of, require_candidates, resolved
+from repdyn.kernels.neighbours import cloud_neighbours, neighbours_of, require_candidates, resolved
 from repdyn.kernels.two_nn import TIE, n_kept_of
 
 """Ranks k of the farther neighbour that metrics are offered for."""
@@ -60,7 +60,7 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
     with full_precision(cloud.x.device):
-        distances = cloud_distances(cloud, k)
+        distances = cloud_neighbours(cloud, k).distances
         log_ratios = (distances[:, k - 1] / distances[:, k // 2 - 1]).log()
         if not log_ratios.isfinite().all():
             raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
@@ -127,7 +127,7 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
     with full_precision(cloud.x.device):
-        distances = cloud_distances(cloud, k)
+        distances = cloud_neighbours(cloud, k).distances
         log_ratios = (distances[:, -1:] / distances[:, :-1]).log()
         if not log_ratios.isfinite().all():
             raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")

@@ -161,14 +161,11 @@ def _read(x: Tensor, last: Tensor, head: Head, k: int) -> LensReading:
     probabilities, ids = here.exp().topk(min(k, here.shape[1]), dim=1)
     kl = _expected(final, final - here)
     # the exact value is never negative, its rounding may be
-    return LensReading(ids, probabilities, _expected(here, -here), kl.clamp(min=0), _rank(here, final.argmax(1)))
+    final_rank = (here > here.gather(1, final.argmax(1).unsqueeze(1))).sum(1)
+    return LensReading(ids, probabilities, _expected(here, -here), kl.clamp(min=0), final_rank)
 
 
 def _expected(log_probabilities: Tensor, values: Tensor) -> Tensor:
     """Return expectations of values; a token of probability 0 adds nothing, whatever its value."""
     probabilities = log_probabilities.exp()
     return torch.where(probabilities > 0, probabilities * values, 0.0).sum(1)
-
-
-def _rank(log_probabilities: Tensor, ids: Tensor) -> Tensor:
-    return (log_probabilities > log_probabilities.gather(1, ids.unsqueeze(1))).sum(1)

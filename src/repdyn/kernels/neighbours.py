@@ -44,19 +44,14 @@ class Neighbours(NamedTuple):
     """int64, shape (n, k)"""
 
 
-def cloud_distances(cloud: Cloud, k: int) -> Tensor:
-    """Return the distances from each distinct point of a cloud to its k nearest neighbours, (n_unique, k), cached.
+def cloud_neighbours(cloud: Cloud, k: int) -> Neighbours:
+    """Return the k nearest neighbours of each distinct point of a cloud among these, (n_unique, k), cached.
 
     Points of one group are not each other's neighbours.
 
     Raises:
         Undefined: a point has fewer than k distinct others outside its group.
     """
-    return cloud_neighbours(cloud, k).distances
-
-
-def cloud_neighbours(cloud: Cloud, k: int) -> Neighbours:
-    """Return :func:`cloud_distances` together with the indices of the neighbours among the distinct points."""
     n_available = require_candidates(cloud, k)
     if k <= min(cloud.n_neighbours, n_available):
         found = cloud.once(_shared_neighbours)
@@ -172,7 +167,7 @@ def nearest_outside(cloud: Cloud) -> Tensor:
     if cloud.once(fewest_candidates) == 0:
         return torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
     with full_precision(cloud.x.device):
-        return cloud_distances(cloud, 1)[:, 0]
+        return cloud_neighbours(cloud, 1).distances[:, 0]
 
 
 def nearest_in_group(cloud: Cloud) -> Tensor:
@@ -250,13 +245,8 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None, 
 
 
 def neighbours_of(rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 512) -> Neighbours:
-    """Return the k nearest neighbours of some points only, as :func:`nearest_neighbours`, by float64 products.
-
-    Args:
-        rows: int64, shape (m,), which points.
-        points, groups, tile: as there.
-        k: number of neighbours, at least 1.
-    """
+    """Return the k nearest neighbours of some points only, int64 (m,), as :func:`nearest_neighbours`, by float64
+    products; k is at least 1."""
     found = Neighbours(
         torch.full((len(rows), k), torch.nan, dtype=torch.float64, device=points.device),
         torch.zeros(len(rows), k, dtype=torch.int64, device=points.device),

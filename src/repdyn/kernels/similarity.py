@@ -248,7 +248,11 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
     a, b = as_cloud(a), as_cloud(b)
     if not isinstance(k, int) or not 1 <= k <= _MOST:
         raise ValueError(f"expected k from 1 to {_MOST}, got {k}; it counts the neighbours of each token")
-    _require_same_groups(a, b)
+    groups, others = a.groups, b.groups
+    if groups is not others and (groups is None or others is None or not torch.equal(groups, others)):
+        raise ValueError(
+            "expected both clouds to have the same groups, row by row, or none; give the groups of one to the other"
+        )
     require_matched(Cloud.require_defined, a, b)
     with full_precision(a.x.device):
         kept = _distinct_in_both(a, b)
@@ -268,15 +272,6 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
             return overlap
         chance = (k / n_possible[compared].double()).mean()
         return (overlap - chance) / (1 - chance)
-
-
-def _require_same_groups(a: Cloud, b: Cloud) -> None:
-    if a.groups is b.groups:
-        return
-    if a.groups is None or b.groups is None or not torch.equal(a.groups, b.groups):
-        raise ValueError(
-            "expected both clouds to have the same groups, row by row, or none; give the groups of one to the other"
-        )
 
 
 def _distinct_in_both(a: Cloud, b: Cloud) -> Tensor | None:
@@ -430,7 +425,13 @@ class _Fit:
         if pivot > _WELL_CONDITIONED:
             explained_squares = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum()
             return _Fitted((totals[of] - explained_squares).clamp_min(0), totals, len(gram) - n_constant)
-        best, rank = (torch.cholesky_solve(cross, factor), len(gram)) if pivot > _SOLVABLE else _least_norm(gram, cross)
+        if pivot > _SOLVABLE:
+            best, rank = torch.cholesky_solve(cross, factor), len(gram)
+        else:  # the map of least norm without noise directions
+            values, vectors = torch.linalg.eigh(gram)
+            kept = values > _NOISE
+            vectors, rank = vectors[:, kept], int(kept.sum())
+            best = vectors @ ((vectors.mT @ cross) / values[kept, None])
         # computed from the residuals: the error of the map enters squared
         residuals = [(explained[of] - x @ (best * weights)).square().sum() for x, explained in self._blocks(cloud)]
         return _Fitted(torch.stack(residuals).sum(), totals, rank - n_constant)
@@ -448,11 +449,3 @@ class _Fit:
 
 def _frame(cloud: Cloud) -> Frame:
     return Frame.fit(cloud.x)
-
-
-def _least_norm(gram: Tensor, cross: Tensor) -> tuple[Tensor, int]:
-    """Return the map of least norm without noise directions, and the number of directions it uses."""
-    values, vectors = torch.linalg.eigh(gram)
-    kept = values > _NOISE
-    vectors = vectors[:, kept]
-    return vectors @ ((vectors.mT @ cross) / values[kept, None]), int(kept.sum())

@@ -20,7 +20,7 @@ from repdyn.kernels.cloud import (
     nan_if_undefined,
     row_chunks,
 )
-from repdyn.kernels.neighbours import Neighbours, cloud_distances, cloud_neighbours, find_resolved, resolved
+from repdyn.kernels.neighbours import Neighbours, cloud_neighbours, find_resolved, resolved
 
 # nearest distance, relative to the mean length of the centred points, that counts as zero; also a ratio's excess over 1
 _EPSILON = 1e-8
@@ -49,14 +49,13 @@ class _ValueNeighbours(NamedTuple):
 
 
 def ratios_with_duplicates(cloud: Cloud) -> RatiosWithDuplicates:
-    """Return the log-ratios of the distances to the two nearest points, duplicates included; use with ``cloud.once``.
-
-    Raises:
-        Undefined: if no metric is defined on the cloud, or distances leave the range of float64.
-    """
+    """Return the log-ratios of the distances to the two nearest points, duplicates included."""
     cloud.require_defined()
     if cloud.groups is None or cloud.repeats is None:
-        values = _value_neighbours(cloud)
+        found = cloud_neighbours(cloud, 2)
+        one_each = found.indices.new_ones(cloud.n_unique)
+        n_points = one_each if cloud.repeats is None else cloud.repeats.inverse.bincount()
+        values = _ValueNeighbours(found, n_points > 1, n_points, n_points[found.indices[:, 0]])
     else:
         values = _value_neighbours_in_groups(cloud, cloud.groups, cloud.repeats)
     first, second = values.nearest.distances.unbind(1)
@@ -69,13 +68,6 @@ def ratios_with_duplicates(cloud: Cloud) -> RatiosWithDuplicates:
     used = ~coincides & (ratios > 1 + _EPSILON)
     log_ratios = ratios[used].log().repeat_interleave(values.n_points[used]).sort().values
     return RatiosWithDuplicates(log_ratios, cloud.n_vectors - len(log_ratios))
-
-
-def _value_neighbours(cloud: Cloud) -> _ValueNeighbours:
-    found = cloud_neighbours(cloud, 2)
-    one_each = found.indices.new_ones(cloud.n_unique)
-    n_points = one_each if cloud.repeats is None else cloud.repeats.inverse.bincount()
-    return _ValueNeighbours(found, n_points > 1, n_points, n_points[found.indices[:, 0]])
 
 
 def _value_neighbours_in_groups(cloud: Cloud, groups: Tensor, repeats: Repeats) -> _ValueNeighbours:
@@ -121,17 +113,7 @@ def _std_error(
 
     A jackknife over 64 groups of windows (each window is one, if they are fewer): the fit is repeated without the
     points of each group, while the ratios of the others stay as they are. Points share neighbours, which this leaves
-    out; the factor ``SHARED_NEIGHBOURS`` corrects it.
-
-    Args:
-        x, discard, estimator, duplicates: as for :func:`two_nn`.
-        windows: integers, shape (n_vectors,): the window of each point, at least 2 different ones.
-
-    Returns:
-        0-d float64 tensor on the device of ``x``, at least 0; NaN where duplicates count.
-
-    Raises:
-        Undefined: as :func:`two_nn`, or a part of the points has no dimension.
+    out; the factor ``SHARED_NEIGHBOURS`` corrects it. NaN where duplicates count.
     """
     cloud = as_cloud(x)
     if duplicates == "count":
@@ -238,7 +220,7 @@ def _sorted_log_ratios(cloud: Cloud) -> tuple[Tensor, Tensor]:
     """Return the log-ratios of the distinct points, ascending, and which point each belongs to."""
     cloud.require_defined()
     with full_precision(cloud.x.device):
-        first, second = cloud_distances(cloud, 2).unbind(1)
+        first, second = cloud_neighbours(cloud, 2).distances.unbind(1)
         log_ratios, order = (second / first).log().sort()
     if not log_ratios.isfinite().all():
         raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")

@@ -125,16 +125,8 @@ _CHUNK = 1 << 22
 
 
 def closer_rows(x: Tensor, cosines: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Count the rows of a vocabulary that have a larger cosine to each vector than the given one.
-
-    Args:
-        x: (n, dim) finite, none zero.
-        cosines: (n,) float64.
-
-    Returns:
-        (n,) int64. Cosines that differ by less than 4 (dim + 8) 2^-53, the accuracy of float64, count as equal:
-        copies of a row tie, whatever their length. Rows of zeros are never closer.
-    """
+    """Count the rows of a vocabulary that have a larger cosine to each vector than the given one; see
+    :func:`token_ranks`."""
     with full_precision(x.device):
         limits = cosines + 4 * (x.shape[1] + 8) * 2.0**-53
         parts = zip(x.split(_VECTOR_CHUNK), limits.split(_VECTOR_CHUNK), strict=True)
@@ -181,11 +173,7 @@ class _Cosines:
         self.error = 1.02 * roundoff * (min(_SUMMED, x.shape[1]) + len(self.parts) + 4)
 
     def rounded(self, rows: Tensor) -> Tensor:
-        """Compute the cosines with a tile of unit rows (m, dim) float64.
-
-        Returns:
-            (n, m) float32, with an error of at most ``error``; NaN for a row of NaN.
-        """
+        """Return the cosines with a tile of unit rows, (n, m) float32, with an error of at most ``error``."""
         columns = [part.contiguous() for part in rows.float().split(_SUMMED, 1)]
         scores = product(self.parts[0], columns[0])
         for left, right in zip(self.parts[1:], columns[1:], strict=True):
@@ -340,11 +328,7 @@ def token_top1_match(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 
 def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Return the cosine of each vector to its token's own row, (n,) float64.
-
-    Raises:
-        Undefined, ValueError: as for :func:`token_cosine` and its ``or_raise``.
-    """
+    """Return the cosine of each vector to its token's own row, (n,) float64; errors as for :func:`token_cosine`."""
     _require_comparable(x, ids, vocabulary)
     with full_precision(x.device):
         pairs = zip(row_chunks(x), ids.split(len(row_chunks(x)[0])), strict=True)
@@ -363,9 +347,6 @@ def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
     Exact, with cosines that differ by less than 4 (dim + 8) 2^-53 counted as equal: copies of a row tie, whatever
     their length. A row of zeros is never closer. Computed once for the same vectors and tokens.
-
-    Raises:
-        Undefined, ValueError: as for :func:`token_cosine` and its ``or_raise``.
     """
     _require_comparable(x, ids, vocabulary)
     return vocabulary.once(_ranks, x, ids)

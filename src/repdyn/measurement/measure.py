@@ -267,7 +267,12 @@ def measure_with(
         progress("kernels", 1.0)
     if state_cache is not None:
         state_cache.complete(checkpoint.step)
-    rows = _gather_rows(rows_by_layer, ranks)
+    rows = [row for rows in rows_by_layer for row in rows]
+    if ranks.size > 1:  # layers are dealt to the ranks in turn
+        by_rank = ranks.all_gather([[asdict(row) for row in rows] for rows in rows_by_layer])
+        n_layers = sum(map(len, by_rank))
+        in_order = (by_rank[number % ranks.size][number // ranks.size] for number in range(n_layers))
+        rows = [Row(**row) for rows in in_order for row in rows]
     return Profile(
         [row for row in rows if row.layer is not None],
         checkpoint,
@@ -295,16 +300,6 @@ def _check(model: nn.Module, root: nn.Module, probe: Probe, options: Measurement
         tokens = options.tokens_per_forward
         what = {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens}
         ranks.require_same("what is measured", what)
-
-
-def _gather_rows(rows_by_layer: list[list[Row]], ranks: Ranks) -> list[Row]:
-    """Return the rows of all layers in order; layers are dealt to the ranks in turn."""
-    if ranks.size == 1:
-        return [row for rows in rows_by_layer for row in rows]
-    by_rank = ranks.all_gather([[asdict(row) for row in rows] for rows in rows_by_layer])
-    n_layers = sum(map(len, by_rank))
-    in_order = (by_rank[number % ranks.size][number // ranks.size] for number in range(n_layers))
-    return [Row(**row) for rows in in_order for row in rows]
 
 
 def check_model(model: object) -> None:

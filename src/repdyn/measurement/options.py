@@ -105,17 +105,12 @@ class MeasurementOptions:
 
 
 def layer_choice(layers: LayerPatterns, token_positions: TokenPositions | None = None) -> str:
-    """Return the choice of layers as rows record it: patterns as JSON, "" where the blocks are found automatically.
-
-    A choice of token positions is recorded with it: values at other positions do not compare.
+    """Return the choice of layers and token positions as rows record it: as JSON, "" where there is none.
 
     >>> layer_choice(None), layer_choice("blocks.*"), layer_choice({"encoder": "encoder.layers.*"})
     ('', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}')
     >>> layer_choice("blocks.*", slice(2, None))
     '{"layers": ["blocks.*"], "token_positions": "2:"}'
-
-    Raises:
-        ValueError: invalid patterns or positions.
     """
     if token_positions is not None:
         patterns = layer_choice(layers)

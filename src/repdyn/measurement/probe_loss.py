@@ -79,11 +79,7 @@ def masked_tokens(probe: Probe, mask_id: int) -> tuple[Probe, Targets]:
 class ProbeLoss:
     """The prediction of a probe's tokens by one checkpoint.
 
-    Args:
-        probe: the tokens.
-        causal: whether no position sees a later one; None if unknown.
-        head: the model's output head, or the reason why there is none.
-        capture: captures the states of the masked probe; called on all processes, for an encoder only.
+    ``capture`` captures the states of the masked probe, for an encoder only; all processes call it.
     """
 
     def __init__(self, probe: Probe, causal: bool | None, head: OutputHead | str, capture: CaptureProbe) -> None:
@@ -99,14 +95,7 @@ class ProbeLoss:
             self._targets = next_tokens(probe)
 
     def rows(self, last: LayerStates, states: States, checkpoint: Checkpoint, on_error: OnError) -> list[Row]:
-        """Return the scalars of the checkpoint: loss, bits per byte, accuracy and calibration error.
-
-        Args:
-            last: the last layer's states of the sampled tokens.
-            states: where their rows are found.
-            checkpoint: the one that is measured.
-            on_error: as for :func:`repdyn.measure`.
-        """
+        """Return the scalars of the checkpoint: loss, bits per byte, accuracy and calibration error."""
         try:
             values, n_tokens = self._values(last, states)
         except recorded_errors(on_error) as error:

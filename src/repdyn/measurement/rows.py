@@ -54,14 +54,8 @@ def rows_of_layer(
     """Return the rows of one layer: one for each metric defined there, and one for each head if the metric has values
     of heads.
 
-    Args:
-        view: the layer.
-        pairs: metrics and the token subsets they are measured on.
-        checkpoint: identifies what is measured.
-        layers: the choice of layers as rows record it.
-        on_error: as for :func:`repdyn.measure`.
-        progress: called before each metric and each of its batches with the completed share of the layer; what it
-            raises breaks the measurement off.
+    ``layers`` is the choice of layers as rows record it. ``progress`` is called before each metric and each of its
+    batches with the completed share of the layer; what it raises breaks the measurement off.
     """
     rows = []
     for number, (metric, subset) in enumerate(pairs):
@@ -188,13 +182,6 @@ def _student(degrees: int, probability: float) -> float:
     return float(stdtrit(degrees, probability))
 
 
-def _copied(value: Any) -> Any:
-    """Return a copy of a kernel's input, for a kernel that may write into it."""
-    if isinstance(value, Cloud):
-        return value.copy()
-    return value.clone() if isinstance(value, Tensor) else deepcopy(value)
-
-
 def _values(
     view: LayerView, metric: Metric, subset: str, recorded: type[Exception], progress: Callable[[float], None]
 ) -> tuple[Sequence[tuple], list[np.ndarray | float], str | None]:
@@ -209,7 +196,8 @@ def _values(
         for number, inputs in enumerate(batches):
             progress(number / len(batches))  # not among what is tried: it may break the measurement off
             try:
-                value = metric.compute(*(map(_copied, inputs) if metric.is_own else inputs))
+                # a kernel of another package may write into its inputs
+                value = metric.compute(*(deepcopy(inputs) if metric.is_own else inputs))
                 values.append(value.cpu().numpy() if metric.per_head else float(value))
             except Undefined as error:
                 undefined = undefined or reason_of(error, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 
-from repdyn.metrics.metric import Metric
+from repdyn.metrics.metric import of_kernel
 
 _ANATOMY = "A study on the embedding spaces of the BERT language model, 2024"
 _LINEARITY = "Razzhigaev et al. 2024, Your Transformer is Secretly Linear (ACL)"
@@ -14,15 +14,15 @@ _MUTUAL_KNN = "Huh, Cheung, Wang, Isola 2024, The Platonic Representation Hypoth
 _PROCRUSTES = "Ding, Denain, Steinhardt 2021, Grounding Representation Similarity (NeurIPS 34)"
 
 _to_last = partial(
-    Metric,
+    of_kernel,
     select_inputs="repdyn.metrics.layer_view:with_last",
     captures=frozenset({"last"}),
     family="convergence",
     shows_embeddings=True,
 )
-_to_next = partial(Metric, captures=frozenset({"following"}), position="between", family="evolution")
+_to_next = partial(of_kernel, captures=frozenset({"following"}), position="between", family="evolution")
 _to_previous = partial(
-    Metric,
+    of_kernel,
     select_inputs="repdyn.metrics.layer_view:with_previous_checkpoint",
     captures=frozenset({"previous_checkpoint"}),
     family="change",
@@ -31,16 +31,14 @@ _to_previous = partial(
 METRICS = [
     _to_last(
         name="alignment",
-        kernel="repdyn.kernels:alignment",
         meaning="mean cosine of each token's vector to its own in the last layer",
         range=(-1.0, 1.0),
         source="Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8:552)",
         title="Alignment with the last layer",
         unit="cosine",
     ),
-    Metric(
+    of_kernel(
         name="alignment_gradient",
-        kernel="repdyn.kernels:alignment_gradient",
         select_inputs="repdyn.metrics.layer_view:with_following_and_last",
         captures=frozenset({"following", "last"}),
         meaning="what the next layer adds to the alignment",
@@ -54,7 +52,6 @@ METRICS = [
     ),
     _to_last(
         name="mutual_knn",
-        kernel="repdyn.kernels:mutual_knn",
         meaning="share of each token's nearest neighbours that are its neighbours in the last layer too, above chance",
         range=(-1.0, 1.0),
         source=_MUTUAL_KNN,
@@ -66,7 +63,7 @@ METRICS = [
     ),
     _to_last(
         name="procrustes_last",
-        kernel="repdyn.kernels:procrustes_distance",
+        kernel="procrustes_distance",
         meaning="squared distance to the last layer after the best rotation, both of unit size",
         range=(0.0, 2.0),
         source=_PROCRUSTES,
@@ -74,9 +71,8 @@ METRICS = [
         unit="squared distance",
         scale="from_zero",
     ),
-    Metric(
+    of_kernel(
         name="norm",
-        kernel="repdyn.kernels:norm",
         meaning="mean length of the vectors",
         range=(0.0, inf),
         source=_ANATOMY,
@@ -88,7 +84,6 @@ METRICS = [
     ),
     _to_next(
         name="step_length",
-        kernel="repdyn.kernels:step_length",
         select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="mean distance of each token's vector to its own in the next layer",
         range=(0.0, inf),
@@ -99,7 +94,6 @@ METRICS = [
     ),
     _to_next(
         name="step_cosine",
-        kernel="repdyn.kernels:step_cosine",
         select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="mean cosine of each token's vector to its own in the next layer",
         range=(-1.0, 1.0),
@@ -109,7 +103,6 @@ METRICS = [
     ),
     _to_next(
         name="linearity",
-        kernel="repdyn.kernels:linearity",
         select_inputs="repdyn.metrics.layer_view:with_following",
         meaning="share of the next layer's variance that a linear map of this one explains",
         range=(0.0, 1.0),
@@ -120,7 +113,7 @@ METRICS = [
     ),
     _to_next(
         name="linearity_step",
-        kernel="repdyn.kernels:linearity",
+        kernel="linearity",
         select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="share of what the next block adds, by variance, that a linear map of this layer explains",
         range=(0.0, 1.0),
@@ -132,7 +125,7 @@ METRICS = [
     ),
     _to_next(
         name="cka_next",
-        kernel="repdyn.kernels:linear_cka",
+        kernel="linear_cka",
         select_inputs="repdyn.metrics.layer_view:with_following",
         meaning="similarity of the layer to the next, whatever the rotation (linear CKA)",
         range=(-1.0, 1.0),
@@ -143,7 +136,7 @@ METRICS = [
     ),
     _to_previous(
         name="cka_previous",
-        kernel="repdyn.kernels:linear_cka",
+        kernel="linear_cka",
         meaning="similarity of the layer to itself at the checkpoint before, whatever the rotation (linear CKA)",
         range=(-1.0, 1.0),
         source=_CKA,
@@ -153,7 +146,7 @@ METRICS = [
     ),
     _to_previous(
         name="mutual_knn_previous",
-        kernel="repdyn.kernels:mutual_knn",
+        kernel="mutual_knn",
         meaning="share of each token's nearest neighbours that were so at the checkpoint before too, above chance",
         range=(-1.0, 1.0),
         source=_MUTUAL_KNN,
@@ -165,7 +158,7 @@ METRICS = [
     ),
     _to_previous(
         name="procrustes_previous",
-        kernel="repdyn.kernels:procrustes_distance",
+        kernel="procrustes_distance",
         meaning="squared distance of the layer to itself at the checkpoint before, after the best rotation",
         range=(0.0, 2.0),
         source=_PROCRUSTES,

@@ -35,13 +35,9 @@ _VOCABULARY_VECTORS = 1024
 
 
 def are_massive(batches: Sequence[Tensor]) -> list[Tensor]:
-    """Find the vectors whose Euclidean norm, without centring, exceeds :data:`MASSIVE_NORM` times the median.
+    """Return for each batch of a layer which vectors have a norm above :data:`MASSIVE_NORM` times the median of all.
 
-    Args:
-        batches: the vectors of one layer, each (n_vectors, dim); the median is taken over all of them.
-
-    Returns:
-        For each batch (n_vectors,) bool. Vectors with NaN or inf are not massive: they are not to be hidden.
+    Vectors with NaN or inf are not massive: they are not to be hidden.
     """
     norms = [torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64) for vectors in batches]
     every = torch.cat(norms)

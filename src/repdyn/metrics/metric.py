@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache, lru_cache
 from math import inf
@@ -200,6 +201,11 @@ class Metric:
         return replace(plain, settings=plain.with_settings(**settings).settings).with_settings(**given)
 
 
+def of_kernel(name: str, kernel: str = "", **fields: Any) -> Metric:
+    """Return the metric of a kernel of this package, by default of that with the metric's own name."""
+    return Metric(name, f"repdyn.kernels:{kernel or name}", **fields)
+
+
 def imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
     """Return a function, or import the one that "module:function" names.
 
@@ -214,8 +220,6 @@ _load = cache(resolve_name)
 _WITH_SUBSET = re.compile(r"([^\[\]@]*)(\[[^\[\]@]*\])?\s*(?:@(.*))?", re.DOTALL)
 _SPELLED = re.compile(r"([^\[\]@]+)\[([A-Za-z_]\w*=.*)\]", re.DOTALL)
 _SETTING = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\S+)\s*", re.ASCII)
-_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _UNSAFE = re.compile(r"[^\w.=+-]")
 _HOW = "write NAME, NAME[setting=value,setting=value] or either with @SUBSET, such as two_nn[discard=0.8]@no_sink"
@@ -312,14 +316,11 @@ def written(value: Any) -> str:
 
 
 def _value(text: str, name: str) -> Any:
-    if text in {"true", "false"}:
-        return text == "true"
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if _NUMBER.fullmatch(text):
-        return float(text)
     if _WORD.fullmatch(text):
-        return text
+        return {"true": True, "false": False}.get(text, text)
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(text)
     raise ValueError(f"expected the value of a setting to be a number, true, false or a word, got {text!r} in {name!r}")
 
 
@@ -361,10 +362,8 @@ def _parameters(kernel: Kernel) -> list[inspect.Parameter]:
 
 @lru_cache(maxsize=256)
 def _require_usable(metric: str, kernel: Kernel, settings: str) -> None:
-    """Run a kernel of this package on a small fixed cloud, so that an invalid value is rejected at once.
-
-    A kernel of another package, or with other inputs than clouds or attention weights, is not run.
-    """
+    """Run a kernel of this package that takes clouds or attention weights, so that an invalid value is rejected at
+    once."""
     if not getattr(kernel, "__module__", "").startswith("repdyn.kernels."):
         return
     import torch

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 
-from repdyn.metrics.metric import Metric
+from repdyn.metrics.metric import of_kernel
 
 _GRIDE_SCALES = (2, 4, 8, 16, 32)
 
-_dimension = partial(Metric, range=(0.0, inf), unit="dimension", family="dimension")
-_directions = partial(Metric, range=(1.0, inf), whole_spectrum=True, unit="directions", family="spectrum")
+_dimension = partial(of_kernel, range=(0.0, inf), unit="dimension", family="dimension")
+_directions = partial(of_kernel, range=(1.0, inf), whole_spectrum=True, unit="directions", family="spectrum")
 _of_sequences = partial(
-    Metric,
+    of_kernel,
     select_inputs="repdyn.metrics.layer_view:sequences_of_states",
     captures=frozenset({"whole_windows"}),
     probe_requires="tokens",
@@ -20,9 +20,8 @@ _of_sequences = partial(
 )
 
 CLOUD = [
-    Metric(
+    of_kernel(
         name="anisotropy",
-        kernel="repdyn.kernels:anisotropy",
         meaning="share of variance along the first principal direction",
         range=(0.0, 1.0),
         source="Razzhigaev et al. 2024, The Shape of Learning (Findings of EACL)",
@@ -33,9 +32,8 @@ CLOUD = [
         family="geometry",
         scale="from_zero",
     ),
-    Metric(
+    of_kernel(
         name="two_nn",
-        kernel="repdyn.kernels:two_nn",
         meaning="intrinsic dimension from the ratio of each point's two nearest-neighbour distances",
         range=(0.0, inf),
         source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
@@ -48,7 +46,7 @@ CLOUD = [
     *(
         _dimension(
             name=f"gride_{k}",
-            kernel="repdyn.kernels:gride",
+            kernel="gride",
             meaning=f"intrinsic dimension from the ratio of each point's distances to neighbours {k} and {k // 2}",
             source="Denti, Doimo, Laio, Mira 2022 (Sci. Rep. 12:20005)",
             settings={"k": k},
@@ -61,7 +59,6 @@ CLOUD = [
     ),
     _dimension(
         name="levina_bickel",
-        kernel="repdyn.kernels:levina_bickel",
         meaning="intrinsic dimension from the distances to the k nearest neighbours, by maximum likelihood",
         source="Levina, Bickel 2004 (NeurIPS 17); averaged as MacKay, Ghahramani 2005",
         settings={"k": 20},
@@ -70,7 +67,6 @@ CLOUD = [
     ),
     _dimension(
         name="local_dimension",
-        kernel="repdyn.kernels:local_dimension",
         meaning="mean intrinsic dimension (TwoNN) of the k nearest neighbours of each of some points",
         source="Ruppik et al. 2025, Less is More: Local Intrinsic Dimensions (arXiv 2506.01034)",
         settings={"k": 64, "points": 256},
@@ -80,7 +76,6 @@ CLOUD = [
     ),
     _dimension(
         name="ph_dimension",
-        kernel="repdyn.kernels:ph_dimension",
         meaning="intrinsic dimension from the growth of minimum spanning trees with the number of points",
         source="Tulchinskii et al. 2023 (NeurIPS 36); Schweinhart 2020 (Adv. Math. 372)",
         settings={"points": 512, "alpha": 1.0},
@@ -94,29 +89,25 @@ CLOUD = [
 SPECTRUM = [
     _directions(
         name="participation_ratio",
-        kernel="repdyn.kernels:participation_ratio",
         meaning="number of directions that the variance is spread over",
         source="Gao et al. 2017 (bioRxiv 214262)",
         title="Participation ratio",
     ),
     _directions(
         name="effective_rank",
-        kernel="repdyn.kernels:effective_rank",
         meaning="exponential of the entropy of the normalised singular values",
         source="Roy, Vetterli 2007 (EUSIPCO); RankMe, Garrido et al. 2023",
         title="Effective rank",
     ),
     _directions(
         name="rank_me",
-        kernel="repdyn.kernels:rank_me",
         meaning="exponential of the entropy of the eigenvalues' shares of the variance",
         source="arXiv 2509.23024, 2025; RankMe of Garrido et al. 2023 takes singular values",
         settings={"centred": True},
         title="RankMe of eigenvalues",
     ),
-    Metric(
+    of_kernel(
         name="alpha_req",
-        kernel="repdyn.kernels:alpha_req",
         meaning="exponent of the power law by which the eigenvalues decay",
         range=(0.0, inf),
         source="Agrawal et al. 2022, alpha-ReQ (NeurIPS 35)",
@@ -129,7 +120,7 @@ SPECTRUM = [
     *(
         _directions(
             name=f"components_{percent}",
-            kernel="repdyn.kernels:components",
+            kernel="components",
             meaning=f"principal directions that hold {percent} % of the variance",
             source="Jolliffe 2002, Principal Component Analysis, section 6.1",
             settings={"share": percent / 100},
@@ -142,9 +133,8 @@ SPECTRUM = [
 ]
 
 SIMILARITY = [
-    Metric(
+    of_kernel(
         name="mean_cosine",
-        kernel="repdyn.kernels:mean_cosine",
         meaning="mean cosine between the vectors of two different tokens, without centring",
         range=(-1.0, 1.0),
         source="Ethayarajh 2019 (EMNLP)",
@@ -153,9 +143,8 @@ SIMILARITY = [
         unit="cosine",
         family="similarity",
     ),
-    Metric(
+    of_kernel(
         name="isoscore",
-        kernel="repdyn.kernels:isoscore",
         meaning="how evenly all coordinates are used: 0 one direction, 1 all alike",
         range=(0.0, 1.0),
         source="Rudman, Gillman, Rayne, Eickhoff 2022 (Findings of ACL)",
@@ -165,9 +154,8 @@ SIMILARITY = [
         family="similarity",
         scale="from_zero",
     ),
-    Metric(
+    of_kernel(
         name="massive_activation_share",
-        kernel="repdyn.kernels:massive_activation_share",
         meaning="share of the sum of squares that massive activations carry",
         range=(0.0, 1.0),
         source="Sun, Chen, Kolter, Liu 2024 (COLM)",
@@ -180,9 +168,8 @@ SIMILARITY = [
         scale="log",
         log_from=1e-06,
     ),
-    Metric(
+    of_kernel(
         name="outlier_kurtosis",
-        kernel="repdyn.kernels:outlier_kurtosis",
         meaning="how far a few coordinates are larger than the rest: 1 all alike, the width if one has all",
         range=(1.0, inf),
         source="He, Noci, Paliotta, Schlag, Hofmann 2024, Outlier Features (arXiv 2405.19279)",
@@ -192,9 +179,9 @@ SIMILARITY = [
         family="similarity",
         scale="log_if_wide",
     ),
-    Metric(
+    of_kernel(
         name="next_token_variance",
-        kernel="repdyn.kernels:class_variance",
+        kernel="class_variance",
         select_inputs="repdyn.metrics.layer_view:with_next_tokens",
         probe_requires="tokens",
         meaning="variance of the vectors before one next token, relative to the distance from those before another",
@@ -214,7 +201,6 @@ SIMILARITY = [
 SEQUENCE_SPECTRUM = [
     _of_sequences(
         name="sequence_entropy",
-        kernel="repdyn.kernels:sequence_entropy",
         meaning="entropy of the squared singular values of a sequence's states, as a share of the largest possible",
         range=(0.0, 1.0),
         source="Skean et al. 2025, Layer by Layer (ICML); Queipo-de-Llano et al. 2025 (arXiv 2510.06477)",
@@ -229,7 +215,6 @@ SEQUENCE_SPECTRUM = [
 SEQUENCE_SIMILARITY = [
     _of_sequences(
         name="sequence_cosine",
-        kernel="repdyn.kernels:sequence_cosine",
         meaning="mean cosine between the vectors of two different tokens of one sequence, without centring",
         range=(-1.0, 1.0),
         source="Liu et al. 2026, embedding condensation (arXiv 2602.00217)",
@@ -239,7 +224,6 @@ SEQUENCE_SIMILARITY = [
     ),
     _of_sequences(
         name="largest_activation",
-        kernel="repdyn.kernels:largest_activation",
         meaning="largest magnitude of a coordinate in a sequence, mean over sequences",
         range=(0.0, inf),
         source="Sun, Chen, Kolter, Liu 2024 (COLM); Gallego-Feliciano et al. 2025 (arXiv 2508.03616)",
@@ -252,9 +236,8 @@ SEQUENCE_SIMILARITY = [
 
 
 SINKS = [
-    Metric(
+    of_kernel(
         name="sink_rate",
-        kernel="repdyn.kernels:sink_rate",
         select_inputs="repdyn.metrics.layer_view:attention_of_sequences",
         captures=frozenset({"attention_weights"}),
         probe_requires="tokens",
@@ -270,9 +253,8 @@ SINKS = [
         family="sinks",
         scale="from_zero",
     ),
-    Metric(
+    of_kernel(
         name="top_norm_variance_share",
-        kernel="repdyn.kernels:top_norm_variance_share",
         meaning="share of the variance along the first principal direction that the longest 1 % of the vectors carry",
         range=(0.0, 1.0),
         source="this package; after Sun, Chen, Kolter, Liu 2024, Massive Activations (COLM)",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 
-from repdyn.metrics.metric import Metric
+from repdyn.metrics.metric import Metric, of_kernel
 
 _LENS = "nostalgebraist, the logit lens, 2020"
 _TOPICS = "Li, Li, Risteski 2023, How Do Transformers Learn Topic Structure (ICML)"
 _SOURCE = "token encodings across the attention layers of RoBERTa"
 
 _of_tokens = partial(
-    Metric,
+    of_kernel,
     select_inputs="repdyn.metrics.layer_view:tokens_of_states",
     captures=frozenset({"embeddings"}),
     probe_requires="tokens",
@@ -20,7 +20,7 @@ _of_tokens = partial(
     family="tokens",
 )
 _after_attention = partial(
-    Metric,
+    of_kernel,
     select_inputs="repdyn.metrics.layer_view:tokens_after_attention",
     captures=frozenset({"embeddings", "after_attention"}),
     probe_requires="tokens",
@@ -37,12 +37,11 @@ _of_lens = partial(
     family="tokens",
     scale="from_zero",
 )
-_of_topics = partial(Metric, source=_TOPICS, probe_requires="topics", family="topics", scale="signed")
+_of_topics = partial(of_kernel, source=_TOPICS, probe_requires="topics", family="topics", scale="signed")
 
 METRICS = [
     _of_tokens(
         name="token_cosine",
-        kernel="repdyn.kernels:token_cosine",
         meaning="mean cosine of each token's vector to its input embedding",
         range=(-1.0, 1.0),
         title="Cosine with the own embedding",
@@ -50,7 +49,6 @@ METRICS = [
     ),
     _of_tokens(
         name="token_rank",
-        kernel="repdyn.kernels:token_rank",
         meaning="input embeddings closer to a token's vector than its own, median over tokens",
         range=(0.0, inf),
         title="Rank of the own embedding",
@@ -60,7 +58,6 @@ METRICS = [
     ),
     _of_tokens(
         name="token_top1_match",
-        kernel="repdyn.kernels:token_top1_match",
         meaning="share of tokens whose vector is closer to its own input embedding than to any other",
         range=(0.0, 1.0),
         title="Tokens closest to their own embedding",
@@ -69,7 +66,7 @@ METRICS = [
     ),
     _after_attention(
         name="token_cosine_attention",
-        kernel="repdyn.kernels:token_cosine",
+        kernel="token_cosine",
         meaning="token_cosine of the state after the block's attention, before its feed-forward part",
         range=(-1.0, 1.0),
         title="Cosine with the own embedding, after attention",
@@ -77,7 +74,7 @@ METRICS = [
     ),
     _after_attention(
         name="token_rank_attention",
-        kernel="repdyn.kernels:token_rank",
+        kernel="token_rank",
         meaning="token_rank of the state after the block's attention, before its feed-forward part",
         range=(0.0, inf),
         title="Rank of the own embedding, after attention",
@@ -107,7 +104,6 @@ METRICS = [
 TOPICS = [
     _of_topics(
         name="topic_gap",
-        kernel="repdyn.kernels:topic_gap",
         select_inputs="repdyn.metrics.layer_view:with_topics",
         meaning="mean cosine between vectors of different words of one topic, minus that between topics",
         range=(-2.0, 2.0),
@@ -117,7 +113,6 @@ TOPICS = [
     ),
     _of_topics(
         name="topic_gap_dot",
-        kernel="repdyn.kernels:topic_gap_dot",
         select_inputs="repdyn.metrics.layer_view:with_topics",
         meaning="the same of inner products",
         range=(-inf, inf),
@@ -127,7 +122,6 @@ TOPICS = [
     ),
     _of_topics(
         name="attention_topic_gap",
-        kernel="repdyn.kernels:attention_topic_gap",
         select_inputs="repdyn.metrics.layer_view:attention_with_topics",
         captures=frozenset({"attention_weights"}),
         meaning="mean attention weight between positions of one topic, minus that between topics",

@@ -233,9 +233,3 @@ def class_names(requested: str | Sequence[str]) -> tuple[str, ...]:
         if name not in CLASS_OPTIONS:
             raise ValueError(f"expected word classes among {', '.join(CLASS_OPTIONS)}, got {name!r}")
     return tuple(name for name in CLASSES if name in names or "words" in names)
-
-
-def validate_word_classes(names: Sequence[str]) -> None:
-    """Raise ValueError unless all are among :data:`CLASSES`."""
-    if isinstance(names, str) or not set(names) <= set(CLASSES):
-        raise ValueError(f"expected classes among {CLASSES}, got {names!r}")

@@ -37,10 +37,10 @@ from repdyn.probe.design import (
     SUBSETS,
     Design,
     DesignLike,
+    class_names,
     design_from_rule,
     fitting,
     resolve_design,
-    validate_word_classes,
 )
 from repdyn.probe.inputs import Causal, Inputs, Positions, inputs_fields, inputs_from_tensors, inputs_to_tensors
 from repdyn.probe.sampling import SampledTokens
@@ -221,7 +221,7 @@ class Probe(SampledTokens):
         design = resolve_design(design)
         if vectors_per_window is not None:
             design = replace(design, vectors_per_window=vectors_per_window)
-        validate_word_classes(classes)
+        classes = class_names(classes)
         plan = WindowPlan.by_design(design, max_vectors, batch_vectors, sequence_length)
         windows = tokenize_windows(texts, tokenizer, plan, bool(classes))
         special_ids = tuple(sorted(set(tokenizer.all_special_ids)))
@@ -310,13 +310,13 @@ class Probe(SampledTokens):
             words: the words of all tokens.
             classes: among "function" (English function words), "content" (all other words), "frequent" (the most
                 frequent words, which make up half of the text) and "rare" (the least frequent ones, the last 10 % of
-                it).
+                it); "words" for all of them.
 
         Raises:
             ValueError: unknown classes, a text in which they cannot be determined, or too few tokens in one.
         """
-        validate_word_classes(classes)
-        return self.with_classes({name: members & ~self.is_sink for name, members in words.classes(classes).items()})
+        found = words.classes(class_names(classes))
+        return self.with_classes({name: members & ~self.is_sink for name, members in found.items()})
 
     @plain_state()
     def with_topics(self, topics: Any) -> Probe:

@@ -146,10 +146,7 @@ class SampledTokens:
     def tokens_needed(self, sampled: np.ndarray, causal: bool) -> Tensor:
         """Return the number of tokens of each window that a model needs as input, (n_sequences,) int64.
 
-        Args:
-            sampled: indices of the sampled tokens, or of means over windows, which need all of their tokens.
-            causal: whether no position attends to a later one, so that a window can be truncated after its last sampled
-                token; otherwise windows with sampled tokens are needed in full.
+        They end at the last sampled token if the model is causal; else, and for a mean over a window, they are all.
         """
         windows = self.window_of(sampled)
         ends = torch.cumsum(self.lengths, 0).numpy()
@@ -174,17 +171,13 @@ class SampledTokens:
         if subset == "all":
             return self._permutation
         if subset == WINDOW_MEAN:
-            return self.index_of_mean(self._permutation[self._is_first[self._permutation]])
+            is_first = np.append(True, ~self.has_next[:-1])
+            return self.index_of_mean(self._permutation[is_first[self._permutation]])
         if subset in VIEWS:
             members = self.has_next if subset == DIFFERENCES else self._is_last
             return self._permutation[members[self._permutation]]
         members = {"no_sink": ~self.is_sink, **self.classes}[subset]
         return self._permutation[members.numpy()[self._permutation]]
-
-    @property
-    def _is_first(self) -> np.ndarray:
-        """(n_tokens,) bool: the first token of each window."""
-        return np.append(True, ~self.has_next[:-1])
 
     @property
     def _is_last(self) -> np.ndarray:
@@ -221,17 +214,10 @@ def padded_batches(
 
 
 def assign_windows(lengths: np.ndarray, n_batches: int, seed: int) -> np.ndarray:
-    """Assign each window to one batch, so that the batches have about equally many tokens.
+    """Return the batch of each window, (n_windows,), so that the batches have about equally many tokens.
 
-    Windows are assigned from the longest to the shortest, each to the batch with the fewest tokens so far.
-
-    Args:
-        lengths: (n_windows,) number of tokens in each window.
-        n_batches: number of batches.
-        seed: seed of the random order of windows of equal length.
-
-    Returns:
-        (n_windows,) index of each window's batch.
+    Windows are assigned from the longest to the shortest, those of equal length in random order, each to the batch
+    with the fewest tokens so far.
     """
     # the stream of RandomState is frozen by numpy's policy; Generator's may change between releases
     shuffled = np.random.RandomState(seed).permutation(len(lengths))
@@ -247,14 +233,8 @@ def assign_windows(lengths: np.ndarray, n_batches: int, seed: int) -> np.ndarray
 def interleave_windows(members: np.ndarray, windows: np.ndarray, batch_of_window: np.ndarray) -> list[np.ndarray]:
     """Order the tokens of each batch so that its first n have about equally many of each window, for any n.
 
-    Args:
-        members: (n_members,) token indices in random order.
-        windows: (n_members,) index of each of these tokens' window.
-        batch_of_window: (n_windows,) index of each window's batch.
-
-    Returns:
-        For each batch its token indices: first one of each window, then a second of each, and so on; otherwise in the
-        order of ``members``.
+    They are first one of each window, then a second of each, and so on; otherwise in the random order of ``members``,
+    whose windows are ``windows``.
     """
     by_window = np.argsort(windows, kind="stable")
     counts = np.bincount(windows, minlength=len(batch_of_window))

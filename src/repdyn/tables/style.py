@@ -8,15 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
 from repdyn.metrics.metric import base_name, settings_in_words
 from repdyn.probe.design import view_of
-from repdyn.utils.printing import in_one_line
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _SUBSETS = {
     "all": ("all tokens", "all tokens"),
@@ -139,12 +135,6 @@ def of_stack(name: str, stack: str | None) -> str:
     ('lab/t5 (encoder)', 'lab/gpt')
     """
     return name if stack is None else f"{name} ({stack})"
-
-
-def plain(text: str, console: Console) -> str:
-    """Return the text of one line as this terminal can print it: in ASCII where anything else would raise."""
-    text = in_one_line(text)
-    return text.replace("±", "+-").encode("ascii", "replace").decode() if console.options.ascii_only else text
 
 
 BELOW_ONE = (

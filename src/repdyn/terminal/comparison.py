@@ -20,8 +20,9 @@ from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding, findings
 from repdyn.tables.frames import LayerMean, by_stack
 from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, never_measured
 from repdyn.tables.seeds import SeedGroup
-from repdyn.tables.style import plain, short_count, short_value, subset_title
+from repdyn.tables.style import short_count, short_value, subset_title
 from repdyn.utils.console import PrintableConsole
+from repdyn.utils.printing import in_one_line
 
 MAX_WIDTH = 100
 MARKS: dict[Verdict, str] = {"shown": "+", "not shown": "-", "cannot be judged": "?"}
@@ -42,11 +43,11 @@ def print_comparison(frame: pd.DataFrame, seeds: Sequence[SeedGroup] = (), *, co
     console = console or PrintableConsole()
     runs = measured_runs(frame)
     width = min(console.width, MAX_WIDTH)
-    runs = [replace(run, label=plain(run.label, console)) for run in runs]
-    groups = [replace(group, label=plain(group.label, console)) for group in seeds]
+    runs = [replace(run, label=in_one_line(run.label)) for run in runs]
+    groups = [replace(group, label=in_one_line(group.label)) for group in seeds]
     console.print(_table(runs, groups, frame, console, width), highlight=False, width=width)
-    warnings = _notes(never_measured(frame), differences(runs), console)
-    for line in [*_legend(), *_sampled(runs, console), *_fewer([*runs, *groups], console), *warnings]:
+    warnings = _notes(never_measured(frame), differences(runs))
+    for line in [*_legend(), *_sampled(runs), *_fewer([*runs, *groups]), *warnings]:
         console.print(line, highlight=False, width=width)
 
 
@@ -125,7 +126,7 @@ def _means(run: MeasuredRun, metric: str, subset: str) -> LayerMean | None:
     return means if means and means.n_used else None
 
 
-def _fewer(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
+def _fewer(runs: Sequence[MeasuredRun]) -> list[Text]:
     """Explain the mark on a mean: how many layers the marked means of each run are over."""
     by_count: dict[str, list[str]] = {}
     for run in runs:
@@ -139,7 +140,7 @@ def _fewer(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
     if not by_count:
         return []
     text = f"{_FEWER} a mean over fewer layers than the run has: {listed(by_count)}"
-    return [Text(plain(text, console), style="dim")]
+    return [Text(in_one_line(text), style="dim")]
 
 
 def _marks(found: Sequence[Finding]) -> list[Text]:
@@ -162,16 +163,16 @@ def _legend() -> list[Text]:
     ]
 
 
-def _sampled(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
+def _sampled(runs: Sequence[MeasuredRun]) -> list[Text]:
     """Describe the sampling of the metrics whose means are in the table."""
     metrics = [metric for metric, _ in _MEANS]
     rows = {run.label: run.rows.loc[run.rows["metric"].isin(metrics)] for run in runs}
     if all(of_one.empty for of_one in rows.values()):
         return []
-    return [Text(plain(f"sampling: {sampling_of_runs(rows)}", console), style="dim")]
+    return [Text(in_one_line(f"sampling: {sampling_of_runs(rows)}"), style="dim")]
 
 
-def _notes(missing: list[str], difference: str | None, console: Console) -> list[Text]:
+def _notes(missing: list[str], difference: str | None) -> list[Text]:
     notes = [f"nothing measured of {', '.join(missing)}"] if missing else []
     notes += [f"these values do not compare, {difference}"] if difference else []
-    return [Text(plain(f"warning: {note}", console), style="yellow") for note in notes]
+    return [Text(in_one_line(f"warning: {note}"), style="yellow") for note in notes]

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from repdyn.metrics import DEFAULT_METRICS, FAMILIES, METRICS, Metric
 from repdyn.metrics.metric import written
-from repdyn.tables.style import family_title, plain
+from repdyn.tables.style import family_title
 from repdyn.utils.console import PrintableConsole
+from repdyn.utils.printing import in_one_line
 
 _CAPTURES = {
     "following": "the next layer",
@@ -64,7 +65,7 @@ def print_metrics(console: Console | None = None) -> None:
         for metric in METRICS.values():
             if metric.family == family:
                 known = " (needs a probe with topics)" if metric.probe_requires == "topics" else ""
-                table.add_row(metric.name, plain(f"{metric.meaning}{known}", console), _range(metric))
+                table.add_row(metric.name, in_one_line(f"{metric.meaning}{known}"), _range(metric))
         console.print(Text(title, style="bold"))
         console.print(table, highlight=False)
         console.print()

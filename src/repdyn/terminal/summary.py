@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -53,7 +53,6 @@ from repdyn.tables.style import (
     family_of,
     number_text,
     of_stack,
-    plain,
     short_count,
     short_subset_title,
     short_value,
@@ -168,11 +167,10 @@ def measures_more_than_default(rows: pd.DataFrame) -> bool:
 def print_every_metric(rows: pd.DataFrame, console: Console) -> None:
     """Print a table with a line for each metric of some measurements, by family; below it those without a value, and
     why."""
-    unicode = not console.options.ascii_only
     several = len(rows["step"].unique()) > 1
-    console.print(_metric_table(rows, several, unicode), highlight=False)
+    console.print(_metric_table(rows, several, not console.options.ascii_only), highlight=False)
     for line in [*_undefined(rows), Text(_SHARED, style="dim")]:
-        console.print(line if unicode else plain(line.plain, console), highlight=False)
+        console.print(line, highlight=False)
 
 
 def _metric_table(rows: pd.DataFrame, several: bool, unicode: bool) -> Table:
@@ -250,8 +248,8 @@ def print_alerts(
 
 
 def print_line(console: Console, line: str) -> None:
-    """Print a text in one line of any length, as the terminal can show it."""
-    console.print(Text(plain(line, console)), soft_wrap=True)
+    """Print a text in one line of any length."""
+    console.print(Text(in_one_line(line)), soft_wrap=True)
 
 
 STATUS_STYLES: Mapping[Status, str] = {"healthy": "green", "watch": "yellow", "failed": "bold red", "unknown": "dim"}
@@ -295,9 +293,9 @@ def print_closing(
     """
     lines = [Text()]
     for insight in insights:
-        lines.append(Text(plain(insight.headline, console), style=f"bold {STATUS_STYLES[insight.status]}"))
+        lines.append(Text(in_one_line(insight.headline), style=f"bold {STATUS_STYLES[insight.status]}"))
         rows = by_stack(frame)[insight.stack]
-        lines += [Text(plain(line, console)) for line in course(rows, curves=not console.options.ascii_only)]
+        lines += [Text(in_one_line(line)) for line in course(rows, curves=not console.options.ascii_only)]
     for line in lines:
         console.print(line, highlight=False)
     if report is not None:
@@ -367,7 +365,6 @@ def print_summary(
     console = console or PrintableConsole()
     frame = in_lines_of_their_own(frame)
     rows = measurements(frame)
-    unicode = not console.options.ascii_only
     before = [*_head(rows), *_lines([probe_loss_line(frame)]), Text()]
     after = [
         Text(),
@@ -382,9 +379,9 @@ def print_summary(
     ]
     n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
     n_layers = max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken))
-    table = layer_table(rows, n_layers, alerts, sparklines=unicode)
+    table = layer_table(rows, n_layers, alerts, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
-        console.print(part if unicode else _ascii(part, console), highlight=False)
+        console.print(part, highlight=False)
     if measures_more_than_default(rows):
         console.print()
         print_every_metric(rows, console)
@@ -484,11 +481,3 @@ def _figures(figures: Sequence[Path]) -> Iterator[Text]:
     folders = sorted({str(path.parent) for path in map(Path, figures)})
     if folders:
         yield Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")
-
-
-def _ascii(part: Text | Padding | Table, console: Console) -> RenderableType:
-    if isinstance(part, Text):
-        return Text(plain(part.plain, console))
-    if isinstance(part, Padding) and isinstance(part.renderable, Text):
-        part.renderable = _ascii(part.renderable, console)
-    return part

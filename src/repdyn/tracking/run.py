@@ -509,8 +509,8 @@ class TrackedRun:
         if any(ranks.all_gather(found is not None)) or prepared is None:
             return None
         try:
-            expected = expect(prepared, self.probe, options.tokens_per_forward)
-            return ExpectedCost(expected.forward_seconds, working_bytes(expected.vectors, self.probe, options.metrics))
+            seconds, vectors = expect(prepared, self.probe, options.tokens_per_forward)
+            return ExpectedCost(seconds, working_bytes(vectors, self.probe, options.metrics))
         except Exception:  # too little memory for a whole batch, say: the measurement itself reports it
             return None
 

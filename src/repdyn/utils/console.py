@@ -11,11 +11,14 @@ from repdyn.utils.printing import printable
 
 
 class PrintableConsole(Console):
-    """A rich console that writes control characters of a text as escape sequences; its own styles are kept."""
+    """A rich console that writes control characters of a text as escape sequences; its own styles are kept.
+
+    In an encoding other than Unicode it writes "?" in place of what is not ASCII, where rich would raise.
+    """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
-                yield segment
-            else:
-                yield Segment(printable(segment.text), segment.style)
+            text = segment.text if segment.control else printable(segment.text)
+            if not text.isascii() and self.options.ascii_only:
+                text = text.encode("ascii", "replace").decode()
+            yield segment if text is segment.text else Segment(text, segment.style)
