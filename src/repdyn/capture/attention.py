@@ -22,8 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import Block, Blocks, is_pretrained_config, is_pretrained_model
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.recorder import hooked
-from repdyn.capture.states import STATES_BYTES, Buffers
+from repdyn.capture.states import STATES_BYTES, Buffers, hooked
 from repdyn.capture.token_states import TokenStates
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
@@ -70,9 +69,7 @@ class AttentionWeights:
 
 
 @plain_state()
-def attention_weights(
-    model: PreparedModel, probe: Probe, *, n_tokens: int = TOKENS, states_bytes: int = STATES_BYTES
-) -> AttentionWeights:
+def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOKENS) -> AttentionWeights:
     """Run the first sequences of the probe through the model, one by one, and keep every layer's attention weights.
 
     The model and its configuration are left unchanged, as by :func:`repdyn.capture.capture.capture`.
@@ -83,15 +80,13 @@ def attention_weights(
             Weights from or to positions without a token are left out.
         probe: the tokens; the first :data:`LENGTH` tokens of each sequence.
         n_tokens: total number of tokens, from the first sequence on.
-        states_bytes: how much memory the weights may take, all layers together, on the model's device; further layers
-            are kept in the system's temporary folder.
 
     Returns:
         The weights; for a layer without any, or a model that does not compute them, the reason.
     """
     model = model.on(probe)
     batches = list(_first_sequences(probe, n_tokens))
-    sizes, buffers = [len(batch.positions) for batch in batches], Buffers(states_bytes)
+    sizes, buffers = [len(batch.positions) for batch in batches], Buffers(STATES_BYTES)
     reason = ""
     with model.evaluating() as run:
         recorder = _WeightRecorder(run.model.blocks, sizes, buffers, TokenStates(model.token_positions))

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import Block, Blocks
-from repdyn.capture.recorder import Branch, Branches, LayerKey, hooked, inputs_by_slot, outputs_by_slot
-from repdyn.capture.states import Buffers
+from repdyn.capture.states import Branch, Branches, Buffers, LayerKey, hooked, inputs_by_slot, outputs_by_slot
 from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.probe import ProbeBatch
 

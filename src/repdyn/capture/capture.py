@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import class_name
 from repdyn.capture.branches import find_branches
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.recorder import EmbeddingSearch, hooked
-from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, States, exchange_layers, rows_of_batches
+from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, EmbeddingSearch, States, hooked
 from repdyn.capture.token_states import split_where_square
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.sampling import padded_batches
@@ -111,6 +110,63 @@ def capture(
         share = [*ranks.shard(batches), batches[-1]][: -(-len(batches) // ranks.size)]
         parts = record(model, _reporting(share, progress), own, states_bytes, captures, first)
     return exchange_layers(parts, rows, places, captures, Buffers(states_bytes), ranks)
+
+
+def rows_of_batches(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:
+    """Return the rows of the states that come from the tokens, or from means, of these batches, ascending."""
+    none = np.array([], dtype=int)
+    parts = [part for batch in batches for part in (batch.tokens, none if batch.means is None else batch.means)]
+    found = rows[np.concatenate([none, *parts])]
+    return np.sort(found[found >= 0])
+
+
+def exchange_layers(
+    parts: States,
+    rows: np.ndarray,
+    places: Sequence[np.ndarray],
+    captures: Collection[CaptureKind],
+    buffers: Buffers,
+    ranks: Ranks,
+) -> States:
+    """Turn every rank's rows of all layers into all rows of every size-th layer, and of those it is compared with.
+
+    ``rows`` and ``places`` are the rows, in the whole states, of each token and of each rank.
+    """
+    whole, failure = States([], rows, embeddings=parts.embeddings), None
+
+    def gather(part: Tensor, owner: int) -> Tensor | None:
+        nonlocal failure
+        pieces = ranks.gather(part, max(map(len, places)), owner=owner)
+        if pieces is None or failure:
+            return None
+        try:
+            states = buffers.new(sum(map(len, places)), part)
+            for piece, of_rank in zip(pieces, places, strict=True):
+                states[torch.from_numpy(of_rank)] = piece[: len(of_rank)].to(states.device)
+            return states
+        except Exception as error:  # too little memory or disk here: the others still wait for what this rank has
+            failure = error
+
+    for number in range(len(parts.layers)):
+        part = parts.layers.pop(0)
+        owner = number % ranks.size
+        states = gather(part.states, owner)
+        after = part.after_attention
+        after = gather(after, owner) if isinstance(after, Tensor) else after
+        if states is not None:
+            whole.layers.append(replace(part, states=states, after_attention=after))
+        # the ranks besides its owner that compare layers of their own with it: all, or that of the layer before
+        comparing = set(range(ranks.size)) if "last" in captures and part.is_last else set()
+        if "following" in captures and part.index > 0:
+            comparing.add((owner - 1) % ranks.size)
+        for other in sorted(comparing - {owner}):
+            states = gather(part.states, other)
+            if states is not None:
+                whole.references.append(replace(part, states=states, after_attention=None))
+    with ranks.sync_errors():
+        if failure:
+            raise failure
+    return whole
 
 
 @plain_state()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import is_sharded
 from repdyn.capture.forward import restoring, settings
 from repdyn.capture.prepared_model import PreparedModel, Run, Way
-from repdyn.capture.recorder import hooked, inputs_by_slot, outputs_by_slot
+from repdyn.capture.states import hooked, inputs_by_slot, outputs_by_slot
 from repdyn.probe import ProbeBatch
 
 NO_LOGITS = "the model returns no logits: it has no output head, or was loaded without it"

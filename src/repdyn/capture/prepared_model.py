@@ -41,8 +41,10 @@ from repdyn.capture.forward import (
     parameters_of,
     restoring,
 )
-from repdyn.capture.recorder import (
+from repdyn.capture.shadow import NoShadow, own_names
+from repdyn.capture.states import (
     Branches,
+    Buffers,
     EmbeddingSearch,
     Recorder,
     around,
@@ -51,8 +53,6 @@ from repdyn.capture.recorder import (
     outputs_by_slot,
     silent_blocks,
 )
-from repdyn.capture.shadow import NoShadow, own_names
-from repdyn.capture.states import Buffers
 from repdyn.capture.token_states import InputStates, Slot, TokenPositions, TokenStates
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
@@ -449,7 +449,7 @@ class Run:
         return output
 
     def recorder(self, rows: np.ndarray, buffers: Buffers, branches: Branches | None = None) -> Recorder:
-        """Return what keeps the states of the layers; arguments as for :class:`repdyn.capture.recorder.Recorder`."""
+        """Return what keeps the states of the layers; arguments as for :class:`repdyn.capture.states.Recorder`."""
         model = self.model
         return Recorder(model.module, model.blocks, model.token_states(), model.slots, rows, buffers, branches)
 

@@ -1,7 +1,8 @@
-"""The states of all layers, in memory up to a limit and in temporary files beyond it.
+"""The states of the sampled tokens in all layers, recorded as the blocks of a model run.
 
-A tensor in a file is read and written like any other; the system keeps as much of it in RAM as it can. The file has no
-name: its space is freed with the tensor's last view, or with the process, however it ends.
+They are in memory up to a limit and in temporary files beyond it. A tensor in a file is read and written like any
+other; the system keeps as much of it in RAM as it can. The file has no name: its space is freed with the tensor's last
+view, or with the process, however it ends.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ import errno
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, zip_longest
 from tempfile import TemporaryFile, gettempdir
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
+from repdyn.capture.blocks import Block, is_dtensor, list_candidates
+from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.probe import ProbeBatch
-from repdyn.utils.distributed import Ranks
 
 STATES_BYTES = 2 << 30
 
@@ -160,58 +167,312 @@ def _reserve(file: int, n_bytes: int) -> None:
         os.truncate(file, n_bytes)
 
 
-def rows_of_batches(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:
-    """Return the rows of the states that come from the tokens, or from means, of these batches, ascending."""
-    none = np.array([], dtype=int)
-    parts = [part for batch in batches for part in (batch.tokens, none if batch.means is None else batch.means)]
-    found = rows[np.concatenate([none, *parts])]
-    return np.sort(found[found >= 0])
+NONE_FOUND = "no nn.Embedding of the model is given the token ids"
+NOT_IN_MEMORY = "the weights of the input embedding are not in this process's memory"
+SEVERAL = "the stacks have input embeddings of their own, and which is whose is not known"
+NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each token"
 
 
-def exchange_layers(
-    parts: States,
-    rows: np.ndarray,
-    places: Sequence[np.ndarray],
-    captures: Collection[CaptureKind],
-    buffers: Buffers,
-    ranks: Ranks,
-) -> States:
-    """Turn every rank's rows of all layers into all rows of every size-th layer, and of those it is compared with.
+def inputs_by_slot(args: tuple, kwargs: Mapping[str, Any]) -> dict[Slot, Any]:
+    """Return the arguments of a module's call by position or name."""
+    return {**dict(enumerate(args)), **kwargs}
 
-    ``rows`` and ``places`` are the rows, in the whole states, of each token and of each rank.
+
+def outputs_by_slot(value: Any) -> Mapping[Slot, Any]:
+    """Return the output of a module's call by position or name."""
+    if isinstance(value, Mapping):
+        return value
+    return dict(enumerate(value)) if isinstance(value, tuple | list) else {0: value}
+
+
+@contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Register hooks one by one, and remove them on leaving."""
+    with ExitStack() as hooks:
+        for handle in handles:
+            hooks.enter_context(handle)
+        yield
+
+
+def around(
+    blocks: Sequence[Block], enter: Callable[..., None], leave: Callable[..., None]
+) -> Iterator[RemovableHandle]:
+    """Call ``enter(block, module, args, kwargs)`` and ``leave(block, module, args, output)`` around each block."""
+    for block in blocks:
+        yield block.module.register_forward_pre_hook(partial(enter, block), with_kwargs=True)
+        yield block.module.register_forward_hook(partial(leave, block))
+
+
+def silent_blocks(blocks: Sequence[Block], model: nn.Module, called: Collection[str]) -> str:
+    """Return what is wrong where some blocks were not called in a pass; "" where all were."""
+    silent = [block.name for block in blocks if block.name not in called]
+    if not silent:
+        return ""
+    few = ", ".join(silent[:4]) + (", ..." if len(silent) > 4 else "")
+    return (
+        f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {few}; the forward pass does not go "
+        f"through them. Name the blocks it does go through with layers=; the model has {list_candidates(model)}"
+    )
+
+
+LayerKey: TypeAlias = tuple[str | None, int]
+"""A stack and a layer."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The attention's output that a block adds to its input."""
+
+    module: nn.Module
+    """The module that returns it."""
+    slot: Slot
+    """Which part of the module's output it is."""
+    call: int
+    """Which of the module's calls within the block, from 0 on."""
+    dtype: torch.dtype
+    """Data type of the sum."""
+    scale: float = 1.0
+    """The factor by which the block multiplies it."""
+
+
+Branches: TypeAlias = Mapping[LayerKey, Branch | str]
+"""By stack and layer: the branch, or the reason why there is none."""
+
+
+class Recorder:
+    """Copies the inputs of the first block and the outputs of every block, stack by stack, as the blocks run.
+
+    Blocks may take and return more than the states. The states are what one block returns and the next takes, as the
+    model's first pass has shown; else the first part with one vector for each token.
+
+    Sums of a block's input and its attention's branch are recorded beside them. A branch is written straight to its
+    rows of the buffer, and the block's input is added when the batch has passed: only then are the states of the
+    previous layer identified. So no whole batch is held in memory.
+
+    Args:
+        slots: by stack, which part of what blocks take and which of what they return the states are, where known.
+        rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled; with those of means
+            over sequences behind them, for batches that have ``means``.
+        branches: of the layers whose states after the attention are recorded.
     """
-    whole, failure = States([], rows, embeddings=parts.embeddings), None
 
-    def gather(part: Tensor, owner: int) -> Tensor | None:
-        nonlocal failure
-        pieces = ranks.gather(part, max(map(len, places)), owner=owner)
-        if pieces is None or failure:
-            return None
-        try:
-            states = buffers.new(sum(map(len, places)), part)
-            for piece, of_rank in zip(pieces, places, strict=True):
-                states[torch.from_numpy(of_rank)] = piece[: len(of_rank)].to(states.device)
-            return states
-        except Exception as error:  # too little memory or disk here: the others still wait for what this rank has
-            failure = error
+    def __init__(
+        self,
+        module: nn.Module,
+        blocks: Sequence[Block],
+        token_states: TokenStates,
+        slots: Mapping[str | None, tuple[Slot, Slot]],
+        rows: np.ndarray,
+        buffers: Buffers,
+        branches: Branches | None = None,
+    ) -> None:
+        self._module, self._blocks, self._slots = module, blocks, slots
+        self.token_states = token_states
+        self._rows, self._n_rows, self._buffers = rows, int(rows.max()) + 1, buffers
+        self._stacks = {block.stack: _Stack() for block in blocks}
+        self._branches = {key: found for key, found in (branches or {}).items() if isinstance(found, Branch)}
+        self._after_attention: dict[LayerKey, Tensor | str] = {
+            key: reason for key, reason in (branches or {}).items() if isinstance(reason, str)
+        }
 
-    for number in range(len(parts.layers)):
-        part = parts.layers.pop(0)
-        owner = number % ranks.size
-        states = gather(part.states, owner)
-        after = part.after_attention
-        after = gather(after, owner) if isinstance(after, Tensor) else after
-        if states is not None:
-            whole.layers.append(replace(part, states=states, after_attention=after))
-        # the ranks besides its owner that compare layers of their own with it: all, or that of the layer before
-        comparing = set(range(ranks.size)) if "last" in captures and part.is_last else set()
-        if "following" in captures and part.index > 0:
-            comparing.add((owner - 1) % ranks.size)
-        for other in sorted(comparing - {owner}):
-            states = gather(part.states, other)
-            if states is not None:
-                whole.references.append(replace(part, states=states, after_attention=None))
-    with ranks.sync_errors():
-        if failure:
-            raise failure
-    return whole
+    def attached(self) -> AbstractContextManager[None]:
+        """Attach it to the blocks and the modules that return branches."""
+        modules = {(stack, branch.module) for (stack, _), branch in self._branches.items()}
+        of_branches = (module.register_forward_hook(partial(self._keep_branch, stack)) for stack, module in modules)
+        return hooked(chain(around(self._blocks, self._enter, self._leave), of_branches))
+
+    def begin(self, batch: ProbeBatch) -> None:
+        """Begin a batch, which runs before :meth:`end`."""
+        rows = self._rows[batch.tokens]
+        mean_rows = np.empty(0, dtype=rows.dtype) if batch.means is None else self._rows[batch.means]
+        # the rows that the batch fills
+        self._target = torch.from_numpy(np.concatenate([rows[rows >= 0], mean_rows[mean_rows >= 0]]))
+        # all tokens of a batch without samples are compared, and none is kept
+        self._source = torch.from_numpy(batch.positions[rows >= 0] if len(self._target) else batch.positions)
+        self._averaged = torch.from_numpy(np.flatnonzero(mean_rows >= 0))
+        self._mask = batch.attention_mask != 0
+        self.token_states.begin(batch)
+        for stack in self._stacks.values():
+            stack.calls, stack.n_entered = [], 0
+        self._recorded: set[LayerKey] = set()
+        self._calls: Counter[tuple[LayerKey, nn.Module]] = Counter()
+
+    def end(self) -> None:
+        """Check that every block ran, and add the blocks' inputs to the branches.
+
+        Raises:
+            RuntimeError: one did not, or they ran in another order than for the first batch.
+        """
+        called = {name for stack in self._stacks.values() for name in stack.calls}
+        if {block.name for block in self._blocks} - called:
+            raise RuntimeError(silent_blocks(self._blocks, self._module, called))
+        for stack in self._stacks.values():
+            stack.order = stack.order or stack.calls
+            if stack.calls != stack.order:
+                raise RuntimeError(
+                    "expected the same blocks to run in the same order for every batch, got "
+                    f"{_first_difference(stack.calls, stack.order)}; name the blocks that always run with layers="
+                )
+        for (name, layer), branch in self._branches.items():
+            before = self._stacks[name].kept[layer - 1][1][self._target].to(branch.dtype)
+            states = self._sums((name, layer), before)
+            # NaN where the attention did not run: other ranks wait for a tensor from this one
+            was_recorded = (name, layer) in self._recorded
+            states[self._target] = states[self._target] + before.to(states) if was_recorded else torch.nan
+
+    def states(self, autocast: torch.dtype | None = None) -> States:
+        """Return what was recorded; ``autocast`` as in :class:`LayerStates`."""
+        self.token_states.check_positions_used()
+        layers = [
+            LayerStates(
+                index,
+                index / (len(stack.kept) - 1),
+                *stack.kept[index],
+                name,
+                self._after_attention.get((name, index)),
+                autocast,
+            )
+            for name, stack in self._stacks.items()
+            for index in sorted(stack.kept)
+        ]
+        return States(layers, self._rows)
+
+    def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
+        stack, self.token_states.stack = self._stacks[block.stack], block.stack
+        stack.n_entered += 1
+        if stack.n_entered == 1:
+            self._keep(stack, 0, block, inputs_by_slot(args, kwargs))
+
+    def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
+        stack, self.token_states.stack = self._stacks[block.stack], block.stack
+        stack.calls.append(block.name)
+        self._keep(stack, len(stack.calls), block, outputs_by_slot(output))
+
+    def _keep(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
+        """Keep a layer's states."""
+        is_known = layer in stack.kept
+        if not is_known and stack.order is not None:  # an extra call is an error when the batch has passed
+            return
+        found = self.token_states.rows_by_slot(
+            {stack.slots[layer]: parts.get(stack.slots[layer])} if is_known else parts
+        )
+        if not found:
+            raise RuntimeError(self.token_states.explain_mismatch(block.name, parts))
+        if not is_known:
+            linked = self._slots.get(block.stack, (None, None))[layer > 0]
+            stack.slots[layer] = linked if linked in found else next(iter(found))
+        states = self._select(found[stack.slots[layer]])
+        if not is_known:
+            stack.kept[layer] = block.name, self._buffers.new(self._n_rows, states), states.device
+        buffer = stack.kept[layer][1]
+        buffer[self._target] = states[: len(self._target)].to(buffer)
+
+    def _keep_branch(self, stack: str | None, module: nn.Module, _args: tuple, output: Any) -> None:
+        """Keep the sampled rows of the attention's output that a block is about to add."""
+        key = stack, self._stacks[stack].n_entered
+        branch = self._branches.get(key)
+        self._calls[key, module] += 1
+        if branch is None or branch.module is not module or branch.call != self._calls[key, module] - 1:
+            return
+        part = {branch.slot: outputs_by_slot(output).get(branch.slot)}
+        for rows in self.token_states.rows_by_slot(part).values():
+            sampled = self._select(rows)[: len(self._target)]
+            sampled = sampled if branch.scale == 1 else sampled * branch.scale
+            states = self._sums(key, sampled.to(branch.dtype))
+            states[self._target] = sampled.to(states)
+            self._recorded.add(key)
+
+    def _sums(self, key: LayerKey, like: Tensor) -> Tensor:
+        states = self._after_attention.get(key)
+        if not isinstance(states, Tensor):
+            states = self._after_attention[key] = self._buffers.new(self._n_rows, like)
+        return states
+
+    def _select(self, rows: Tensor) -> Tensor:
+        """Return the sampled rows of (n_sequences * length, dim), then the means over sequences that are kept."""
+        sampled = rows[self._source.to(rows.device)]
+        if not len(self._averaged):
+            return sampled
+        states = rows.unflatten(0, self.token_states.shape)[self._averaged.to(rows.device)]
+        mask = self._mask[self._averaged].unsqueeze(-1).to(rows.device)
+        # in float32 at least, and without the padding, whose states may be anything
+        total = states.to(torch.promote_types(rows.dtype, torch.float32)).where(mask, 0).sum(1)
+        return torch.cat([sampled, (total / mask.sum(1)).to(rows.dtype)])
+
+
+@dataclass
+class _Stack:
+    """The states kept of one stack, and what was learned from its first batch."""
+
+    kept: dict[int, tuple[str, Tensor, torch.device]] = field(default_factory=dict)
+    slots: dict[int, Slot] = field(default_factory=dict)
+    """Which part the states are, by layer."""
+    order: list[str] | None = None
+    """Names of the blocks in the order in which the first batch ran them."""
+    calls: list[str] = field(default_factory=list)
+    n_entered: int = 0
+    """How many blocks the current batch has entered."""
+
+
+def _first_difference(calls: list[str], before: list[str]) -> str:
+    number = next(i for i, (now, then) in enumerate(zip_longest(calls, before)) if now != then)
+    now, then = (repr(names[number]) if number < len(names) else "none" for names in (calls, before))
+    return f"{now} as call {number + 1} where the first batch had {then}"
+
+
+class EmbeddingSearch:
+    """A search for the input embedding: the ``nn.Embedding`` that is called with exactly the tokens of a batch.
+
+    Several stacks may have several; ``check`` is called with each that is found, before it runs.
+    """
+
+    def __init__(
+        self, model: nn.Module, n_stacks: int = 1, *, check: Callable[[nn.Embedding], None] | None = None
+    ) -> None:
+        self._several_stacks, self._check = n_stacks > 1, check
+        self._candidates = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        self._ids: Tensor | None = None
+        self._found: nn.Embedding | None = None
+        self._several = False
+
+    def attached(self) -> AbstractContextManager[None]:
+        return hooked(
+            module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True) for module in self._candidates
+        )
+
+    def begin(self, batch: ProbeBatch) -> None:
+        """Begin a batch."""
+        self._ids = batch.input_ids
+
+    def table(self) -> Tensor | str:
+        """Return the rows, (vocabulary, dim), without copy or gradient; or why there are none.
+
+        Shards of FSDP2 are gathered, so all ranks must call.
+        """
+        if self._found is None or self._several:
+            return SEVERAL if self._several else NONE_FOUND
+        weight = self._found.weight.detach()
+        if is_dtensor(weight):
+            weight = weight.full_tensor()
+        # accelerate loads weights when they are needed, FSDP1 keeps flat pieces
+        is_whole = weight.device.type != "meta" and weight.ndim > 1
+        is_whole = is_whole and weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
+        if weight.is_floating_point() and not is_whole:
+            return NOT_IN_MEMORY
+        return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
+
+    def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        if (self._found is not None and not self._several_stacks) or not isinstance(module, nn.Embedding):
+            return
+        ids = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.ndim == 2]
+        # BART's position embedding gets the ids too, for their shape
+        is_of_positions = "position" in type(module).__name__.lower()
+        if self._ids is not None and any(_are_ids(x, self._ids) or _are_ids(x.mT, self._ids) for x in ids):
+            if self._check is not None and not is_of_positions:
+                self._check(module)
+            self._found = self._found or module
+            self._several |= module.weight is not self._found.weight and not is_of_positions
+
+
+def _are_ids(found: Tensor, ids: Tensor) -> bool:
+    return found.shape == ids.shape and torch.equal(found.to(ids), ids)

@@ -124,12 +124,13 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
         chosen = gr.Radio([], label="Tokens: choose one", elem_classes="chips", elem_id="tokens")
         positions = gr.Checkbox(False, label="Add the token's position embedding to every row of the vocabulary")
         remarks = gr.HTML(elem_classes="empties")
+        last = len(session.models) - 1
+        at: Any = {"maximum": max(1, last), "value": last, "step": 1, "label": "Checkpoint", "visible": last > 0}
         with gr.Tab("Logit lens"):
-            last = len(session.models) - 1
             with gr.Row():
                 colours = [(title, key) for key, title in tables.COLOURS.items()]
                 colour = gr.Radio(colours, value="probability", label="Colour")
-                number = gr.Slider(0, max(1, last), last, step=1, label="Checkpoint", visible=last > 0, elem_id="at")
+                number = gr.Slider(**at, elem_id="at")
             cell = gr.State(None)
             no_lens = gr.HTML(elem_classes="empties")
             grid = gr.HTML(elem_id="lens", js_on_load=asset("cells.js"))
@@ -139,15 +140,14 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
             with gr.Row():
                 block = gr.Dropdown(list(range(1, session.n_layers + 1)), value=1, label="Layer", elem_id="block")
                 head = gr.Dropdown([0], value=0, label="Head", elem_id="head")
-                checkpoint = gr.Slider(
-                    0, max(1, last), last, step=1, label="Checkpoint", visible=last > 0, elem_id="attention-at"
-                )
+                checkpoint = gr.Slider(**at, elem_id="attention-at")
             no_attention = gr.HTML(elem_classes="empties")
             attention = gr.Plot(show_label=False, elem_id="attention")
         with gr.Tab("Nearest tokens"):
             with gr.Row():
                 state = gr.Radio([(title, key) for key, title in figures.STATES.items()], value="block", label="State")
-                layer = gr.Dropdown(_layers(session), value=_ALL, label="Layer")
+                layers = [("all layers", _ALL), *((str(number), number) for number in range(session.n_layers + 1))]
+                layer = gr.Dropdown(layers, value=_ALL, label="Layer")
             near = gr.HTML(elem_id="nearest")
         with gr.Tab("Similarity across layers"):
             similarity = gr.Plot(show_label=False, elem_id="similarity")
@@ -190,7 +190,3 @@ def _chosen(place: int | None) -> int:
     if place is None:
         raise ValueError("expected a token, got none; choose one")
     return place
-
-
-def _layers(session: Session) -> list[tuple[str, int]]:
-    return [("all layers", _ALL), *((str(layer), layer) for layer in range(session.n_layers + 1))]

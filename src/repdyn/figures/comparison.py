@@ -130,19 +130,21 @@ def profiles(compared: ComparedRuns, metric: str) -> Figure:
 def means_over_layers(compared: ComparedRuns) -> Figure:
     """Draw metrics averaged over layers against training, one line per run, one panel per metric and token subset.
 
-    The metrics are those of geometry and the user's own, unless some are named. The panels of a metric share the axis
-    of values. The x axis is in tokens if all runs have token counts, otherwise in steps; it is logarithmic and shows
-    zero. Runs with one checkpoint are left out, and the title says how many. The band is the 95 % interval of
+    The metrics are those of geometry and the user's own; the panels of one share the axis of values. The x axis is in
+    tokens if all runs have token counts, otherwise in steps; it is logarithmic and shows zero. Runs with one checkpoint
+    are left out, and the title says how many. The band is the 95 % interval of
     :func:`repdyn.tables.frames.layer_mean`. The legend tells which runs are averaged over fewer layers than they have.
     """
     drawn = [run for run in compared.runs if len(run.steps) > 1]
     if not drawn:
         raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
     rows = concatenated([run.rows for run in drawn])
-    wanted = [metric for metric in metrics_of(rows) if has_own_figures(metric)]
+    wanted = [m for m in metrics_of(rows) if has_own_figures(m)]
     keys = [(m, s) for m in reversed(wanted) for s in in_order(of_metric(rows, m)["subset"].unique())]
     if not keys:
-        raise ValueError(f"expected other metrics, got rows of {', '.join(metrics_of(rows))}; name some of these")
+        raise ValueError(
+            f"expected metrics of geometry or the user's own, got {', '.join(metrics_of(rows))}; draw families"
+        )
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     axis = training_axis([x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens)
     lines = {

@@ -139,10 +139,10 @@ def mean_over_layers(
 ) -> Figure:
     """Draw metrics of a run averaged over layers against step, one panel each, with a loss in the first.
 
-    Metrics that were not measured are left out, and the loss is that of :func:`repdyn.tables.frames.loss_of_run` unless
-    another scalar is named. The step axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it are
-    the training tokens if every checkpoint has them. The band is the 95 % interval of
-    :func:`repdyn.tables.frames.layer_mean`. Steps with an alert on a metric are marked in its panel.
+    Metrics that were not measured are left out; the loss is that of :func:`repdyn.tables.frames.loss_of_run`. The step
+    axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it are the training tokens if every
+    checkpoint has them. The band is the 95 % interval of :func:`repdyn.tables.frames.layer_mean`. Steps with an alert
+    on a metric are marked in its panel.
     """
     rows = of_training(frame, "profile_over_depth")
     present = [metric for metric in metrics if metric in metrics_of(rows)]
@@ -164,8 +164,8 @@ def mean_over_layers(
     tokens = tokens_by_step(rows)
     # otherwise a number of tokens has no position on the axis
     has_tokens = len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique
-    found = loss_of_run(frame)
-    losses = loss_line(found.values, found.name)
+    loss = loss_of_run(frame)
+    losses = loss_line(loss.values, loss.name)
     panels[0] = replace(panels[0], loss=losses, tokens=tokens.to_dict() if has_tokens else None)
     marked = any(alerts_on(alerts, metric) for metric in present)
     chart = Chart(
@@ -404,7 +404,7 @@ def scales(frame: pd.DataFrame) -> Figure:
 
     If there are fewer steps or layers, all are drawn. An estimate that falls with k indicates noise, one that rises a
     curved or folded cloud. TwoNN is drawn at 2 neighbours, Levina-Bickel at its own number. The tokens are those of the
-    first subset, in the order of :func:`repdyn.tables.frames.in_order`, unless one is named.
+    first subset, in the order of :func:`repdyn.tables.frames.in_order`.
     """
     rows = measurements(frame)
     known = rows.loc[rows["metric"].isin(DIMENSIONS) & rows["value"].notna()]

@@ -119,7 +119,8 @@ def as_batch(batch: Any) -> InputBatch:
     sizes = {len(value) for _, value in items if isinstance(value, Tensor) and value.ndim}
     unknown = [name for name, value in items if not isinstance(value, Tensor | bool | int | float | str | None)]
     if len(sizes) != 1 or unknown or 0 in sizes:
-        got = ", ".join(f"{name}: {_shown(value)}" for name, value in items)
+        shown = [(name, tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__) for name, x in items]
+        got = ", ".join(f"{name}: {what}" for name, what in shown)
         raise ValueError(
             "expected each batch as a tensor, a tuple of tensors or a dictionary of tensors, whose first dimension is "
             f"the number of inputs, got {got or 'nothing'}; give the batches as the model's forward takes them"
@@ -135,11 +136,6 @@ def batch_size(batch: InputBatch) -> int:
 def moved(batch: InputBatch, device: torch.device, dtype: torch.dtype | None) -> InputBatch:
     """Return a batch on a device, tensors of floating type in the given precision."""
     return _mapped(batch, lambda value: value.to(device, dtype if value.is_floating_point() else None))
-
-
-def first_of(batch: InputBatch) -> InputBatch:
-    """Return the first input of a batch as a batch."""
-    return _mapped(batch, lambda value: value[:1] if value.ndim else value)
 
 
 def _mapped(batch: InputBatch, function: Callable[[Tensor], Tensor]) -> InputBatch:
@@ -210,10 +206,6 @@ def _copied(value: Any) -> Any:
     return value.detach().cpu().clone() if isinstance(value, Tensor) else value
 
 
-def _shown(value: Any) -> str:
-    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
-
-
 def input_batches(inputs: Inputs, seed: int) -> Iterator[ProbeBatch]:
     """Yield the batches of a probe of inputs as they were given."""
     n_vectors, first = inputs.vectors_per_input, 0
@@ -241,7 +233,7 @@ def first_input(batch: ProbeBatch) -> ProbeBatch:
         attention_mask=batch.attention_mask[:1],
         positions=batch.positions[:n],
         tokens=batch.tokens[:n],
-        inputs=first_of(batch.inputs),
+        inputs=_mapped(batch.inputs, lambda value: value[:1] if value.ndim else value),
         draws=batch.required_draws[:1],
     )
 

@@ -124,12 +124,18 @@ def one_thread_for_tokenizers() -> Iterator[None]:
 
 def _pieces(texts: Iterable[str], plan: WindowPlan) -> Iterator[str]:
     """Yield the texts, split into pieces of ``plan.window_characters`` characters if set."""
-    size = plan.window_characters
-    for text in _validated(texts):
-        if size is None:
-            yield text
-        else:
-            yield from (text[start : start + size] for start in range(0, len(text), size))
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"expected texts, got {type(text).__name__} at index {number}; decode bytes first")
+        try:
+            text.encode()  # tokenizers reject unpaired surrogates with unclear messages
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"expected texts that UTF-8 can encode, got {briefly(error.object[error.start : error.end])} at index "
+                f"{number}; decode files with errors='replace'"
+            ) from error
+        size = plan.window_characters or max(1, len(text))
+        yield from (text[start : start + size] for start in range(0, max(1, len(text)), size))
 
 
 @dataclass(frozen=True)
@@ -209,19 +215,3 @@ def _select_evenly(windows: Sequence[list[int]], is_full: Sequence[bool], n_sink
     candidates = [i for i, full in enumerate(is_full) if full]
     candidates = candidates if len(candidates) >= count else list(range(len(windows)))
     return [candidates[i] for i in np.unique(np.linspace(0, len(candidates) - 1, count).round().astype(int))]
-
-
-def _validated(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts; raise ValueError for objects that are not strings and for unpaired surrogates, which tokenizers
-    reject with unclear messages."""
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"expected texts, got {type(text).__name__} at index {number}; decode bytes first")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"expected texts that UTF-8 can encode, got {briefly(error.object[error.start : error.end])} at index "
-                f"{number}; decode files with errors='replace'"
-            ) from error
-        yield text

@@ -174,27 +174,22 @@ class TokenWords:
         return {name: torch.from_numpy(members[self.numbers]) for name, members in words.items()}
 
 
-def frequency_cuts(counts: Iterable[int], frequent: float = FREQUENT, rare: float = RARE) -> tuple[int, int]:
-    """Return the lowest count of a frequent word and the highest count of a rare one.
+def frequency_cuts(counts: Iterable[int]) -> tuple[int, int]:
+    """Return the lowest count of a frequent word and the highest count of a rare one, which is lower.
 
-    In descending order of frequency, the frequent words are those up to the one at which they make up the share
-    ``frequent`` of all occurrences; the rare words are those from the one at which the share ``rare`` is exceeded.
-    Words that occur equally often are treated alike, so either class may slightly exceed its share.
-
-    Returns:
-        The lowest count of a frequent word, and the highest count of a rare one, which is lower.
+    In descending order of frequency, the frequent words are those up to the one at which they make up half of all
+    occurrences; the rare words are those from the one at which 90 % are exceeded. Words that occur equally often are
+    treated alike, so either class may slightly exceed its share.
 
     >>> frequency_cuts([50, 20, 10, 10, 5, 3, 1, 1])
     (50, 5)
     """
-    if not 0 < frequent <= rare < 1:
-        raise ValueError(f"expected 0 < frequent <= rare < 1, got frequent={frequent} and rare={rare}")
     ordered = np.sort(np.fromiter(counts, dtype=np.int64))[::-1]
     covered = np.cumsum(ordered)
     total = int(covered[-1]) if len(covered) else 0
     if total:
-        least_frequent = int(ordered[np.searchsorted(covered, frequent * total, side="left")])
-        most_rare = int(ordered[np.searchsorted(covered, rare * total, side="right")])
+        least_frequent = int(ordered[np.searchsorted(covered, FREQUENT * total, side="left")])
+        most_rare = int(ordered[np.searchsorted(covered, RARE * total, side="right")])
         if most_rare < least_frequent:
             return least_frequent, most_rare
     raise ValueError(

@@ -244,14 +244,11 @@ class Finding:
     subset: str
     """The token subset it is judged on."""
     title: str
-    source: str
     criterion: str
     """The text of the criterion, with its numbers."""
     verdict: Verdict
     evidence: str
     """One line with the numbers behind the verdict, or why there is none."""
-    version: str = VERSION
-    """Version of the criteria."""
 
 
 _OF_INPUTS = "measured on other inputs than text, which the finding is about"
@@ -342,7 +339,7 @@ def _judged(runs: Sequence[_JudgedRun], failure: str | None) -> list[Finding]:
                 except CannotBeJudgedError as reason:
                     evidence = str(reason)
             title = f"{MEANINGS[name]}, {subset}"
-            found.append(Finding(name, subset, title, PAPER, criterion, verdict, evidence))
+            found.append(Finding(name, subset, title, criterion, verdict, evidence))
     return found
 
 

@@ -210,18 +210,14 @@ def build_app(feed: Feed, *, hosts: Collection[str] | None, token: str | None) -
 
 def table_page(paths: Sequence[str]) -> str:
     """Return the page with the table of runs, which its script fills."""
-    script = _table_script()
+    body = asset("sparkline.js") + asset("stream.js") + asset("table.js", "repdyn.watch")
+    script = Markup(f'"use strict";\n(() => {{\n{body}}})();\n')
     return Template(asset("table.html", "repdyn.watch")).substitute(
         policy=f"{policy(script)}; connect-src 'self'; form-action 'self'",
         style=asset("page.css") + asset("table.css", "repdyn.watch"),
         script=script,
         paths=joined((tag("code", path) for path in paths), ", "),
     )
-
-
-def _table_script() -> Markup:
-    body = asset("sparkline.js") + asset("stream.js") + asset("table.js", "repdyn.watch")
-    return Markup(f'"use strict";\n(() => {{\n{body}}})();\n')
 
 
 async def _answer(index: Index, keys: Sequence[str], respond: Callable[[_Rows, _Live], Response]) -> Response:

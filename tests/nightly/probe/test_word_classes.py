@@ -17,17 +17,10 @@ from repdyn.probe.word_classes import Lexicon, frequency_cuts, words_of_tokens
 
 
 @pytest.mark.parametrize(
-    ("counts", "shares", "expected"),
-    [
-        ([5, 3, 1, 1], {}, (5, 1)),
-        ([50, 20, 10, 10, 5, 3, 1, 1], {"frequent": 0.6}, (20, 5)),
-        ([50, 20, 10, 10, 5, 3, 1, 1], {"rare": 0.5}, (50, 20)),
-        ([40, 40, 10, 10], {}, (40, 10)),
-        ([2, 1], {}, (2, 1)),
-    ],
+    ("counts", "expected"), [([5, 3, 1, 1], (5, 1)), ([40, 40, 10, 10], (40, 10)), ([2, 1], (2, 1))]
 )
-def test_frequency_cuts(counts, shares, expected):
-    assert frequency_cuts(counts, **shares) == expected
+def test_frequency_cuts(counts, expected):
+    assert frequency_cuts(counts) == expected
 
 
 TEXT = "The dog of the king sees the birds, and the king of the birds sees 12 dogs. " * 40 + "Sparrows don't sing. " * 6
