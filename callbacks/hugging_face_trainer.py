@@ -84,6 +84,7 @@ class HuggingFaceTracker(TrainerCallback):
         self._logged: tuple[int, float] | None = None
         self._validation_loss: float | None = None
         self._measured_at: int | None = None
+        self._is_finished = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy for another trial takes over: the configuration, but no training."""
@@ -180,11 +181,14 @@ class HuggingFaceTracker(TrainerCallback):
         monitors = [args.metric_for_best_model]
         if self.options.read_by(monitors) and self._schedule.claim(state.global_step):
             self._measure(args, state, control, others["model"], others.get("optimizer"))
+        if self._is_finished and args.load_best_model_at_end and state.best_global_step != self._measured_at:
+            return  # the model is the best one by now, and what was measured last is not its geometry
         metrics.update(self._tracked.shared("eval_", monitors)[0])
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._tracked is not None:
             self._tracked.finish()
+            self._is_finished = True
 
     def _origin(self, state: TrainerState) -> Origin | None:
         """Return the run of the checkpoint that the training goes on from."""

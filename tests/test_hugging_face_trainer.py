@@ -174,6 +174,7 @@ def test_the_end_is_the_last_step_though_the_best_model_is_loaded_then(tmp_path,
     saved = type(trained.model).from_pretrained(tmp_path / "job" / f"checkpoint-{last}")
     expected = measure(saved, small_probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
     np.testing.assert_array_equal(end, expected)
+    assert not [name for name in trained.evaluate() if "anisotropy" in name]  # the last step's, not the best model's
 
 
 def test_a_batch_that_is_too_large_is_tried_again(tmp_path, small_probe):

@@ -11,7 +11,6 @@ from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, full_precision, nan
 from repdyn.kernels.neighbours import cloud_neighbours, neighbours_of, require_candidates, resolved
 from repdyn.kernels.two_nn import TIE, n_kept_of
 
-"""Ranks k of the farther neighbour that metrics are offered for."""
 _MOST_NEIGHBOURS = 64
 _HALVINGS = 60
 

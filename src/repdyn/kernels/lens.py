@@ -48,23 +48,22 @@ def predict_targets(states: Tensor, targets: Tensor, head: Head) -> Predictions:
     return predictions
 
 
-def calibration_error(predictions: Predictions, n_bins: int = CALIBRATION_BINS) -> Tensor:
+def calibration_error(predictions: Predictions) -> Tensor:
     """Compute the expected calibration error of the most probable tokens.
 
-    The predictions are grouped by confidence into ``n_bins`` intervals of equal width. The error is the absolute
+    The predictions are grouped by confidence into 15 intervals of equal width. The error is the absolute
     difference of accuracy and mean confidence in each, weighted by the number of predictions in it. It is biased
-    upwards for few predictions: a calibrated model has about sqrt(n_bins / n) / 2, at most.
+    upwards for few predictions: a calibrated model has about sqrt(15 / n) / 2, at most.
 
     Args:
         predictions: of n > 0 tokens.
-        n_bins: number of intervals.
 
     Returns:
         0-d float64 tensor in [0, 1].
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks (ICML).
     """
-    confidence = predictions.confidence
+    confidence, n_bins = predictions.confidence, CALIBRATION_BINS
     # intervals are open below and closed above, as in the source
     bins = (confidence * n_bins).ceil().long().clamp(1, n_bins) - 1
     gaps = confidence.new_zeros(n_bins).index_add_(0, bins, predictions.is_correct.double() - confidence)

@@ -118,10 +118,8 @@ _ROWS = {"cpu": 512, "cuda": 2048}
 _SUMMED = 128
 # cost of a single pair in float64, relative to a pair in a float64 product
 _PAIR_COST = 24
-# candidates for the k nearest beyond k
-_N_EXTRA = 8
-# coordinates of candidates in float64 at a time
-_CHUNK = 1 << 22
+# coordinates of the nearest rows in float64 at a time, and rows that they are found among
+_CHUNK, _TILE_ROWS = 1 << 22, 2048
 
 
 def closer_rows(x: Tensor, cosines: Tensor, vocabulary: Vocabulary) -> Tensor:
@@ -155,9 +153,23 @@ def nearest_rows(x: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Ten
     if not 1 <= k <= n_rows:
         raise ValueError(f"expected k from 1 to the {n_rows} rows that are not zero, got {k}")
     with full_precision(x.device):
-        found = [_Cosines(vectors).top_k(vocabulary, k) for vectors in x.split(_VECTOR_CHUNK)]
+        found = [_nearest(unit_rows(some), vocabulary, k) for some in x.split(max(1, _CHUNK // (k * x.shape[1])))]
     cosines, rows = (torch.cat(parts) for parts in zip(*found, strict=True))
     return cosines, rows
+
+
+def _nearest(unit: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
+    best = unit.new_full((len(unit), k), -torch.inf)
+    rows = torch.zeros(best.shape, dtype=torch.int64, device=best.device)
+    for start, tile in vocabulary.unit_tiles(_TILE_ROWS, best.device):
+        numbers = torch.arange(start, start + len(tile), device=best.device).expand(len(unit), -1)
+        best, order = torch.cat([best, (unit @ tile.T).nan_to_num_(-torch.inf)], 1).topk(k)
+        rows = torch.cat([rows, numbers], 1).gather(1, order)
+    # one by one, so that equal rows have equal cosines; by index first: the second sort is stable
+    rows = rows.sort().values
+    exact = torch.linalg.vecdot(unit.unsqueeze(1), vocabulary.units(rows).to(unit.device)).nan_to_num_(-torch.inf)
+    cosines, order = exact.sort(descending=True, stable=True)
+    return cosines, rows.gather(1, order)
 
 
 class _Cosines:
@@ -213,47 +225,6 @@ class _Cosines:
             ]
         )
         return vectors[exact > limits[vectors]].bincount(minlength=len(index))
-
-    def top_k(self, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
-        """Return the k largest cosines and their rows, both (n, k).
-
-        The candidates are found in float32 and computed in float64; vectors for which they are not proven to be
-        complete are searched in float64.
-        """
-        n_candidates = min(k + _N_EXTRA, vocabulary.n_rows)
-        scores, rows = self._candidates(vocabulary, n_candidates)
-        cosines = self._exact(vocabulary, rows)
-        # by index first: the second sort is stable
-        rows, by_index = rows.sort()
-        cosines, order = cosines.gather(1, by_index).sort(descending=True, stable=True)
-        cosines, rows = cosines[:, :k].clone(), rows.gather(1, order)[:, :k].clone()
-        if n_candidates < vocabulary.n_rows:
-            uncertain = (cosines[:, -1] < scores[:, -1] + self.error).nonzero().flatten()
-            for index in uncertain.split(32):
-                tiles = vocabulary.unit_tiles(self.n_rows, self.unit.device)
-                exact = torch.cat([self.unit[index] @ tile.T for _, tile in tiles], 1).nan_to_num_(-torch.inf)
-                values, columns = exact.sort(descending=True, stable=True)
-                cosines[index], rows[index] = values[:, :k], columns[:, :k]
-        return cosines, rows
-
-    def _candidates(self, vocabulary: Vocabulary, n_candidates: int) -> tuple[Tensor, Tensor]:
-        """Return the rows with the largest rounded cosines, (n, n_candidates), descending."""
-        best = self.parts[0].new_full((len(self.unit), n_candidates), -torch.inf)
-        rows = torch.zeros(best.shape, dtype=torch.int64, device=best.device)
-        for start, tile in vocabulary.unit_tiles(self.n_rows, best.device):
-            scores = self.rounded(tile).nan_to_num_(-torch.inf)
-            index = (scores.amax(1) > best[:, -1]).nonzero().flatten()
-            numbers = torch.arange(start, start + len(tile), device=best.device).expand(len(index), -1)
-            best[index], order = torch.cat([best[index], scores[index]], 1).topk(n_candidates)
-            rows[index] = torch.cat([rows[index], numbers], 1).gather(1, order)
-        return best, rows
-
-    def _exact(self, vocabulary: Vocabulary, rows: Tensor) -> Tensor:
-        """Return the cosines with the given rows (n, m) in float64, minus infinity for rows of zeros."""
-        at_a_time = max(1, _CHUNK // (rows.shape[1] * self.unit.shape[1]))
-        parts = zip(self.unit.split(at_a_time), rows.split(at_a_time), strict=True)
-        exact = [torch.linalg.vecdot(unit.unsqueeze(1), vocabulary.units(some).to(unit.device)) for unit, some in parts]
-        return torch.cat(exact).nan_to_num_(-torch.inf)
 
 
 @mean_over_vectors
