@@ -19,7 +19,7 @@ from repdyn.alerts import (
     write_rules,
 )
 from repdyn.alerts.evaluation import SeriesKey, applies
-from repdyn.figures.panels import MARKED
+from repdyn.figures.charts import MARKED
 from repdyn.figures.run import heatmap
 from repdyn.store.schema import too_few_distinct
 from repdyn.tables.lines import alert_lines

@@ -18,14 +18,17 @@ from repdyn.tables.findings import findings
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.lines import seconds_by_metric
 from repdyn.terminal.comparison import print_comparison
-from repdyn.terminal.curves import (
+from repdyn.terminal.metric_list import markdown, print_metrics
+from repdyn.terminal.summary import (
+    MAX_LINES,
+    course,
     layer_table,
+    print_closing,
     print_every_metric,
+    print_summary,
     select_layers,
     sparkline,
 )
-from repdyn.terminal.metric_list import markdown, print_metrics
-from repdyn.terminal.summary import MAX_LINES, course, print_closing, print_summary
 from repdyn.utils.console import PrintableConsole
 
 NAN = math.nan

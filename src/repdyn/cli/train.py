@@ -20,7 +20,7 @@ import wandb
 import yaml
 from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
@@ -220,6 +220,11 @@ class TrainCLI(LightningCLI):
         given = self._get(self.config_init, "trainer")
         if run.auto_precision and given["precision"] is None:
             kwargs["precision"] = "bf16-mixed" if has_fast_bfloat16(given["accelerator"]) else "32-true"
+        callbacks = given["callbacks"] or []
+        callbacks = [*callbacks] if isinstance(callbacks, Sequence) else [callbacks]
+        if given["enable_progress_bar"] is not False and not any(isinstance(each, ProgressBar) for each in callbacks):
+            # rich's bar would count the epochs of a training that is limited by steps up to -2
+            kwargs["callbacks"] = [*callbacks, TQDMProgressBar()]
         folder = run.new_folder()
         try:
             loggers = given["logger"] if given["logger"] is not None else run.build_loggers(folder)

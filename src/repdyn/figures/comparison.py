@@ -19,10 +19,21 @@ from itertools import groupby
 import pandas as pd
 from matplotlib.figure import Figure
 
-from repdyn.figures.charts import RELATIVE_DEPTH, Chart, Line, Panel, axis_of_lines, training_axis
+from repdyn.figures.charts import (
+    RELATIVE_DEPTH,
+    Chart,
+    Line,
+    Panel,
+    axis_of_lines,
+    end_lines,
+    mean_lines,
+    notes,
+    run_looks,
+    training_axis,
+    wrapped,
+)
 from repdyn.figures.drawing import LEGEND_ROWS, draw, draw_all
 from repdyn.figures.overviews import Pane, about_tokens, arranged, board_size, n_columns, panes_of
-from repdyn.figures.panels import end_lines, mean_lines, notes, run_looks, wrapped
 from repdyn.metrics import FAMILIES
 from repdyn.metrics.metric import file_stem
 from repdyn.tables.designs import brief_sampling, intervals

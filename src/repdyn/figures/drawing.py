@@ -24,8 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, MaxNLocator, NullLocator
 
-from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
-from repdyn.figures.panels import wrapped
+from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel, wrapped
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, short_count, styled
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.files import write_atomically

@@ -14,12 +14,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from repdyn.alerts import Alert
-from repdyn.figures.charts import Chart, Line, Panel, axis_of_lines, layer_axis, training_axis
-from repdyn.figures.drawing import draw
-from repdyn.figures.panels import (
+from repdyn.figures.charts import (
     MARKED,
+    Chart,
+    Line,
+    Panel,
     alerts_on,
+    axis_of_lines,
     compared,
+    layer_axis,
     marker_size,
     marks_on,
     mean_lines,
@@ -27,8 +30,10 @@ from repdyn.figures.panels import (
     run_caption,
     run_title,
     step_colours,
+    training_axis,
     wrapped,
 )
+from repdyn.figures.drawing import draw
 from repdyn.metrics import FAMILIES, metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.store.schema import FINISHED

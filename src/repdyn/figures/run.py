@@ -19,15 +19,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from repdyn.alerts import Alert
-from repdyn.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, layer_axis, layer_label, training_axis
-from repdyn.figures.drawing import draw, draw_all
-from repdyn.figures.overviews import depth_overview, last_place, steps_overview
-from repdyn.figures.panels import (
+from repdyn.figures.charts import (
     MARKED,
+    Axis,
+    Chart,
+    Line,
+    Panel,
     alerts_on,
+    axis_of_lines,
     compared,
     heads_panel,
     heatmap_panel,
+    layer_axis,
+    layer_label,
     loss_line,
     marks_on,
     mean_lines,
@@ -35,8 +39,11 @@ from repdyn.figures.panels import (
     run_caption,
     run_title,
     step_colours,
+    training_axis,
     wrapped,
 )
+from repdyn.figures.drawing import draw, draw_all
+from repdyn.figures.overviews import depth_overview, last_place, steps_overview
 from repdyn.metrics import METRICS
 from repdyn.metrics.metric import file_stem
 from repdyn.store.schema import FINISHED

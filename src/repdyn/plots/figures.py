@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
-from repdyn.figures.charts import placed, training_axes, training_axis, value_axis
-from repdyn.figures.panels import profile_lines
+from repdyn.figures.charts import placed, profile_lines, training_axes, training_axis, value_axis
 from repdyn.report.plotly_panels import HEIGHT, LIGHT, VALUE, PlotlyDict, band_traces, plotly_axis
 from repdyn.report.plots import (
     compared_colours,

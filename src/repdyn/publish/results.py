@@ -26,11 +26,10 @@ from repdyn.tables.runs import differences, is_measured, measured_runs, select
 from repdyn.tables.seeds import groups_or_reason, seed_table
 from repdyn.tables.style import of_stack
 from repdyn.terminal.comparison import print_comparison
-from repdyn.terminal.summary import print_closing, print_summary
+from repdyn.terminal.summary import print_closing, print_line, print_summary
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import safe_file_name, write_atomically
-from repdyn.utils.printing import in_one_line
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -97,7 +96,7 @@ def show_run(
                 print_summary(one.frame, figures=files, console=console, alerts=alerts, found=found, **spent())
                 spent = dict  # printed once
                 if len(stacks) > 1:
-                    _print(console, "")
+                    print_line(console, "")
         with attempt():
             written += _compare({(run, probe or ""): frame}, folder / "comparison", console, attempt)
         with attempt():
@@ -133,7 +132,7 @@ def show_store(
     with attempts() as attempt:
         for (run, _), frame in frames.items():
             if not is_measured(frame):
-                _print(console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}")
+                print_line(console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}")
                 continue
             run_folder = _folder(store, run, frame, base)
             rules = stored_rules(store.alerts_path(run))
@@ -144,9 +143,9 @@ def show_store(
                     written += files
                     if n_summaries <= MAX_SUMMARIES:
                         print_summary(rows, figures=files, console=console, alerts=alerts)
-                        _print(console, "")
+                        print_line(console, "")
                     else:
-                        _print(console, f"{of_stack(run, stack)}: {len(files)} files in {into}")
+                        print_line(console, f"{of_stack(run, stack)}: {len(files)} files in {into}")
         with attempt():
             written += _compare(frames, base / "comparison", console, attempt, seeds)
     return written
@@ -210,12 +209,12 @@ def _compare(
         return []
     probes = Counter(run for run, _ in measured)
     if several := [run for run, number in probes.items() if number > 1]:
-        _print(console, f"not compared: several probes of {', '.join(several)}; choose one with --probe HASH:")
+        print_line(console, f"not compared: several probes of {', '.join(several)}; choose one with --probe HASH:")
         for (run, probe), rows in measured.items():
             if run in several:
-                _print(console, f"  {run}, probe {probe}: {sampling(rows.loc[rows['layer'].notna()])}")
+                print_line(console, f"  {run}, probe {probe}: {sampling(rows.loc[rows['layer'].notna()])}")
         return []
-    _print(console, "")
+    print_line(console, "")
     return _draw_comparison(concatenated([*frames.values()], ignore_index=True), folder, console, attempt, seeds)
 
 
@@ -227,7 +226,7 @@ def _draw_comparison(
     groups, refused = groups_or_reason(runs, seeds)
     print_comparison(frame, groups, console=console)
     if refused:
-        _print(console, f"warning: not shown as seeds of one model: {refused}")
+        print_line(console, f"warning: not shown as seeds of one model: {refused}")
     if differences(runs):  # the table names them
         return []
     from repdyn.figures.comparison import comparison_figures
@@ -237,7 +236,7 @@ def _draw_comparison(
         table = folder / "seeds.csv"
         write_atomically(table, lambda temporary: seed_table(groups).to_csv(temporary, index=False))
         files.append(table)
-    _print(console, f"comparison: {len(files)} files in {folder}")
+    print_line(console, f"comparison: {len(files)} files in {folder}")
     return files
 
 
@@ -260,7 +259,3 @@ def _save(
     from repdyn.figures.drawing import save
 
     return save({safe_file_name(name): figure for name, figure in figures.items()}, folder, attempt, formats)
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(in_one_line(line), highlight=False, markup=False, soft_wrap=True)

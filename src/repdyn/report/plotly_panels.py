@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from repdyn.figures.charts import Axis, Cells, Line, Mark, Panel, placed
-from repdyn.figures.panels import run_colours, step_colours
+from repdyn.figures.charts import Axis, Cells, Line, Mark, Panel, placed, run_colours, step_colours
 from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, shades
 

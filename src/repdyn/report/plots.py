@@ -18,23 +18,21 @@ from repdyn.figures.charts import (
     Cells,
     Line,
     Panel,
-    axis_of_lines,
-    layer_axis,
-    layer_label,
-    training_axis,
-    value_axis,
-)
-from repdyn.figures.panels import (
     alerts_on,
+    axis_of_lines,
     end_lines,
     heads_panel,
     heatmap_panel,
+    layer_axis,
+    layer_label,
     loss_line,
     marks_on,
     mean_lines,
     profile_lines,
     run_colours,
     step_colours,
+    training_axis,
+    value_axis,
 )
 from repdyn.report.plotly_panels import (
     HEIGHT,

@@ -33,7 +33,8 @@ def filled(column: pd.Series, text: str) -> pd.Series:
 
 def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) -> pd.DataFrame:
     """Return the rows of all frames, as ``pandas.concat`` does; a categorical of different categories stays one."""
-    texts = [name for name in frames[0] if all(_is_categorical(frame, name) for frame in frames)]
+    kinds = (frame.select_dtypes("category").columns for frame in frames)
+    texts = set.intersection(*map(set, kinds))
     shared = {name: sorted(set().union(*(frame[name].cat.categories for frame in frames))) for name in texts}
     alike = [
         frame.assign(**{name: frame[name].cat.set_categories(names) for name, names in shared.items()})
@@ -56,10 +57,6 @@ def in_lines_of_their_own(frame: pd.DataFrame) -> pd.DataFrame:
 def counted(column: pd.Series) -> pd.Series:
     """Return how often each text occurs, the most common first; of equally common ones the first that occurs."""
     return column.astype(object).value_counts()
-
-
-def _is_categorical(frame: pd.DataFrame, name: str) -> bool:
-    return name in frame and isinstance(frame[name].dtype, pd.CategoricalDtype)
 
 
 SUBSETS = ("all", "no_sink")

@@ -38,15 +38,6 @@ Stamp: TypeAlias = tuple[int, int, int]
 """Time of change, size and number of a file: another stamp is another content."""
 
 
-@dataclass(frozen=True)
-class Changes:
-    """Names of files."""
-
-    changed: tuple[str, ...] = ()
-    """New ones and those with another content."""
-    gone: tuple[str, ...] = ()
-
-
 class WatchedFolder:
     """A folder in which files of measurements appear.
 
@@ -57,53 +48,30 @@ class WatchedFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stamps: dict[str, Stamp] = {}
-        self._unsettled: set[str] = set()
         self._folder_time = -1
         self._full_look = 0.0
 
-    def look(self) -> Changes:
-        """Return what changed since the last look.
+    def look(self, at_all: bool = False) -> tuple[set[str], set[str]]:
+        """Return the files that are new or have another content since the last look, and those that are gone.
 
-        Raises:
-            OSError: the folder cannot be listed; it may be gone.
+        With ``at_all`` the files are looked at even if the folder's time stays. An OSError if the folder is gone.
         """
         folder_time, now = self.path.stat().st_mtime_ns, time.monotonic()
-        if folder_time == self._folder_time and now - self._full_look < _FULL_LOOK_SECONDS:
-            again = self._stamps_of(self._unsettled)
-            return self._difference({**self._stamps, **again}) if again else Changes()
-        found = {}
+        if not at_all and folder_time == self._folder_time and now - self._full_look < _FULL_LOOK_SECONDS:
+            return set(), set()
+        found: dict[str, Stamp] = {}
         with os.scandir(self.path) as entries:
             for entry in entries:
                 if ROW_FILE.fullmatch(entry.name):
                     try:
-                        found[entry.name] = _stamp(entry.stat())
+                        status = entry.stat()
+                        found[entry.name] = status.st_mtime_ns, status.st_size, status.st_ino
                     except FileNotFoundError:  # deleted since it was listed
                         continue
-        is_settled = time.time_ns() - folder_time > _SETTLED_NS
-        self._folder_time, self._full_look = folder_time if is_settled else -1, now
-        return self._difference(found)
-
-    def expect_change(self, name: str, expected: bool) -> None:
-        """Look at a file every time, or no longer: a damaged one may be one that is still being copied."""
-        (self._unsettled.add if expected else self._unsettled.discard)(name)
-
-    def _difference(self, found: dict[str, Stamp]) -> Changes:
+        is_old = time.time_ns() - folder_time > _SETTLED_NS
+        self._folder_time, self._full_look = folder_time if is_old else -1, now
         before, self._stamps = self._stamps, found
-        changed = tuple(name for name, stamp in found.items() if before.get(name) != stamp)
-        return Changes(changed, tuple(before.keys() - found.keys()))
-
-    def _stamps_of(self, names: set[str]) -> dict[str, Stamp]:
-        found = {}
-        for name in names:
-            try:
-                found[name] = _stamp((self.path / name).stat())
-            except FileNotFoundError:  # the next listing tells
-                continue
-        return found
-
-
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_mtime_ns, status.st_size, status.st_ino
+        return {name for name, stamp in found.items() if before.get(name) != stamp}, before.keys() - found.keys()
 
 
 _FILE = "file"
@@ -271,9 +239,10 @@ class WatchedRun:
         """
         changed, gone = set[str](), set[str]()
         for part, folder in self._folders:
-            changes = folder.look()
-            changed |= {str(part.folder / name) for name in changes.changed if part.has_step(step_of(name))}
-            gone |= {str(part.folder / name) for name in changes.gone}
+            # a damaged file may be one that is still being copied
+            found, lost = folder.look(at_all=bool(self.damaged))
+            changed |= {str(part.folder / name) for name in found if part.has_step(step_of(name))}
+            gone |= {str(part.folder / name) for name in lost}
         for name in gone:
             self._forget(name)
         if changed or gone:
@@ -292,9 +261,6 @@ class WatchedRun:
                 continue
             except ValueError as error:
                 self.damaged[name] = str(error)
-            for part, folder in self._folders:
-                if part.folder == Path(name).parent:
-                    folder.expect_change(Path(name).name, name in self.damaged)
         self.version += bool(names)
         return bool(names)
 

@@ -22,15 +22,15 @@ def test_a_folder_that_did_not_change_is_not_listed_again(tmp_path, monkeypatch)
     folder = runs.WatchedFolder(tmp_path)
     (tmp_path / "step0.parquet").write_bytes(b"a")
     os.utime(tmp_path, (1.0, 1.0))
-    assert folder.look().changed == ("step0.parquet",)
+    assert folder.look() == ({"step0.parquet"}, set())
     with monkeypatch.context() as patched:
         patched.setattr(runs.os, "scandir", lambda _: pytest.fail("listed"))
-        assert folder.look() == runs.Changes()
+        assert folder.look() == (set(), set())
     # overwritten in place: seen by the next look at every file
     (tmp_path / "step0.parquet").write_bytes(b"ab")
-    assert folder.look() == runs.Changes()
+    assert folder.look() == (set(), set())
     monkeypatch.setattr(runs, "_FULL_LOOK_SECONDS", 0.0)
-    assert folder.look().changed == ("step0.parquet",)
+    assert folder.look() == ({"step0.parquet"}, set())
 
 
 def test_rows_take_little_memory(tmp_path):
