@@ -160,8 +160,8 @@ def mean_and_spread(values: np.ndarray, independent: bool) -> dict[str, Any]:
     """Return the columns that summarise the values of all batches.
 
     The mean over n batches of another probe differs from this one by a normal variate of variance 2 sigma^2 / n, so the
-    interval is mean +- t sqrt(2 / n) std, with Student's t of n - 1 degrees of freedom. There is none unless the batches
-    are independent, of disjoint windows.
+    interval is mean +- t sqrt(2 / n) std, with Student's t of n - 1 degrees of freedom. There is none unless the
+    batches are independent, of disjoint windows.
     """
     mean, n = float(np.mean(values)), len(values)
     spread = float(np.std(values, ddof=1)) if n > 1 else math.nan

@@ -123,7 +123,7 @@ def print_line(text: str) -> None:
 
 def print_table(table: pd.DataFrame, *columns: str) -> None:
     """Print a table, or some of its columns, with four digits and empty cells for what is missing."""
-    print_line(table[[*columns] or table.columns].to_string(index=False, na_rep="", float_format="{:.4g}".format))
+    print_line(table[[*columns] or table.columns].to_string(index=False, na_rep="", float_format="{:.4g}"))
 
 
 @contextmanager
