@@ -137,7 +137,7 @@ class PreparedModel:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """What :class:`repdyn.store.schema.Checkpoint` records of it."""
+        """Return what :class:`repdyn.store.schema.Checkpoint` records of the model."""
         device = self.device
         return {
             "causal": self.is_causal,

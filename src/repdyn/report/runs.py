@@ -41,7 +41,7 @@ class ReportRun(MeasuredRun):
 
     @cached_property
     def series(self) -> dict[tuple[str, str], MetricSeries]:
-        """By metric and token subset, in the order in which they are shown, with the values of single heads."""
+        """Return the series by metric and token subset, in the order of display, with the values of single heads."""
         return metric_series(self.rows, self.frame)
 
     @property
