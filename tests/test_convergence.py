@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise, permutations
 
 import numpy as np
 import pandas as pd
@@ -13,26 +14,27 @@ from synthetic_runs import make_row, make_scalar, to_frame
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from repdyn import layer_states
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
-from repdyn.studies.convergence_measurements import (
+from repdyn.kernels import Undefined, alignment_falls, self_similarity
+from repdyn.studies.convergence_estimates import (
     SUMMARIES,
-    SequenceSums,
     holm,
     loss_correlations,
     paired_gap,
     resample_profiles,
     summaries_with_loss,
-    token_cosines,
 )
+from repdyn.studies.convergence_measurements import FALLS, SequenceSums, token_cosines
 from repdyn.studies.generated_sentences import (
     VOCABULARY,
     complex_sentences,
     sentence_probe,
     simple_sentences,
 )
-from repdyn.tables.fits import average_rate, gradient, isotonic_fit
+from repdyn.tables.fits import average_rate, bound_over_alignment, gradient, isotonic_fit
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
 
@@ -106,7 +108,7 @@ def noisy(n_sequences, n_tokens, n_layers=4, seed=0, shift=0.0):
 
 def test_the_mean_is_over_tokens_and_not_over_sequences():
     sums = sums_of([np.array([[0.0, 1.0]] * 3), np.array([[0.8, 1.0]])])
-    np.testing.assert_allclose(sums.alignment, [0.2, 1.0])
+    np.testing.assert_allclose(sums.over_tokens, [0.2, 1.0])
     np.testing.assert_allclose(sums.means, [[0.0, 1.0], [0.8, 1.0]])
 
 
@@ -218,9 +220,66 @@ def test_cosines_against_the_states_themselves(hand_written, small_probe):
     np.testing.assert_allclose(found.cosines[-1], 1, atol=1e-12)
 
 
+def naive_cosine(a, b):
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def test_falls_and_words_against_loops(hand_written, small_probe):
+    """A share over sequences instead of tokens, or a mean over tokens instead of words, would differ."""
+    states = [layer.states.double().numpy() for layer in layer_states(hand_written, small_probe)]
+    [found] = token_cosines(hand_written, small_probe, ["all"])
+    tokens = small_probe.sample("all").ravel()
+    falls = {
+        size: [
+            [naive_cosine(before[row], states[-1][row]) - naive_cosine(after[row], states[-1][row]) > size
+             for before, after in pairwise(states)]
+            for row in found.rows[tokens]
+        ]
+        for size in FALLS
+    }  # fmt: skip
+    measured = found.of_class(tokens, small_probe)
+    for size, of_tokens in falls.items():
+        expected = [*np.mean(of_tokens, axis=0), np.mean([any(steps) for steps in of_tokens])]
+        np.testing.assert_allclose(measured.falls[size].over_tokens, expected, rtol=1e-12)
+    assert measured.falls[0.0].over_tokens[-1] > 0
+    at_layer = [torch.from_numpy(layer[found.rows[tokens]]) for layer in states]
+    assert alignment_falls(at_layer[0], at_layer[1], at_layer[-1], more_than=0.01).item() == pytest.approx(
+        np.mean(falls[0.01], axis=0)[0], rel=1e-12
+    )
+    by_word: dict[int, list[float]] = {}
+    for token in tokens:
+        row = found.rows[token]
+        by_word.setdefault(int(small_probe.tokens[token]), []).append(naive_cosine(states[1][row], states[-1][row]))
+    assert measured.of_words.mean(0)[1] == pytest.approx(np.mean([np.mean(of) for of in by_word.values()]), rel=1e-12)
+
+
+def test_self_similarity_against_loops():
+    """Words that are too rare, and those without a number, must count in the mean of all pairs alone."""
+    points = np.random.default_rng(0).normal(size=(12, 4)) + 0.5
+    words = np.array([3, 3, 3, 8, 8, 8, 8, 5, 5, -1, -1, -1])
+    cosine = np.array([[naive_cosine(a, b) for b in points] for a in points])
+    pairs = [np.mean([cosine[i, j] for i, j in permutations(np.flatnonzero(words == word), 2)]) for word in (3, 8)]
+    everything = np.mean([cosine[i, j] for i, j in permutations(range(12), 2)])
+    found = self_similarity(torch.from_numpy(points), torch.from_numpy(words), min_contexts=3)
+    assert found.item() == pytest.approx(np.mean(pairs) - everything, rel=1e-10)
+    with pytest.raises(Undefined, match="no word"):
+        self_similarity.or_raise(torch.from_numpy(points), torch.from_numpy(words))
+
+
+@pytest.mark.parametrize("alignment", [[0.5, 0.25, 0.75, 1.0], [0.1, 0.4, 0.3, 0.9, 1.0], [0.2, 0.2, 1.0]])
+def test_the_bound_over_the_alignment(alignment):
+    """The envelope over depth would not be a function of the alignment where that falls."""
+    bound, steps, before = bound_over_alignment(alignment), gradient(alignment), np.array(alignment[:-1])
+    assert (bound <= steps).all()
+    order = np.argsort(before)
+    assert (np.diff(bound[order]) >= 0).all()
+    for at, value in zip(before, bound, strict=True):
+        assert value in steps[before >= at]  # a larger one would cut off a layer
+
+
 def test_the_text_alone(save_model, text, tmp_path):
     ran(save_model("a"), *short(text, tmp_path / "out", "--sentences", 0, "--classes", "none"))
-    assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {"profiles.csv", "classes.csv"}
+    assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {"profiles.csv", "classes.csv", "falls.csv"}
     assert not (tmp_path / "out" / "a" / "gaps.png").exists()
     assert pd.read_csv(tmp_path / "out" / "classes.csv")["class"].unique().tolist() == ["all", "no_sink"]
 

@@ -45,6 +45,9 @@ class Study(ABC):
         options: those of its command, by name.
     """
 
+    with_heads = False
+    """Whether models are loaded with their language-modelling heads."""
+
     def __init__(self, options: Any) -> None:
         self.options = options
 
@@ -70,7 +73,7 @@ def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, An
         options: names of the ``models``, the folder ``output``, and what the study itself needs.
     """
     begun = study(SimpleNamespace(**{**vars(models), **options}))
-    for loaded in load_models(begun.options):
+    for loaded in load_models(begun.options, with_heads=begun.with_heads):
         begun.measure(loaded)
     begun.finish()
 

@@ -237,6 +237,27 @@ def lower_envelope(steps: ArrayLike) -> np.ndarray:
     return np.minimum.accumulate(_steps(steps)[::-1])[::-1]
 
 
+def bound_over_alignment(alignment: ArrayLike) -> np.ndarray:
+    """Return the largest non-decreasing function f of the alignment with ``G_l >= f(A_l)``, at each layer.
+
+    ``f(A_l) = min of G_j over all j with A_j >= A_l``. It is :func:`lower_envelope` where the alignment rises with
+    depth, and differs from it where the alignment falls.
+
+    Args:
+        alignment: A_0 ... A_L, (L + 1,) mean cosines of each layer to the last one.
+
+    Returns:
+        (L,): f(A_0) ... f(A_{L-1}).
+
+    Source: theorem 3 of Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8(10):552).
+
+    >>> bound_over_alignment([0.5, 0.25, 0.75, 1.0]).tolist()
+    [-0.25, -0.25, 0.25]
+    """
+    steps, before = gradient(alignment), np.asarray(alignment, float)[:-1]
+    return np.array([steps[before >= value].min() for value in before])
+
+
 def _profile(alignment: ArrayLike) -> np.ndarray:
     values = np.asarray(alignment, dtype=float)
     if values.ndim == 0 or values.shape[-1] < 2:
