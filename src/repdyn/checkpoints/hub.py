@@ -365,6 +365,11 @@ def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) 
     prefix = f"{subfolder}/" if subfolder else ""
     here = {name.removeprefix(prefix): name for name in files if name.startswith(prefix)}
     if not {"config.json", ADAPTER} & set(here):
+        if quantised := sorted(name for name in here if name.endswith(".gguf")):
+            raise CheckpointError(
+                f"it has GGUF files; download one, hf download REPOSITORY {quantised[0]} --local-dir FOLDER, and sweep "
+                "that file"
+            )
         raise CheckpointError(f"it has no {prefix}config.json, so the model's architecture is not known")
     for form in _FORMATS:
         weights = [name for name in here if form.fullmatch(name)]
