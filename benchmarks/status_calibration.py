@@ -31,7 +31,7 @@ from repdyn.diagnosis import describe_run
 from repdyn.models import build_model
 from repdyn.store.frame import to_pandas
 from repdyn.store.schema import LOSS, Checkpoint, scalar_row, to_table
-from repdyn.text.source import load_corpus
+from repdyn.text.corpus import load_corpus
 
 STEPS, EVERY, WARMUP = 300, 10, 20
 BATCH, LENGTH = 16, 64

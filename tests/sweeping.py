@@ -62,7 +62,7 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
     # or it would end this process rather than wait for a download that it has given up
     monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
     # a tenth of the text is more than enough, and tokenized in a tenth of the time
-    monkeypatch.setattr("repdyn.text.source.builtin_corpus", lambda: builtin_corpus().head(50_000))
+    monkeypatch.setattr("repdyn.text.corpus.builtin_corpus", lambda: builtin_corpus().head(50_000))
 
     def command(*arguments: object) -> tuple[int, str, str]:
         given = ["--downloads", str(tmp_path / "downloads"), *QUICK, *map(str, arguments)]

@@ -12,8 +12,7 @@ import pytest
 from text_fixtures import cache, enwik8_prefix, make_dump, real_cache, real_data  # noqa: F401  (fixtures)
 
 from repdyn.text import corpus as text
-from repdyn.text.corpus import Corpus, builtin_corpus, cache_directory, read_corpus
-from repdyn.text.source import load_corpus
+from repdyn.text.corpus import Corpus, builtin_corpus, cache_directory, load_corpus, read_corpus
 
 PROSE = b"The quick brown fox jumps over the lazy dog.\n" * 50
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from repdyn.cli.show import SENTENCES
 from repdyn.explorer.app import build
 from repdyn.explorer.server import launch
 from repdyn.explorer.session import Session
 from repdyn.reading import LoadedModel, load_models
+from repdyn.utils.arguments import SENTENCES
 
 HERE = Path(__file__).parent
 HOST, NEAREST, MAX_TOKENS = "127.0.0.1", 10, 128

@@ -21,7 +21,7 @@ from repdyn.checkpoints.targets import Selection
 from repdyn.checkpoints.weights import base_of, load_lightning, place_of, remote_code_errors
 from repdyn.probe import Probe
 from repdyn.probe.design import class_names, resolve_design
-from repdyn.text.source import DEFAULT_TEXT, load_corpus
+from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
 from repdyn.utils.files import temporary_folder
 from repdyn.utils.printing import without_reports
 

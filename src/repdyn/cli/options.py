@@ -49,3 +49,17 @@ class Rows:
     """Names of runs to include (default: all)."""
     probe: str | None = None
     """Hash of the probe to include, or its first digits (default: all)."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ComparedRows(Rows):
+    """The part of one or several stores whose runs are shown side by side."""
+
+    seeds: Annotated[list[str] | None, Parameter(name="--seeds")] = None
+    """Patterns of runs that are seeds of one model (default: names that differ in the number behind "seed", such as
+    a-seed1 and a-seed2; none: each run on its own)."""
+
+    def __post_init__(self) -> None:
+        if self.seeds == ["none"]:
+            object.__setattr__(self, "seeds", [])

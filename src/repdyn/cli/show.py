@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 import webbrowser
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from repdyn.cli.options import Port, Records, Rows, Run, Runs
+from repdyn.cli.options import ComparedRows, Port, Records, Rows, Run, Runs
 from repdyn.utils.addresses import is_loopback
-from repdyn.utils.arguments import Count, ModelOptions, Models, Output, at_least
+from repdyn.utils.arguments import SENTENCES, Count, ModelOptions, Models, Output, at_least
 from repdyn.utils.files import is_url
 from repdyn.utils.printing import printable
 
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from repdyn.alerts import Rule
     from repdyn.metrics import Metric
     from repdyn.store import Store
-    from repdyn.tables.runs import MeasuredRun
 
 FAILED = 1
-_RUNS_WITH_PROGRESS_BAR = 4
 _QUERY = re.compile(r"\s*(select|with|from|describe|summarize|show|pivot)\s", re.IGNORECASE)
 
 
@@ -38,9 +36,8 @@ def report(
     stores: Runs,
     /,
     *,
-    rows: Rows = Rows(),
+    rows: ComparedRows = ComparedRows(),
     output: Output = None,
-    seeds: list[str] | None = None,
     title: str | None = None,
     open: bool = False,
 ) -> None:
@@ -49,8 +46,6 @@ def report(
     Args:
         stores: Folder of a run, a store or its URL, or a folder with a single store.
         output: File to write (default: report.html in the store).
-        seeds: Patterns of runs that are seeds of one model (default: names that differ in the number behind "seed",
-            such as a-seed1 and a-seed2; none: each run on its own).
         title: Heading of the page (default: the names of the runs).
         open: Open the page in a browser.
 
@@ -71,8 +66,7 @@ def report(
         runs=rows.run,
         probe=rows.probe,
         title=title,
-        seeds=[] if seeds == ["none"] else seeds,
-        progress=_progress,
+        seeds=rows.seeds,
     )
     seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
     print(printable(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s"))
@@ -80,20 +74,12 @@ def report(
         webbrowser.open(path.resolve().as_uri())
 
 
-def _progress(runs: Sequence[MeasuredRun]) -> Iterable[MeasuredRun]:
-    from tqdm import tqdm
-
-    return tqdm(runs, unit="run", disable=None if len(runs) >= _RUNS_WITH_PROGRESS_BAR else True, leave=False)
-
-
-def figures(stores: Runs, /, *, rows: Rows = Rows(), output: Output = None, seeds: list[str] | None = None) -> int:
+def figures(stores: Runs, /, *, rows: ComparedRows = ComparedRows(), output: Output = None) -> int:
     """Draw the figures of a store and print a summary; compare the runs of several stores.
 
     Args:
         stores: Folder of a run, a store or its URL, or a folder with a single store.
         output: Folder for the figures (default: figures in the store).
-        seeds: Patterns of runs that are seeds of one model (default: names that differ in the number behind "seed",
-            such as a-seed1 and a-seed2; none: each run on its own).
 
     Examples:
       repdyn figures runs/quickstart/TIME
@@ -105,7 +91,7 @@ def figures(stores: Runs, /, *, rows: Rows = Rows(), output: Output = None, seed
     from repdyn.store import find_store
 
     found = [find_store(store) for store in stores]
-    settings: dict[str, Any] = {"probe": rows.probe, "folder": output, "seeds": [] if seeds == ["none"] else seeds}
+    settings: dict[str, Any] = {"probe": rows.probe, "folder": output, "seeds": rows.seeds}
     if len(found) > 1:
         files = compare_stores(found, rows.run, **settings)
     else:
@@ -378,9 +364,6 @@ def _listed_metric(metric: Metric) -> dict[str, Any]:
         "probe_requires": metric.probe_requires or None,
         "default": metric.name in DEFAULT_METRICS,
     }
-
-
-SENTENCES = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
 
 
 def explore(

@@ -14,8 +14,7 @@ from repdyn.data.tokens import BYTES, bytes_to_ids, chunks, encode, load_tokeniz
 from repdyn.data.windows import Windows, WindowsDataModule
 from repdyn.probe.design import INDEPENDENT, class_names, resolve_design
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
-from repdyn.text.corpus import Corpus, cache_directory
-from repdyn.text.source import load_corpus
+from repdyn.text.corpus import Corpus, cache_directory, load_corpus
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe

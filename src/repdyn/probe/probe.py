@@ -250,7 +250,7 @@ class Probe(SampledTokens):
             **settings: sequence_length, max_vectors, batch_vectors, seed, classes, design, vectors_per_window: as for
                 :meth:`from_texts`.
         """
-        from repdyn.text.source import load_corpus
+        from repdyn.text.corpus import load_corpus
 
         corpus = load_corpus(path or "enwik8")
         held_out = corpus.data[len(corpus.data) * 95 // 100 :].decode("utf-8", errors="ignore")

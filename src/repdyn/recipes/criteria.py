@@ -87,11 +87,6 @@ class BaseCriterion(ABC):
 
     @property
     @abstractmethod
-    def short(self) -> str:
-        """Title of the published value, a few words."""
-
-    @property
-    @abstractmethod
     def text(self) -> str:
         """Sentence that states the criterion with its numbers."""
 
@@ -160,10 +155,6 @@ class PublishedFinding(BaseCriterion):
         return of_findings.MIDDLE if self.finding == "bell" else None
 
     @property
-    def short(self) -> str:
-        return of_findings.MEANINGS[self.finding].partition(" (")[0]
-
-    @property
     def text(self) -> str:
         return str(getattr(of_findings, self.finding.upper()))
 
@@ -196,12 +187,6 @@ class Peak(BaseCriterion):
     @property
     def band(self) -> tuple[float, float]:
         return self.depth
-
-    @property
-    def short(self) -> str:
-        low, high = self.depth
-        name = "peak" if self.sign > 0 else "valley"
-        return f"no {name}, {self.step} step" if self.absent else f"{name} at depth {low:g} to {high:g}"
 
     @property
     def text(self) -> str:
@@ -247,10 +232,6 @@ class Trend(RankCriterion):
     step: Step = "last"
 
     axis = "depth"
-
-    @property
-    def short(self) -> str:
-        return f"correlation with depth {self.bound}"
 
     @property
     def text(self) -> str:
@@ -299,10 +280,6 @@ class Phases(BaseCriterion):
         object.__setattr__(self, "least_checkpoints", len(self.phases) + 1)
 
     @property
-    def short(self) -> str:
-        return ", ".join(self.phases)
-
-    @property
     def text(self) -> str:
         return f"Over training, {blocks_text(self.layers)}: {phases_text(self.phases, self.more)}."
 
@@ -332,10 +309,6 @@ class Correlation(RankCriterion):
 
     least_checkpoints = _LEAST_CHECKPOINTS
     axis = "other metric"
-
-    @property
-    def short(self) -> str:
-        return f"correlation {self.bound}"
 
     @property
     def text(self) -> str:
@@ -381,10 +354,6 @@ class Halfway(BaseCriterion):
         return self.steps
 
     @property
-    def short(self) -> str:
-        return "half of the change by step {:,.0f} to {:,.0f}".format(*self.steps)
-
-    @property
     def text(self) -> str:
         low, high = self.steps
         return (
@@ -425,10 +394,6 @@ class Between(BaseCriterion):
     layers: Layers = "mean"
 
     @property
-    def short(self) -> str:
-        return "{:g} to {:g}".format(*self.bounds)
-
-    @property
     def text(self) -> str:
         low, high = self.bounds
         return f"At the {self.step} measured step, between {low:g} and {high:g} ({blocks_text(self.layers)})."
@@ -454,10 +419,6 @@ class Scaling(BaseCriterion):
     over_models = True
     least_models = _LEAST_MODELS
     axis = "width"
-
-    @property
-    def short(self) -> str:
-        return "exponent {:g} to {:g}".format(*self.exponent)
 
     @property
     def text(self) -> str:
@@ -495,10 +456,6 @@ class Across(RankCriterion):
     over_models = True
     least_models = MIN_PAIRS
     axis = "models"
-
-    @property
-    def short(self) -> str:
-        return f"{self.feature} against {self.against}"
 
     @property
     def text(self) -> str:
@@ -564,10 +521,6 @@ class Stages(BaseCriterion):
         object.__setattr__(self, "least_models", len(self.phases) + 1)
 
     @property
-    def short(self) -> str:
-        return f"from stage to stage {', '.join(self.phases)}"
-
-    @property
     def text(self) -> str:
         phases = phases_text(self.phases, self.more)
         return f"From each model to the next, at their last steps, {blocks_text(self.layers)}: {phases}."
@@ -598,10 +551,6 @@ class Control(BaseCriterion):
     layers: Layers = "mean"
 
     axis = "depth"
-
-    @property
-    def short(self) -> str:
-        return f"{self.change} on the control"
 
     @property
     def text(self) -> str:

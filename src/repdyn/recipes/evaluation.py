@@ -22,7 +22,7 @@ from repdyn.tables.designs import sampling
 from repdyn.tables.effects import CannotBeJudgedError, Verdict
 from repdyn.tables.frames import by_stack, design_names, measurements
 from repdyn.tables.runs import is_measured, known_runs, select
-from repdyn.text.source import load_corpus
+from repdyn.text.corpus import load_corpus
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
 REPRODUCED: dict[Verdict, Reproduced] = {

@@ -32,7 +32,7 @@ from repdyn.recipes.criteria import (
     Valley,
 )
 from repdyn.store.schema import PROBE_LOSS
-from repdyn.text.source import DEFAULT_TEXT
+from repdyn.text.corpus import DEFAULT_TEXT
 from repdyn.utils.arguments import closest
 from repdyn.utils.records import read_yaml, validated
 

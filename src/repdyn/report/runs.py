@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -22,9 +22,6 @@ from repdyn.tables.frames import SUBSETS, by_stack, concatenated, design_names, 
 from repdyn.tables.runs import MeasuredRun, by_run, measured_runs, select, short_names
 from repdyn.tables.seeds import SeedGroup, groups_or_reason
 from repdyn.tables.series import MetricSeries, metric_series
-
-Progress: TypeAlias = Callable[[Sequence[MeasuredRun]], Iterable[MeasuredRun]]
-"""Wraps an iteration over runs, as a progress bar does."""
 
 RunKey: TypeAlias = tuple[Store, str, str]
 """Store, name and probe of a run."""
@@ -98,22 +95,20 @@ def report_data(
     stores: Sequence[Store],
     runs: Sequence[str] | None = None,
     probe: str | None = None,
-    progress: Progress = lambda runs: runs,
     seeds: Sequence[str] | None = None,
 ) -> ReportData:
     """Read the runs of a report from stores; the arguments are those of :func:`repdyn.report.write_report`."""
-    return data_of_rows(_selected(stores, runs, probe), progress, seeds)
+    return data_of_rows(_selected(stores, runs, probe), seeds)
 
 
 def data_of_rows(
     found: Mapping[RunKey, pd.DataFrame],
-    progress: Progress = lambda runs: runs,
     seeds: Sequence[str] | None = None,
 ) -> ReportData:
     """Return the runs of a report from the rows of each run on one probe, scalars and failures among them."""
     names, frame = _names(found), _named(found)
     rules = {names[key]: stored_rules(key[0].alerts_path(key[1])) for key in found}
-    shown = report_runs(frame, rules, progress)
+    shown = report_runs(frame, rules)
     return ReportData(shown, frame, *groups_or_reason(shown, seeds))
 
 
@@ -130,16 +125,14 @@ def _named(found: Mapping[RunKey, pd.DataFrame]) -> pd.DataFrame:
     return frames[0] if len(frames) == 1 else concatenated(frames, ignore_index=True)
 
 
-def report_runs(
-    frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] | None = None, progress: Progress = lambda runs: runs
-) -> list[ReportRun]:
+def report_runs(frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] | None = None) -> list[ReportRun]:
     """Return the runs in ``frame``, each measured on one probe, in the order of a comparison.
 
     ``rules`` are those of the alerts of a run, by its name; other runs have the default ones.
     """
     of_runs = {name: by_stack(of_one) for name, of_one in by_run(frame).items()}
     found = []
-    for run in progress(measured_runs(frame)):
+    for run in measured_runs(frame):
         rows, of_run = of_runs[run.name][run.stack], (rules or {}).get(run.name, RULES)
         found.append(ReportRun(**vars(run), frame=rows, alerts=tuple(find_alerts(rows, of_run))))
     return found

@@ -46,7 +46,7 @@ from repdyn.report.plots import (
     profiles_plot,
     training_plot,
 )
-from repdyn.report.runs import Progress, ReportData, ReportRun, report_data
+from repdyn.report.runs import ReportData, ReportRun, report_data
 from repdyn.report.sections import (
     activation_growth,
     alerts_and_findings,
@@ -221,7 +221,6 @@ def write_report(
     probe: str | None = None,
     title: str | None = None,
     refresh_seconds: float | None = None,
-    progress: Progress = lambda runs: runs,
     seeds: Sequence[str] | None = None,
     data: ReportData | None = None,
 ) -> Path:
@@ -236,7 +235,6 @@ def write_report(
         title: heading of the page; by default, the names of the runs.
         refresh_seconds: for a running training: interval at which the page reloads itself. The reader's selection is
             kept.
-        progress: wraps the iteration over runs, as a progress bar does.
         seeds: patterns of runs that are seeds of one model, such as ``["lab/model-x*"]``. By default they are runs
             whose names differ in the number behind "seed" alone; an empty sequence shows each run on its own.
         data: what the page shows, if it has been read already.
@@ -252,7 +250,7 @@ def write_report(
         raise ValueError(f"expected refresh_seconds > 0, got {refresh_seconds}; leave it out for a page that stays")
     given = [stores] if isinstance(stores, Store) else list(stores)
     chosen = list({store.path.resolve(): store for store in given}.values())
-    data = report_data(chosen, runs, probe, progress, seeds) if data is None else data
+    data = report_data(chosen, runs, probe, seeds) if data is None else data
     live = None
     if refresh_seconds is not None:
         stale = max(STALE_AFTER, 3 * refresh_seconds)

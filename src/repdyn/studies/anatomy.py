@@ -34,9 +34,8 @@ from repdyn.studies.paths import (
 )
 from repdyn.studies.study import Folder, Output, Study, print_line, print_table, print_title, run_study, stem
 from repdyn.tables.style import of_stack
-from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
+from repdyn.utils.arguments import SENTENCES, Count, ModelOptions, Models, at_least
 
-PAIR = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
 """One word differs, and another changes its meaning."""
 
 
@@ -106,7 +105,7 @@ def anatomy(
     *,
     output: Folder,
     loading: ModelOptions = ModelOptions(),
-    pair: tuple[str, str] = PAIR,
+    pair: tuple[str, str] = SENTENCES,
     closest: Count = 20,
     pairs: Count = MAX_PAIRS,
     seed: Annotated[int, at_least(0)] = 0,

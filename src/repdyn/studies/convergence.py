@@ -45,7 +45,7 @@ from repdyn.studies.study import (
 from repdyn.tables.frames import by_stack, loss_of_run
 from repdyn.tables.runs import select
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, of_stack, styled
-from repdyn.text.source import DEFAULT_TEXT
+from repdyn.text.corpus import DEFAULT_TEXT
 from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
 
 _BARS = "#9ecae1"

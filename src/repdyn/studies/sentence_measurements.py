@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from repdyn.reading import Model, causal_stacks, layer_states
 from repdyn.studies.embedding_tables import cosine_matrix, describe
-from repdyn.text.source import load_corpus
+from repdyn.text.corpus import load_corpus
 
 BUILT_IN_GROUPS = Path(__file__).with_name("paraphrases.json")
 """12 groups of 5 sentences of the same meaning in words as different as possible."""

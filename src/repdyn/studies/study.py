@@ -26,7 +26,7 @@ from repdyn.probe import Probe
 from repdyn.probe.design import DENSE
 from repdyn.reading import LoadedModel, load_models
 from repdyn.tables.style import SUBSET_COLOURS
-from repdyn.text.source import load_corpus
+from repdyn.text.corpus import load_corpus
 from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically

@@ -36,7 +36,7 @@ from repdyn.studies.topic_measurements import (
     measure_topics,
 )
 from repdyn.tables.style import DIVERGING, of_stack, styled
-from repdyn.text.source import DEFAULT_TEXT, load_corpus
+from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
 from repdyn.utils.arguments import ModelOptions, Models, at_least
 
 _N_WORDS = 8

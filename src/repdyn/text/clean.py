@@ -33,7 +33,7 @@ from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (compiled
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
 
-from repdyn.text.corpus import Corpus, cache_directory, is_wiki_dump
+from repdyn.utils.files import cache_directory
 
 # fmt: off
 DROPPED_TAGS = frozenset((
@@ -56,29 +56,25 @@ _FEED_BYTES = 1 << 20
 _PAGE = Features({"title": Value("large_string"), "text": Value("large_string")})
 
 
-def clean_corpus(
-    corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None, num_proc: int | None = None
-) -> Corpus:
+def clean_dump(dump: bytes, cache_dir: str | os.PathLike[str] | None = None, num_proc: int | None = None) -> bytes:
     """Return the prose of a Wikipedia dump, computed once and cached.
 
     The result does not depend on ``num_proc``.
 
     Args:
-        corpus: a MediaWiki XML dump, possibly truncated.
+        dump: MediaWiki XML, possibly truncated.
         cache_dir: folder of the cleaned pages; see ``cache_directory``.
         num_proc: number of processes, by default one per core.
 
     Returns:
-        UTF-8 text of the articles, separated by blank lines, named "..., cleaned".
+        UTF-8 text of the articles, separated by blank lines.
     """
-    if not is_wiki_dump(corpus.data):
-        raise ValueError(f"expected a MediaWiki XML dump (<mediawiki ...), got {corpus.name}; use it without cleaning")
-    pages = list(articles(corpus.data))
+    pages = list(articles(dump))
     if not pages:
-        raise ValueError(f"expected articles in {corpus.name}, got only redirects and special pages; use a longer part")
+        raise ValueError("expected articles in the dump, got only redirects and special pages; use a longer part")
     cache = cache_directory(cache_dir) / "clean"
     cache.mkdir(parents=True, exist_ok=True)
-    key = _fingerprint(corpus)
+    key = _fingerprint(dump)
     try:
         cleaned = Dataset.from_list(pages, features=_PAGE).map(
             _clean_page,
@@ -90,8 +86,7 @@ def clean_corpus(
         )
     except pa.ArrowException as error:
         raise ValueError(f"expected cleaned text in {cache}/{key}*, cannot read it: {error}; delete it") from error
-    text = "\n\n".join(cleaned["text"]) + "\n"
-    return Corpus(f"{corpus.name}, cleaned", text.encode())
+    return ("\n\n".join(cleaned["text"]) + "\n").encode()
 
 
 def articles(dump: bytes) -> Iterator[dict[str, str]]:
@@ -147,10 +142,10 @@ def _elements(dump: bytes) -> Iterator[etree._Element]:
         raise ValueError(f"expected well-formed XML up to the last </page>: {error}; use it without cleaning") from None
 
 
-def _fingerprint(corpus: Corpus) -> str:
+def _fingerprint(dump: bytes) -> str:
     """Return a hash of the dump, this file and the parser's version, so that no stale result is read."""
     code = Path(__file__).read_bytes() + mwparserfromhell.__version__.encode()
-    return hashlib.sha256(corpus.sha256.encode() + code).hexdigest()[:32]
+    return hashlib.sha256(hashlib.sha256(dump).hexdigest().encode() + code).hexdigest()[:32]
 
 
 def _clean_page(page: dict[str, str]) -> dict[str, str]:

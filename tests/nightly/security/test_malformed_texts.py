@@ -13,8 +13,8 @@ from sweeping import attempt
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.tokens import load_tokenizer
 from repdyn.text import corpus as text
-from repdyn.text.clean import articles, clean_corpus
-from repdyn.text.corpus import Corpus, read_corpus
+from repdyn.text.clean import articles, clean_dump
+from repdyn.text.corpus import read_corpus
 
 PROSE = b"A line of text, and another one.\n" * 40
 
@@ -83,7 +83,7 @@ DUMPS = {
 @pytest.mark.parametrize("dump", DUMPS.values(), ids=DUMPS)
 def test_a_dump_that_is_malformed(tmp_path, dump):
     with pytest.raises(ValueError, match=r"^expected (a MediaWiki|well-formed|articles)"):
-        clean_corpus(Corpus("dump", dump), tmp_path, num_proc=1)
+        clean_dump(dump, tmp_path, num_proc=1)
 
 
 def test_entities_of_a_dump_are_not_written_out(tmp_path):

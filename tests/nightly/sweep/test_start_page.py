@@ -31,7 +31,7 @@ def place(hub, family, tmp_path, monkeypatch):
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("webbrowser.open", lambda _: True)
     monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
-    monkeypatch.setattr("repdyn.text.source.builtin_corpus", lambda: builtin_corpus().head(50_000))
+    monkeypatch.setattr("repdyn.text.corpus.builtin_corpus", lambda: builtin_corpus().head(50_000))
     for repository in ("EleutherAI/pythia-70m", "EleutherAI/pythia-160m", "lab/model"):
         for step, folder in family.items():
             hub.publish(repository, f"step{step}", folder)

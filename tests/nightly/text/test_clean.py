@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repdyn.text import clean
-from repdyn.text.clean import articles, clean_corpus, clean_wikitext
-from repdyn.text.corpus import Corpus, read_corpus
+from repdyn.text.clean import articles, clean_dump, clean_wikitext
+from repdyn.text.corpus import load_corpus
 
 CASES = {
     "bold and italics": ("A '''bold''' and ''slanted'' '''''both'''''.", "A bold and slanted both."),
@@ -85,28 +85,27 @@ def test_a_truncated_page_is_ignored(make_dump: Callable[..., bytes], cut: bytes
 
 def test_cleaned_articles_with_titles(make_dump: Callable[..., bytes]):
     dump = make_dump({"Fox": "The '''fox'''.", "Stub": "{{stub}}", "Dog": "The [[dog]]."})
-    cleaned = clean_corpus(Corpus("animals", dump), num_proc=1)
-    assert cleaned == Corpus("animals, cleaned", b"Fox\n\nThe fox.\n\nStub\n\nDog\n\nThe dog.\n")
+    assert clean_dump(dump, num_proc=1) == b"Fox\n\nThe fox.\n\nStub\n\nDog\n\nThe dog.\n"
 
 
 def test_the_result_does_not_depend_on_the_number_of_processes(make_dump: Callable[..., bytes], tmp_path: Path):
-    corpus = Corpus("many", make_dump({f"Page {number}": f"'''{number}'''" for number in range(7)}))
-    assert clean_corpus(corpus, tmp_path / "one", num_proc=1) == clean_corpus(corpus, tmp_path / "two", num_proc=2)
+    dump = make_dump({f"Page {number}": f"'''{number}'''" for number in range(7)})
+    assert clean_dump(dump, tmp_path / "one", num_proc=1) == clean_dump(dump, tmp_path / "two", num_proc=2)
 
 
 def test_the_result_is_cached(make_dump: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch):
-    corpus = Corpus("animals", make_dump({"Fox": "The '''fox'''."}))
-    first = clean_corpus(corpus, num_proc=1)
+    dump = make_dump({"Fox": "The '''fox'''."})
+    first = clean_dump(dump, num_proc=1)
     monkeypatch.setattr(clean, "clean_wikitext", None)
-    assert clean_corpus(corpus, num_proc=1) == first
-    other = Corpus("animals", make_dump({"Fox": "Another '''fox'''."}))
+    assert clean_dump(dump, num_proc=1) == first
+    other = make_dump({"Fox": "Another '''fox'''."})
     with pytest.raises(TypeError):
-        clean_corpus(other, num_proc=1)
+        clean_dump(other, num_proc=1)
 
 
 @pytest.mark.real_data
 def test_the_real_prefix_is_reduced_to_prose(enwik8_prefix: Path, real_cache: Path):
-    cleaned = clean_corpus(read_corpus(enwik8_prefix), real_cache)
+    cleaned = load_corpus(enwik8_prefix, cache_dir=real_cache)
     text = cleaned.data.decode()
     assert cleaned.name == "enwik8 prefix, 4.15 MB, cleaned"
     assert 2_900_000 < len(cleaned.data) < 3_000_000
