@@ -48,6 +48,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 # The first format that a commit has is used. Pickles are only read with weights_only=True.
 ADAPTER = "adapter_config.json"
 """The file by which a folder is an adapter, such as LoRA's, of another model."""
+GGUF = ".gguf"
+"""Suffix of the files of llama.cpp, each with quantised weights, configuration and tokenizer."""
 _FORMATS = (
     re.compile(r"adapter_model\.safetensors"),
     re.compile(r"adapter_model\.bin"),

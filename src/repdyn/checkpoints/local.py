@@ -13,15 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from repdyn.checkpoints.errors import CheckpointError, model_errors
-from repdyn.checkpoints.hub import ADAPTER, RemoteFile, weight_files
+from repdyn.checkpoints.hub import ADAPTER, GGUF, RemoteFile, weight_files
 from repdyn.checkpoints.revisions import Target, parse_revision, whole_number
 from repdyn.store.schema import FINISHED
 from repdyn.utils.printing import shorten_list
 
 LIGHTNING = ".ckpt"
 """Suffix of Lightning's checkpoints."""
-GGUF = ".gguf"
-"""Suffix of the files of llama.cpp, each with quantised weights, configuration and tokenizer."""
 
 _STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
 _LAST = re.compile(r"last(-v\d+)?")

@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
-from repdyn.checkpoints.hub import Files, Hub
-from repdyn.checkpoints.local import GGUF, LIGHTNING, is_model
+from repdyn.checkpoints.hub import GGUF, Files, Hub
+from repdyn.checkpoints.local import LIGHTNING, is_model
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.revisions import Target
 from repdyn.checkpoints.suites import PublishedModel

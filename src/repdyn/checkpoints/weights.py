@@ -31,8 +31,7 @@ from transformers import (
 )
 
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, model_errors
-from repdyn.checkpoints.hub import ADAPTER, Hub, RemoteFile, choose_files, is_weight_file
-from repdyn.checkpoints.local import GGUF
+from repdyn.checkpoints.hub import ADAPTER, GGUF, Hub, RemoteFile, choose_files, is_weight_file
 from repdyn.checkpoints.options import Loading
 from repdyn.models import LanguageModel
 from repdyn.utils.printing import without_reports
