@@ -75,7 +75,7 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
         of_base = base_of(paths[0], with_code=with_code) or paths[0]
     with temporary_folder("probe") as temporary:
         if tokenizer is None:
-            found = next((path for path in (*paths, of_base) if _has_tokenizer(path)), None)
+            found = next((path for path in (*paths, of_base) if holds_tokenizer(path)), None)
         elif Path(tokenizer).is_dir():
             found = Path(tokenizer)
         else:
@@ -124,7 +124,8 @@ def _has_config(path: Path) -> bool:
     return path.suffix in (LIGHTNING, GGUF) or is_model(path)
 
 
-def _has_tokenizer(folder: Path) -> bool:
+def holds_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has a tokenizer's vocabulary, or is a GGUF file, which has one."""
     return folder.suffix == GGUF or (folder.is_dir() and has_tokenizer(path.name for path in folder.iterdir()))
 
 

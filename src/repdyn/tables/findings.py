@@ -107,7 +107,7 @@ def bell(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Judge
     blocks, number = _last_profile(rows, metric, subset), _number_of_blocks(rows)
     _require_blocks(blocks, BELL_BLOCKS)
     low, high = MIDDLE
-    first = min(1, int(rows["layer"].min()))
+    first = min([1, *rows["layer"].tolist()])
     inside = [block for layer, block in blocks.items() if low <= (layer - first) / (number - first) <= high]
     if not {first, number} <= set(blocks) or not inside:
         raise CannotBeJudgedError(
