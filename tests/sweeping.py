@@ -43,7 +43,8 @@ def options_of(*arguments: object) -> SweepOptions:
     command, bound, _ = app.parse_args(["sweep", *map(str, arguments)], exit_on_error=False, print_error=False)
     seen: list[SweepOptions] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(measure, "run_sweep", seen.append)
+        patched.setattr(measure, "_prepared", lambda options, **_: seen.append(options))
+        patched.setattr(measure, "_measure", lambda *_, **__: 0)
         command(*bound.args, **bound.kwargs)
     return seen[0]
 

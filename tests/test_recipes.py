@@ -37,7 +37,7 @@ from repdyn.recipes import (
 )
 from repdyn.recipes.evaluation import count_verdicts
 from repdyn.recipes.measured import Measured, NotMeasuredError
-from repdyn.recipes.page import write_page
+from repdyn.recipes.page import write_results
 from repdyn.recipes.recipe import KINDS
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.effects import CannotBeJudgedError
@@ -294,7 +294,7 @@ def test_rows_of_another_protocol_are_named(recipe, tmp_path):
 
 
 def test_the_page_states_what_was_measured(recipe, store, tmp_path):
-    page = write_page(recipe, *evaluate(recipe, store), tmp_path / "page.html", None).read_text()
+    page = write_results(recipe, *evaluate(recipe, store), tmp_path).read_text()
     measured, _, asked = page.partition("<h2>The recipe</h2>")
     assert f"lab/a at 11 steps (0 to 512), lab/bert at 1 step (0): {SAMPLED}" in measured
     assert "text not recorded, since the store has no copy of the probe" in measured

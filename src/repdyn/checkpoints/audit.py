@@ -57,20 +57,15 @@ class CheckpointFiles:
 
 @dataclass(frozen=True)
 class History:
-    """The checkpoints of a training run, and the two that tell which weights are final."""
+    """The files of the selected checkpoints of a training run, and of the two that tell which weights are final."""
 
-    run: str
+    selection: Selection
     checkpoints: tuple[CheckpointFiles, ...]
     """By ascending step."""
     last: CheckpointFiles | None = None
     """The last step of the whole history, which need not be among the checkpoints; None if it is not known."""
     main: CheckpointFiles | None = None
     """The main branch, if that is none of the checkpoints."""
-    missing_steps: tuple[int, ...] = ()
-    """Steps that the description promises."""
-    known_faults: tuple[KnownFault, ...] = ()
-    unverified: str | None = None
-    """What of the description no page of the publisher states."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +151,9 @@ def audit(history: History) -> list[Finding]:
         *_sizes(history),
         *_dates(history),
     ]
-    reported = [_with_reports(finding, history.known_faults) for finding in findings]
-    unseen = [_not_seen(fault, history, findings) for fault in history.known_faults]
+    known = history.selection.known_faults
+    reported = [_with_reports(finding, known) for finding in findings]
+    unseen = [_not_seen(fault, history, findings) for fault in known]
     return sorted([*reported, *filter(None, unseen)], key=lambda finding: finding.severity != "fault")
 
 
@@ -245,11 +241,12 @@ def _missing(history: History) -> Iterator[Finding]:
             problems.setdefault(problem.replace(checkpoint.commit or "\0", "its commit"), []).append(checkpoint)
     for problem, checkpoints in problems.items():
         yield _finding("fault", "missing weights", checkpoints, f"{{names}}: {problem}")
-    if history.missing_steps:
-        steps = shorten_list([str(step) for step in history.missing_steps])
-        doubt = f"; not verified: {history.unverified}" if history.unverified else ""
+    if missing := history.selection.missing_steps:
+        steps = shorten_list([str(step) for step in missing])
+        unverified = history.selection.unverified
+        doubt = f"; not verified: {unverified}" if unverified else ""
         sentence = f"described, but not on the hub: {steps}{doubt}"
-        yield Finding("remark" if doubt else "fault", "missing step", sentence, steps=history.missing_steps)
+        yield Finding("remark" if doubt else "fault", "missing step", sentence, steps=missing)
 
 
 def _missing_shards(weights: Files) -> str | None:
@@ -322,7 +319,7 @@ def fault_lines(history: History, findings: Iterable[Finding]) -> Iterator[str]:
         is_met = finding.kind in {"missing weights", "missing step"}
         if (finding.severity == "fault" and not is_met) or finding.kind == "reported":
             reports = f" ({', '.join(finding.reports)})" if finding.reports else ""
-            yield f"{history.run}: {finding.sentence}{reports}"
+            yield f"{history.selection.run}: {finding.sentence}{reports}"
 
 
 def list_histories(selections: Sequence[Selection], hub: Hub, *, with_dates: bool = False) -> list[History]:
@@ -340,15 +337,15 @@ def list_histories(selections: Sequence[Selection], hub: Hub, *, with_dates: boo
     return [_history(selection, found) for selection in selections]
 
 
-def find_foreign_targets(selections: Sequence[Selection], histories: Sequence[History]) -> dict[Target, ForeignWeights]:
+def find_foreign_targets(histories: Iterable[History]) -> dict[Target, ForeignWeights]:
     """Return the targets with the weights, or single files, of another checkpoint of their history.
 
     A sweep does not measure them: their values would be those of another step, or of none. Files that all checkpoints
     have from some step to the end are their own, as of weights that are no longer trained.
     """
     foreign = {}
-    for selection, history in zip(selections, histories, strict=True):
-        by_name = {target.revision: target for target in selection.targets}
+    for history in histories:
+        by_name = {target.revision: target for target in history.selection.targets}
         copied = {copy.revision: group.same_as for group in find_copies(history) for copy in group.copies}
         foreign |= {by_name[name]: ForeignWeights(owner) for name, owner in copied.items()}
         own = [each for each in history.checkpoints if each.weights and each.revision not in copied]
@@ -393,15 +390,7 @@ def _history(selection: Selection, found: Mapping[tuple[str, str], Files | Check
     targets = selection.targets if _to_list(selection) else ()
     checkpoints = [_checkpoint_files(target, found) for target in targets]
     last, main = (end and _checkpoint_files(end, found) for end in (selection.last, selection.main))
-    return History(
-        selection.run,
-        tuple(sorted(checkpoints, key=lambda checkpoint: checkpoint.step)),
-        last,
-        main,
-        selection.missing_steps,
-        selection.known_faults,
-        selection.unverified,
-    )
+    return History(selection, tuple(sorted(checkpoints, key=lambda checkpoint: checkpoint.step)), last, main)
 
 
 def _checkpoint_files(target: Target, found: Mapping[tuple[str, str], Files | CheckpointError]) -> CheckpointFiles:

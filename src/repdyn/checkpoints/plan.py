@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from repdyn.checkpoints.audit import ForeignWeights
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
-from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
+from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import checkpoints_folder, find_checkpoints, ignored_models, with_averaged
 from repdyn.checkpoints.options import Shard, SweepOptions
 from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Target, match_revisions, select_revisions
@@ -24,10 +24,9 @@ from repdyn.store import MeasurementKey, Store, find_store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.utils.arguments import Dtype
 from repdyn.utils.printing import shorten_list
-from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
-    from repdyn.measurement.options import MeasurementOptions
+    from repdyn.measurement.measure import MeasurementOptions
     from repdyn.probe import Probe
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
@@ -62,7 +61,7 @@ class Task:
 
     def measurement(self, options: SweepOptions) -> MeasurementOptions:
         """Return what is measured, and how."""
-        from repdyn.measurement.options import MeasurementOptions  # with torch, which plans do without
+        from repdyn.measurement.measure import MeasurementOptions  # with torch, which plans do without
 
         return MeasurementOptions(
             metrics=options.metrics,
@@ -325,64 +324,6 @@ def select_shard(sources: Sequence[Source], shard: Shard) -> list[Source]:
     return [
         replace(source, selection=replace(source.selection, targets=targets)) for source, targets in parts if targets
     ]
-
-
-def make_plans(
-    sources: Sequence[Source], foreign: Mapping[Target, ForeignWeights], store: Store, options: SweepOptions, hub: Hub
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what a sweep would do for each model, as docs/cli.md describes it, and why some cannot be measured."""
-    plans, problems = [], []
-    for source in sources:
-        targets = source.selection.targets
-        listed, waiting = TaskList([], [], []), [target for target in targets if target not in foreign]
-        # where nothing is done, the probe is not needed, which may require a download
-        if store.folder_of(source.selection.run).exists():
-            tasks, without_probe = tasks_of([source])
-            problems += without_probe
-            listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
-            waiting = [task.target for task in listed.waiting]
-        found = map_concurrently(lambda target: _download_bytes(target, hub), waiting)
-        sizes = [size for size in found if isinstance(size, int)]
-        seconds = _seconds(store, listed.done, options)
-        owners = {target.revision: foreign[target] for target in targets if target in foreign}
-        plans.append(
-            {
-                "model": source.selection.run,
-                "design": options.design,
-                "checkpoints": [target.revision for target in targets],
-                "waiting": [target.revision for target in waiting],
-                "done": len(listed.done),
-                "failed_before": len(listed.failed_before),
-                "download_bytes": sum(sizes),
-                "largest_bytes": max(sizes, default=0),
-                "minutes": None if seconds is None else seconds * len(waiting) / 60,
-                "same_as": {name: each.owner for name, each in owners.items() if not each.in_part},
-                "mixed_with": {name: each.owner for name, each in owners.items() if each.in_part},
-                "would_fail": [redacted(reason) for reason in found if isinstance(reason, str)],
-            }
-        )
-    return plans, problems
-
-
-def _seconds(store: Store, done: Sequence[Task], options: SweepOptions) -> float | None:
-    """Return the seconds of the last measured checkpoint, without its download."""
-    for task in reversed(done):
-        key = task.key(options)
-        rows = store.read(key) if key in store else []
-        parts = [row.value for row in rows if row.metric in {"seconds/load", "seconds/forward", "seconds/kernels"}]
-        if parts:
-            return sum(parts)
-    return None
-
-
-def _download_bytes(target: Target, hub: Hub) -> int | str:
-    """Return how much is downloaded for a checkpoint, or why it cannot be measured."""
-    try:
-        files = target.remote_files(hub)
-    except CheckpointError as error:
-        return f"{target}: {error}"
-    is_here = target.path is not None or hub.cached(target.repository, target.commit, files) is not None
-    return 0 if is_here else total_bytes(files)
 
 
 def selection_notes(selection: Selection) -> list[str]:

@@ -33,7 +33,6 @@ MAX_RETRIES = 3
 _OBJECT_STORE_BYTES = 256_000_000  # the tasks share only probes
 _CONNECT_SECONDS = 10
 _CANCEL_SECONDS = 10
-_UPLOAD_SECONDS = 120.0
 
 
 def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub) -> SweepResult:
@@ -90,7 +89,7 @@ def _measure_in_worker(target: Target, probe: Probe, place: str, options: SweepO
     """Measure one checkpoint in a worker, for the store at a path or URL."""
     task, store = Task(target, probe), open_store(place, refresh=False)
     result = measure_tasks([task], store, options, downloads_of(options, Hub(endpoint, options.timeout)))
-    problem = store.drain(_UPLOAD_SECONDS)
+    problem = store.drain()
     return SweepResult(failed=[(task, problem)]) if problem and result.measured else result
 
 

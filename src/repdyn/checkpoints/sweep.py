@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repdyn.checkpoints.audit import ForeignWeights, audit, fault_lines, find_foreign_targets, list_histories
-from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.options import Loads, SweepOptions
 from repdyn.checkpoints.plan import (
     Source,
+    Task,
+    TaskList,
     check_contradictions,
     completed,
     find_sources,
@@ -26,11 +29,14 @@ from repdyn.store import Store, open_store
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.files import remove_abandoned_folders
 from repdyn.utils.printing import shorten_list
+from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Say = Callable[[str], None]
+UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
+"""How long the end of a sweep waits for the uploads to a remote store."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Prepared:
     options: SweepOptions
     """Complete."""
     hub: Hub
+    store: Store
     sources: Sequence[Source]
     foreign: Mapping[Target, ForeignWeights]
     """The checkpoints that are not measured because they have weights of another one."""
@@ -65,8 +72,10 @@ class Sweep:
     """The runs that were swept."""
     measured: tuple[str, ...] = ()
     """The checkpoints measured by this call, each as "RUN REVISION"."""
-    failures: tuple[str, ...] = field(default=())
+    failures: tuple[str, ...] = ()
     """What is not measured, each as "RUN REVISION: REASON"."""
+    not_uploaded: str | None = None
+    """Why some measurements are not in a remote store yet, and what uploads them; None if all are."""
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows of the swept runs, those of failures with their reasons included."""
@@ -88,8 +97,8 @@ def sweep(
     >>> repdyn.sweep(loads, name="mine", probe=probe, store="sweeps").to_pandas()  # doctest: +SKIP
 
     Args:
-        source: a run's folder, a folder of ``save_pretrained`` or ``.ckpt`` checkpoints, a hub repository, or pairs of
-            a step and a function that returns the model of that step. None where ``suite`` is given.
+        source: a run's folder, a folder of ``save_pretrained`` or ``.ckpt`` checkpoints, a GGUF file, a hub repository,
+            or pairs of a step and a function that returns the model of that step. None where ``suite`` is given.
         store: folder or URL; by default ``sweep`` beside local checkpoints, or ``sweeps``.
         quiet: show no progress.
         **options: fields of :class:`repdyn.checkpoints.options.SweepOptions`, the options of ``repdyn sweep``: suite,
@@ -106,10 +115,7 @@ def sweep(
     if isinstance(options.get("suite"), str):
         options["suite"] = [options["suite"]]
     prepared = prepare(SweepOptions(source=source, store=store, **options).on_device(), say=lambda line: None)
-    place = open_store(prepared.options.place())
-    outcome = measure_prepared(prepared, place, say=lambda line: None, quiet=quiet)
-    place.drain(120.0)
-    return outcome
+    return measure_prepared(prepared, say=lambda line: None, quiet=quiet)
 
 
 def prepare(
@@ -137,19 +143,31 @@ def prepare(
     for history in histories:
         for line in fault_lines(history, audit(history)):
             say(line)
-    foreign = find_foreign_targets(selections, histories)
+    foreign = find_foreign_targets(histories)
     chosen = select_shard(sources, options.shard) if options.shard else sources
-    return Prepared(options, hub, chosen, foreign, problems)
+    return Prepared(options, hub, open_store(options.place()), chosen, foreign, problems)
 
 
-def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool = False) -> Sweep:
-    """Measure what a store lacks of what :func:`prepare` found; ``say`` prints a note."""
+def measure_prepared(prepared: Prepared, *, say: Say, quiet: bool = False) -> Sweep:
+    """Measure what the store lacks of what :func:`prepare` found, and wait for its uploads; ``say`` prints a note."""
+    is_complete, problem = False, None
+    try:
+        swept = _measured(prepared, say=say, quiet=quiet)
+        is_complete = True
+    finally:
+        problem = prepared.store.drain(UPLOAD_SECONDS if is_complete else INTERRUPTED_UPLOAD_SECONDS)
+        if problem is not None:
+            say(problem)
+    return replace(swept, not_uploaded=problem)
+
+
+def _measured(prepared: Prepared, *, say: Say, quiet: bool) -> Sweep:
     # with torch and transformers, which plans do without
     from repdyn.checkpoints import run
     from repdyn.checkpoints.downloads import downloads_of
     from repdyn.utils.printing import without_reports
 
-    options, hub = prepared.options, prepared.hub
+    options, hub, store = prepared.options, prepared.hub, prepared.store
     downloads = downloads_of(options, hub)
     # its remarks on a model that works, such as kernels that are not installed, look like errors
     with without_reports():
@@ -180,3 +198,60 @@ def measure_prepared(prepared: Prepared, store: Store, *, say: Say, quiet: bool 
     problems += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
     runs = tuple(dict.fromkeys(source.selection.run for source in prepared.sources))
     return Sweep(store, runs, tuple(str(task.target) for task in result.measured), tuple(problems))
+
+
+def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return what a sweep would do for each model, as docs/cli.md describes it, and why some cannot be measured."""
+    options, store, foreign, hub = prepared.options, prepared.store, prepared.foreign, prepared.hub
+    plans, problems = [], []
+    for source in prepared.sources:
+        targets = source.selection.targets
+        listed, waiting = TaskList([], [], []), [target for target in targets if target not in foreign]
+        # where nothing is done, the probe is not needed, which may require a download
+        if store.folder_of(source.selection.run).exists():
+            tasks, without_probe = tasks_of([source])
+            problems += without_probe
+            listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
+            waiting = [task.target for task in listed.waiting]
+        found = map_concurrently(lambda target: _download_bytes(target, hub), waiting)
+        sizes = [size for size in found if isinstance(size, int)]
+        seconds = _seconds(store, listed.done, options)
+        owners = {target.revision: foreign[target] for target in targets if target in foreign}
+        plans.append(
+            {
+                "model": source.selection.run,
+                "design": options.design,
+                "checkpoints": [target.revision for target in targets],
+                "waiting": [target.revision for target in waiting],
+                "done": len(listed.done),
+                "failed_before": len(listed.failed_before),
+                "download_bytes": sum(sizes),
+                "largest_bytes": max(sizes, default=0),
+                "minutes": None if seconds is None else seconds * len(waiting) / 60,
+                "same_as": {name: each.owner for name, each in owners.items() if not each.in_part},
+                "mixed_with": {name: each.owner for name, each in owners.items() if each.in_part},
+                "would_fail": [redacted(reason) for reason in found if isinstance(reason, str)],
+            }
+        )
+    return plans, problems
+
+
+def _seconds(store: Store, done: Sequence[Task], options: SweepOptions) -> float | None:
+    """Return the seconds of the last measured checkpoint, without its download."""
+    for task in reversed(done):
+        key = task.key(options)
+        rows = store.read(key) if key in store else []
+        parts = [row.value for row in rows if row.metric in {"seconds/load", "seconds/forward", "seconds/kernels"}]
+        if parts:
+            return sum(parts)
+    return None
+
+
+def _download_bytes(target: Target, hub: Hub) -> int | str:
+    """Return how much is downloaded for a checkpoint, or why it cannot be measured."""
+    try:
+        files = target.remote_files(hub)
+    except CheckpointError as error:
+        return f"{target}: {error}"
+    is_here = target.path is not None or hub.cached(target.repository, target.commit, files) is not None
+    return 0 if is_here else total_bytes(files)

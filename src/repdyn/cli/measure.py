@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -23,16 +23,11 @@ if TYPE_CHECKING:
     from repdyn.checkpoints.audit import History
     from repdyn.checkpoints.suites import PublishedModel
     from repdyn.checkpoints.sweep import Prepared, Sweep
-    from repdyn.recipes import Cloud, Outcome, Recipe
+    from repdyn.recipes import Recipe
+    from repdyn.recipes.measured import Measured
     from repdyn.store import Store
 
 FAILED = 1
-_COLOURS = {"reproduced": "green", "not reproduced": "red", "cannot be judged": "yellow", "not run": "bright_black"}
-UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
-"""How long the end of a sweep waits for the uploads to a remote store."""
-
-Announce = Callable[[Mapping[str, int]], Iterable[str]]
-"""Returns what to print before anything is downloaded, given the number of distinct checkpoints by run."""
 
 
 def sweep(
@@ -50,7 +45,7 @@ def sweep(
     reason, and the exit status is 1.
 
     Args:
-        source: A run's folder, a folder of save_pretrained or .ckpt checkpoints, or a hub repository.
+        source: A run's folder, a folder of save_pretrained or .ckpt checkpoints, a .gguf file, or a hub repository.
         list_suites: List the suites and their models.
         dry_run: Show what remains and what would be downloaded.
 
@@ -70,83 +65,72 @@ def sweep(
         return 0
     if records and not dry_run:
         raise ValueError("expected --json or --csv with --dry-run or --list-suites, got it alone; add one of them")
-    options = replace(options, source=source)
-    if not dry_run:
-        return run_sweep(options)
-    plans, status = plan_sweep(options)
-    if plans:
-        show_plans(plans, records)
-    return status
+    with _resumable():
+        prepared = _prepared(replace(options, source=source), to_plan=dry_run)
+        return _plan([prepared], records) if dry_run else _measure(prepared, views=True)
 
 
-def run_sweep(
-    options: SweepOptions,
-    models: Sequence[PublishedModel] | None = None,
-    *,
-    views: bool = True,
-    announce: Announce | None = None,
-) -> int:
-    """Measure what a store lacks of what options select, or of other models, and return the exit status.
+def _prepared(
+    options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, to_plan: bool = False
+) -> Prepared:
+    """Find what a sweep measures, and say what is wrong with it; a plan is made without network too."""
+    from repdyn.checkpoints.errors import NoConnectionError, SweepStoppedError
+    from repdyn.checkpoints.sweep import prepare
 
-    ``announce`` says more before anything is downloaded; with ``views``, figures, summary and report are written.
-    """
-    from repdyn.checkpoints.sweep import measure_prepared
-    from repdyn.store import open_store
-
-    signal.signal(signal.SIGTERM, _interrupt)
-    status = problem = None
+    if not to_plan:
+        return prepare(options.on_device(), models, say=_warn)
     try:
-        prepared = _prepared(options.on_device(), models, announce)
-        store = open_store(prepared.options.place())
+        return prepare(options, models, say=_warn)
+    except NoConnectionError as error:
         try:
-            swept = measure_prepared(prepared, store, say=_say)
-            shown = not views or _show(swept, prepared)
-            status = _status(swept.failures) if shown else FAILED
-        finally:
-            problem = store.drain(UPLOAD_SECONDS if status is not None else INTERRUPTED_UPLOAD_SECONDS)
-            if problem is not None:
-                _say(problem, style="yellow")
+            prepared = prepare(options, models, say=_warn, offline=True)
+        except SweepStoppedError:  # the cache has nothing of it
+            raise error from None
+        _warn(f"{error}; this plan is of what the hub's cache has")
+        return prepared
+
+
+def _plan(prepared: Iterable[Prepared], records: Records) -> int:
+    """Print what would be done for each model, as a table or records, and return the exit status."""
+    from repdyn.checkpoints.sweep import make_plans
+    from repdyn.cli.tables import print_plans
+
+    plans, problems = [], []
+    for each in prepared:
+        more, without_probe = make_plans(each)
+        plans += more
+        problems += [*each.problems, *without_probe]
+    if records:
+        records.print(plans)
+    elif plans:
+        print_plans(plans)
+    return _status(problems)
+
+
+def _measure(prepared: Prepared, *, views: bool = False) -> int:
+    """Measure what the store lacks and write figures, summary and report of it; return the exit status."""
+    from repdyn.checkpoints.sweep import measure_prepared
+
+    swept = measure_prepared(prepared, say=_say)
+    is_shown = not views or _show(swept, prepared)
+    status = _status(swept.failures)
+    return status if is_shown and swept.not_uploaded is None else FAILED
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Let SIGTERM end a sweep as Ctrl-C does, and say that it can go on."""
+
+    def interrupt(signum: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
             "completed measurements are stored, and the same command continues the sweep"
         ) from error
-    return status or (FAILED if problem is not None else 0)
-
-
-def plan_sweep(
-    options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, announce: Announce | None = None
-) -> tuple[list[dict[str, Any]], int]:
-    """Return what would be done for each model, and the exit status; arguments as for :func:`run_sweep`."""
-    from repdyn.checkpoints.errors import NoConnectionError, SweepStoppedError
-    from repdyn.checkpoints.plan import make_plans
-    from repdyn.store import open_store
-
-    try:
-        prepared = _prepared(options, models, announce)
-    except NoConnectionError as error:
-        try:
-            prepared = _prepared(options, models, announce, offline=True)
-        except SweepStoppedError:  # the cache has nothing of it
-            raise error from None
-        _say(f"{error}; this plan is of what the hub's cache has", style="yellow")
-    store = open_store(prepared.options.place())
-    plans, without_probe = make_plans(prepared.sources, prepared.foreign, store, prepared.options, prepared.hub)
-    return plans, _status([*prepared.problems, *without_probe])
-
-
-def _prepared(
-    options: SweepOptions,
-    models: Sequence[PublishedModel] | None,
-    announce: Announce | None,
-    offline: bool | None = None,
-) -> Prepared:
-    from repdyn.checkpoints.sweep import prepare
-
-    warn = partial(_say, style="yellow")
-    prepared = prepare(options, models, say=warn, offline=offline)
-    for note in announce(prepared.n_distinct()) if announce is not None else ():
-        warn(note)
-    return prepared
 
 
 def _show(swept: Sweep, prepared: Prepared) -> bool:
@@ -155,7 +139,7 @@ def _show(swept: Sweep, prepared: Prepared) -> bool:
     from repdyn.publish.results import show_store
     from repdyn.report import PAGE, write_report
 
-    store: Store = swept.store
+    store = swept.store
     if prepared.options.shard:
         _say(f"when all shards are done: repdyn figures {store.location}, repdyn report {store.location}")
         return True
@@ -164,7 +148,7 @@ def _show(swept: Sweep, prepared: Prepared) -> bool:
             show_store(store, runs)
             print(printable(f"report: {write_report(store, store.output / PAGE)}"))
             for name, statement in continuity_statements(store, runs):
-                _say(f"{name}: {statement.sentence}", style="yellow")
+                _warn(f"{name}: {statement.sentence}")
     except Exception as error:  # a failing view must not hide the outcome of the measurements
         _say(f"the measurements are stored, but cannot be shown: {error}")
         return False
@@ -174,7 +158,7 @@ def _show(swept: Sweep, prepared: Prepared) -> bool:
 def _status(problems: Sequence[str]) -> int:
     """Print why checkpoints were not measured, and return the exit status."""
     for problem in problems:
-        _say(f"not measured: {problem}", style="yellow")
+        _warn(f"not measured: {problem}")
     return FAILED if problems else 0
 
 
@@ -183,18 +167,8 @@ def _say(text: str, style: str | None = None) -> None:
     PrintableConsole(stderr=True).print(redacted(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def _interrupt(signum: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def show_plans(plans: Sequence[dict[str, Any]], records: Records) -> None:
-    """Print what --dry-run shows: a table, or records."""
-    if records:
-        records.print(plans)
-    else:
-        from repdyn.cli.tables import print_plans
-
-        print_plans(plans)
+def _warn(text: str) -> None:
+    _say(text, "yellow")
 
 
 def _list_suites(records: Records) -> None:
@@ -279,7 +253,7 @@ def _audited(history: History) -> dict[str, Any]:
     findings = audit(history)
     severities = [finding.severity for finding in findings]
     return {
-        "run": history.run,
+        "run": history.selection.run,
         "checkpoints": [checkpoint.revision for checkpoint in history.checkpoints],
         "copies": {copy.revision: group.same_as for group in find_copies(history) for copy in group.copies},
         "faults": severities.count("fault"),
@@ -331,7 +305,10 @@ def reproduce(
       repdyn reproduce three-phases --evaluate-only --json
       repdyn reproduce three-phases --evaluate-only --store RUN --runs
     """
-    from repdyn.recipes import find_recipe, shipped_recipes
+    from repdyn.cli.tables import print_outcomes
+    from repdyn.recipes import evaluate, find_models_of, find_recipe, missing_metrics, shipped_recipes, shortfalls
+    from repdyn.recipes.evaluation import is_reproduced
+    from repdyn.recipes.page import write_results
     from repdyn.store import find_store, open_store
 
     if list_recipes:
@@ -347,118 +324,40 @@ def reproduce(
     place = store or Path("reproductions") / recipe.name
     status = 0
     if not evaluate_only:
-        of_cloud = {name: getattr(cloud, name) for name in given}
-        options = SweepOptions(
-            metrics=recipe.metrics,
-            revisions=revisions or recipe.revisions,
-            store=place,
-            **{**vars(shared), **of_cloud},
-        )
-        status = _measure_recipe(recipe, cloud, options, models, records if dry_run else None)
-        if dry_run:
-            return status
+        settings = vars(shared) | {name: getattr(cloud, name) for name in given}
+        options = SweepOptions(metrics=recipe.metrics, revisions=revisions or recipe.revisions, store=place, **settings)
+        found = find_models_of(models or recipe.models)
+        with _resumable():
+            prepared = [_prepared(replace(options, design=each), found, to_plan=dry_run) for each in cloud.designs]
+            for note in shortfalls(recipe, found, prepared[0].n_distinct()):
+                _warn(note)
+            if dry_run:
+                return _plan(prepared, records)
+            status = max(map(_measure, prepared))
         if shared.shard:
             _say(f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only")
             return status
-    measured = find_store(place) if evaluate_only else open_store(place)
-    judged = measured.runs() if runs == [] else runs
-    return _judge(recipe, cloud, measured, models, probe, judged, output, records) or status
-
-
-def _measure_recipe(
-    recipe: Recipe, cloud: Cloud, options: SweepOptions, models: Sequence[str] | None, planned: Records | None
-) -> int:
-    """Measure the checkpoints of a recipe by each of its designs, or print the plan; return the exit status."""
-    from repdyn.recipes import find_models_of, shortfalls
-
-    found = find_models_of(models or recipe.models)
-    announce: Announce | None = partial(shortfalls, recipe, found)
-    status, plans = 0, []
-    for design in cloud.designs:
-        of_design = replace(options, design=design)
-        if planned is None:
-            failed = run_sweep(of_design, found, views=False, announce=announce)
-        else:
-            more, failed = plan_sweep(of_design, found, announce=announce)
-            plans += more
-        status, announce = max(status, failed), None  # announced once
-    if planned is not None:
-        show_plans(plans, planned)
-    return status
-
-
-def _judge(
-    recipe: Recipe,
-    cloud: Cloud,
-    store: Store,
-    models: Sequence[str] | None,
-    probe: str | None,
-    runs: Sequence[str] | None,
-    output: Path | None,
-    records: Records,
-) -> int:
-    """Judge a recipe, write figure and page, print the outcomes, and return the exit status."""
-    from repdyn.diagnosis import continuity_statements
-    from repdyn.figures.drawing import save
-    from repdyn.recipes import evaluate, missing_metrics
-    from repdyn.recipes.page import draw_recipe, write_page
-
-    outcomes, measured = evaluate(recipe, store, models, probe, runs, cloud)
-    probes = sorted({(each.name, each.rows["probe"].iloc[0]) for each in measured})
-    stated = [pair for name, probe in probes for pair in continuity_statements(store, [name], probe)]
-    doubts = list(dict.fromkeys(f"{run}: {statement.sentence}" for run, statement in stated))
+    judged = find_store(place) if evaluate_only else open_store(place)
+    outcomes, measured = evaluate(recipe, judged, models, probe, judged.runs() if runs == [] else runs, cloud)
+    doubts = _doubts(judged, measured)
     for sentence in (*missing_metrics(recipe, measured), *doubts):
         _say(sentence)
-    folder = output or store.output
-    folder.mkdir(parents=True, exist_ok=True)
-    figure = draw_recipe(recipe, outcomes, measured)
-    files = save({recipe.name: figure}, folder) if figure is not None else [None]
-    page = write_page(recipe, outcomes, measured, folder / f"{recipe.name}.html", files[0], doubts)
+    page = write_results(recipe, outcomes, measured, output or judged.output, doubts)
     if records:
-        records.print([_outcome_fields(recipe, outcome) for outcome in outcomes])
+        records.print([{"recipe": recipe.name, **outcome.as_dict()} for outcome in outcomes])
     else:
-        _print_outcomes(recipe, outcomes)
+        print_outcomes(recipe, outcomes)
         print(printable(f"page: {page}"))
-    judged = [outcome for outcome in outcomes if outcome.published.criterion is not None]
-    # values on other text or models say something, but not that the paper is reproduced
-    reproduced = all(outcome.verdict == "reproduced" and not outcome.deviations for outcome in judged)
-    return 0 if judged and reproduced else FAILED
+    return status if is_reproduced(outcomes) else FAILED
 
 
-def _print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+def _doubts(store: Store, measured: Iterable[Measured]) -> list[str]:
+    """Return the checkpoints that repeat another one, or are out of line, of what was judged."""
+    from repdyn.diagnosis import continuity_statements
 
-    from repdyn.cli.tables import console
-    from repdyn.recipes.evaluation import count_verdicts
-
-    out = console()
-    out.print(Text(f"{recipe.title} (arXiv {recipe.paper})", style="bold"), soft_wrap=True)
-    if recipe.by_values:
-        out.print("values judged as exact, since the design has no intervals", highlight=False)
-    for number, published in enumerate(recipe.published, start=1):
-        out.print(Text(f"{number}. {published.claim} ({published.source})"), soft_wrap=True)
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
-        for outcome in (outcome for outcome in outcomes if outcome.published is published):
-            verdict = Text(outcome.verdict, style=_COLOURS[outcome.verdict])
-            table.add_row(*([Text(outcome.run)] if outcome.run else []), verdict, Text(outcome.text))
-        out.print(table)
-    out.print(count_verdicts(outcomes), highlight=False)
-
-
-def _outcome_fields(recipe: Recipe, outcome: Outcome) -> dict[str, Any]:
-    published = outcome.published
-    return {
-        "recipe": recipe.name,
-        "claim": published.claim,
-        "source": published.source,
-        "metric": published.metric or None,
-        "criterion": published.criterion.text if published.criterion else None,
-        "run": outcome.run or None,
-        "verdict": outcome.verdict,
-        "ours": outcome.ours,
-        "deviations": list(outcome.deviations),
-    }
+    probes = sorted({(each.name, each.rows["probe"].iloc[0]) for each in measured})
+    stated = [pair for name, probe in probes for pair in continuity_statements(store, [name], probe)]
+    return list(dict.fromkeys(f"{run}: {statement.sentence}" for run, statement in stated))
 
 
 def _list_recipes(recipes: Sequence[Recipe], records: Records) -> None:

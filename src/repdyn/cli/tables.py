@@ -1,4 +1,4 @@
-"""Tables of commands in the terminal: plans, suites and audits of checkpoints, runs, and results of queries."""
+"""Tables of commands in the terminal: plans and audits of checkpoints, reproductions, runs, results of queries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from repdyn.utils.printing import in_one_line, shorten_list
 if TYPE_CHECKING:
     import pandas as pd
 
+    from repdyn.recipes import Outcome, Recipe
+
 _FILE_WIDTH = 10_000
+_VERDICTS = {"reproduced": "green", "not reproduced": "red", "cannot be judged": "yellow", "not run": "bright_black"}
 _SEVERITIES = {"fault": "red", "remark": "dim"}
 
 
@@ -89,6 +92,24 @@ def print_audit(history: Mapping[str, Any]) -> None:
 def _capitalised(sentence: str) -> str:
     """Return a sentence with a capital, unless it begins with the name of a revision or file."""
     return sentence[:1].upper() + sentence[1:] if sentence.split(" ", 1)[0].isalpha() else sentence
+
+
+def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome]) -> None:
+    """Print the published values of a recipe, each with what was measured of each model."""
+    from repdyn.recipes.evaluation import count_verdicts
+
+    out = console()
+    out.print(Text(f"{recipe.title} (arXiv {recipe.paper})", style="bold"), soft_wrap=True)
+    if recipe.by_values:
+        out.print("values judged as exact, since the design has no intervals", highlight=False)
+    for number, published in enumerate(recipe.published, start=1):
+        out.print(Text(f"{number}. {published.claim} ({published.source})"), soft_wrap=True)
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+        for outcome in (outcome for outcome in outcomes if outcome.published is published):
+            verdict = Text(outcome.verdict, style=_VERDICTS[outcome.verdict])
+            table.add_row(*([Text(outcome.run)] if outcome.run else []), verdict, Text(outcome.text))
+        out.print(table)
+    out.print(count_verdicts(outcomes), highlight=False)
 
 
 def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:

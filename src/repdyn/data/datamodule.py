@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from torch.utils.data import DataLoader
@@ -38,31 +38,22 @@ class TextDataModule(WindowsDataModule):
     """Windows of a text for next-token or masked-token training, split by bytes in the order of the text: 90/5/5, or
     80/10/10 for the short built-in one.
 
-    A batch is a dict of int64 tensors (batch, sequence_length): input_ids, attention_mask, labels. Training windows
-    are shuffled anew each epoch; validation and test windows, and their masks, are always the same.
-
     Args:
         text: "builtin" (the Python language reference, no download), "enwik8" (downloaded once), or the path of a
             text file or Wikipedia dump, plain, .gz, .xz or .zip.
         tokenizer: "bytes" (one token per byte), or the name or folder of any Hugging Face tokenizer.
-        objective: "causal" to predict the next token (decoders), "masked" to predict masked ones (encoders).
-        sequence_length: tokens in a window, special tokens counted: [CLS] and [SEP] where the objective is masked.
-        batch_size: windows in a batch.
         clean: reduce a Wikipedia dump to prose; plain text is never touched.
         cache_dir: folder of downloads, cleaned text and token ids; by default $REPDYN_CACHE or ~/.cache/repdyn.
-        num_workers: processes that prepare batches.
-        seed: of the shuffling and the masks.
-        max_vectors: vectors the tracker measures per layer, in all batches together.
-        batch_vectors: vectors per batch of a metric.
         design: sampling design of the probe, "independent", "dense" or "paper"; see :mod:`repdyn.probe.design`.
         probe_sequence_length: tokens in a window of the probe, at most ``sequence_length``; by default that of the
             design.
         classes: word classes the probe knows, as metrics such as "alignment@rare" need them: "words" for all of them,
             "none", or a list of function, content, frequent and rare (frequency is counted in the held-out text).
         max_bytes: use only so many bytes from the start of the text, counted before cleaning; all by default.
-        mask_probability: share of tokens to predict where the objective is masked.
         bos: begin each window with the tokenizer's beginning-of-sequence token and add no other special token, whatever
             the objective.
+        **training: arguments of :class:`repdyn.data.windows.WindowsDataModule`: objective, sequence_length, batch_size,
+            num_workers, seed, max_vectors, batch_vectors, mask_probability.
 
     Raises:
         ValueError: an argument out of range, or a tokenizer that lacks what the objective needs.
@@ -72,41 +63,26 @@ class TextDataModule(WindowsDataModule):
         self,
         text: str = "builtin",
         tokenizer: str = BYTES,
-        objective: Literal["causal", "masked"] = "causal",
-        sequence_length: int = 256,
-        batch_size: int = 32,
         clean: bool = True,
         cache_dir: str | None = None,
-        num_workers: int = 0,
-        seed: int = 0,
-        max_vectors: int = 4096,
-        batch_vectors: int = 4096,
         max_bytes: int | None = None,
-        mask_probability: float = 0.15,
         classes: list[str] | str = "none",
         design: str = INDEPENDENT.name,
         probe_sequence_length: int | None = None,
         bos: bool = False,
+        **training: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**training)
         self.text = text
         self.tokenizer_name = tokenizer
-        self.objective = objective
-        self.sequence_length = sequence_length
-        self.batch_size = batch_size
         self.clean = clean
         self.cache_dir = cache_dir
-        self.num_workers = num_workers
-        self.seed = seed
-        self.max_vectors = max_vectors
-        self.batch_vectors = min(batch_vectors, max_vectors)
         self.max_bytes = max_bytes
-        self.mask_probability = mask_probability
         self.classes = class_names(classes)
         self.design = resolve_design(design)
         self.probe_sequence_length = probe_sequence_length
-        self.tokenizer = load_tokenizer(tokenizer, for_encoder=objective == "masked")
-        self._before, self._after = special_tokens(self.tokenizer, tokenizer, objective, bos)
+        self.tokenizer = load_tokenizer(tokenizer, for_encoder=self.objective == "masked")
+        self._before, self._after = special_tokens(self.tokenizer, tokenizer, self.objective, bos)
         self._validate_arguments()
 
     @property

@@ -111,25 +111,17 @@ def _validate_sizes(n_topics: int, n_words: int, alpha: float) -> None:
 class TopicDataModule(WindowsDataModule):
     """Documents that a topic model (LDA) writes, for next-token or masked-token training; each is one sequence.
 
-    A batch is a dict of int64 tensors (batch, sequence_length): input_ids, attention_mask, labels. Training documents
-    are shuffled anew each epoch; validation documents, and their masks, are always the same. The probe knows which
-    topic wrote each of its words.
+    The probe knows which topic wrote each of its words.
 
     Args:
         text: "lda"; any other text is read by :class:`repdyn.data.datamodule.TextDataModule`.
-        objective: "causal" to predict the next token (decoders), "masked" to predict masked ones (encoders).
         sequence_length: tokens in a document, [CLS] and [SEP] counted where the objective is masked.
-        batch_size: documents in a batch.
         n_topics: topics.
         n_words: different words.
         alpha: concentration of a document's shares of the topics; the smaller, the fewer topics make up a document.
         beta: concentration of a topic's shares of the words; None for topics that share no word and use theirs alike.
         n_documents: documents to train on; a tenth of them to validate on.
-        num_workers: processes that prepare batches.
-        seed: of the documents, the shuffling and the masks.
-        max_vectors: vectors the tracker measures per layer, in all batches together.
-        batch_vectors: vectors per batch of a metric.
-        mask_probability: share of tokens to predict where the objective is masked.
+        **training: the other arguments of :class:`repdyn.data.windows.WindowsDataModule`.
 
     Raises:
         ValueError: an argument out of range.
@@ -138,39 +130,25 @@ class TopicDataModule(WindowsDataModule):
     def __init__(
         self,
         text: Literal["lda"] = "lda",
-        objective: Literal["causal", "masked"] = "causal",
         sequence_length: int = 128,
-        batch_size: int = 32,
         n_topics: int = 10,
         n_words: int = 100,
         alpha: float = 0.1,
         beta: float | None = None,
         n_documents: int = 10000,
-        num_workers: int = 0,
-        seed: int = 0,
-        max_vectors: int = 4096,
-        batch_vectors: int = 4096,
-        mask_probability: float = 0.15,
+        **training: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(sequence_length=sequence_length, **training)
         self.text = text
-        self.objective = objective
-        self.sequence_length = sequence_length
-        self.batch_size = batch_size
         self.n_documents = n_documents
-        self.num_workers = num_workers
-        self.seed = seed
-        self.max_vectors = max_vectors
-        self.batch_vectors = min(batch_vectors, max_vectors)
-        self.mask_probability = mask_probability
         self._validate_arguments()
         if beta is None:
             self.topic_model = TopicModel.disjoint(n_topics, n_words, alpha)
         else:
-            self.topic_model = TopicModel.overlapping(n_topics, n_words, alpha, beta, seed)
+            self.topic_model = TopicModel.overlapping(n_topics, n_words, alpha, beta, self.seed)
         words = f"each with {n_words // n_topics} words" if beta is None else f"over {n_words} words, beta {beta}"
         self._topics_text = f"{n_topics} topics {words}, alpha {alpha}"
-        self.tokenizer = word_tokenizer(n_words, for_encoder=objective == "masked")
+        self.tokenizer = word_tokenizer(n_words, for_encoder=self.objective == "masked")
 
     @property
     def bytes_per_token(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -148,16 +148,43 @@ class CollateMasked:
 class WindowsDataModule(LightningDataModule):
     """Windows of one tokenizer's ids in batches, for next-token or masked-token training: the base of both modules.
 
-    A subclass sets the attributes, and calls :meth:`_require_trainable`.
+    A batch is a dict of int64 tensors (batch, sequence_length): input_ids, attention_mask, labels. Training windows
+    are shuffled anew each epoch; validation windows, and their masks, are always the same. A subclass sets the
+    ``tokenizer``, and calls :meth:`_require_trainable`.
+
+    Args:
+        objective: "causal" to predict the next token (decoders), "masked" to predict masked ones (encoders).
+        sequence_length: tokens in a window, special tokens counted: [CLS] and [SEP] where the objective is masked.
+        batch_size: windows in a batch.
+        num_workers: processes that prepare batches.
+        seed: of all that is drawn: the shuffling, the masks, and the text where it is drawn.
+        max_vectors: vectors the tracker measures per layer, in all batches together.
+        batch_vectors: vectors per batch of a metric.
+        mask_probability: share of tokens to predict where the objective is masked.
     """
 
     tokenizer: PreTrainedTokenizerBase
-    objective: str
-    sequence_length: int
-    batch_size: int
-    num_workers: int
-    seed: int
-    mask_probability: float
+
+    def __init__(
+        self,
+        objective: Literal["causal", "masked"] = "causal",
+        sequence_length: int = 256,
+        batch_size: int = 32,
+        num_workers: int = 0,
+        seed: int = 0,
+        max_vectors: int = 4096,
+        batch_vectors: int = 4096,
+        mask_probability: float = 0.15,
+    ) -> None:
+        super().__init__()
+        self.objective = objective
+        self.sequence_length = sequence_length
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.seed = seed
+        self.max_vectors = max_vectors
+        self.batch_vectors = min(batch_vectors, max_vectors)
+        self.mask_probability = mask_probability
 
     @property
     def vocab_size(self) -> int:

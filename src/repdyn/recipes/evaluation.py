@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
@@ -131,6 +131,20 @@ class Outcome:
         """The measured numbers, and what they were measured on if that differs from the recipe."""
         return f"{self.ours}; measured otherwise: {'; '.join(self.deviations)}" if self.deviations else self.ours
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields that ``repdyn reproduce --json`` prints; docs/cli.md describes them."""
+        published = self.published
+        return {
+            "claim": published.claim,
+            "source": published.source,
+            "metric": published.metric or None,
+            "criterion": published.criterion.text if published.criterion else None,
+            "run": self.run or None,
+            "verdict": self.verdict,
+            "ours": self.ours,
+            "deviations": list(self.deviations),
+        }
+
 
 def evaluate(
     recipe: Recipe,
@@ -193,6 +207,12 @@ def count_verdicts(outcomes: Sequence[Outcome]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in order if counts[verdict])
 
 
+def is_reproduced(outcomes: Sequence[Outcome]) -> bool:
+    """Return whether every published value that is measured is reproduced, on the models and the text of the recipe."""
+    judged = [outcome for outcome in outcomes if outcome.published.criterion is not None]
+    return bool(judged) and all(each.verdict == "reproduced" and not each.deviations for each in judged)
+
+
 def stands_in(recipe: Recipe, published: Published, model: PublishedModel) -> str:
     """Say for which models one stands in; "" for a model of the recipe, or one that the published value is about."""
     if published.is_about(model) if published.models else model in find_models_of(recipe.models):
@@ -234,7 +254,7 @@ def _on_probe(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: 
     if not found:
         return None
     ((rows, probe),) = found
-    published = replace(recipe.cloud, design=asked.design)
+    published = replace(recipe.cloud, design=asked.design, control=None)
     return Measured(run, rows, recipe.by_values, probe=probe, deviations=deviations(published, rows, probe))
 
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
 from repdyn.figures.charts import Axis, Chart, Line, Panel
-from repdyn.figures.drawing import draw
+from repdyn.figures.drawing import draw, save
 from repdyn.recipes.criteria import Across, Between, Control, Correlation, Phases, Scaling, turning_points
 from repdyn.recipes.evaluation import Outcome, count_verdicts, describe_sampling
 from repdyn.recipes.measured import Measured, NotMeasuredError
@@ -255,20 +255,15 @@ _COLOURS = {"reproduced": "good", "not reproduced": "fail", "cannot be judged": 
 """Names of the report's colours by verdict."""
 
 
-def write_page(
-    recipe: Recipe,
-    outcomes: Sequence[Outcome],
-    measured: Sequence[Measured],
-    path: Path,
-    figure: Path | None,
-    doubts: Sequence[str] = (),
+def write_results(
+    recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured], folder: Path, doubts: Sequence[str] = ()
 ) -> Path:
-    """Write one self-contained page; no script, no network.
-
-    Returns:
-        ``path``.
-    """
+    """Write the figure, and one self-contained page: no script, no network; return the path of the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = draw_recipe(recipe, outcomes, measured)
+    figure = save({recipe.name: drawn}, folder)[0] if drawn is not None else None
     content = _page(recipe, outcomes, measured, figure, doubts).encode(errors="backslashreplace")
+    path = folder / f"{recipe.name}.html"
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
     return path
 

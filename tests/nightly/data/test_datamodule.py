@@ -136,7 +136,7 @@ def test_the_probe_knows_classes_of_words(prose: Path, tmp_path: Path, objective
     if saved:
         name = str(tmp_path / "tokenizer")
         byte_tokenizer(for_encoder=objective == "masked").save_pretrained(name)
-    data = TextDataModule(str(prose), name, objective, sequence_length=52, max_vectors=800, batch_vectors=400)
+    data = TextDataModule(str(prose), name, objective=objective, sequence_length=52, max_vectors=800, batch_vectors=400)
     plain = data.probe()
     assert plain.subsets == ("all", "no_sink")
     data.classes = CLASSES

@@ -10,6 +10,7 @@ from typing import Any
 from repdyn.checkpoints.audit import CheckpointFiles, Finding, History, audit, find_copies
 from repdyn.checkpoints.hub import Files, RemoteFile
 from repdyn.checkpoints.suites import KnownFault
+from repdyn.checkpoints.targets import Selection
 
 MODEL = "model.safetensors"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -26,9 +27,9 @@ def at(step: int, content: str | Mapping[str, str], name: str = "", **more) -> C
     return CheckpointFiles(step, name or f"step{step}", "0" * 40, found)
 
 
-def history(*checkpoints: CheckpointFiles, **more: Any) -> History:
-    fields: dict[str, Any] = {"last": checkpoints[-1]}
-    return History("lab/model", checkpoints, **fields | more)
+def history(*checkpoints: CheckpointFiles, main: CheckpointFiles | None = None, **more: Any) -> History:
+    last = more.pop("last", checkpoints[-1] if checkpoints else None)
+    return History(Selection("lab/model", (), **more), checkpoints, last, main)
 
 
 def sharded(*content: str) -> dict[str, str]:
@@ -46,7 +47,7 @@ def test_a_sound_history():
     assert audit(history(*steps, main=at(1000, "weights 1000", "main"))) == []
     assert audit(history(*steps, main=at(1000, "averaged", "main"))) == []
     assert find_copies(history(*steps)) == []
-    assert audit(History("lab/model", ())) == []
+    assert audit(history()) == []
 
 
 def test_the_weights_of_the_last_step_under_other_names():

@@ -67,8 +67,7 @@ def test_which_checkpoints_are_mixtures(publish):
     publish("step2", {"model-00001-of-00002.safetensors": "a1", "model-00002-of-00002.safetensors": "b2"})
     publish("step4", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b3"})
     publish("step143000", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b4"})
-    selections = [select_targets(PYTHIA, Hub(), "all")]
-    found = find_foreign_targets(selections, list_histories(selections, Hub()))
+    found = find_foreign_targets(list_histories([select_targets(PYTHIA, Hub(), "all")], Hub()))
     assert {target.revision: foreign for target, foreign in found.items()} == {
         "step1": ForeignWeights("step143000", in_part=True)
     }

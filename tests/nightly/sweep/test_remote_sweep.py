@@ -6,7 +6,6 @@ import pytest
 from sweeping import lines
 
 from repdyn import open_store
-from repdyn.cli import measure
 
 URL = "faulty://host/sweeps"
 
@@ -30,8 +29,7 @@ def test_a_remote_store_gets_the_values_of_a_local_one(faulty, hub, commits, com
 
 
 def test_what_cannot_be_uploaded_is_kept_and_said(faulty, hub, commits, command, shown, elsewhere, monkeypatch):
-    monkeypatch.setattr(measure, "UPLOAD_SECONDS", 0.5)
-    monkeypatch.setattr("repdyn.store.remote.UPLOAD_SECONDS", 0.5)
+    monkeypatch.setattr("repdyn.checkpoints.sweep.UPLOAD_SECONDS", 0.5)
     faulty.faults["put_file"] = ConnectionRefusedError("refused")
     status, _, err = command("lab/model", "--store", URL, "--revisions", "step0,step8")
     assert status == 1
