@@ -1,13 +1,15 @@
-"""``repdyn study convergence``: alignment profiles, gaps between classes, changes, and correlation with the loss."""
+"""``repdyn study convergence``: alignment profiles, falls, classes, changes, blocks left out, and correlations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 from cyclopts import Parameter
+from cyclopts.validators import Path as PathValidator
 
 from repdyn.probe.design import CLASS_OPTIONS
 from repdyn.reading import LoadedModel, file_name
@@ -19,20 +21,20 @@ from repdyn.studies.convergence_estimates import (
     ProfileEstimate,
     class_gaps,
     class_table,
+    correlations,
     estimate_change,
     estimate_profile,
     fall_table,
     key_layers,
-    loss_correlations,
-    summaries_with_loss,
+    summaries_with,
 )
 from repdyn.studies.convergence_figures import (
     bound_figure,
     change_figure,
+    correlation_figure,
     falls_figure,
     gap_figure,
     levels_figure,
-    loss_figure,
     profile_figure,
     skipped_figure,
     steps_figure,
@@ -46,10 +48,11 @@ from repdyn.studies.study import (
     print_line,
     print_table,
     print_title,
+    read_phrases,
     run_study,
     select,
 )
-from repdyn.tables.frames import by_stack, loss_of_run
+from repdyn.tables.frames import by_stack, loss_of_run, scalar
 from repdyn.tables.runs import select as select_runs
 from repdyn.tables.style import of_stack
 from repdyn.text.corpus import DEFAULT_TEXT
@@ -93,8 +96,9 @@ class ConvergenceStudy(Study):
         measured = {one.name: one for stacks in self.models for one in stacks}
         draws = self.options.resamples, self.options.seed
         profiles, classes, falls, gaps = {}, {}, {}, {}
+        own = read_phrases(self.options.class_file)
         for name, one in measured.items():
-            profile, found = estimate_profile(one, *draws), class_gaps(one.classes)
+            profile, found = estimate_profile(one, *draws), class_gaps(one.classes, own)
             profiles[name] = profile.table
             classes[name], falls[name] = class_table(one, *draws), fall_table(one, *draws)
             print_profile(one, profile, found, falls[name])
@@ -103,7 +107,9 @@ class ConvergenceStudy(Study):
                 self.output.figures[f"{file_name(name)}/gaps"] = gap_figure(name, found)
         drawn = {"profiles": profile_figure, "steps": steps_figure, "bound": bound_figure}
         self.output.figures.update({name: draw(profiles) for name, draw in drawn.items()})
-        self.output.figures["falls"] = falls_figure(falls)
+        pairs = list(dict.fromkeys((first, second) for _, first, second in gaps))
+        marked = list(dict.fromkeys(name for pair in pairs for name in pair if name != "no_sink"))
+        self.output.figures["falls"] = falls_figure(falls, marked)
         tables = {"profiles": profiles, "classes": classes, "falls": falls}
         self.output.tables.update({name: join_tables(of_models, "model") for name, of_models in tables.items()})
         if self.skipped:
@@ -114,7 +120,7 @@ class ConvergenceStudy(Study):
         if gaps:
             self.output.tables["gaps"] = join_tables(gaps, "model", "first", "second")
             self.output.tables["key_layers"] = levels = key_layers(self.output.tables["classes"])
-            self.output.figures["levels"] = levels_figure(classes)
+            self.output.figures["levels"] = levels_figure(classes, pairs)
             print_table(levels)
             print_line("")
 
@@ -136,22 +142,25 @@ class ConvergenceStudy(Study):
         self.output.tables["change"] = join_tables(changes, "model")
 
     def _report_correlations(self) -> None:
-        frames = []
+        frames, found = [], []
         for (name, probe), run in select_runs(find_store(self.options.store), self.options.run).items():
             for stack, rows in by_stack(run).items():
-                title, loss = of_stack(name, stack), loss_of_run(rows).title
-                try:
-                    table = summaries_with_loss(rows)
-                    correlations = loss_correlations(table)
-                except ValueError as error:
-                    raise ValueError(f"{title} on the probe {probe[:8]}: {error}") from error
-                print_title(title, f"{len(table)} checkpoints; correlation with the {loss}")
-                print_table(correlations.rename_axis("value").reset_index())
-                print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
-                frames.append(table.reset_index().assign(run=title, probe=probe))
-                figure = loss_figure(title, table, correlations, loss)
-                self.output.figures[f"{file_name(title)}/loss_{probe[:8]}"] = figure
-        self.output.tables["loss"] = pd.concat(frames, ignore_index=True)
+                for of_run in self.options.scalars or [loss_of_run(rows).name]:
+                    keys = {"run": of_stack(name, stack), "probe": probe, "scalar": of_run}
+                    try:
+                        table = summaries_with(rows, scalar(rows, of_run))
+                        of_table = correlations(table)
+                    except ValueError as error:
+                        raise ValueError(f"{keys['run']} on the probe {probe[:8]}, {of_run}: {error}") from error
+                    print_title(keys["run"], f"{len(table)} checkpoints; correlation with {of_run}")
+                    print_table(of_table)
+                    print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
+                    frames.append(table.reset_index().assign(**keys))
+                    found.append(of_table.assign(**keys))
+                    figure = correlation_figure(keys["run"], of_run, table, of_table)
+                    self.output.figures[f"{file_name(keys['run'])}/{file_name(of_run)}_{probe[:8]}"] = figure
+        self.output.tables["summaries"] = pd.concat(frames, ignore_index=True)
+        self.output.tables["correlations"] = pd.concat(found, ignore_index=True)
 
 
 def convergence(
@@ -165,12 +174,15 @@ def convergence(
     max_vectors: Annotated[int, at_least(3)] = 16384,
     classes: Annotated[Sequence[str], Parameter(choices=CLASS_OPTIONS)] = ("words",),
     sentences: Annotated[int, at_least(0)] = 1000,
+    class_file: Annotated[Path | None, Parameter(validator=PathValidator(exists=True, dir_okay=False))] = None,
+    long_sentences: bool = False,
     skip_blocks: bool = False,
     layers: str | None = None,
     resamples: Count = 1000,
     seed: Annotated[int, at_least(0)] = 0,
     before_after: bool = False,
     store: Place | None = None,
+    scalars: list[str] | None = None,
     run: list[str] | None = None,
 ) -> None:
     """Study convergence: how tokens approach their states at the last layer, and at what rate.
@@ -183,12 +195,15 @@ def convergence(
         max_vectors: Tokens of the text.
         classes: Word classes to compare; words for all of them, or none.
         sentences: Generated sentences of each kind, simple and complex; 0 for none.
+        class_file: Further classes: YAML {name: [word or phrase, ...]}, or CSV with the columns class and phrase.
+        long_sentences: Make sentences of up to 512 tokens, and of random words of the model's vocabulary, by length.
         skip_blocks: Measure loss and final alignment without each block, too, on up to 4,096 tokens.
         layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
         resamples: Of the bootstrap.
         seed: Of the bootstrap.
         before_after: Compare two models: the second minus the first.
         store: Runs or a store with the metric alignment, for its correlation with the loss.
+        scalars: Other stored scalars to correlate with, such as validation/loss (default: the loss).
         run: Some of the store's runs (default: every run).
 
     Examples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +12,8 @@ from scipy import stats
 
 from repdyn.studies.convergence_measurements import ClassCosines, ConvergenceMeasurements, SequenceSums
 from repdyn.studies.study import join_tables
-from repdyn.tables.fits import average_rate, bound_over_alignment, gradient, isotonic_fit, lower_envelope
-from repdyn.tables.frames import grid, loss_of_run, measurements
+from repdyn.tables.fits import average_rate, bound_over_alignment, decay_rate, gradient, isotonic_fit, lower_envelope
+from repdyn.tables.frames import grid, measurements
 
 LEVEL = 0.95
 
@@ -149,15 +149,18 @@ COMPARED: dict[tuple[str, str], Callable[[SequenceSums, SequenceSums], pd.DataFr
     ("frequent", "rare"): paired_gap,
     ("function", "content"): paired_gap,
     ("simple", "complex"): unpaired_gap,
+    ("random", "complex"): unpaired_gap,
 }
 """Pairs of classes that are compared, and the test of each."""
 
 
-def class_gaps(classes: Mapping[str, ClassCosines]) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return the test of each pair of :data:`COMPARED` that is among the classes."""
+def class_gaps(classes: Mapping[str, ClassCosines], own: Iterable[str] = ()) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return the test of each pair of :data:`COMPARED` that is among the classes, and of each ``own`` class against all
+    tokens but first positions and special ones."""
+    tests = {**COMPARED, **{(name, "no_sink"): paired_gap for name in own}}
     return {
         pair: test(*(classes[name].alignment for name in pair))
-        for pair, test in COMPARED.items()
+        for pair, test in tests.items()
         if set(pair) <= set(classes)
     }
 
@@ -289,39 +292,44 @@ SUMMARIES: dict[str, Callable[[np.ndarray], float]] = {
     "average rate": lambda alignment: float(average_rate(alignment)),
     "rate of the middle third": middle_rate,
     "last step": lambda alignment: float(gradient(alignment)[-1]),
+    "decay of the gradient": lambda alignment: decay_rate(gradient(alignment)),
 }
 """Scalar summaries of a profile A_0 ... A_L, (L + 1,)."""
 
 
-def summaries_with_loss(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return each summary of the alignment profile and the loss, at every step that has both.
+def summaries_with(rows: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
+    """Return each summary of the alignment profile and a scalar, at every step that has both.
+
+    Args:
+        rows: of one run, or of one stack of its model.
+        values: the scalar by step, without NaN.
 
     Returns:
-        Index step, ascending; columns those of :data:`SUMMARIES`, and "loss". Steps at which a layer has no value are
+        Index step, ascending; columns those of :data:`SUMMARIES`, and "value". Steps at which a layer has no value are
         left out.
     """
     profiles = grid(measurements(rows), "alignment", "all").dropna(axis="columns")
-    loss = loss_of_run(rows).values
-    steps = [step for step in profiles.columns if step in loss.index]
+    steps = [step for step in profiles.columns if step in values.index]
     table = {name: [of(profiles[step].to_numpy(float)) for step in steps] for name, of in SUMMARIES.items()}
-    return pd.DataFrame({**table, "loss": loss.loc[steps].to_numpy(float)}, index=pd.Index(steps, name="step"))
+    return pd.DataFrame({**table, "value": values.loc[steps].to_numpy(float)}, index=pd.Index(steps, name="step"))
 
 
-def loss_correlations(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the correlation of each summary with the loss.
+def correlations(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the correlation of each summary with the scalar, from the table of :func:`summaries_with`.
 
     There is no p-value: checkpoints of one training are not independent draws, and anything that moves in one direction
-    while the loss falls correlates with it.
+    while the scalar does correlates with it.
 
     Returns:
-        Index the summary; columns spearman and pearson in [-1, 1], NaN for a summary or loss that never changes.
+        summary, spearman and pearson in [-1, 1], NaN for a summary or scalar that never changes.
     """
     if len(table) < MIN_CHECKPOINTS:
         raise ValueError(
-            f"expected at least {MIN_CHECKPOINTS} checkpoints with both an alignment profile and a loss, got "
+            f"expected at least {MIN_CHECKPOINTS} checkpoints with both an alignment profile and the scalar, got "
             f"{len(table)}; measure the metric alignment at more steps of the training"
         )
     # rounding would give constants a correlation
     varying = table.loc[:, table.nunique() > 1].reindex(columns=table.columns)
-    summaries, loss = varying[list(SUMMARIES)], varying["loss"]
-    return pd.DataFrame({method: summaries.corrwith(loss, method=method) for method in ("spearman", "pearson")})
+    summaries, values = varying[list(SUMMARIES)], varying["value"]
+    found = {method: summaries.corrwith(values, method=method) for method in ("spearman", "pearson")}
+    return pd.DataFrame(found).rename_axis("summary").reset_index()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,12 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from repdyn.figures.drawing import entitle
-from repdyn.studies.convergence_estimates import COMPARED, SUMMARIES, THRESHOLD
+from repdyn.studies.convergence_estimates import SUMMARIES, THRESHOLD
 from repdyn.studies.convergence_measurements import FALLS
 from repdyn.studies.study import layer_axis, line_with_band, select, series_colour
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, styled
 
 RELATIVE_DEPTH = "relative depth (layer / last layer)"
-MARKED = ("frequent", "rare", "function", "content", "simple", "complex")
-"""Classes that are marked beside all tokens."""
 _BARS = "#9ecae1"
 _BAND = "Band: 95 % interval of a bootstrap over sequences."
 _MAX_MARKED = 40
@@ -90,8 +88,8 @@ def bound_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 @styled
-def falls_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw the share of each model's tokens that fall at each step and at any, by size, with its classes as marks."""
+def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> Figure:
+    """Draw the share of each model's tokens that fall at each step and at any, by size, with some classes as marks."""
     figure, panels = _panels(len(tables))
     for axes, (name, table) in zip(panels, tables.items(), strict=True):
         places = {layer: place for place, layer in enumerate(table["layer"].unique())}
@@ -102,9 +100,9 @@ def falls_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
             errors = shown["share"] - shown["share_low"], shown["share_high"] - shown["share"]
             look |= {"yerr": np.maximum(errors, 0), "ecolor": "0.4"}
             axes.bar(range(len(shown)), shown["share"], 0.7 - 0.3 * number, **look)
-        for number, of_class in enumerate(name for name in MARKED if name in set(table["class"])):
+        for number, of_class in enumerate(name for name in marked if name in set(table["class"])):
             rows = select(table, more_than=FALLS[0], **{"class": of_class})
-            marks = {"marker": "<>^vsD"[number], "color": f"C{number + 1}", "s": 22, "zorder": 3}
+            marks = {"marker": "<>^vsDPX*"[number % 9], "color": f"C{number + 1}", "s": 22, "zorder": 3}
             axes.scatter([places[layer] for layer in rows["layer"]], rows["share"], label=of_class, **marks)
         axes.set_xticks(range(len(places)), [f"{layer}" for layer in places])
         axes.set_title(name)
@@ -117,10 +115,8 @@ def falls_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 @styled
-def levels_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw the alignment of the classes that are compared, a panel for each pair and all models in each."""
-    present = set.union(*(set(table["class"]) for table in tables.values()))
-    pairs = [pair for pair in COMPARED if set(pair) <= present]
+def levels_figure(tables: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> Figure:
+    """Draw the alignment of classes that are compared, a panel for each pair and all models in each."""
     figure, panels = _panels(len(pairs))
     for axes, pair in zip(panels, pairs, strict=True):
         for number, (name, table) in enumerate(tables.items()):
@@ -199,16 +195,20 @@ def change_figure(title: str, change: pd.DataFrame) -> Figure:
 
 
 @styled
-def loss_figure(name: str, table: pd.DataFrame, correlations: pd.DataFrame, loss: str) -> Figure:
-    """Draw each summary of a profile against the loss of that title, checkpoint by checkpoint."""
-    figure = Figure(figsize=(9, 6.5))
-    panels = figure.subplots(2, -(-len(SUMMARIES) // 2)).ravel()
-    for axes, (summary, found) in zip(panels, correlations.iterrows(), strict=True):
-        axes.plot(table["loss"], table[summary], color="0.8", linewidth=1, zorder=1)
-        axes.scatter(table["loss"], table[summary], c=np.arange(len(table)), cmap=SEQUENTIAL, zorder=2)
-        axes.set_title(f"{summary}: Spearman {found['spearman']:.2f}, Pearson {found['pearson']:.2f}")
-        axes.set_xlabel(loss, color=LOSS_COLOUR)
-    entitle(figure, f"{name}: convergence and loss", f"{len(table)} checkpoints, from dark (first) to light (last).")
+def correlation_figure(run: str, scalar: str, table: pd.DataFrame, correlations: pd.DataFrame) -> Figure:
+    """Draw each summary of a profile against a scalar of the run, checkpoint by checkpoint."""
+    columns = -(-len(SUMMARIES) // 2)
+    figure = Figure(figsize=(1 + 4 * columns, 6.5))
+    panels = figure.subplots(2, columns).ravel()
+    for unused in panels[len(SUMMARIES) :]:
+        unused.remove()
+    for axes, found in zip(panels, correlations.itertuples(), strict=False):
+        axes.plot(table["value"], table[found.summary], color="0.8", linewidth=1, zorder=1)
+        axes.scatter(table["value"], table[found.summary], c=np.arange(len(table)), cmap=SEQUENTIAL, zorder=2)
+        axes.set_title(f"{found.summary}:\nSpearman {found.spearman:.2f}, Pearson {found.pearson:.2f}")
+        axes.set_xlabel(scalar, color=LOSS_COLOUR)
+    caption = f"{len(table)} checkpoints, from dark (first) to light (last)."
+    entitle(figure, f"{run}: convergence and {scalar}", caption)
     return figure
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,15 @@ from repdyn.kernels.cosines import cosines
 from repdyn.probe import Probe
 from repdyn.probe.design import class_names
 from repdyn.reading import LayerPatterns, LayerStates, LoadedModel, Model, layer_states, no_progress
-from repdyn.studies.generated_sentences import sentence_probe
-from repdyn.studies.study import progress_bar, text_probe
+from repdyn.studies.generated_sentences import KINDS, sentence_probe
+from repdyn.studies.study import progress_bar, read_phrases, text_probe
 from repdyn.tables.style import of_stack
 
 FALLS = (0.0, 0.01)
 """Sizes of a fall of a token's cosine from one layer to the next: shares of larger falls are reported."""
 _ROUNDING = 1e-12
+LONGEST = 512
+"""Tokens of the longest sentence, as published."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,19 +89,23 @@ def measure_convergence(loaded: LoadedModel, options: Any) -> list[ConvergenceMe
     Returns:
         One for each stack of blocks.
     """
-    classes = class_names(options.classes)
-    text = text_probe(loaded, options, classes)
-    found = _by_class(loaded, text, ("all", "no_sink", *classes), options.layers, "text")
+    classes, phrases = class_names(options.classes), read_phrases(options.class_file)
+    text = text_probe(loaded, options, classes, phrases)
+    found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases), options.layers, "text")
     if options.sentences:
         probe = _sentence_probe(loaded, options)
-        generated = _by_class(loaded, probe, ("simple", "complex"), options.layers, "sentences")
+        kinds = [kind for kind in KINDS if kind in probe.classes]
+        generated = _by_class(loaded, probe, kinds, options.layers, "sentences", options.long_sentences)
         found = {stack: {**classes, **generated[stack]} for stack, classes in found.items()}
     return [ConvergenceMeasurements(of_stack(loaded.name, stack), text.hash, by) for stack, by in found.items()]
 
 
 def _sentence_probe(loaded: LoadedModel, options: Any) -> Probe:
     try:
-        return sentence_probe(loaded.tokenizer, options.sentences, sequence_length=loaded.context)
+        longest = min(loaded.context, LONGEST) if options.long_sentences else loaded.context
+        return sentence_probe(
+            loaded.tokenizer, options.sentences, sequence_length=longest, are_long=options.long_sentences
+        )
     except ValueError as error:
         raise ValueError(
             f"{loaded.name} cannot read generated sentences: {error}; --sentences 0 leaves them out"
@@ -106,13 +113,35 @@ def _sentence_probe(loaded: LoadedModel, options: Any) -> Probe:
 
 
 def _by_class(
-    loaded: LoadedModel, probe: Probe, subsets: Sequence[str], layers: str | None, what: str
+    loaded: LoadedModel,
+    probe: Probe,
+    subsets: Sequence[str],
+    layers: str | None,
+    what: str,
+    by_length: bool = False,
 ) -> dict[str | None, dict[str, ClassCosines]]:
-    """Return the cosines by stack and subset."""
+    """Return the cosines by stack and subset, and those of tokens in sequences of each length if wanted."""
     with progress_bar(f"{loaded.name}: {what}") as progress:
         stacks = token_cosines(loaded, probe, subsets, layers, progress=progress)
     samples = {name: probe.sample(name).ravel() for name in subsets}
+    if by_length:
+        samples |= _split_by_length(samples, probe)
     return {one.stack: {name: one.of_class(tokens, probe) for name, tokens in samples.items()} for one in stacks}
+
+
+def _split_by_length(samples: Mapping[str, np.ndarray], probe: Probe) -> dict[str, np.ndarray]:
+    """Return the tokens of each sample in sequences of up to 64 tokens, from there to 128, and so on."""
+    edges = [0, 64]
+    while edges[-1] < probe.lengths.max():
+        edges.append(2 * edges[-1])
+    found = {}
+    for name, tokens in samples.items():
+        lengths = probe.lengths.numpy()[probe.window_of(tokens)]
+        for shorter, longest in pairwise(edges):
+            chosen = tokens[(lengths > shorter) & (lengths <= longest)]
+            if len(chosen):
+                found[f"{name}, {shorter + 1} to {longest} tokens"] = chosen
+    return found
 
 
 @dataclass(frozen=True, eq=False)

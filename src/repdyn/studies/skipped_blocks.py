@@ -55,7 +55,7 @@ def _loss(loaded: LoadedModel, probe: Probe, layers: str | None) -> tuple[float,
     if loaded.with_head is None:
         return math.nan, "the model has no language-modelling head"
     pattern = None if layers is None else f"{loaded.with_head.base_model_prefix}.{layers}"
-    scalars = measure(loaded.with_head, probe, "norm", pattern, probe_loss=True).scalars
+    scalars = measure(loaded.with_head, probe, ["norm"], pattern, probe_loss=True).scalars
     [row] = [row for row in scalars if row.metric == PROBE_LOSS]
     return row.value, row.reason or ""
 

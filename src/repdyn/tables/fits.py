@@ -33,6 +33,8 @@ _LOG_SCALES = np.log([0.1, 1e6])
 _MAX_DECAYED = 5.0
 """Largest exponent of the decay at the first step; without a bound A grows beyond all sizes."""
 _ACCURACY = 1e-8
+_MAX_RATE = 5.0
+"""Largest rate of decay of a gradient per layer: the next step is 150 times as small."""
 _KNOWN: WeakKeyDictionary[MetricSeries, dict[int, ActivationFit]] = WeakKeyDictionary()
 
 
@@ -198,6 +200,35 @@ def average_rate(alignment: ArrayLike) -> np.ndarray:
     """
     values = _profile(alignment)
     return (values[..., -1] - values[..., 0]) / (values.shape[-1] - 1)
+
+
+def decay_rate(steps: ArrayLike) -> float:
+    """Return the rate lambda of the curve ``a * exp(-lambda * l)`` nearest to a gradient by least squares.
+
+    Args:
+        steps: G_0 ... G_{L-1}, (L,), from :func:`gradient`, of either sign.
+
+    Returns:
+        Per layer, positive where the gradient shrinks with depth, in [-5, 5]; NaN for a single step, and for steps that
+        are all 0.
+
+    >>> round(decay_rate([0.4, 0.2, 0.1, 0.05]), 4)
+    0.6931
+    """
+    from scipy.optimize import minimize_scalar
+
+    values = _steps(steps)
+    if len(values) < 2 or not values.any():
+        return math.nan
+
+    def missed(rate: float) -> float:
+        curve = np.exp(-rate * np.arange(len(values)) - max(0.0, -rate * (len(values) - 1)))
+        return -float((curve @ values) ** 2 / (curve @ curve))
+
+    rates = np.linspace(-_MAX_RATE, _MAX_RATE, 401)
+    nearest = rates[int(np.argmin([missed(rate) for rate in rates]))]
+    bounds = max(-_MAX_RATE, nearest - 0.05), min(_MAX_RATE, nearest + 0.05)
+    return float(minimize_scalar(missed, bounds=bounds, method="bounded", options={"xatol": 1e-9}).x)
 
 
 def isotonic_fit(steps: ArrayLike) -> np.ndarray:
