@@ -236,6 +236,16 @@ def test_bell_evidence(run):
     assert dim.count("), which leaves open whether by more than 10 %") == 2
 
 
+def test_each_verdict_is_also_given_with_the_embeddings_as_first_layer(run):
+    frame = profile(run, [0.2, 0.4, 0.5, 0.3, 0.2], error=0.001)
+    is_first = frame["layer"] == 0
+    for at_layer_0, verdict in ((0.2, SHOWN), (0.6, NOT_SHOWN)):
+        finding = judged(frame.assign(value=frame["value"].mask(is_first, at_layer_0)), "bell")
+        assert (finding.verdict, finding.with_embeddings) == (SHOWN, verdict)
+        assert ("layer 0" in finding.explanation) == (verdict != SHOWN)
+    assert "layer 0" not in finding.evidence, "the evidence is about blocks"
+
+
 def test_bell_is_judged_at_the_last_step(run):
     def bell_at_step_0(step, depth):
         return 0.1 + (step == 0) * math.sin(math.pi * depth)

@@ -6,7 +6,9 @@ import json
 import shutil
 import sys
 
+import gguf
 import huggingface_hub
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -339,3 +341,56 @@ def test_a_dry_run_without_network_plans_what_is_in_the_cache(hub, commits, comm
 def re_row(out: str) -> list[str]:
     (row,) = [line for line in out.splitlines() if line.startswith("lab/model")]
     return [row.split()[0], *[part for part in row.split() if part.isdecimal()][:3]]
+
+
+def write_gguf(model, path, quantization) -> None:
+    """Write a Llama model as llama.cpp does, and leave in the model what can be read of its quantised weights."""
+    config, names = model.config, gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{quantization.name}"))
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    for name, weight in model.state_dict().items():
+        values = weight.numpy()
+        if name.endswith(("q_proj.weight", "k_proj.weight")):  # whose halves llama.cpp interleaves
+            halves = values.reshape(config.num_attention_heads, 2, -1, values.shape[1])
+            values = halves.swapaxes(1, 2).reshape(values.shape)
+        kind = quantization if values.ndim == 2 else gguf.GGMLQuantizationType.F32
+        stored = gguf.quantize(np.ascontiguousarray(values), kind)
+        writer.add_tensor(names.get_name(name, (".weight",)), stored, raw_dtype=kind)
+        read = gguf.dequantize(stored, kind)
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            halves = read.reshape(config.num_attention_heads, -1, 2, values.shape[1])
+            read = halves.swapaxes(1, 2).reshape(values.shape)
+        weight.copy_(torch.from_numpy(read.copy()))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_has_the_values_of_its_dequantised_weights(probe, tmp_path):
+    sizes = {"vocab_size": 64, "hidden_size": 64, "n_layers": 3, "n_heads": 2, "context_length": 64}
+    model = build_model("llama", **sizes)
+    (tmp_path / "files").mkdir()
+    for step in (0, 5):
+        write_gguf(model, tmp_path / "files" / f"tiny-step{step}.Q8_0.gguf", gguf.GGMLQuantizationType.Q8_0)
+        model.save_pretrained(tmp_path / "dense" / f"step{step}")
+        for weight in model.parameters():
+            torch.nn.init.normal_(weight, std=0.3)
+    loss = {**QUIET, "loss": None}
+    read = repdyn.sweep(tmp_path / "files", probe=probe, store=tmp_path / "quantised", **loss)
+    assert not read.failures
+    dense = repdyn.sweep(tmp_path / "dense", probe=probe, store=tmp_path / "store", **loss)
+    pd.testing.assert_frame_equal(values(read.to_pandas()), values(dense.to_pandas()), rtol=1e-6)
+    assert set(read.to_pandas()["weights_kind"]) == {"Q8_0"}
+    scalars = read.to_pandas().query("metric == 'probe/loss'")["value"]
+    assert len(scalars) == 2, "a file without a head"
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "files" / "tiny-step0.Q8_0.gguf").read_bytes()[:5000])
+    assert "does not load" in repdyn.sweep(tmp_path / "cut.gguf", probe=probe, store=tmp_path / "c", **loss).failures[0]

@@ -48,6 +48,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 # The first format that a commit has is used. Pickles are only read with weights_only=True.
 ADAPTER = "adapter_config.json"
 """The file by which a folder is an adapter, such as LoRA's, of another model."""
+GGUF = ".gguf"
+"""Suffix of the files of llama.cpp, each with quantised weights, configuration and tokenizer."""
 _FORMATS = (
     re.compile(r"adapter_model\.safetensors"),
     re.compile(r"adapter_model\.bin"),
@@ -365,6 +367,11 @@ def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) 
     prefix = f"{subfolder}/" if subfolder else ""
     here = {name.removeprefix(prefix): name for name in files if name.startswith(prefix)}
     if not {"config.json", ADAPTER} & set(here):
+        if quantised := sorted(name for name in here if name.endswith(".gguf")):
+            raise CheckpointError(
+                f"it has GGUF files; download one, hf download REPOSITORY {quantised[0]} --local-dir FOLDER, and sweep "
+                "that file"
+            )
         raise CheckpointError(f"it has no {prefix}config.json, so the model's architecture is not known")
     for form in _FORMATS:
         weights = [name for name in here if form.fullmatch(name)]

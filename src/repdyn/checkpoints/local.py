@@ -1,9 +1,11 @@
-"""Local checkpoints: folders written by ``save_pretrained``, and Lightning's checkpoints of this package's module."""
+"""Local checkpoints: folders of ``save_pretrained``, Lightning's checkpoints of this package's module, GGUF files."""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import re
+import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,16 +13,18 @@ from itertools import pairwise
 from pathlib import Path
 
 from repdyn.checkpoints.errors import CheckpointError, model_errors
-from repdyn.checkpoints.hub import ADAPTER, RemoteFile, weight_files
+from repdyn.checkpoints.hub import ADAPTER, GGUF, RemoteFile, weight_files
 from repdyn.checkpoints.revisions import Target, parse_revision, whole_number
 from repdyn.store.schema import FINISHED
+from repdyn.utils.printing import shorten_list
 
 LIGHTNING = ".ckpt"
 """Suffix of Lightning's checkpoints."""
 
 _STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
 _LAST = re.compile(r"last(-v\d+)?")
-_WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING}
+_LONGEST_METADATA = 1 << 28
+_WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING, GGUF}
 
 
 def checkpoints_folder(folder: Path) -> Path:
@@ -46,27 +50,37 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     A checkpoint is a subfolder with a ``config.json``, or an adapter's, and its step in the name (``step512``,
     ``checkpoint-512``). A folder with such a file but without such subfolders, or a single file, is one checkpoint;
     without a step in its name it is a finished model. Where there is neither, Lightning files (``last.ckpt``) of
-    :class:`repdyn.models.LanguageModel` are used, which contain their step. Next to any of these, incomplete
-    checkpoints of other steps count too, so that a sweep reports them: what has such a name, or has a step in its name
-    and holds weights, but no ``config.json``.
+    :class:`repdyn.models.LanguageModel` are used, which contain their step, or else GGUF files, of which each has a
+    step in its name or one is there alone. Next to any of these, incomplete checkpoints of other steps count too, so
+    that a sweep reports them: what has such a name, or has a step in its name and holds weights, but no
+    ``config.json``.
 
     Args:
         folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
         run: name of the run in the rows.
     """
     folder = checkpoints_folder(Path(folder))
-    if folder.is_file() and is_model(folder.parent) and folder.suffix != LIGHTNING:
+    if folder.is_file() and is_model(folder.parent) and folder.suffix not in (LIGHTNING, GGUF):
         folder = folder.parent  # of a single file of weights
     revisions = {path: revision for path in model_folders(folder) if (revision := _revision(path))}
-    if not revisions and (is_model(folder) or folder.suffix == LIGHTNING):
-        revisions = {folder: _revision(folder) or Target("", 0, folder.resolve().name, stage=FINISHED)}
+    if not revisions and (is_model(folder) or folder.suffix in (LIGHTNING, GGUF)):
+        revisions = {folder: _revision(folder) or _finished(folder)}
     if not revisions:
         revisions = {path: revision for path in _lightning_files(folder) if (revision := _revision(path))}
+    if not revisions:
+        files = sorted(folder.glob(f"[!.]*{GGUF}"))
+        revisions = {path: revision for path in files if (revision := _revision(path))}
+        if not revisions and len(files) > 1:
+            raise ValueError(
+                f"expected one GGUF file, or a step in the name of each, in {folder}, got "
+                f"{shorten_list([path.name for path in files])}; give one of the files"
+            )
+        revisions = revisions or {path: _finished(path) for path in files}
     incomplete = _incomplete(folder)
     _validate_names([*revisions, *incomplete])
     if not revisions:
         raise ValueError(
-            "expected checkpoints (folders such as step512 with a config.json, or Lightning's .ckpt files) in "
+            "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf files) in "
             f"{folder}, got none; give the folder that contains them, such as runs/quickstart/TIME/hf_checkpoints"
         )
     paths = sorted(revisions, key=lambda path: revisions[path].step)
@@ -75,9 +89,32 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
             raise ValueError(f"expected one checkpoint for each step, got {one} and {other}; sweep them separately")
     by_step = {at.step: path for path, at in [*reversed(incomplete.items()), *revisions.items()]}
     revisions |= incomplete
+    kinds = {path: quantization_of(path) for path in revisions if path.suffix == GGUF}
     return [
-        replace(revisions[path], run=run, path=path, commit=_fingerprint(path)) for _, path in sorted(by_step.items())
+        replace(revisions[path], run=run, path=path, commit=_fingerprint(path), weights_kind=kinds.get(path))
+        for _, path in sorted(by_step.items())
     ]
+
+
+def _finished(path: Path) -> Target:
+    return Target("", 0, path.resolve().name, stage=FINISHED)
+
+
+def quantization_of(path: Path) -> str:
+    """Return the name of a GGUF file's quantisation, such as "Q4_K_M"; "GGUF" where the file does not say."""
+    try:
+        from gguf import LlamaFileType
+    except ImportError as error:
+        raise ValueError(f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'") from error
+    key = b"general.file_type"
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            # of all its metadata this alone, since the strings of a vocabulary take seconds to read
+            at = content.find(key, 0, _LONGEST_METADATA)
+            _type_of_value, number = struct.unpack_from("<II", content, at + len(key))
+        return LlamaFileType(number).name.removeprefix("MOSTLY_") if at >= 0 else "GGUF"
+    except (OSError, ValueError, struct.error):  # damaged, or newer than the package: measuring it says more
+        return "GGUF"
 
 
 def _incomplete(folder: Path) -> dict[Path, Target]:
@@ -103,6 +140,7 @@ def ignored_models(folder: str | Path, targets: Iterable[Target]) -> list[str]:
     incomplete = [
         f"{path.name} (incomplete, and another has its step)" for path in _incomplete(folder) if path not in used
     ]
+    files += sorted(folder.glob(f"[!.]*{GGUF}"))
     return [path.name for path in (*own, *model_folders(folder), *files) if path not in used] + incomplete
 
 

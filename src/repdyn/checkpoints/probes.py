@@ -12,13 +12,13 @@ from typing import Any, TypeVar, cast
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
-from repdyn.checkpoints.hub import Files, Hub
+from repdyn.checkpoints.hub import GGUF, Files, Hub
 from repdyn.checkpoints.local import LIGHTNING, is_model
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.revisions import Target
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection
-from repdyn.checkpoints.weights import base_of, load_lightning, remote_code_errors
+from repdyn.checkpoints.weights import base_of, load_lightning, place_of, remote_code_errors
 from repdyn.probe import Probe
 from repdyn.probe.design import class_names, resolve_design
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
@@ -75,7 +75,7 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
         of_base = base_of(paths[0], with_code=with_code) or paths[0]
     with temporary_folder("probe") as temporary:
         if tokenizer is None:
-            found = next((path for path in (*paths, of_base) if _has_tokenizer(path)), None)
+            found = next((path for path in (*paths, of_base) if holds_tokenizer(path)), None)
         elif Path(tokenizer).is_dir():
             found = Path(tokenizer)
         else:
@@ -121,11 +121,12 @@ def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: Sw
 
 
 def _has_config(path: Path) -> bool:
-    return path.suffix == LIGHTNING or is_model(path)
+    return path.suffix in (LIGHTNING, GGUF) or is_model(path)
 
 
-def _has_tokenizer(folder: Path) -> bool:
-    return folder.is_dir() and has_tokenizer(path.name for path in folder.iterdir())
+def holds_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has a tokenizer's vocabulary, or is a GGUF file, which has one."""
+    return folder.suffix == GGUF or (folder.is_dir() and has_tokenizer(path.name for path in folder.iterdir()))
 
 
 def _tokenizer_places(model: PublishedModel, newest: Sequence[Target]) -> list[Target]:
@@ -143,7 +144,7 @@ def _main_of(repository: str) -> Target:
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
     with model_errors("its configuration does not load"), remote_code_errors(), without_reports():
         folder = base_of(folder, with_code=with_code) or folder
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=with_code)
+        return AutoConfig.from_pretrained(**place_of(folder), local_files_only=True, trust_remote_code=with_code)
 
 
 def _first(
@@ -201,10 +202,12 @@ def fetch_tokenizer(model: str, places: Sequence[Target], hub: Hub, destination:
 
 
 def load_tokenizer(folder: Path, model: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    """Load a tokenizer from a local folder; a CheckpointError names ``model``."""
+    """Load a tokenizer from a local folder or GGUF file; a CheckpointError names ``model``."""
     what = f"the tokenizer of {model}"
     with model_errors(f"{what} does not load"), remote_code_errors(what), without_reports():
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+        return AutoTokenizer.from_pretrained(
+            **place_of(folder), local_files_only=True, trust_remote_code=trust_remote_code
+        )
 
 
 def context_length(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:

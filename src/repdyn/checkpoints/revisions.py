@@ -58,7 +58,7 @@ class Target:
     missing_reason: str | None = None
     """Why the checkpoint does not exist."""
     weights_kind: str | None = None
-    """"raw" or "averaged", of a local file that holds both."""
+    """"raw" or "averaged", of a local file that holds both; the quantisation of a GGUF file."""
     load: Callable[[], nn.Module] | None = None
     """Loads the model, where the user gives a function in place of files."""
 

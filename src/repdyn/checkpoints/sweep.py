@@ -97,8 +97,8 @@ def sweep(
     >>> repdyn.sweep(loads, name="mine", probe=probe, store="sweeps").to_pandas()  # doctest: +SKIP
 
     Args:
-        source: a run's folder, a folder of ``save_pretrained`` or ``.ckpt`` checkpoints, a hub repository, or pairs of
-            a step and a function that returns the model of that step. None where ``suite`` is given.
+        source: a run's folder, a folder of ``save_pretrained`` or ``.ckpt`` checkpoints, a GGUF file, a hub repository,
+            or pairs of a step and a function that returns the model of that step. None where ``suite`` is given.
         store: folder or URL; by default ``sweep`` beside local checkpoints, or ``sweeps``.
         quiet: show no progress.
         **options: fields of :class:`repdyn.checkpoints.options.SweepOptions`, the options of ``repdyn sweep``: suite,

@@ -1,4 +1,4 @@
-"""Load models from the files of a checkpoint: a folder of ``save_pretrained``, or a Lightning checkpoint."""
+"""Load models from the files of a checkpoint: a folder of ``save_pretrained``, a Lightning checkpoint, a GGUF file."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from huggingface_hub.errors import HFValidationError
 from safetensors import safe_open
 from torch import nn
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    GgufConfig,
     PreTrainedConfig,
     PreTrainedModel,
 )
 
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, model_errors
-from repdyn.checkpoints.hub import ADAPTER, Hub, RemoteFile, choose_files, is_weight_file
+from repdyn.checkpoints.hub import ADAPTER, GGUF, Hub, RemoteFile, choose_files, is_weight_file
 from repdyn.checkpoints.options import Loading
 from repdyn.models import LanguageModel
 from repdyn.utils.printing import without_reports
@@ -60,7 +62,8 @@ def load_model(
     """Load a model in evaluation mode, with every weight from the checkpoint.
 
     Args:
-        folder: the checkpoint, with configuration and weights; an adapter is merged onto its base model.
+        folder: the checkpoint, with configuration and weights, or a GGUF file, of which the weights are dequantised;
+            an adapter is merged onto its base model.
         loading: device, precision, placement and attention; where the attention is not available, that of the
             configuration is used, with a warning.
         offload_folder: where a device map may put weights on disk; must exist as long as the model.
@@ -70,12 +73,17 @@ def load_model(
     with model_errors("the checkpoint does not load"):
         if (base := base_of(folder, with_code=loading.trust_remote_code)) is not None:
             return _load_adapter(folder, base, loading, offload_folder, with_head=with_head)
-        _require_weights_inside(folder)
-        chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
-        if loading.device_map is None:
-            _require_memory([folder / name for name in chosen], loading.dtype)
+        if folder.suffix == GGUF:
+            _require_free(folder.stat().st_size, loading.dtype)  # at least
+        else:
+            _require_weights_inside(folder)
+            chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
+            if loading.device_map is None:
+                _require_memory([folder / name for name in chosen], loading.dtype)
     with model_errors("the checkpoint does not load"), remote_code_errors(), without_reports():
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
+        config = AutoConfig.from_pretrained(
+            **place_of(folder), local_files_only=True, trust_remote_code=loading.trust_remote_code
+        )
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
         auto_class = _auto_class(config) if with_head else AutoModel
@@ -169,12 +177,15 @@ def _from_pretrained(
         "local_files_only": True,
         "trust_remote_code": loading.trust_remote_code,
         "output_loading_info": True,
+        **place_of(folder),
     }
+    if folder.suffix == GGUF:
+        settings["quantization_config"] = GgufConfig(dequantize=True)
     if loading.device_map:
         settings |= {"device_map": loading.device_map, "offload_folder": offload_folder}
     if loading.attention is not None:
         try:
-            return auto_class.from_pretrained(folder, attn_implementation=loading.attention, **settings)
+            return auto_class.from_pretrained(attn_implementation=loading.attention, **settings)
         except (ImportError, ValueError) as error:
             log.warning(
                 "The run was measured with the attention %r, which is not available here; its values may differ in the "
@@ -182,7 +193,7 @@ def _from_pretrained(
                 loading.attention,
                 str(error).splitlines()[0],
             )
-    return auto_class.from_pretrained(folder, **settings)
+    return auto_class.from_pretrained(**settings)
 
 
 def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
@@ -220,8 +231,20 @@ def lightning_content(path: Path) -> dict[str, Any]:
     return content
 
 
+def place_of(checkpoint: Path) -> dict[str, Any]:
+    """Return the arguments of ``from_pretrained`` for a folder or a GGUF file."""
+    if checkpoint.suffix != GGUF:
+        return {"pretrained_model_name_or_path": checkpoint}
+    return {"pretrained_model_name_or_path": checkpoint.parent, "gguf_file": checkpoint.name}
+
+
 def _auto_class(config: PreTrainedConfig) -> Any:
-    """Return the class that loads the head that the configuration names; without a head if it names none."""
+    """Return the class that loads the head that the configuration names; without a head if it names none.
+
+    That of a GGUF file names none, and has a head where transformers has a decoder of this kind.
+    """
+    if config.architectures is None and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return AutoModelForCausalLM
     name = next(iter(config.architectures or ()), "")
     heads = {_CAUSAL_HEAD: AutoModelForCausalLM, _MASKED_HEAD: AutoModelForMaskedLM}
     return next((auto_class for pattern, auto_class in heads.items() if pattern.fullmatch(name)), AutoModel)

@@ -45,7 +45,7 @@ def sweep(
     reason, and the exit status is 1.
 
     Args:
-        source: A run's folder, a folder of save_pretrained or .ckpt checkpoints, or a hub repository.
+        source: A run's folder, a folder of save_pretrained or .ckpt checkpoints, a .gguf file, or a hub repository.
         list_suites: List the suites and their models.
         dry_run: Show what remains and what would be downloaded.
 

@@ -21,10 +21,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
-from repdyn.checkpoints.hub import Files, Hub, choose_files
+from repdyn.checkpoints.hub import GGUF, Files, Hub, choose_files
 from repdyn.checkpoints.local import checkpoints_folder
 from repdyn.checkpoints.options import Loading, check_device, resolved_device
-from repdyn.checkpoints.probes import context_length, has_tokenizer, load_tokenizer, tokenizer_files
+from repdyn.checkpoints.probes import context_length, holds_tokenizer, load_tokenizer, tokenizer_files
 
 _MAX_LISTED = 12
 
@@ -89,7 +89,8 @@ def load_model(
     Weights are read without running pickles. Downloads stay in the cache folder.
 
     Args:
-        source: folder of ``save_pretrained``, folder of a run, or hub repository, also as "REPOSITORY@REVISION".
+        source: folder of ``save_pretrained``, GGUF file, folder of a run, or hub repository, also as
+            "REPOSITORY@REVISION".
         revision: branch, tag or commit of the repository (default: main); name of the run's checkpoint.
         tokenizer: folder or repository of the tokenizer; None for the model's own.
         device: such as "cpu" or "cuda:1"; "auto" is the GPU if there is one.
@@ -136,7 +137,7 @@ def load_models(options: Any, *, release: bool = True, with_heads: bool = False)
             whole = cast(PreTrainedModel, weights.load_model(of_model, loading, with_head=with_heads))
         except CheckpointError as error:
             raise CheckpointError(f"expected a model that loads, got {name}: {error}") from error
-        if not has_tokenizer(path.name for path in of_tokenizer.iterdir()):
+        if not holds_tokenizer(of_tokenizer):
             raise CheckpointError(
                 f"expected a tokenizer next to the weights of {name}, found none; name a folder or hub repository that "
                 "has it with --tokenizer"
@@ -167,7 +168,7 @@ def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Sour
 def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
     if Path(model).exists():
         folder = Path(os.path.abspath(model))
-        if (folder / "config.json").is_file():
+        if (folder / "config.json").is_file() or folder.suffix == GGUF:
             return [_Source(folder, folder=folder)]
         return [_Source(folder, path.name, path) for path in _checkpoints_of_run(model, revisions)]
     repository, _, own_revision = model.partition("@")

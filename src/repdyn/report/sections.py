@@ -285,7 +285,7 @@ def _findings(judged: Sequence[tuple[str, Sequence[Finding]]]) -> Markup:
 
 
 def _finding_table(label: str, found: Sequence[Finding]) -> Markup:
-    rows = [(finding.title, _verdict(finding), finding.evidence) for finding in found]
+    rows = [(finding.title, _verdict(finding), finding.explanation) for finding in found]
     return table(
         f"Published findings, {label}, criteria version {VERSION}", ("finding", "verdict", "in this run"), rows
     )

@@ -75,7 +75,8 @@ class Row:
     weights: str | None
     """Fingerprint of a sample of a live model's weights; equal ones of two runs are measured once."""
     weights_kind: str | None = None
-    """"raw" for the weights that are trained, "averaged" for their moving average; None if unknown."""
+    """"raw" for the weights that are trained, "averaged" for their moving average, the quantisation of a GGUF file such
+    as "Q4_K_M"; None if unknown."""
     layer: int | None
     """0 is the embedding output, l the output of block l; None for a scalar of the run."""
     depth: float | None

@@ -107,11 +107,14 @@ def bell(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Judge
     blocks, number = _last_profile(rows, metric, subset), _number_of_blocks(rows)
     _require_blocks(blocks, BELL_BLOCKS)
     low, high = MIDDLE
-    inside = [block for layer, block in blocks.items() if low <= (layer - 1) / (number - 1) <= high]
-    if not {1, number} <= set(blocks) or not inside:
-        raise CannotBeJudgedError(f"needs a value in blocks 1, {number} and between; got blocks {_listed(blocks)}")
+    first = min([1, *rows["layer"].tolist()])
+    inside = [block for layer, block in blocks.items() if low <= (layer - first) / (number - first) <= high]
+    if not {first, number} <= set(blocks) or not inside:
+        raise CannotBeJudgedError(
+            f"needs a value in blocks {first}, {number} and between; got blocks {_listed(blocks)}"
+        )
     middle = mean_estimate(inside)
-    ends = (("the middle of the blocks", "first", blocks[1]), ("it", "last", blocks[number]))
+    ends = (("the middle of the blocks", "first", blocks[first]), ("it", "last", blocks[number]))
     return Judgement(
         tuple(
             Claim(subject, (f"exceeds the {end}", f"is below the {end}"), Effect.of(middle, block), above=MORE)
@@ -172,7 +175,7 @@ def _since(half: _Snapshot) -> str:
 def _last_profile(rows: pd.DataFrame, metric: str, subset: str) -> dict[int, Estimate]:
     """Return the blocks with a value at the last step at which the metric was measured, by number."""
     cells = of_metric(rows, metric, subset)
-    cells = cells.loc[(cells["step"] == cells["step"].max()) & (cells["layer"] >= 1) & np.isfinite(cells["value"])]
+    cells = cells.loc[(cells["step"] == cells["step"].max()) & np.isfinite(cells["value"])]
     columns = (cells[name].tolist() for name in ("value", "std_error", "n_batches"))
     return dict(zip(cells["layer"].tolist(), map(Estimate, *columns), strict=True))
 
@@ -190,7 +193,7 @@ def _require_blocks(blocks: dict[int, Estimate], number: int) -> None:
 
 def _snapshots(rows: pd.DataFrame, metric: str, subset: str) -> list[_Snapshot]:
     """Return, at each step with any value, the blocks that have a value at all these steps."""
-    blocks = _blocks_of(rows, metric, subset)
+    blocks = of_metric(rows, metric, subset)
     if len(blocks["step"].unique()) < 2:
         raise CannotBeJudgedError("one checkpoint")
     values = grid(blocks, metric, subset).replace([np.inf, -np.inf], np.nan).dropna(axis="columns", how="all")
@@ -215,13 +218,8 @@ def _ends_and_half(snapshots: Sequence[_Snapshot]) -> tuple[_Snapshot, _Snapshot
 
 
 def _coverage(rows: pd.DataFrame, metric: str, subset: str, snapshots: Sequence[_Snapshot]) -> str | None:
-    measured, used = len(_blocks_of(rows, metric, subset)["layer"].unique()), len(snapshots[0].blocks)
+    measured, used = len(of_metric(rows, metric, subset)["layer"].unique()), len(snapshots[0].blocks)
     return f"over {used} of {measured} blocks" if used < measured else None
-
-
-def _blocks_of(rows: pd.DataFrame, metric: str, subset: str) -> pd.DataFrame:
-    cells = of_metric(rows, metric, subset)
-    return cells.loc[cells["layer"] >= 1]
 
 
 def _listed(blocks: Iterable[int]) -> str:
@@ -249,6 +247,14 @@ class Finding:
     verdict: Verdict
     evidence: str
     """One line with the numbers behind the verdict, or why there is none."""
+    with_embeddings: Verdict
+    """The verdict with layer 0, the embeddings, as the first of the blocks."""
+
+    @property
+    def explanation(self) -> str:
+        """The evidence, and the verdict with layer 0 where it is another."""
+        other = f"; with layer 0, the embeddings: {self.with_embeddings}"
+        return self.evidence + (other if self.with_embeddings != self.verdict else "")
 
 
 _OF_INPUTS = "measured on other inputs than text, which the finding is about"
@@ -274,11 +280,11 @@ class _JudgedRun:
         failure = _OF_INPUTS if of_inputs else _failure(frame)
         return cls(rows.loc[:, COLUMNS], _warm_up(frame), failure)
 
-    def with_values(self, metric: str, subset: str) -> pd.DataFrame:
-        """Return the rows, provided that a metric was measured on a subset."""
+    def with_values(self, metric: str, subset: str, first_layer: int) -> pd.DataFrame:
+        """Return the rows from a layer on, provided that a metric was measured on a subset."""
         if of_metric(self.rows, metric, subset).empty:
             raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
-        return self.rows
+        return self.rows.loc[self.rows["layer"] >= first_layer]
 
 
 def findings(frame: pd.DataFrame) -> list[Finding]:
@@ -330,16 +336,21 @@ def _judged(runs: Sequence[_JudgedRun], failure: str | None) -> list[Finding]:
         ("dimension", DIMENSION, dimension, "two_nn", ("all",)),
     ):
         for subset in subsets:
-            verdict, evidence = "cannot be judged", failure or ""
-            if failure is None:
+            judgements: list[tuple[Verdict, str]] = []
+            for first_layer in (1, 0):
                 try:
-                    judged = [judge(run.with_values(metric, subset), metric, subset, run.warm_up) for run in runs]
+                    if failure is not None:
+                        raise CannotBeJudgedError(failure)
+                    judged = [
+                        judge(run.with_values(metric, subset, first_layer), metric, subset, run.warm_up) for run in runs
+                    ]
                     joined = over_seeds(judged) if len(runs) > 1 else judged[0]
-                    verdict, evidence = joined.verdict, joined.evidence
+                    judgements.append((joined.verdict, joined.evidence))
                 except CannotBeJudgedError as reason:
-                    evidence = str(reason)
+                    judgements.append(("cannot be judged", str(reason)))
+            (verdict, evidence), (with_embeddings, _) = judgements
             title = f"{MEANINGS[name]}, {subset}"
-            found.append(Finding(name, subset, title, criterion, verdict, evidence))
+            found.append(Finding(name, subset, title, criterion, verdict, evidence, with_embeddings))
     return found
 
 

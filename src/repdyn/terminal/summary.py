@@ -425,16 +425,16 @@ def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
     """Yield each verdict with its evidence; subsets of one verdict are joined, with the evidence of the first."""
     yield Text(f"published findings, criteria version {VERSION}")
     first = found[0]
-    if len({(finding.verdict, finding.evidence) for finding in found}) == 1:
+    if len({(finding.verdict, finding.explanation) for finding in found}) == 1:
         yield _verdict(first.verdict, f"all {len(found)}")
-        yield _evidence(first.evidence)
+        yield _evidence(first.explanation)
         return
     for (name, verdict), group in groupby(found, key=lambda finding: (finding.name, finding.verdict)):
         first, *others = group
         subsets = " and ".join(finding.subset for finding in (first, *others))
         yield _verdict(verdict, f"{MEANINGS[name]}, {subsets}")
-        differ = any(finding.evidence != first.evidence for finding in others)
-        yield _evidence(f"{first.subset}: " * differ + first.evidence)
+        differ = any(finding.explanation != first.explanation for finding in others)
+        yield _evidence(f"{first.subset}: " * differ + first.explanation)
 
 
 def _verdict(verdict: Verdict, of: str) -> Text:
