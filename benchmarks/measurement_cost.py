@@ -21,12 +21,8 @@ import torch
 import yaml
 
 from repdyn import kernels, measure
-from repdyn.capture.capture import expect
-from repdyn.capture.prepared_model import prepare
 from repdyn.cli.train import has_fast_bfloat16
 from repdyn.data.datamodule import TextDataModule
-from repdyn.measurement.measure import working_bytes
-from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import LanguageModel, objective_of
 
 ROOT = Path(__file__).parents[1]
@@ -73,9 +69,6 @@ def _measurement(config: dict, repeats: int, device: torch.device) -> None:
         measure(module.model, probe)
         extra = (torch.cuda.max_memory_allocated(device) - before) / 2**20
         print(f"  {extra:,.0f} MiB at most on the device beside model and optimizer (torch.cuda.max_memory_allocated)")
-        _, vectors = expect(prepare(module.model), probe, tokens_per_forward=8192)
-        estimate = working_bytes(vectors, probe, DEFAULT_METRICS) / 2**20
-        print(f"  {estimate:,.0f} MiB estimated for states and metrics, without the forward pass")
 
 
 def _kernels(dim: int, repeats: int, device: str) -> None:

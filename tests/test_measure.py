@@ -17,7 +17,7 @@ from torch import nn
 from repdyn import Probe, kernels, measure
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.measurement.options import MeasurementOptions
+from repdyn.measurement.measure import MeasurementOptions
 from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
 from repdyn.store.schema import COLUMNS, Checkpoint
 

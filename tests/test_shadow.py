@@ -25,8 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from repdyn import Probe, measure
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.shadow import NoShadow, Shadow
-from repdyn.measurement.measure import measure_with, prepare_for
-from repdyn.measurement.options import MeasurementOptions
+from repdyn.measurement.measure import MeasurementOptions, measure_with, prepare_for
 
 LOSSES: list[float] = []
 CALLS = {"n": 0}

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -103,8 +102,7 @@ class AlertEvaluator:
         """
         found: list[tuple[int, int, Alert]] = []
         for key, new in courses(frame):
-            course = new.after(self._courses.get(key))
-            self._courses[key] = course.take(slice(-_REMEMBERED, None))
+            course = self._courses[key] = new.after(self._courses.get(key))
             first = len(course.steps) - len(new.steps)
             for index, rule in enumerate(self._rules):
                 if applies(rule, key):
@@ -182,7 +180,7 @@ def applies(rule: Rule, key: SeriesKey) -> bool:
     return any(fnmatchcase(key.metric, pattern) for pattern in patterns)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Course:
     """The values of a metric for one subset and one stack; or those of a scalar of the run, with the layer None."""
 
@@ -198,67 +196,50 @@ class Course:
     """(n_steps, n_layers) why a value is NaN; None if there is no reason."""
     compares: np.ndarray
     """(n_steps,) whether any value compares the checkpoint with an earlier one."""
+    before: np.ndarray = field(init=False)
+    """(n_steps, n_layers) place of the last defined value before each step; -1 if there was none."""
+    previous: np.ndarray = field(init=False)
+    """(n_steps, n_layers) that value; NaN if there was none."""
+    difference: np.ndarray = field(init=False)
+    """(n_steps, n_layers) |value - previous|; NaN if one of them is missing."""
+    exceeds_noise: np.ndarray = field(init=False)
+    """(n_steps, n_layers) whether a value differs from the previous one by more than both vary over batches."""
+    changes: np.ndarray = field(init=False)
+    """(n_steps,) the mean over layers of |value - previous| / max(|value|, |previous|), in [0, 2]; NaN if no layer has
+    both. Changes that do not exceed their noise count as 0."""
+    last_changes: list[list[float]] = field(init=False)
+    """The nonzero changes before each step, at most :data:`HISTORY`."""
 
-    def take(self, chosen: slice | np.ndarray) -> Course:
-        """Return the course at some of its steps."""
-        return replace(self, **{name: getattr(self, name)[chosen] for name in _BY_STEP})
-
-    def after(self, earlier: Course | None) -> Course:
-        """Return the course with the steps of an earlier one before its own, unless that is of other layers."""
-        if earlier is None or earlier.layers != self.layers:
-            return self
-        kept = earlier.take(earlier.steps < self.steps[0])
-        parts = {name: np.concatenate([getattr(kept, name), getattr(self, name)]) for name in _BY_STEP}
-        return replace(self, **parts)
-
-    @cached_property
-    def before(self) -> np.ndarray:
-        """(n_steps, n_layers) place of the last defined value before each step; -1 if there was none."""
-        places = np.where(np.isnan(self.values), -1, np.arange(len(self.steps))[:, None])
-        none_yet = np.full((1, len(self.layers)), -1)
-        return np.vstack([none_yet, np.maximum.accumulate(places, axis=0)[:-1]])
-
-    @cached_property
-    def previous(self) -> np.ndarray:
-        """(n_steps, n_layers) the last defined value before each step; NaN if there was none."""
-        return self._before(self.values)
-
-    @cached_property
-    def difference(self) -> np.ndarray:
-        """(n_steps, n_layers) |value - previous|; NaN if one of them is missing."""
-        with np.errstate(invalid="ignore"):  # inf - inf
-            return np.abs(self.values - self.previous)
-
-    @cached_property
-    def exceeds_noise(self) -> np.ndarray:
-        """(n_steps, n_layers) whether a value differs from the previous one by more than both vary over batches."""
-        noise = np.nan_to_num(np.hypot(self.stds, self._before(self.stds)))
-        return self.difference > MIN_STDS * noise
-
-    @cached_property
-    def changes(self) -> np.ndarray:
-        """(n_steps,) the mean over layers of |value - previous| / max(|value|, |previous|), in [0, 2]; NaN if no layer
-        has both. Changes that do not exceed their noise count as 0.
-        """
-        known = np.isfinite(self.difference)
-        larger = np.fmax(np.abs(self.values), np.abs(self.previous))
-        counts = known & self.exceeds_noise
-        relative = np.divide(self.difference, larger, out=np.zeros_like(larger), where=counts)
-        with np.errstate(invalid="ignore"):
-            return np.where(known, relative, 0.0).sum(axis=1) / known.sum(axis=1)
-
-    @cached_property
-    def last_changes(self) -> list[list[float]]:
-        """The nonzero changes before each step, at most :data:`HISTORY`."""
-        found, recent = [], deque[float](maxlen=HISTORY)
+    def __post_init__(self) -> None:
+        n_steps, n_layers = self.values.shape
+        places = np.where(np.isnan(self.values), -1, np.arange(n_steps)[:, None])
+        self.before = np.vstack([np.full((1, n_layers), -1), np.maximum.accumulate(places, axis=0)[:-1]])
+        self.previous, stds_before = (
+            np.where(self.before < 0, np.nan, np.take_along_axis(of_step, self.before.clip(0), axis=0))
+            for of_step in (self.values, self.stds)
+        )
+        with np.errstate(invalid="ignore"):  # inf - inf, 0 / 0
+            self.difference = np.abs(self.values - self.previous)
+            self.exceeds_noise = self.difference > MIN_STDS * np.nan_to_num(np.hypot(self.stds, stds_before))
+            known = np.isfinite(self.difference)
+            larger = np.fmax(np.abs(self.values), np.abs(self.previous))
+            relative = np.zeros_like(larger)
+            np.divide(self.difference, larger, out=relative, where=known & self.exceeds_noise)
+            self.changes = relative.sum(axis=1) / known.sum(axis=1)
+        recent = deque[float](maxlen=HISTORY)
+        self.last_changes = []
         for change in self.changes.tolist():
-            found.append(list(recent))
+            self.last_changes.append(list(recent))
             if change > 0:
                 recent.append(change)
-        return found
 
-    def _before(self, values: np.ndarray) -> np.ndarray:
-        return np.where(self.before < 0, np.nan, np.take_along_axis(values, self.before.clip(0), axis=0))
+    def after(self, earlier: Course | None) -> Course:
+        """Return the course with the last steps of an earlier one before its own, unless that is of other layers."""
+        if earlier is None or earlier.layers != self.layers:
+            return self
+        kept = np.flatnonzero(earlier.steps < self.steps[0])[-_REMEMBERED:]
+        parts = {name: np.concatenate([getattr(earlier, name)[kept], getattr(self, name)]) for name in _BY_STEP}
+        return replace(self, **parts)
 
 
 _BY_STEP = ("steps", "values", "stds", "reasons", "compares")

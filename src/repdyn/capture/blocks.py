@@ -274,11 +274,11 @@ def _check_whole(model: nn.Module, name: str, found: Blocks) -> None:
     They are taken for such parts where modules of several structures take turns and no two of these have a part in
     common, as blocks with local and with global attention have their feed-forward part.
     """
-    period = _period([_structure(block.module) for block in found])
-    turn = [block.module for block in found[:period]]
-    if period == 1 or any(_parts(one) & _parts(other) for one, other in combinations(turn, 2)):
+    parts = [_parts(block.module) for block in found]
+    period = next((n for n in range(1, len(parts) // 2 + 1) if parts[n:] == parts[:-n]), 1)
+    if period == 1 or any(name for one, other in combinations(parts[:period], 2) for name, _ in one & other):
         return
-    kinds = ", ".join(dict.fromkeys(type(module).__name__ for module in turn))
+    kinds = ", ".join(dict.fromkeys(type(block.module).__name__ for block in found[:period]))
     ends = ", ".join(f'"{block.name}"' for block in found[period - 1 :: period])
     raise ValueError(
         f"expected a list of whole blocks, but {period} modules that have no part in common take turns in {name!r} of "
@@ -287,35 +287,15 @@ def _check_whole(model: nn.Module, name: str, found: Blocks) -> None:
     )
 
 
-def _period(structures: Sequence[Hashable]) -> int:
-    """Return after how many entries a sequence repeats itself, at least once as a whole; 1 where it does not.
-
-    >>> _period("ababab"), _period("aaaa"), _period("aaab"), _period("ab"), _period("ababa")
-    (2, 1, 1, 1, 2)
-    """
-    for period in range(1, len(structures) // 2 + 1):
-        if all(one == other for one, other in zip(structures, structures[period:], strict=False)):
-            return period
-    return 1
-
-
-def _structure(module: nn.Module) -> Hashable:
-    """Return the types of a module and of what is inside it, by name, as far as they have weights."""
+def _parts(module: nn.Module) -> set[tuple[str, Hashable]]:
+    """Return a module and its composite parts by name, each with the types of what has weights in it."""
     # modules without weights differ between blocks of one kind: the first may lack the dropout of the others
-    return tuple((name, type(each)) for name, each in module.named_modules() if _has_weights(each))
-
-
-def _parts(module: nn.Module) -> set[Hashable]:
-    """Return the composite parts of a module by name and structure."""
+    has_weights = {each for each in module.modules() if next(each.parameters(), None) is not None}
     return {
-        (name, _structure(part))
+        (name, tuple((inner, type(each)) for inner, each in part.named_modules() if each in has_weights))
         for name, part in module.named_modules()
-        if name and _has_weights(part) and next(part.children(), None) is not None
+        if not name or (part in has_weights and next(part.children(), None) is not None)
     }
-
-
-def _has_weights(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None
 
 
 def is_pretrained_model(candidate: object) -> TypeGuard[PreTrainedModel]:

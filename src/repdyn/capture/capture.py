@@ -10,7 +10,6 @@ encoder-decoder has its own layers, from 0 on.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -37,8 +36,6 @@ changed. Where they are rounded differently all the same, the unchanged ones sho
 
 _SHORT = 64
 """Tokens of a trial: more cost more and show no more. Models that need a certain length get the probe's."""
-_TIMED_SHARE = 8
-"""At most one in so many of a probe's windows is timed."""
 
 
 def no_progress(share: float) -> None:
@@ -372,26 +369,3 @@ def try_model(model: PreparedModel, probe: Probe) -> None:
         lengths = torch.tensor([len(window) for window in chosen])
         batch = next(padded_batches(torch.cat(chosen), lengths, probe.pad_id, len(chosen)))
     record(model.on(probe), [batch], np.arange(len(batch.tokens)), STATES_BYTES)
-
-
-@plain_state()
-def expect(model: PreparedModel, probe: Probe, tokens_per_forward: int) -> tuple[float, list[Tensor]]:
-    """Run a model on one batch such as a measurement runs, and return about how many seconds a whole probe takes, and
-    a vector (dim,) of each layer. Windows that a causal model reads in part are counted in full."""
-    model = model.on(probe)
-    n_windows = len(probe.lengths)
-    size = min(max(1, tokens_per_forward // int(probe.lengths.max())), -(-n_windows // _TIMED_SHARE))
-    batch = split_where_square(next(probe.batches(size)), model.token_positions)[0]
-    seconds, rows = 0.0, np.full(len(batch.tokens), -1)
-    rows[0] = 0  # a single vector shows the size of all
-
-    def timed() -> Iterator[ProbeBatch]:
-        nonlocal seconds
-        start = time.perf_counter()
-        yield batch
-        if model.device.type != "cpu" and torch.accelerator.is_available():
-            torch.accelerator.synchronize(model.device)
-        seconds = time.perf_counter() - start
-
-    layers = record(model, timed(), rows, STATES_BYTES).layers
-    return seconds * n_windows / len(batch.input_ids), [layer.states[0] for layer in layers]

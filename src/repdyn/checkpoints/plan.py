@@ -26,7 +26,7 @@ from repdyn.utils.arguments import Dtype
 from repdyn.utils.printing import shorten_list
 
 if TYPE_CHECKING:
-    from repdyn.measurement.options import MeasurementOptions
+    from repdyn.measurement.measure import MeasurementOptions
     from repdyn.probe import Probe
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
@@ -61,7 +61,7 @@ class Task:
 
     def measurement(self, options: SweepOptions) -> MeasurementOptions:
         """Return what is measured, and how."""
-        from repdyn.measurement.options import MeasurementOptions  # with torch, which plans do without
+        from repdyn.measurement.measure import MeasurementOptions  # with torch, which plans do without
 
         return MeasurementOptions(
             metrics=options.metrics,

@@ -33,8 +33,7 @@ from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.revisions import location_of
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import Progress as OnProgress
-from repdyn.measurement.measure import measure_with, no_progress, prepare_for
-from repdyn.measurement.options import layer_choice
+from repdyn.measurement.measure import layer_choice, measure_with, no_progress, prepare_for
 from repdyn.metrics import resolve
 from repdyn.store import Store
 from repdyn.store.files import STATES_FOLDER, own_folder

@@ -80,9 +80,6 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
         undefined. Accurate to a relative 1e-6: an eigenvalue lies within the residual, which is measured in float64;
         that it is the largest follows from a start in general position.
 
-    Raises:
-        ValueError: for another shape or dtype.
-
     Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Repeated points
     count as often as they occur.
     Undefined when the points contain NaN or inf, or fewer than 3 of them differ.

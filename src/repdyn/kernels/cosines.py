@@ -108,9 +108,6 @@ def mean_cosine(x: Tensor | Cloud) -> Tensor:
         0-d float64 tensor on the device of ``x``, a cosine in [-1 / (n_vectors - 1), 1]; NaN when undefined. Absolute
         error below 1e-14.
 
-    Raises:
-        ValueError: for another shape or dtype.
-
     Invariant to rotation about the origin, positive scaling of each vector, order of the points and columns of zeros;
     not to translation. Repeated points count as often as they occur.
     Undefined when the points contain NaN, inf or a vector of zeros, or fewer than 3 of them differ.
@@ -152,9 +149,6 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
         0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 for the last layer itself; NaN when
         undefined. Accurate to 1e-15: all sums are in float64.
 
-    Raises:
-        ValueError: for another shape or dtype, or shapes that differ.
-
     Invariant to a rotation that turns both, to a positive factor of either, also one for each token, and to the order
     of the tokens. Not to translation: the cosine is taken from the origin, and a mean that all vectors of both layers
     share raises it.
@@ -185,9 +179,6 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
         0-d float64 tensor on the device of ``x``, a pure number in [-2, 2], positive where the block turns the vectors
         towards the last layer; NaN when undefined. Accurate to 1e-15. All of a stack's add up to ``1 - A_0``.
 
-    Raises:
-        ValueError: for another shape or dtype, or shapes that differ.
-
     Invariant as :func:`alignment` is. Undefined when a point contains NaN or inf, when one is zero, or when there are
     none.
 
@@ -213,9 +204,6 @@ def norm(x: Tensor | Cloud) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, >= 0, in the units of the states; NaN when undefined. Accurate to a
         relative 1e-14: all sums are in float64.
-
-    Raises:
-        ValueError: for another shape or dtype.
 
     Invariant to rotation, to the order of the points and to columns of zeros; a factor of all points is one of the
     result.
@@ -243,9 +231,6 @@ def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
         0-d float64 tensor on the device of ``x``, >= 0, in the units of the states; NaN when undefined. Accurate to a
         relative 1e-14 of what the two layers, as they were captured, differ by.
 
-    Raises:
-        ValueError: for another shape or dtype, or shapes that differ.
-
     Invariant to a rotation or a translation of both, and to the order of the tokens; a factor of both is one of the
     result.
     Undefined when a point contains NaN or inf, or when there are none.
@@ -272,9 +257,6 @@ def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 where the block changes no direction; NaN
         when undefined. Accurate to 1e-15: all sums are in float64.
-
-    Raises:
-        ValueError: for another shape or dtype, or shapes that differ.
 
     Invariant to a rotation that turns both, to a positive factor of either, also one for each token, and to the order
     of the tokens; not to translation.

@@ -35,7 +35,7 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
 
     Raises:
-        ValueError: for another shape or dtype, or for another ``k``.
+        ValueError: for another ``k``.
 
     Invariant to translation, rotation, uniform scaling, order and repetition of the points, columns of zeros and names
     of the groups.
@@ -102,7 +102,7 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
 
     Raises:
-        ValueError: for another shape or dtype, or for another ``k``.
+        ValueError: for another ``k``.
 
     Invariant to translation, rotation, uniform scaling, order and repetition of the points, columns of zeros and names
     of the groups.
@@ -165,7 +165,7 @@ def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int =
         from a chosen one, to 1e-10, either may be the last of its neighbourhood.
 
     Raises:
-        ValueError: for another shape or dtype, or for ``k`` or ``points`` out of range.
+        ValueError: for ``k`` or ``points`` out of range.
 
     Invariant to translation, rotation, uniform scaling, repetition of the points, columns of zeros and names of the
     groups; to the order of the points where ``points`` is not smaller than their number.
@@ -260,7 +260,7 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
 
     Raises:
-        ValueError: for another shape or dtype, or for ``points`` or ``alpha`` out of range.
+        ValueError: for ``points`` or ``alpha`` out of range.
 
     Invariant to translation, rotation, uniform scaling, repetition of the points, columns of zeros and names of the
     groups; not to the order of the points.

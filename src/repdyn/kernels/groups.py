@@ -44,7 +44,7 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         about (v - 1) / 2 for classes of v vectors each that were assigned at random. NaN when undefined.
 
     Raises:
-        ValueError: for another shape or dtype, of the points or of the classes, or for ``min_vectors`` below 2.
+        ValueError: for ``min_vectors`` below 2.
 
     Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and names of the classes.
     Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when fewer than 2 classes have
@@ -137,9 +137,6 @@ def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, in [-2, 2]; NaN when undefined.
 
-    Raises:
-        ValueError: for another shape or dtype.
-
     Invariant to rotation, to positive factors of each vector, to order and to names of words and topics. Undefined
     when no vector has a topic, when there are no pairs of one of the two kinds, when a vector is zero, or for NaN and
     inf.
@@ -195,9 +192,6 @@ def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
 
     Returns:
         (heads,) float64 on the device of ``weights``, in [-1, 1]; NaN when undefined.
-
-    Raises:
-        ValueError: for another shape or dtype.
 
     Invariant to the order of the positions and to names of words and topics. Undefined when no position has a topic,
     when there are no pairs of one of the two kinds, or for NaN and inf.

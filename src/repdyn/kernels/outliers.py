@@ -42,7 +42,7 @@ def massive_activation_share(x: Tensor | Cloud, *, magnitude: float = 100.0, rat
         is massive.
 
     Raises:
-        ValueError: for another shape or dtype, or for ``magnitude`` or ``ratio`` out of range.
+        ValueError: for ``magnitude`` or ``ratio`` out of range.
 
     Invariant to order of the points and of their coordinates, signs, and repetition of the cloud as a whole; not to
     rotation, translation or, for ``magnitude`` > 0, scaling.
@@ -87,9 +87,6 @@ def outlier_kurtosis(x: Tensor | Cloud) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [1, dim]: 1 where all coordinates have the same root
         mean square, dim where a single one is not zero; NaN when undefined.
-
-    Raises:
-        ValueError: for another shape or dtype.
 
     Invariant to uniform scaling, signs, order of the points and of their coordinates, and repetition of the cloud as a
     whole; not to rotation or translation.
@@ -138,7 +135,7 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
         0-d float64 tensor on the device of ``x``, a pure number in [0, 1]; NaN when undefined.
 
     Raises:
-        ValueError: for another shape or dtype, or for ``share`` out of range.
+        ValueError: for ``share`` out of range.
 
     Invariant to rotation, uniform scaling, order of the points and columns of zeros; not to translation, which changes
     the lengths. Repeated points count as often as they occur.

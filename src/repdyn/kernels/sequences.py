@@ -69,9 +69,6 @@ def sequence_entropy(sequences: Sequences, *, normalised: bool = True) -> Tensor
         0-d float64 tensor on the device of the states, a pure number in [0, 1], or nats in
         [0, log(min(length, dim))]; NaN when undefined. Absolute error below 1e-12.
 
-    Raises:
-        ValueError: for another shape or dtype, or lengths that do not add up.
-
     Invariant to rotation about the origin, uniform scaling of a sequence, order of its tokens and, unless it is
     normalised with dim < length, columns of zeros; not to translation.
     Undefined for a sequence of one token, for NaN and inf, for a sequence of zeros alone, and, if normalised, for
@@ -113,9 +110,6 @@ def sequence_cosine(sequences: Sequences) -> Tensor:
         0-d float64 tensor on the device of the states, a cosine in [-1 / (n - 1), 1] with n tokens in a sequence; NaN
         when undefined. Absolute error below 1e-13.
 
-    Raises:
-        ValueError: for another shape or dtype, or lengths that do not add up.
-
     Invariant to rotation about the origin, positive scaling of each vector, order of the tokens in a sequence and
     columns of zeros; not to translation.
     Undefined for a sequence of one token, and for NaN, inf or a vector of zeros.
@@ -154,9 +148,6 @@ def largest_activation(sequences: Sequences) -> Tensor:
 
     Returns:
         0-d float64 tensor on the device of the states, in their unit, >= 0; NaN when undefined.
-
-    Raises:
-        ValueError: for another shape or dtype, or lengths that do not add up.
 
     Invariant to order of the tokens in a sequence and of their coordinates, signs, and columns of zeros; proportional
     to a scaling of the vectors; not invariant to rotation or translation.
@@ -202,7 +193,7 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
         (heads,) float64 on the device of ``weights``, 0 or 1; NaN when undefined.
 
     Raises:
-        ValueError: for another shape or dtype, or a threshold out of range.
+        ValueError: a threshold out of range.
 
     Invariant to the order of the positions after the first. Undefined for fewer than 2 positions, and for NaN and inf.
 

@@ -52,9 +52,6 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
         0-d float64 tensor on the device of ``a``, a pure number in [-1, 1] ([0, 1] where not debiased), 1 for the same
         cloud rotated, shifted or scaled; NaN when undefined. Accurate to 1e-6, to 1e-12 for float64 points.
 
-    Raises:
-        ValueError: for another shape or dtype, or other numbers of points.
-
     Invariant to translation, rotation, uniform scaling and columns of zeros, of either alone, and to the order of the
     tokens. Not to other linear maps: directions count by their variance, so that a few large ones decide.
     Undefined when the points contain NaN or inf, when fewer than 3 of them differ, or fewer than 4 are given; debiased
@@ -165,9 +162,6 @@ def procrustes_distance(a: Tensor | Cloud, b: Tensor | Cloud) -> Tensor:
         scaled, 2 where no coordinate of one correlates with one of the other; NaN when undefined. The error is below
         1e-12. Unrelated clouds lie below 2, the more so the more dimensions they have for their points.
 
-    Raises:
-        ValueError: for another shape or dtype, or other numbers of points.
-
     Invariant to translation, rotation, reflection, uniform scaling and columns of zeros, of either alone, to the order
     of the tokens, and to the order of the clouds. Its square root satisfies the triangle inequality.
     Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
@@ -230,7 +224,7 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
         equally far in either cloud, to 1e-9, are left out of the mean: which of them is nearer is not determined.
 
     Raises:
-        ValueError: for another shape or dtype, other numbers of points, other groups, or another ``k``.
+        ValueError: other groups, or another ``k``.
 
     Invariant to translation, rotation, uniform scaling and columns of zeros, of either alone, to the order of the
     tokens, and to names of the groups. A token whose vector equals an earlier one in either cloud is left out of both.
@@ -343,7 +337,7 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
         variance of a column, all of them scaled alike, count as rounding and are not used.
 
     Raises:
-        ValueError: for another shape or dtype, other numbers of points, or another ``of``.
+        ValueError: another ``of``.
 
     Invariant to translation and to the order of the tokens; to any invertible linear map of ``x`` (of "state"), and to
     rotation and uniform scaling of ``following``.

@@ -40,9 +40,6 @@ def participation_ratio(x: Tensor | Cloud) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when undefined.
 
-    Raises:
-        ValueError: for another shape or dtype.
-
     Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Undefined when the
     points contain NaN or inf, or fewer than 3 of them differ.
 
@@ -70,9 +67,6 @@ def effective_rank(x: Tensor | Cloud) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when undefined. Directions
         without variance count as rounding leaves them, which adds a relative 1e-4 or so where there are many.
-
-    Raises:
-        ValueError: for another shape or dtype.
 
     Invariant to translation (if the points are centred), rotation, uniform scaling, order of the points and columns of
     zeros. Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
@@ -103,9 +97,6 @@ def rank_me(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, in [1, min(n_vectors, dim)]; NaN when undefined. Without the
         epsilon of 1e-7 that the source has in its shares, which adds a relative 2e-6 per direction at most.
-
-    Raises:
-        ValueError: for another shape or dtype.
 
     Invariant to translation (the points are centred), rotation, uniform scaling, order of the points and columns of
     zeros. Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
@@ -175,7 +166,7 @@ def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
         0-d float64 tensor on the device of ``x``, a pure number >= 0; NaN when undefined.
 
     Raises:
-        ValueError: for another shape or dtype, or for ranks that leave fewer than 10 eigenvalues.
+        ValueError: for ranks that leave fewer than 10 eigenvalues.
 
     Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Repeated points
     count as often as they occur.
@@ -233,7 +224,7 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
         undefined.
 
     Raises:
-        ValueError: for another shape or dtype, or for ``share`` out of range.
+        ValueError: for ``share`` out of range.
 
     Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Repeated points
     count as often as they occur.
@@ -269,9 +260,6 @@ def isoscore(x: Tensor | Cloud) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [0, 1], and no larger than
         (n_vectors - 2) / (dim - 1); NaN when undefined.
-
-    Raises:
-        ValueError: for another shape or dtype.
 
     Invariant to translation, rotation, uniform scaling and order of the points; columns of zeros lower it, for they
     are directions that are not used. Repeated points count as often as they occur.

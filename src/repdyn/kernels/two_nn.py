@@ -175,7 +175,7 @@ def two_nn(
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
 
     Raises:
-        ValueError: for another shape or dtype, or for ``discard``, ``estimator`` or ``duplicates`` out of range.
+        ValueError: for ``discard``, ``estimator`` or ``duplicates`` out of range.
 
     Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros, names of the groups and,
     where duplicates collapse, repetition of the points.

@@ -31,9 +31,6 @@ class Vocabulary:
         table: (n_rows, dim), float16, bfloat16, float32 or float64, any device. It is not copied: do not modify it
             while the vocabulary is in use.
         added: (dim,) a vector added to every row, such as a position's embedding; in float64. None for none.
-
-    Raises:
-        ValueError: for another shape or dtype.
     """
 
     def __init__(self, table: Tensor, added: Tensor | None = None) -> None:
@@ -232,7 +229,7 @@ def token_cosine(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
         0-d float64 tensor on the device of ``x``, in [-1, 1]; NaN when undefined.
 
     Raises:
-        ValueError: for another shape or dtype, or an id that is no row.
+        ValueError: an id that is no row.
 
     Invariant to the length of every vector and of every embedding, and to a rotation of both.
     Undefined when the vectors or the embeddings contain NaN or inf, or have different dimensions, and when a vector or

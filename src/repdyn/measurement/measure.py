@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, Unpack
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -17,16 +19,18 @@ from repdyn.capture.blocks import (
     check_no_tensor_parallelism,
     class_name,
     is_sharded,
+    pattern_list,
     unwrapped,
 )
 from repdyn.capture.capture import capture, causality, check_padding
+from repdyn.capture.forward import Forward
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import STATES_BYTES, CaptureKind
-from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
+from repdyn.capture.token_states import TokenPositions, positions_name
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
-from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, MetricLike, resolve
+from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, Metric, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
 from repdyn.probe.design import view_of
 from repdyn.store.schema import Checkpoint, Row, to_table
@@ -36,6 +40,113 @@ from repdyn.utils.distributed import ALONE, Ranks
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class MeasurementArguments(TypedDict, total=False):
+    """Keyword arguments that everything that measures takes beside ``metrics`` and ``layers``."""
+
+    probe_loss: bool
+    """Measure the model's loss, accuracy and calibration on the probe too; see :mod:`repdyn.measurement.probe_loss`."""
+    forward: Forward | None
+    """``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with ``input_ids``
+    and, if it takes one, ``attention_mask``. The decoder of an encoder-decoder reads the same tokens as its encoder."""
+    token_positions: TokenPositions | None
+    """For a model that inserts learned vectors (meta tokens, a tuned prompt, registers), which positions of the states
+    are tokens: a slice of the positions, ``slice(k, None)`` if k vectors precede the tokens; or a function from states
+    (n_sequences, n_positions, dim) and the ProbeBatch to the states of its tokens, (n_sequences, length, dim). None if
+    each position is a token."""
+    tokens_per_forward: int
+    """Largest number of tokens in one forward pass; 8,192 unless given."""
+    states_bytes: int
+    """How much memory the states of all layers may take on the model's device; the rest is written to the system's
+    temporary folder (TMPDIR), with the same values in the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurementOptions:
+    """Specifies what is measured of each layer, and how the model is run.
+
+    The fields beside ``metrics`` and ``layers`` are those of :class:`MeasurementArguments`.
+
+    Raises:
+        ValueError: an unknown metric or setting, two metrics of one name, or token positions that are neither a slice
+            nor a named function.
+    """
+
+    metrics: str | Sequence[MetricLike] = DEFAULT_METRICS
+    """Names in :data:`repdyn.metrics.METRICS`, with settings and a token subset unless the defaults are meant
+    ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for all that the probe allows."""
+    layers: LayerPatterns = None
+    """Name pattern of the blocks ("model.layers.*"), or several; for a model with several stacks, patterns by name of
+    the stack; None finds them."""
+    probe_loss: bool = False
+    forward: Forward | None = None
+    token_positions: TokenPositions | None = None
+    tokens_per_forward: int = 8192
+    states_bytes: int = STATES_BYTES
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", as_tuple(self.metrics))
+        positions_name(self.token_positions)
+        pairs = self.pairs()
+        if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
+            metric, subset = repeated[0]
+            raise ValueError(
+                f"expected metrics of different names, got several called {metric} on {subset}; give each a name of "
+                "its own"
+            )
+
+    def resolved(self, probe: Probe | None = None) -> list[tuple[Metric, str]]:
+        """Return each metric with its token subset."""
+        key = "" if probe is None else probe.hash
+        if key not in self._resolved:
+            self._resolved[key] = resolve(self.metrics, probe)
+        return self._resolved[key]
+
+    @cached_property
+    def _resolved(self) -> dict[str, list[tuple[Metric, str]]]:
+        return {}
+
+    def pairs(self, probe: Probe | None = None) -> list[tuple[str, str]]:
+        """Return the name and the token subset of each metric."""
+        return [(metric.name, subset) for metric, subset in self.resolved(probe)]
+
+    def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
+        """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the layers and positions.
+
+        Args:
+            probe: what they are measured on; None where it is not known yet.
+            dtype: precision that the weights were converted to; "auto" for their own.
+        """
+        pairs = sorted((metric.name, metric.settings_json, subset) for metric, subset in self.resolved(probe))
+        converted = [] if dtype == "auto" else [dtype]
+        loss = ["probe loss"] if self.probe_loss else []
+        return hashlib.sha256(json.dumps([pairs, self.choice, *converted, *loss]).encode()).hexdigest()[:8]
+
+    @cached_property
+    def choice(self) -> str:
+        """The choice of layers and token positions, as rows record it."""
+        return layer_choice(self.layers, self.token_positions)
+
+
+def layer_choice(layers: LayerPatterns, token_positions: TokenPositions | None = None) -> str:
+    """Return the choice of layers and token positions as rows record it: as JSON, "" where there is none.
+
+    >>> layer_choice(None), layer_choice("blocks.*"), layer_choice({"encoder": "encoder.layers.*"})
+    ('', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}')
+    >>> layer_choice("blocks.*", slice(2, None))
+    '{"layers": ["blocks.*"], "token_positions": "2:"}'
+    """
+    if token_positions is not None:
+        patterns = layer_choice(layers)
+        blocks = json.loads(patterns) if patterns else None
+        return json.dumps({"layers": blocks, "token_positions": positions_name(token_positions)})
+    if layers is None:
+        return ""
+    if isinstance(layers, Mapping):
+        return json.dumps({stack: pattern_list(patterns) for stack, patterns in layers.items()}, sort_keys=True)
+    return json.dumps(pattern_list(layers))
+
 
 Progress: TypeAlias = Callable[[str, float], None]
 
@@ -98,7 +209,7 @@ def measure(
     Args:
         model: a Hugging Face model or any module built of a list of blocks.
         probe: the tokens, and which of their vectors are taken.
-        metrics, layers: as in :class:`repdyn.measurement.options.MeasurementOptions`.
+        metrics, layers: as in :class:`repdyn.measurement.measure.MeasurementOptions`.
         checkpoint: identifies what is measured in the rows; class, size and device of the model are filled in.
         on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" NaN with the error as the
             reason and continue.
@@ -109,7 +220,7 @@ def measure(
             and get the whole profile; forward passes and layers are shared out. Needed for a sharded model.
         state_cache: the states of previous checkpoints, for metrics that compare with them; those of this one are
             added.
-        options: as in :class:`repdyn.measurement.options.MeasurementArguments`.
+        options: as in :class:`repdyn.measurement.measure.MeasurementArguments`.
 
     Returns:
         A profile with one row for each layer (0 is the embedding output), metric and token subset, stack after stack;
@@ -317,34 +428,3 @@ def check_probe(probe: object) -> None:
         return
     how = "Probe.from_tokens(tokens)" if isinstance(probe, Tensor | list) else "Probe.from_texts(texts, tokenizer)"
     raise TypeError(f"expected a repdyn.Probe, got {type(probe).__name__}; make one with {how}")
-
-
-TILES_BYTES = 96 << 20
-"""What kernels need for tiles of products and for chunks in float64, whatever the sizes of model and probe."""
-_WIDE_COPIES = 4
-"""Copies of one batch in float64 that kernels hold at once."""
-
-
-def working_bytes(
-    vectors: Sequence[Tensor], probe: Probe, metrics: str | Sequence[MetricLike], states_bytes: int = STATES_BYTES
-) -> int:
-    """Estimate an upper bound of the memory that states and metrics take on the model's device, in bytes.
-
-    Args:
-        vectors: (dim,) one vector of each layer, in the precision of its states.
-        probe, metrics, states_bytes: as for :func:`repdyn.measure`.
-    """
-    pairs = resolve(metrics, probe)
-    captures = frozenset().union(*(metric.captures for metric, _ in pairs))
-    subsets = {view_of(subset).sampled for _, subset in pairs}
-    sampled = {int(token) for subset in subsets for token in probe.tokens_of(subset)}
-    states_per_layer = 2 if "after_attention" in captures else 1
-    states = len(sampled) * states_per_layer * sum(vector.nbytes for vector in vectors)
-    widest = max(vectors, key=Tensor.numel)
-    # of the layer, and of those that it is compared with: its vectors, the distinct ones and the centred ones
-    n_clouds = states_per_layer + len(captures & {"following", "last", "previous_checkpoint"})
-    of_clouds = n_clouds * len({subset for _, subset in pairs}) * (2 * widest.itemsize + 4)
-    n_vectors = probe.n_batches * probe.batch_vectors
-    clouds = n_vectors * widest.numel() * of_clouds
-    wide = _WIDE_COPIES * probe.batch_vectors * widest.numel() * 8
-    return min(states, states_bytes) + clouds + wide + TILES_BYTES

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from repdyn.metrics import metric_info
 from repdyn.store.schema import Row, too_few_distinct
@@ -208,15 +208,6 @@ _STAGES = {
 }
 
 
-class ExpectedCost(NamedTuple):
-    """Expected cost of a measurement, before the first one."""
-
-    forward_seconds: float
-    """About how long one process would run the model on the whole probe."""
-    working_bytes: int
-    """As of :func:`repdyn.measurement.measure.working_bytes`."""
-
-
 @dataclass
 class Work:
     """A piece of tracking work whose time is counted."""
@@ -304,17 +295,6 @@ class Cost:
         if self.budget is None or self._last_attempt is None:
             return True
         return self.seconds + self._last_attempt <= self.budget * (self.total_seconds + self._last_attempt)
-
-    def announce(self, cost: ExpectedCost | None) -> None:
-        """Print what is known of the measurements before the first one; :meth:`count_step` corrects it."""
-        if cost is None or not self.ranks.is_rank_zero:
-            return
-        limit = f", of which max_overhead={self.budget:g} may leave some out" if self.budget else ""
-        seconds, gibibytes = cost.forward_seconds / self.ranks.size, cost.working_bytes / 2**30
-        print_above_bars(
-            f"repdyn: each measurement runs the model on the probe for about {seconds:.2g} s, then computes metrics "
-            f"in at most about {gibibytes:.1f} GiB; measured at {self.schedule.in_words(self.n_steps)}{limit}"
-        )
 
     def count_step(self, step: int) -> None:
         """Count a training step, and print what measurements will cost once that is known, and when it has changed.

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 from repdyn.alerts import Rule, resolve_rules
 from repdyn.alerts.rules import DEFAULT
-from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
+from repdyn.measurement.measure import MeasurementArguments, MeasurementOptions
 from repdyn.publish.loggers import LogLayers, validate_log_layers
 
 OnFailure: TypeAlias = Literal["warn", "raise"]

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from repdyn.capture.blocks import class_name, is_dtensor, is_sharded
-from repdyn.capture.capture import expect, try_model
+from repdyn.capture.capture import try_model
 from repdyn.capture.prepared_model import PreparedModel, prepare
-from repdyn.measurement.measure import measure_with, prepare_for, working_bytes
+from repdyn.measurement.measure import measure_with, prepare_for
 from repdyn.metrics import resolve
 from repdyn.probe import Probe
 from repdyn.publish.loggers import logged_values, monitored_values
@@ -32,7 +32,6 @@ from repdyn.store.state_cache import StateCache
 from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, STORE_SECONDS, Alerts, Loggers, Views, Writer
 from repdyn.tracking.notices import (
     Cost,
-    ExpectedCost,
     Interrupted,
     LongMeasurement,
     Notices,
@@ -179,7 +178,7 @@ class TrackedRun:
         ranks.require_same("what a run is tracked by", {"schedule": repr(schedule), "probe": self.probe.hash})
         with self.cost.counted():
             with isolated_rng(), ranks.sync_errors():
-                expected = self._try(model, root_module, ranks)
+                self._try(model, root_module, ranks)
             self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
             self._writer = Writer(self.store, self.probe)
             self._alerts = Alerts(self.options.rules, self.label)
@@ -188,8 +187,6 @@ class TrackedRun:
                 self.id = ranks.on_rank_zero(partial(self._begin_run, self.store, step, origin, schedule))
                 if self._comparing:
                     self._state_cache = self._states(self.store, self.id, step, origin)
-        if self.weights_kind != AVERAGED:
-            self.cost.announce(expected)
 
     def measure(
         self, model: nn.Module, moment: Moment, root_module: nn.Module | None = None, known: Sequence[Row] = ()
@@ -485,8 +482,8 @@ class TrackedRun:
                 self.notices.error(error, key.step)
         return bool(self._found)
 
-    def _try(self, model: nn.Module, root_module: nn.Module | None, ranks: Ranks) -> ExpectedCost | None:
-        """Run the model on a few windows of the probe, and leave it as it was; return what a measurement will cost.
+    def _try(self, model: nn.Module, root_module: nn.Module | None, ranks: Ranks) -> None:
+        """Run the model on a few windows of the probe, and leave it as it was.
 
         Too little memory and a failed connection are no fault of the configuration: the first measurement reports them.
 
@@ -494,7 +491,7 @@ class TrackedRun:
             ValueError: its forward pass fails, or its blocks cannot be identified; with what to do.
             RuntimeError: the blocks do not pass on states of the tokens.
         """
-        options, prepared, found = self.options, None, None
+        options, found = self.options, None
         choices = {"forward": options.forward, "token_positions": options.token_positions, "root_module": root_module}
         try:
             prepared = self._prepared = prepare(model, options.layers, **choices).on(self.probe)
@@ -505,14 +502,6 @@ class TrackedRun:
         if all(ranks.all_gather(is_refused)) and found is not None:
             raise found  # what fails on some ranks alone is left to the first measurement
         self._trial_error = None if is_refused else found
-        # a sharded model runs on all ranks or on none
-        if any(ranks.all_gather(found is not None)) or prepared is None:
-            return None
-        try:
-            seconds, vectors = expect(prepared, self.probe, options.tokens_per_forward)
-            return ExpectedCost(seconds, working_bytes(vectors, self.probe, options.metrics))
-        except Exception:  # too little memory for a whole batch, say: the measurement itself reports it
-            return None
 
     def _measure_averaged(
         self, model: nn.Module, moment: Moment, averaged: Weights, root_module: nn.Module | None, rows: Sequence[Row]

@@ -85,17 +85,6 @@ class Schedule:
             later |= {step for step in range(self.every, last + 1, self.every) if step > early}
         return sum(step in self for step in range(early + 1)) + len(later)
 
-    def in_words(self, n_steps: int | None) -> str:
-        """Return the steps in words, with how many measurements they are, the end among them, where that is known.
-
-        >>> Schedule(every=100).in_words(1050)
-        'every 100 steps, 12 times in 1,050 steps'
-        """
-        if n_steps is None or self.at_checkpoints:
-            return str(self)
-        n_measured = self.count(n_steps) + (n_steps not in self)
-        return f"{self}, {n_measured:,} times in {n_steps:,} steps"
-
     @classmethod
     def pythia(cls) -> Schedule:
         """Return the steps of the published Pythia checkpoints: 0, 1, 2, 4 ... 512, then every 1000."""

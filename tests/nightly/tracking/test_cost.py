@@ -1,4 +1,4 @@
-"""What tracking costs a training: said before, corrected, bounded."""
+"""What tracking costs a training: said, corrected, bounded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from repdyn.tracking import notices
-from repdyn.tracking.notices import Cost, ExpectedCost, LongMeasurement
+from repdyn.tracking.notices import Cost, LongMeasurement
 from repdyn.tracking.schedule import Schedule
 
 
@@ -69,12 +69,6 @@ def test_work_inside_work_is_counted_once(clock):
         clock[0] += 1.0
         measured(costs, clock, 2.0)
     assert costs.seconds == 3.0
-
-
-@pytest.mark.parametrize(("n_steps", "said"), [(None, "every 10 steps\n"), (100, "11 times in 100 steps\n")])
-def test_what_is_known_before_the_first_measurement(n_steps, said, capsys):
-    Cost(None, Schedule(every=10), n_steps).announce(ExpectedCost(2.0, 2**30))
-    assert capsys.readouterr().err.endswith(said)
 
 
 def test_a_long_measurement_says_what_it_is_doing(clock, capsys):
