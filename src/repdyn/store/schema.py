@@ -20,7 +20,7 @@ FINISHED = "finished"
 
 LOSS = "train/loss"
 """The training loss of the step before the measurement."""
-VALIDATION_LOSS = "validation/loss"
+VALIDATION_LOSS = "val/loss"
 """The last validation loss before the measurement; stored if there was a validation since the previous one."""
 LEARNING_RATE = "train/learning_rate"
 """The learning rate of the optimizer's first parameter group at the time of the measurement."""

@@ -548,8 +548,9 @@ class TrackedRun:
         stops = False
         with attempts() as attempt:
             with attempt():
-                for _ in self._writer.flush():  # the loggers have the loss from the training itself
+                for _ in self._writer.flush():  # the loggers have had the other rows
                     pass
+                self._log([rows[-1:]])
             with attempt():
                 stops = self._alert(rows[-1:])
         return stops
