@@ -57,7 +57,7 @@ def test_the_training_loss_has_its_own_name(filled, tmp_path):
     logger = CSVLogger(tmp_path / "log", name="", version="")
     export_run(filled(tmp_path / "store", make_rows(steps=(0, 8))), "decoder-quickstart", [logger])
     logger.save()
-    losses = [float(line["train/loss"]) for line in table(tmp_path / "log")]
+    losses = [float(line["repdyn/loss"]) for line in table(tmp_path / "log")]
     assert losses == pytest.approx([5.6, 1.2 + 4.4 * math.exp(-0.1)])
     assert "repdyn/tokens" not in table(tmp_path / "log")[0]
 
@@ -103,7 +103,7 @@ def test_a_model_with_two_stacks_is_one_run_that_tells_them_apart(two_stacks, fi
     assert [line["step"] for line in lines] == ["0", "8"]
     logged = logged_values([row for row in rows if row.step == 8])
     assert {name: float(lines[-1][name]) for name in logged} == logged
-    assert [float(line["train/loss"]) for line in lines] == pytest.approx([5.6, 1.2 + 4.4 * math.exp(-0.1)])
+    assert [float(line["repdyn/loss"]) for line in lines] == pytest.approx([5.6, 1.2 + 4.4 * math.exp(-0.1)])
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
     images = set(events.Tags()["images"])

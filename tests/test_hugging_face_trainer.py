@@ -169,7 +169,7 @@ def test_the_end_is_the_last_step_though_the_best_model_is_loaded_then(tmp_path,
     frame = attached.store.to_pandas()
     end = frame[(frame["step"] == last) & frame["layer"].notna()]["value"].tolist()
     evaluated = {log["step"]: log["eval_loss"] for log in trained.state.log_history if "eval_loss" in log}
-    stored = frame[frame["metric"] == "validation/loss"]["value"].tolist()
+    stored = frame[frame["metric"] == "val/loss"]["value"].tolist()
     assert stored == [evaluated[last]]
     saved = type(trained.model).from_pretrained(tmp_path / "job" / f"checkpoint-{last}")
     expected = measure(saved, small_probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()

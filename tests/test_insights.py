@@ -111,13 +111,13 @@ def test_states_that_are_not_finite():
 def test_overfitting():
     validation = {0: 5.0, 50: 3.0, 100: 2.5, 150: 2.7, 200: 3.1}
     rows = [*layers_at(curve(flat)), *losses(np.linspace(5, 1.5, 24))]
-    found = described([*rows, *(make_scalar(step, value, "validation/loss") for step, value in validation.items())])
+    found = described([*rows, *(make_scalar(step, value, "val/loss") for step, value in validation.items())])
     assert (found.status, found.statements[0].kind) == ("watch", "overfitting")
     assert found.statements[0].steps == (100, 200)
     assert "validation loss rose from 2.5 at step 100 to 3.1" in found.statements[0].sentence
     # as long as both fall, it is no overfitting, however far apart they are
     falling = {0: 5.0, 50: 4.0, 100: 3.5, 150: 3.2, 200: 3.1}
-    found = described([*rows, *(make_scalar(step, value, "validation/loss") for step, value in falling.items())])
+    found = described([*rows, *(make_scalar(step, value, "val/loss") for step, value in falling.items())])
     assert (found.status, only(found, "generalisation gap").evidence["last_validation_loss"]) == ("healthy", 3.1)
 
 

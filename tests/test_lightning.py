@@ -151,7 +151,7 @@ def test_validation_losses_are_stored_with_the_next_measurement(tmp_path, small_
     attached = tracker(small_probe, 3)
     trainer(tmp_path, attached, val_check_interval=2, max_steps=7).fit(Validated(), batches(), batches(shuffle=False))
     frame = attached.store.to_pandas()
-    losses = frame[frame["metric"] == "validation/loss"].set_index("step")["value"].to_dict()
+    losses = frame[frame["metric"] == "val/loss"].set_index("step")["value"].to_dict()
     assert losses == {3: 2.0, 6: 4.0, 7: 6.0}  # that of step 6 came after the measurement of step 6
 
 

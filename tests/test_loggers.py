@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import heatmap
-from repdyn.publish.loggers import log_figures, log_rows, target_of
+from repdyn.publish.loggers import log_figures, log_rows, logged_values, target_of
 
 NAN = math.nan
 
@@ -27,11 +27,11 @@ def checkpoint(row, step, n_layers=3):
     ]
 
 
-def test_scalars_alone_log_nothing(scalar_row, tmp_path):
-    logger = CSVLogger(tmp_path, name="", version="")
-    log_rows([scalar_row(0, 1.0)], [logger], 0)
-    logger.save()
-    assert not (tmp_path / "metrics.csv").exists()
+def test_scalars_of_the_training_have_names_beside_its_own(row, scalar_row):
+    scalars = [scalar_row(4, 1.5), scalar_row(4, 2.5, metric="val/loss"), scalar_row(4, 0.1, metric="seconds/forward")]
+    values = logged_values([*checkpoint(row, 4), *scalars])
+    assert (values["repdyn/loss"], values["repdyn/val_loss"]) == (1.5, 2.5)
+    assert not {"train/loss", "val/loss", "seconds/forward"} & set(values)
 
 
 def test_more_values_of_a_step_are_in_its_row(row, tmp_path):
@@ -126,7 +126,21 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
     on_ours = [axis["name"] for axis in axes if axis.get("step_metric") == "repdyn/step"]
     sections, keys = ("anisotropy", "anisotropy_no_sink"), ("layer_00", "layer_01", "layer_02", "mean", "min", "max")
     # sorted lists, not sets: each name is defined once, whatever the number of steps
-    assert sorted(on_ours) == sorted(["figures/map", *(f"{section}/{key}" for section in sections for key in keys)])
+    charts = [f"charts/{section}_over_depth" for section in sections]
+    named = [f"{section}/{key}" for section in sections for key in keys]
+    assert sorted(on_ours) == sorted(["figures/map", *charts, *named])
+    tables = [item for item in history if "charts/anisotropy_over_depth_table.path" in item]
+    assert [item["repdyn/step"] for item in tables] == [0, 4, 2], "a profile at every measurement"
+    path = (
+        next((tmp_path / "wandb").glob("offline-run-*"))
+        / "files"
+        / tables[1]["charts/anisotropy_over_depth_table.path"]
+    )
+    assert json.loads(path.read_text())["data"] == [
+        [0, "anisotropy", 4.0],
+        [1, "anisotropy", None],
+        [2, "anisotropy", 6.0],
+    ]
 
 
 @pytest.mark.process

@@ -100,6 +100,17 @@ def test_max_bytes_cuts_before_cleaning(tmp_path: Path, make_dump: Callable[...,
 
 
 @pytest.mark.real_data
+def test_a_dataset_is_read_as_far_as_it_is_needed(tmp_path: Path):
+    (tmp_path / "train.jsonl").write_text("".join(f'{{"text": "Line {i}. ", "label": {i}}}\n' for i in range(100)))
+    corpus = load_corpus(f"hf:{tmp_path}")
+    assert corpus.data == "\n\n".join(f"Line {i}." for i in range(100)).encode()
+    assert corpus.sha256[:12] in corpus.name
+    assert load_corpus(f"hf:{tmp_path}", max_bytes=20).data == b"Line 0.\n\nLine 1.\n\nLi"
+    for wrong, named in ((",column=label", "label"), (",split=test", "test"), (",colum=text", "colum")):
+        with pytest.raises(ValueError, match=named):
+            load_corpus(f"hf:{tmp_path}{wrong}")
+
+
 def test_the_real_prefix_is_recognised(enwik8_prefix: Path):
     corpus = read_corpus(enwik8_prefix)
     assert corpus.name == "enwik8 prefix, 4.15 MB"

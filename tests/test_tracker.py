@@ -50,7 +50,7 @@ def test_steps_scalars_and_tokens_are_stored(attach):
     scalars = {name: rows.set_index("step")["value"].to_dict() for name, rows in frame.groupby("metric")}
     assert scalars["train/loss"] == {step: pytest.approx(loop.losses[step - 1]) for step in (2, 4, 5)}
     assert scalars["train/learning_rate"] == {2: 0.5, 4: 1.0, 5: 1.25}
-    assert scalars["validation/loss"] == {4: 2.5}  # once, with the next measurement
+    assert scalars["val/loss"] == {4: 2.5}  # once, with the next measurement
     assert frame.groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 96, 4: 192, 5: 240}
     assert set(frame["weights_kind"].dropna()) == {"raw"}
 

@@ -135,7 +135,7 @@ class SharedOptions:
     """The options that sweeps and reproductions of papers share."""
 
     text: Annotated[str | None, _PROBE] = None
-    """Text of the probe: enwik8, builtin, or a path (default: enwik8)."""
+    """Text of the probe: enwik8, builtin, hf:DATASET, or a path (default: enwik8)."""
     sequence_length: Annotated[int | None, _PROBE, at_least(2)] = None
     """Tokens in a window (default: as the design has it, at most the model's context)."""
     max_vectors: Annotated[int | None, _PROBE, at_least(3)] = None

@@ -18,6 +18,7 @@ from repdyn.alerts import find_alerts, stored_rules
 from repdyn.diagnosis import insights
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import (
+    LOGGED_SCALARS,
     TOKENS_KEY,
     LogLayers,
     each_target,
@@ -51,7 +52,7 @@ def export_run(
     """Log a stored run to loggers, which stay open: one row for each step, the figures, and their provenance.
 
     The row of a step has the names a live run logs (:func:`repdyn.publish.loggers.logged_values`), the scalars stored
-    with it (``train/loss``, ``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A
+    with it (``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A
     finished model has step 0 and the hyperparameter ``stage`` "finished". An error in one figure or logger does not
     affect the others: the first is raised once everything else is logged.
 
@@ -203,6 +204,7 @@ def _measured(frames: Iterable[pd.DataFrame]) -> set[tuple[str, str]]:
 def _scalars(rows: pd.DataFrame) -> dict[str, float]:
     """Return the scalars of a step, and its training tokens."""
     scalars, tokens = rows.loc[rows["layer"].isna()], rows["tokens_seen"].dropna()
+    scalars = scalars.loc[~scalars["metric"].isin(LOGGED_SCALARS)]
     values = dict(zip(scalars["metric"], scalars["value"].astype(float), strict=True))
     return values if tokens.empty else values | {TOKENS_KEY: float(tokens.to_numpy(float).max())}
 

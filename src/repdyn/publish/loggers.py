@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from repdyn.store.schema import PROBE_SCALARS, Row
+from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_SCALARS, VALIDATION_LOSS, Row
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.files import safe_file_name
 
@@ -23,6 +23,8 @@ STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
 TOKENS_KEY = "repdyn/tokens"
 """Training tokens seen, for use as the x axis."""
+LOGGED_SCALARS = {LOSS: "repdyn/loss", VALIDATION_LOSS: "repdyn/val_loss", LEARNING_RATE: "repdyn/learning_rate"}
+"""Names beside the metrics of what the training did at the step; it may log the stored ones itself, on another axis."""
 MLFLOW_BATCH = 1000
 """Largest number of metrics that MLflow takes at once."""
 MLFLOW_TAG = 5000
@@ -30,6 +32,9 @@ MLFLOW_TAG = 5000
 
 LogLayers: TypeAlias = str | Sequence[str]
 """Metrics of which every layer is logged: "default", "all", "none", or patterns such as ``("two_nn", "cka_*")``."""
+
+XAxis: TypeAlias = tuple[str, Sequence[int]]
+"""The label of an axis, and the places of its values."""
 
 ALL_TOKENS = "all"
 _EVERY_LAYER: dict[str, tuple[str, ...]] = {
@@ -66,8 +71,8 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``. ``anisotropy/mean``, ``anisotropy/min``
     and ``anisotropy/max`` are taken over the layers of a stack that have a value at this step, NaN if none has. Values
     of single attention heads are in a section without them: ``attention_topic_gap_heads/layer_03_head_05``. The loss on
-    the probe and what belongs to it have their own names, ``probe/loss`` for example, unless they have no value. Other
-    scalar rows are left out: the training logs them itself.
+    the probe and what belongs to it have their own names, ``probe/loss`` for example, unless they have no value; loss,
+    validation loss and learning rate of the training those of :data:`LOGGED_SCALARS`. Other scalar rows are left out.
 
     Args:
         rows: of one run and one step.
@@ -90,8 +95,8 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     seen: set[str] = set()
     for row in rows:
         if row.layer is None:
-            if row.metric in PROBE_SCALARS and row.reason is None:
-                values[row.metric] = row.value
+            if row.metric in (*PROBE_SCALARS, *LOGGED_SCALARS) and row.reason is None:
+                values[LOGGED_SCALARS.get(row.metric, row.metric)] = row.value
             continue
         subset = row.subset or ALL_TOKENS
         section = "_".join(filter(None, [row.metric, row.stack, None if subset == ALL_TOKENS else subset]))
@@ -174,6 +179,9 @@ class Target:
     def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
         """Show figures as images; they are left open."""
 
+    def log_lines(self, name: str, x: XAxis, lines: Mapping[str, Sequence[float]], step: int) -> None:
+        """Show a chart of several lines over one axis."""
+
     def log_page(self, page: Path, name: str, step: int) -> None:
         """Show a page of HTML."""
 
@@ -192,6 +200,24 @@ class WandbTarget(Target):
     def log_values(self, values: Mapping[str, float], step: int) -> None:
         # no step=: W&B silently drops a row whose step is less than its own counter
         self.log_media(values, step)
+        profiles: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        for name, value in values.items():
+            section, _, layer = name.partition("/layer_")
+            if layer.isdecimal():
+                profiles[section][int(layer)] = value
+        for section, profile in profiles.items():
+            if len(profile) == 1 + max(profile):  # every layer is logged
+                line = {section: [profile[layer] for layer in sorted(profile)]}
+                self.log_lines(f"charts/{section}_over_depth", ("layer", sorted(profile)), line, step)
+
+    def log_lines(self, name: str, x: XAxis, lines: Mapping[str, Sequence[float]], step: int) -> None:
+        from wandb.plot import line_series  # an optional dependency, present wherever a WandbLogger is
+
+        label, places = x
+        # browsers read no NaN
+        values = [[None if math.isnan(value) else value for value in line] for line in lines.values()]
+        chart = line_series(list(places), values, list(lines), name, label)
+        self.log_media({name: chart}, step)
 
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
         more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""

