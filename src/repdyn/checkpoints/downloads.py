@@ -133,9 +133,11 @@ class Downloads:
         return folder
 
     def _fits(self, n_bytes: int) -> bool:
-        within_budget = self._budget is None or sum(self._held.values()) + n_bytes <= self._budget
+        if not self._held:
+            return True
         # while other downloads are held, space may become free again
-        return within_budget and (not self._held or n_bytes + _RESERVED_BYTES <= self._free_bytes())
+        within_budget = self._budget is None or sum(self._held.values()) + n_bytes <= self._budget
+        return within_budget and n_bytes + _RESERVED_BYTES <= self._free_bytes()
 
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self._root).free

@@ -40,7 +40,6 @@ from repdyn.store.files import STATES_FOLDER, own_folder
 from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, FINISHED, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tables.designs import own_window_warning
-from repdyn.tables.frames import NOT_RECORDED
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import temporary_folder, write_atomically
 from repdyn.utils.redaction import redacted
@@ -344,37 +343,17 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions)
     for run, targets in groupby(tasks, lambda task: task.target.run):
         own_folder(store.folder_of(run))
         rows = store.distinct(run, ("layers", "dtype", "checkpoint"))
-        dtype = options.dtype or "auto"
         expected = {
-            "layers": layer_choice(options.layers, options.token_positions),
-            "dtype": None if dtype == "auto" else dtype,
-            "location": next(targets).target.location,
+            "layers": (layer_choice(options.layers, options.token_positions), {row["layers"] for row in rows}),
+            "dtype": (options.dtype, {row["dtype"] for row in rows}),
+            "location": (
+                next(targets).target.location,
+                {location_of(row["checkpoint"]) for row in rows if row["checkpoint"]},
+            ),
         }
-        stored = {
-            "layers": {row["layers"] for row in rows},
-            "dtype": {row["dtype"] for row in rows},
-            "location": {location_of(row["checkpoint"]) for row in rows if row["checkpoint"]},
-        }
-        for what, value in expected.items():
-            if value is not None and stored[what] - {value}:
+        for what, (value, stored) in expected.items():
+            if value not in (None, "auto") and stored - {value}:
                 raise ValueError(
                     f"expected one {what} for the run {run!r}, got {value!r}, but {store.location} has it with "
-                    f"{', '.join(map(repr, sorted(stored[what])))}; give another --store, or another --name"
+                    f"{', '.join(map(repr, sorted(stored)))}; give another --store, or another --name"
                 )
-
-
-def describe_other_designs(tasks: Iterable[Task], store: Store) -> list[str]:
-    """Describe the runs that the store has on other probes; their values form separate curves."""
-    messages = []
-    for run, run_tasks in groupby(tasks, lambda task: task.target.run):
-        probes = {task.probe.hash: task.probe.design.name for task in run_tasks}
-        stored = {row["probe"]: row["design"] or NOT_RECORDED for row in store.distinct(run, ("probe", "design"))}
-        others = {probe: design for probe, design in stored.items() if probe not in probes}
-        if others:
-            known = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(others.items()))
-            current = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(probes.items()))
-            messages.append(
-                f"{store.location} has {run} on the probe {known}; the new values, on {current}, form a "
-                "separate curve; select one with --probe in repdyn figures and repdyn report"
-            )
-    return messages

@@ -175,8 +175,6 @@ def _measured(prepared: Prepared, *, say: Say, quiet: bool) -> Sweep:
         problems = [*prepared.problems, *problems]
         tasks = [task for task in every_task if task.target not in prepared.foreign]
         run.check_comparable(tasks, store, options)
-        for note in run.describe_other_designs(tasks, store):
-            say(note)
         listed = partition_tasks(tasks, store, options)
         for task in every_task:
             if task.target in prepared.foreign:

@@ -9,7 +9,6 @@ import sys
 import time
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,9 +23,7 @@ from repdyn.utils.files import is_url
 from repdyn.utils.printing import printable
 
 if TYPE_CHECKING:
-    from repdyn.alerts import Rule
     from repdyn.metrics import Metric
-    from repdyn.store import Store
 
 FAILED = 1
 _QUERY = re.compile(r"\s*(select|with|from|describe|summarize|show|pivot)\s", re.IGNORECASE)
@@ -197,6 +194,7 @@ def insights(
     """
     from repdyn.alerts import RULES, as_yaml, read_rules
     from repdyn.store import find_store
+    from repdyn.terminal.summary import list_alerts, print_alerts, print_insights
 
     if print_rules:
         print(as_yaml(RULES), end="")
@@ -205,10 +203,13 @@ def insights(
         raise ValueError("expected the folder of a run or a store, got none; or --print-rules for the default rules")
     found = find_store(store)
     if alerts or fail or rules:
-        n_alerts = _alerts(found, rows, read_rules(rules) if rules else None, records)
-        return FAILED if n_alerts and fail else 0
+        listed = list_alerts(found, rows.run, rows.probe, read_rules(rules) if rules else None)
+        if records:
+            records.print([each.as_dict() for each in listed], each="alerts")
+        else:
+            print_alerts(listed)
+        return FAILED if fail and any(each.alerts for each in listed) else 0
     from repdyn.diagnosis import insights as insights_of
-    from repdyn.terminal.summary import print_insights
 
     statements = insights_of(found, rows.run, rows.probe)
     if records:
@@ -216,26 +217,6 @@ def insights(
     else:
         print_insights(statements)
     return 0
-
-
-def _alerts(store: Store, rows: Rows, rules: Sequence[Rule] | None, records: Records) -> int:
-    """Print the alerts of a store, and return their number."""
-    from repdyn.alerts import ALERT_COLUMNS, find_alerts, stored_rules
-    from repdyn.tables.runs import select
-    from repdyn.terminal.summary import print_alerts
-
-    if not records:
-        return print_alerts(store, rows.run, probe=rows.probe, rules=rules)
-    listed = []
-    for (run, probe), frame in select(store, rows.run, rows.probe, columns=ALERT_COLUMNS).items():
-        used = stored_rules(store.alerts_path(run)) if rules is None else rules
-        found = [{**asdict(alert), "message": alert.message} for alert in find_alerts(frame, used)]
-        steps = sorted(frame.loc[frame["layer"].notna(), "step"].unique().tolist())
-        listed.append(
-            {"run": run, "probe": probe, "steps": steps, "rules": [rule.name for rule in used], "alerts": found}
-        )
-    records.print(listed, each="alerts")
-    return sum(len(run["alerts"]) for run in listed)
 
 
 def export(

@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -52,7 +52,6 @@ _EXAMPLES = """examples:
 # The longest file name that common file systems accept.
 _LONGEST_NAME = 255
 _RUN_FOLDER = "REPDYN_RUN_FOLDER"
-_CONFIG = {"-c", "--config"}
 _CHECKED = ("metrics", "on_error", "log_layers", "ranks", "max_overhead")
 """Options of the tracker that are checked before anything is loaded."""
 
@@ -197,12 +196,6 @@ class TrainCLI(LightningCLI):
         parser.link_arguments("data.pad_token_id", "model.pad_token_id", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        given = sys.argv[1:] if args is None else args
-        for path in _config_files(given) if isinstance(given, list) else []:
-            try:
-                read_yaml(path)  # jsonargparse would write out what aliases stand for, however much that is
-            except ValueError as error:
-                parser.error(str(error))
         super().parse_arguments(parser, args)
         fit = self.config[self.config.subcommand]
         try:
@@ -251,35 +244,22 @@ def data_module(arguments: Sequence[str]) -> type[TextDataModule] | type[TopicDa
     'TopicDataModule'
     """
     text = None
-    for option, value in _given(arguments):
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        option, joined, value = argument.partition("=")
+        value = value if joined else following
         if option == "--data.text":
             text = value
-        elif option in _CONFIG and Path(value).is_file():
-            text = _text_in(Path(value)) or text
+        elif option in {"-c", "--config"}:
+            with suppress(ValueError, OSError):  # errors in the file are reported where it is parsed
+                groups = read_yaml(Path(value))
+                data = groups.get("data") if isinstance(groups, dict) else None
+                text = data.get("text", text) if isinstance(data, dict) else text
     return TopicDataModule if text == "lda" else TextDataModule
-
-
-def _text_in(config: Path) -> Any:
-    with suppress(ValueError, OSError):  # errors in the file are reported where it is parsed
-        groups = read_yaml(config)
-        data = groups.get("data") if isinstance(groups, dict) else None
-        return data.get("text") if isinstance(data, dict) else None
 
 
 def _rules(given: Any) -> RulesLike:
     """Convert alert rules written in the configuration file into :class:`repdyn.Rule` objects."""
     return [Rule(**vars(rule)) for rule in given] if isinstance(given, list) else given
-
-
-def _config_files(arguments: Sequence[str]) -> list[Path]:
-    return [path for option, value in _given(arguments) if option in _CONFIG and (path := Path(value)).is_file()]
-
-
-def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each option with its value, in the order given."""
-    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
-        option, joined, value = argument.partition("=")
-        yield option, value if joined else following
 
 
 def _validate_checkpoint(parser: LightningArgumentParser, path: Path) -> None:

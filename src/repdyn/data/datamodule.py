@@ -83,7 +83,14 @@ class TextDataModule(WindowsDataModule):
         self.probe_sequence_length = probe_sequence_length
         self.tokenizer = load_tokenizer(tokenizer, for_encoder=self.objective == "masked")
         self._before, self._after = special_tokens(self.tokenizer, tokenizer, self.objective, bos)
-        self._validate_arguments()
+        n_special = len(self._before) + len(self._after)
+        self._require_trainable(n_special)
+        shortest, length = 2 + n_special, probe_sequence_length
+        if length is not None and not shortest <= length <= self.sequence_length:
+            raise ValueError(
+                f"expected probe_sequence_length from {shortest} to sequence_length, {self.sequence_length}, got "
+                f"{length}"
+            )
 
     @property
     def bytes_per_token(self) -> float:
@@ -98,10 +105,6 @@ class TextDataModule(WindowsDataModule):
 
     def prepare_data(self) -> None:
         """Download, clean and tokenize into the cache, in one process."""
-        _ = self._text
-
-    def setup(self, stage: str | None = None) -> None:
-        """Read the text, from the cache if it was cleaned or tokenized before."""
         _ = self._text
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -151,7 +154,7 @@ class TextDataModule(WindowsDataModule):
 
     def _probe_splits(self) -> list[tuple[np.ndarray, bytes]]:
         """Return the token ids and bytes of the splits that the probe is taken from."""
-        _, *held_out = self._pieces(self._text.corpus)
+        _, *held_out = self._text.corpus.split(self._held_out_percent)
         splits = list(zip((self._text.validation, self._text.test), held_out, strict=True))
         enough = len(self._windows(self._text.validation, self._probe_length)) >= self._n_probe_windows
         return splits[:1] if enough else splits
@@ -174,14 +177,18 @@ class TextDataModule(WindowsDataModule):
                     words_of_tokens(text, self.tokenizer, lexicon) for text in chunks(piece.decode(errors="replace"))
                 ]
                 words = np.concatenate([numbers for _, numbers in found])
-                self._validate_token_ids(tokens, [token for ids, _ in found for token in ids])
+                if not np.array_equal(tokens, [token for ids, _ in found for token in ids]):
+                    raise ValueError(
+                        f"expected the token ids in the cache to be those that {self.tokenizer_name} gives now, got "
+                        f"others, whose words are unknown; delete {cache_directory(self.cache_dir) / 'tokens'}"
+                    )
             words_of_splits.append(Windows(words, self._probe_length, *no_words))
         return TokenWords(self._spread(words_of_splits).ravel(), lexicon)
 
     @cached_property
     def _text(self) -> _Text:
         corpus = load_corpus(self.text, clean=self.clean, max_bytes=self.max_bytes, cache_dir=self.cache_dir)
-        pieces = self._pieces(corpus)
+        pieces = corpus.split(self._held_out_percent)
         train, validation, test = (self._encode(piece) for piece in pieces)
         self._validate_text_length(corpus, min(len(validation), len(test)))
         return _Text(corpus, train, validation, test, bytes_per_token=len(pieces[1]) / len(validation))
@@ -197,29 +204,6 @@ class TextDataModule(WindowsDataModule):
     @property
     def _held_out_percent(self) -> int:
         return HELD_OUT_PERCENT_BUILTIN if self.text == "builtin" else HELD_OUT_PERCENT
-
-    def _pieces(self, corpus: Corpus) -> tuple[bytes, bytes, bytes]:
-        """Return the text for training, validation and testing."""
-        return corpus.split(self._held_out_percent)
-
-    def _validate_arguments(self) -> None:
-        self._require_trainable(len(self._before) + len(self._after))
-        shortest = 2 + len(self._before) + len(self._after)
-        if (
-            self.probe_sequence_length is not None
-            and not shortest <= self.probe_sequence_length <= self.sequence_length
-        ):
-            raise ValueError(
-                f"expected probe_sequence_length from {shortest} to sequence_length, {self.sequence_length}, got "
-                f"{self.probe_sequence_length}"
-            )
-
-    def _validate_token_ids(self, tokens: np.ndarray, ids: list[int]) -> None:
-        if not np.array_equal(tokens, ids):
-            raise ValueError(
-                f"expected the token ids in the cache to be those that {self.tokenizer_name} gives now, got others, "
-                f"whose words are unknown; delete {cache_directory(self.cache_dir) / 'tokens'}"
-            )
 
     def _validate_text_length(self, corpus: Corpus, n_tokens: int) -> None:
         window = self.sequence_length - len(self._before) - len(self._after)

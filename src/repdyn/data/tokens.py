@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -46,6 +47,11 @@ def byte_tokenizer(for_encoder: bool = False) -> PreTrainedTokenizerFast:
     # normalized=False and special=True keep their ids out of the byte range; the ids follow in this order
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS])
     backend.encode_special_tokens = True
+    return with_special_tokens(backend, for_encoder, split_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def with_special_tokens(backend: Tokenizer, for_encoder: bool, **settings: Any) -> PreTrainedTokenizerFast:
+    """Return a tokenizer that knows its special tokens, and puts [CLS] and [SEP] around a sequence for an encoder."""
     if for_encoder:
         ids = [(token, backend.token_to_id(token)) for token in (CLS, SEP)]
         backend.post_processor = processors.TemplateProcessing(
@@ -57,9 +63,8 @@ def byte_tokenizer(for_encoder: bool = False) -> PreTrainedTokenizerFast:
         cls_token=CLS,
         sep_token=SEP,
         mask_token=MASK,
-        split_special_tokens=True,
-        clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
+        **settings,
     )
 
 

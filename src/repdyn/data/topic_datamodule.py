@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
-from repdyn.data.tokens import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
+from repdyn.data.tokens import CLS, SEP, SPECIAL_TOKENS, with_special_tokens
 from repdyn.data.windows import Windows, WindowsDataModule
 from repdyn.probe.design import INDEPENDENT
 
@@ -141,7 +141,11 @@ class TopicDataModule(WindowsDataModule):
         super().__init__(sequence_length=sequence_length, **training)
         self.text = text
         self.n_documents = n_documents
-        self._validate_arguments()
+        if text != "lda":
+            raise ValueError(f'expected text "lda", got "{text}"; other texts are read by TextDataModule')
+        self._require_trainable(2 * self._n_special)
+        if n_documents < 1:
+            raise ValueError(f"expected n_documents of at least 1, got {n_documents}")
         if beta is None:
             self.topic_model = TopicModel.disjoint(n_topics, n_words, alpha)
         else:
@@ -196,13 +200,6 @@ class TopicDataModule(WindowsDataModule):
         before, after = ((cast(int, self.tokenizer.convert_tokens_to_ids(token)),) for token in (CLS, SEP))
         return Windows(ids, self.sequence_length, before * self._n_special, after * self._n_special)
 
-    def _validate_arguments(self) -> None:
-        if self.text != "lda":
-            raise ValueError(f'expected text "lda", got "{self.text}"; other texts are read by TextDataModule')
-        self._require_trainable(2 * self._n_special)
-        if self.n_documents < 1:
-            raise ValueError(f"expected n_documents of at least 1, got {self.n_documents}")
-
 
 def word_tokenizer(n_words: int, for_encoder: bool = False) -> PreTrainedTokenizerFast:
     """Return a tokenizer of the words "w0", "w1", ..., separated by spaces; other words raise an error.
@@ -217,14 +214,4 @@ def word_tokenizer(n_words: int, for_encoder: bool = False) -> PreTrainedTokeniz
     tokens = (*SPECIAL_TOKENS, *(f"w{number}" for number in range(n_words)))
     backend = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if for_encoder:
-        ids = [(token, backend.token_to_id(token)) for token in (CLS, SEP)]
-        backend.post_processor = processors.TemplateProcessing(single=f"{CLS} $A {SEP}", special_tokens=ids)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=PAD,
-        cls_token=CLS,
-        sep_token=SEP,
-        mask_token=MASK,
-        model_input_names=["input_ids", "attention_mask"],
-    )
+    return with_special_tokens(backend, for_encoder)

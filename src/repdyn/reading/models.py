@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -107,9 +108,10 @@ def load_model(
         >>> ids = loaded.tokenizer("Time flies.")["input_ids"]  # doctest: +SKIP
         >>> [layer.states.norm(dim=1) for layer in repdyn.layer_states(loaded, [ids])]  # doctest: +SKIP
     """
-    [(name, found)] = _sources([source], [] if revision is None else [revision]).items()
-    loading = _loading(device, dtype, trust_remote_code)
-    return _load(name, found, tokenizer, loading, timeout=timeout, with_head=with_head)
+    loading = {"tokenizer": tokenizer, "device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
+    revisions = () if revision is None else (revision,)
+    options = SimpleNamespace(models=[source], revisions=revisions, timeout=timeout, **loading)
+    return next(load_models(options, release=False, with_heads=with_head))
 
 
 def load_models(options: Any, *, release: bool = True, with_heads: bool = False) -> Iterator[LoadedModel]:
@@ -126,37 +128,25 @@ def load_models(options: Any, *, release: bool = True, with_heads: bool = False)
             first model is loaded.
     """
     sources = _sources(options.models, options.revisions)
-    loading = _loading(options.device, options.dtype, options.trust_remote_code)
-    for name, source in sources.items():
-        loaded = _load(name, source, options.tokenizer, loading, timeout=options.timeout, with_head=with_heads)
-        yield loaded
-        if release:
-            cast(nn.Module, loaded.with_head or loaded.model).to(torch.device("meta"))
-
-
-def _loading(device: str, dtype: str, trust_remote_code: bool) -> Loading:
-    device = resolved_device(device)
+    device, with_code = resolved_device(options.device), options.trust_remote_code
     check_device(device)
-    return Loading(device, dtype, None, trust_remote_code)
-
-
-def _load(
-    name: str, source: _Source, tokenizer: str | None, loading: Loading, *, timeout: float, with_head: bool
-) -> LoadedModel:
-    hub = Hub(timeout_seconds=timeout)
-    model_folder, folder = _folders(name, source, tokenizer, hub, with_code=loading.trust_remote_code)
-    try:
-        whole = cast(PreTrainedModel, weights.load_model(model_folder, loading, with_head=with_head))
-    except CheckpointError as error:
-        raise CheckpointError(f"expected a model that loads, got {name}: {error}") from error
-    model = cast(PreTrainedModel, whole.base_model)
-    if not holds_tokenizer(folder):
-        raise CheckpointError(
-            f"expected a tokenizer next to the weights of {name}, found none; name a folder or hub repository that has "
-            "it with --tokenizer"
-        )
-    found = load_tokenizer(folder, name, trust_remote_code=loading.trust_remote_code)
-    return LoadedModel(name, model, found, whole if whole is not model else None)
+    loading, hub = Loading(device, options.dtype, None, with_code), Hub(timeout_seconds=options.timeout)
+    for name, source in sources.items():
+        of_model, of_tokenizer = _folders(name, source, options.tokenizer, hub, with_code=with_code)
+        try:
+            whole = cast(PreTrainedModel, weights.load_model(of_model, loading, with_head=with_heads))
+        except CheckpointError as error:
+            raise CheckpointError(f"expected a model that loads, got {name}: {error}") from error
+        if not holds_tokenizer(of_tokenizer):
+            raise CheckpointError(
+                f"expected a tokenizer next to the weights of {name}, found none; name a folder or hub repository that "
+                "has it with --tokenizer"
+            )
+        tokenizer = load_tokenizer(of_tokenizer, name, trust_remote_code=with_code)
+        model = cast(PreTrainedModel, whole.base_model)
+        yield LoadedModel(name, model, tokenizer, whole if whole is not model else None)
+        if release:
+            cast(nn.Module, whole).to(torch.device("meta"))
 
 
 def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Source]:

@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from filelock import FileLock
 from tqdm.contrib.concurrent import thread_map
 
-from repdyn.store.files import ROW_FILE, MeasurementKey, copy_folder
-from repdyn.store.runs import RUN_FILE, Run
-from repdyn.store.schema import Row
+from repdyn.store.files import ROW_FILE, copy_folder
+from repdyn.store.runs import RUN_FILE
 from repdyn.store.store import Store
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import write_atomically
@@ -36,8 +35,6 @@ from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-    from repdyn.probe import Probe
 
 T = TypeVar("T")
 
@@ -101,15 +98,6 @@ class RemoteStore(Store):
     def output(self) -> Path:
         return Path(self.path.name)
 
-    def begin_run(self, name: str, configuration: Mapping[str, Any] | None = None, **parent: Any) -> Run:
-        return self._then_wake(super().begin_run(name, configuration, **parent))
-
-    def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
-        return self._then_wake(super().write(key, rows))
-
-    def save_probe(self, probe: Probe) -> Path:
-        return self._then_wake(super().save_probe(probe))
-
     def refresh(self) -> None:
         """Download what is new, delete here what is gone there, and upload what an earlier process left waiting.
 
@@ -138,23 +126,20 @@ class RemoteStore(Store):
                 hidden = len(new) < _FILES_WITH_PROGRESS_BAR or None
                 thread_map(download, new, max_workers=_PARALLEL, desc="downloading", disable=hidden, leave=False)
         if waiting:
-            self._wake()
+            self._written()
 
     def drain(self, seconds: float = UPLOAD_SECONDS) -> str | None:
         """Wait at most so long for the uploads; return why some files still wait and what uploads them, or None."""
         deadline, began = time.monotonic() + seconds, self._n_attempts
         self._is_draining = True
-        try:
-            while left := len(self.waiting()):
-                # an attempt that began before this call may have failed for a reason that is gone
-                is_refused = isinstance(self.error, RefusedError) and self._n_attempts > began + 1
-                if is_refused or (remaining := deadline - time.monotonic()) <= 0:
-                    break
-                self._wake()
-                with self._changed:
-                    self._changed.wait(min(remaining, 0.2))
-        finally:
-            self._is_draining = False
+        while (left := len(self.waiting())) and (remaining := deadline - time.monotonic()) > 0:
+            # an attempt that began before this call may have failed for a reason that is gone
+            if isinstance(self.error, RefusedError) and self._n_attempts > began + 1:
+                break
+            self._written()
+            with self._changed:
+                self._changed.wait(min(remaining, 0.2))
+        self._is_draining = False
         if not left:
             return None
         reason = self.error or f"they took more than {seconds:g} s"
@@ -174,11 +159,7 @@ class RemoteStore(Store):
                 found.append((state[0], name))
         return [name for _, name in sorted(found)]
 
-    def _then_wake(self, written: T) -> T:
-        self._wake()
-        return written
-
-    def _wake(self) -> None:
+    def _written(self) -> None:
         """Let the thread upload what waits now; returns at once, so that a slow network delays no training."""
         with self._changed:
             self._is_due = True
@@ -246,9 +227,6 @@ class RemoteStore(Store):
             finally:
                 text = json.dumps(index, indent=0, sort_keys=True)
                 write_atomically(self.path.parent / "index.json", lambda path: path.write_text(text))
-
-    def __repr__(self) -> str:
-        return f"RemoteStore({self.location!r})"
 
 
 class RemoteFolder:
@@ -353,7 +331,7 @@ class RemoteFolder:
     def _attempt(self, what: str, function: Callable[[], T], seconds: float) -> T:
         """Return what a request returns, which is repeated once, or raise a RemoteError or FileNotFoundError."""
         filesystem = self._opened[0]  # a missing package is an error of its own
-        is_first = True
+        is_last = False
         while True:
             try:
                 return TimeoutRunner(seconds)(what, function)
@@ -368,12 +346,12 @@ class RemoteFolder:
                         f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the credentials, and "
                         "check that they permit it"
                     ) from error
-                if not is_first:
+                if is_last:
                     reason = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else _brief(error)
                     raise RemoteError(
                         f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the command"
                     ) from error
-            is_first = False
+            is_last = True
             time.sleep(WAIT_SECONDS * random.uniform(1, 1.25))  # many workers do not return at once
 
     def _missing(self, error: Exception) -> RefusedError:

@@ -68,6 +68,9 @@ class Store:
     def drain(self, seconds: float = 0.0) -> str | None:
         """Wait for the uploads to a remote store; return what is wrong with them, None for a local store."""
 
+    def _written(self) -> None:
+        """Let a remote store upload what was written; returns at once."""
+
     # one run, by its id
 
     def begin_run(
@@ -96,7 +99,9 @@ class Store:
         if parent is not None and parent_store is not None and find_run(self.path, parent) is None:
             elsewhere = str(parent_store) if is_url(parent_store) else self._relative(Path(parent_store))
         folder_name(name)
-        return new_run(self.path, name, configuration or {}, parent, parent_step, elsewhere)
+        run = new_run(self.path, name, configuration or {}, parent, parent_step, elsewhere)
+        self._written()
+        return run
 
     def find_run(self, run: str) -> Run | None:
         """Return the run of an id; None if the store has none."""
@@ -123,6 +128,7 @@ class Store:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         target = own_folder(self.folder_of(key.run)) / Path(key.filename).name
         write_table(target, to_table(rows))
+        self._written()
         return target
 
     def read(self, key: MeasurementKey) -> list[Row]:
@@ -166,6 +172,7 @@ class Store:
         target = self.probe_path(probe.hash)
         if not target.exists():
             write_atomically(target, probe.save)
+            self._written()
         return target
 
     def probe_path(self, probe_hash: str) -> Path:
@@ -257,7 +264,7 @@ class Store:
         return frame if categorical else with_strings(frame)
 
     def __repr__(self) -> str:
-        return f"Store({str(self.path)!r})"
+        return f"{type(self).__name__}({self.location!r})"
 
     def _tables(self, path: RunPath, columns: Sequence[str], metrics: Sequence[str] | None) -> Iterator[pa.Table]:
         """Yield the rows of a history under its name, and those that tell which of them count."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,7 +47,7 @@ from repdyn.tables.frames import (
     without_distinct_embeddings,
 )
 from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line, probe_loss_line, seconds_by_metric
-from repdyn.tables.runs import is_measured, select
+from repdyn.tables.runs import select
 from repdyn.tables.series import thin
 from repdyn.tables.style import (
     KINDS,
@@ -219,32 +221,48 @@ def _undefined(rows: pd.DataFrame) -> Iterator[Text]:
         yield Text(f"no value of {', '.join(names)}: {reason}", style="yellow")
 
 
-def print_alerts(
-    store: Store,
-    runs: Sequence[str] | None = None,
-    *,
-    probe: str | None = None,
-    rules: Sequence[Rule] | None = None,
-    console: Console | None = None,
-) -> int:
-    """Print the alerts of the runs of a store, or of some runs on one probe, by rules or by those that each run was
-    watched by; return the number of lines with an alert."""
+@dataclass(frozen=True)
+class RunAlerts:
+    """The alerts of a run on one probe, by its rules."""
+
+    run: str
+    probe: str
+    steps: list[int]
+    """Those that were measured."""
+    rules: Sequence[Rule]
+    alerts: list[Alert]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields that ``repdyn insights --alerts --json`` prints; docs/cli.md describes them."""
+        alerts = [{**asdict(alert), "message": alert.message} for alert in self.alerts]
+        return {**vars(self), "rules": [rule.name for rule in self.rules], "alerts": alerts}
+
+
+def list_alerts(
+    store: Store, runs: Sequence[str] | None = None, probe: str | None = None, rules: Sequence[Rule] | None = None
+) -> list[RunAlerts]:
+    """Return the alerts of the runs of a store, or of some, by rules or by those that each run was watched by."""
+    found = []
+    for (run, on_probe), frame in select(store, runs, probe, columns=ALERT_COLUMNS).items():
+        used = stored_rules(store.alerts_path(run)) if rules is None else rules
+        steps = sorted(frame.loc[frame["layer"].notna(), "step"].unique().tolist())
+        found.append(RunAlerts(run, on_probe, steps, used, find_alerts(frame, used)))
+    return found
+
+
+def print_alerts(found: Iterable[RunAlerts], console: Console | None = None) -> None:
+    """Print a line for each run, and one for each rule and metric at each step with an alert."""
     console = console or PrintableConsole()
-    n_lines = 0
-    for (run, found), frame in select(store, runs, probe, columns=ALERT_COLUMNS).items():
-        heading = f"{run} (probe {found[:8]})"
-        if not is_measured(frame):
+    for each in found:
+        heading, n_steps, lines = f"{each.run} (probe {each.probe[:8]})", len(each.steps), alert_lines(each.alerts)
+        if n_steps:
+            count = f"{len(lines)} alert{'s' * (len(lines) > 1)}" if lines else "no alert"
+            scope = f"{n_steps} checkpoint{'s' * (n_steps > 1)}, {len(each.rules)} rules"
+            print_line(console, f"{heading}: {count}; {scope}")
+        else:
             print_line(console, f"{heading}: nothing measured")
-            continue
-        used_rules = stored_rules(store.alerts_path(run)) if rules is None else rules
-        lines = alert_lines(find_alerts(frame, used_rules))
-        n_steps = frame.loc[frame["layer"].notna(), "step"].nunique()
-        scope = f"{n_steps} checkpoint{'s' * (n_steps > 1)}, {len(used_rules)} rules"
-        print_line(console, f"{heading}: {f'{len(lines)} alerts' if lines else 'no alert'}; {scope}")
         for line in lines:
             print_line(console, f"  {line}")
-        n_lines += len(lines)
-    return n_lines
 
 
 def print_line(console: Console, line: str) -> None:

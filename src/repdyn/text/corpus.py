@@ -6,8 +6,8 @@ import gzip
 import hashlib
 import lzma
 import os
+import shutil
 import struct
-import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -15,13 +15,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
 from platform import python_version
 from typing import IO, Any
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from tqdm import tqdm
 
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory as cache_directory
@@ -288,7 +288,6 @@ def _read_bounded(file: gzip.GzipFile | lzma.LZMAFile | IO[bytes], path: Path) -
 
 
 ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
-_CHUNK_BYTES = 1 << 18
 _TIMEOUT_SECONDS = 30
 """How long the server may be silent."""
 _TOTAL_SECONDS = 3600
@@ -318,48 +317,25 @@ def download(url: str, path: Path) -> None:
     """Download enwik8 to ``path``, which is created once the download is complete and its checksum verified."""
 
     def download_and_verify(partial: Path) -> None:
-        with partial.open("wb") as file:
-            _download(url, file)
+        try:
+            TimeoutRunner(_TOTAL_SECONDS)("the download", lambda: _download(url, partial))
+        except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
+            # from None: the traceback of socket calls adds nothing to the message
+            raise ConnectionError(
+                f"cannot download enwik8 from {url} ({redacted(str(error))}); {_ALTERNATIVE}"
+            ) from None
         _read_verified(partial, url, _ALTERNATIVE)
 
     write_atomically(path, download_and_verify)
 
 
-def _download(url: str, file: IO[bytes]) -> None:
-    deadline = time.monotonic() + _TOTAL_SECONDS
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    try:
-        with (
-            _answer(url) as response,
-            Progress(*columns, TimeRemainingColumn()) as progress,
-        ):
-            expected = int(response.headers["Content-Length"]) if response.headers["Content-Length"] else None
-            task = progress.add_task("enwik8", total=expected)
-            received = 0
-            # what has arrived: read() would wait for the whole chunk, however slowly it comes
-            while chunk := response.read1(_CHUNK_BYTES):
-                file.write(chunk)
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{received:,} bytes in {_TOTAL_SECONDS:g} s")
-                received += len(chunk)
-                progress.advance(task, len(chunk))
-    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
-        # from None: the traceback of socket calls adds nothing to the message
-        raise ConnectionError(f"cannot download enwik8 from {url} ({redacted(str(error))}); {_ALTERNATIVE}") from None
-    if expected is not None and received != expected:
-        raise ConnectionError(
-            f"the download of enwik8 from {url} ended after {received:,} of {expected:,} bytes; "
-            f"retry, or {_ALTERNATIVE}"
-        )
-
-
-def _answer(url: str) -> HTTPResponse:
-    """Return the answer of the server, whose first lines may not take for ever either."""
-    seconds = 2 * _TIMEOUT_SECONDS
-    try:
-        return TimeoutRunner(seconds)("answering", lambda: urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS))
-    except TimeoutError:
-        raise TimeoutError(f"no answer in {seconds:g} s") from None
+def _download(url: str, path: Path) -> None:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response, path.open("wb") as file:
+        expected = response.length
+        with tqdm.wrapattr(response, "read", total=expected, desc="enwik8", disable=None) as shown:
+            shutil.copyfileobj(shown, file)
+        if expected not in (None, received := file.tell()):
+            raise ConnectionError(f"it ended after {received:,} of {expected:,} bytes")
 
 
 def _read_verified(path: Path, origin: str | Path, remedy: str) -> Corpus:
