@@ -59,7 +59,7 @@ def sweep(
       repdyn sweep --suite pythia-70m --revisions log --max-disk 2GB
       repdyn sweep runs/quickstart/TIME          a run's own checkpoints
       repdyn sweep FOLDER --like RUN             measured as another run was live
-      repdyn sweep FOLDER --export wandb         with W&B files in FOLDER/sweep/exports
+      repdyn sweep FOLDER --export wandb         one W&B run for each model
       repdyn sweep --suite pythia-70m --engine ray --workers 4
       repdyn sweep --suite pythia-70m --store s3://bucket/sweeps
     """
@@ -137,7 +137,7 @@ def _resumable() -> Iterator[None]:
 
 
 def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bool:
-    """Write figures, summary, report and the files of loggers; print a failure and return False, since the measurements are stored."""
+    """Write figures, summary, report and to loggers; print a failure and return False: the measurements are stored."""
     from repdyn.diagnosis import continuity_statements
     from repdyn.publish.results import show_store
     from repdyn.report import PAGE, write_report
