@@ -37,10 +37,10 @@ def short(text, output, *more):
 def test_two_models(save_model, text, tmp_path, capsys):
     ran(save_model("a", **LONG), save_model("b", "gpt_neox", n_layers=3, **LONG), *short(text, tmp_path / "out"))
     out = tmp_path / "out"
-    figures = ["profiles", "a/gradient", "a/gaps", "b/gradient", "b/gaps"]
+    figures = ["profiles", "steps", "bound", "falls", "levels", "a/gaps", "b/gaps"]
     expected = {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
     found = {str(path.relative_to(out)) for path in out.rglob("*.*")}
-    assert found == expected | {"profiles.csv", "classes.csv", "gaps.csv"}
+    assert found == expected | {f"{name}.csv" for name in ("profiles", "classes", "falls", "gaps", "key_layers")}
     profiles = pd.read_csv(out / "profiles.csv").set_index(["model", "layer"])
     assert [len(profiles.loc[name]) for name in ("a", "b")] == [3, 4]
     assert profiles["alignment_low"].le(profiles["alignment"] + 1e-12).all()
@@ -82,10 +82,10 @@ def test_a_store(tmp_path, capsys):
     store = fill(tmp_path / "store", checkpoints())
     ran("--store", store.path, "-o", tmp_path / "out")
     printed = capsys.readouterr().out
-    assert printed.startswith("lab/a  5 checkpoints; correlation with the training loss\n")
+    assert printed.startswith("lab/a  5 checkpoints; correlation with train/loss\n")
     assert re.search(r"^ *mean alignment +-1 +-1$", printed, re.MULTILINE)
     assert re.search(r"^ *average rate +1 +1$", printed, re.MULTILINE)
-    table = pd.read_csv(tmp_path / "out" / "loss.csv")
+    table = pd.read_csv(tmp_path / "out" / "summaries.csv")
     assert table["step"].tolist() == [0, 1, 2, 4, 8]
-    assert table["loss"].tolist() == [6, 5, 4, 3, 2]
-    assert (tmp_path / "out" / "lab_a" / "loss_3f2ab1c0.png").exists()
+    assert table["value"].tolist() == [6, 5, 4, 3, 2]
+    assert (tmp_path / "out" / "lab_a" / "train_loss_3f2ab1c0.png").exists()
