@@ -43,9 +43,6 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         0-d float64 tensor on the device of ``x``, a pure number >= 0: 0 where the vectors of each class are equal;
         about (v - 1) / 2 for classes of v vectors each that were assigned at random. NaN when undefined.
 
-    Raises:
-        ValueError: for ``min_vectors`` below 2.
-
     Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and names of the classes.
     Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when fewer than 2 classes have
     ``min_vectors``, or when two classes have the same mean up to rounding (1e-9 of the length of the

@@ -193,7 +193,7 @@ class _Lane:
         self._target = target_of(logger)
         self.what = f"logging to {type(logger).__name__}"
         self._errors: deque[Exception] = deque()
-        self._runner = TimeoutRunner(LOGGER_SECONDS)
+        self.runner = TimeoutRunner(LOGGER_SECONDS)
 
     def drain(self, seconds: float) -> None:
         """Make the calls that wait, for some seconds; one of earlier calls that is not back yet is waited for first.
@@ -201,19 +201,14 @@ class _Lane:
         Raises:
             Exception: what a call that has ended by now raised.
         """
-        self._runner.seconds = seconds
+        self.runner.seconds = seconds
         try:
-            self._runner(self.what, self._work)
+            self.runner(self.what, self._work)
             self.is_behind = False
         except TimeoutError:
             self.is_behind, self.patience = True, 0.0
         if self._errors:
             raise self._errors.popleft()
-
-    def wait(self, seconds: float) -> None:
-        """Wait for a call that is behind, at the end, and make the others; raises as :meth:`drain`."""
-        self._runner.wait(seconds)
-        self.drain(seconds)
 
     def _work(self) -> None:
         while self.jobs:
@@ -259,7 +254,8 @@ class Loggers:
             Exception: as :meth:`each`.
         """
         for lane in [lane for lane in self._lanes.values() if lane.is_behind]:
-            lane.wait(seconds)
+            lane.runner.wait(seconds)
+            lane.drain(seconds)
             if lane.is_behind:
                 warn(log, f"{lane.what} is behind by more than {len(lane.jobs)} calls; the store has all values")
 
