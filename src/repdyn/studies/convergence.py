@@ -71,13 +71,14 @@ class ConvergenceStudy(Study):
             )
         if options.run and not options.store:
             raise ValueError("expected --run with --store, got it alone; name the store that holds the run")
+        self.phrases = read_phrases(options.class_file)
         self.output = Output()
         self.models: list[list[ConvergenceMeasurements]] = []
         self.skipped: dict[str, pd.DataFrame] = {}
         self.with_heads = options.skip_blocks
 
     def measure(self, loaded: LoadedModel) -> None:
-        self.models.append(measure_convergence(loaded, self.options))
+        self.models.append(measure_convergence(loaded, self.options, self.phrases))
         if self.options.skip_blocks:
             found = skipped_blocks.skip_blocks(loaded, self.options)
             self.skipped |= {of_stack(loaded.name, stack): table for stack, table in found.items()}
@@ -95,9 +96,8 @@ class ConvergenceStudy(Study):
         measured = {one.name: one for stacks in self.models for one in stacks}
         draws = self.options.resamples, self.options.seed
         profiles, classes, falls, gaps = {}, {}, {}, {}
-        own = read_phrases(self.options.class_file)
         for name, one in measured.items():
-            profile, found = estimate_profile(one, *draws), class_gaps(one.classes, own)
+            profile, found = estimate_profile(one, *draws), class_gaps(one.classes, self.phrases)
             profiles[name] = profile.table
             classes[name], falls[name] = class_table(one, *draws), fall_table(one, *draws)
             print_profile(one, profile, found, falls[name])
@@ -147,7 +147,7 @@ class ConvergenceStudy(Study):
                 for of_run in self.options.scalars or [loss_of_run(rows).name]:
                     keys = {"run": of_stack(name, stack), "probe": probe, "scalar": of_run}
                     try:
-                        table = summaries_with(rows, scalar(rows, of_run))
+                        table = summaries_with(rows, _stored(rows, of_run))
                         of_table = correlations(table)
                     except ValueError as error:
                         raise ValueError(f"{keys['run']} on the probe {probe[:8]}, {of_run}: {error}") from error
@@ -212,6 +212,14 @@ def convergence(
       repdyn study convergence --store RUN/repdyn -o FOLDER
     """
     run_study(ConvergenceStudy, loading, locals())
+
+
+def _stored(rows: pd.DataFrame, name: str) -> pd.Series:
+    values = scalar(rows, name)
+    if values.empty:
+        known = sorted(rows.loc[rows["layer"].isna(), "metric"].dropna().unique())
+        raise ValueError(f"expected a stored scalar, got {name}; stored are {', '.join(known) or 'none'}")
+    return values
 
 
 def print_profile(

@@ -15,7 +15,7 @@ from repdyn.probe import Probe
 from repdyn.probe.design import class_names
 from repdyn.reading import LayerPatterns, LayerStates, LoadedModel, Model, layer_states, no_progress
 from repdyn.studies.generated_sentences import KINDS, sentence_probe
-from repdyn.studies.study import progress_bar, read_phrases, text_probe
+from repdyn.studies.study import progress_bar, text_probe
 from repdyn.tables.style import of_stack
 
 FALLS = (0.0, 0.01)
@@ -83,13 +83,20 @@ class ConvergenceMeasurements:
         return self.all_tokens.sums.shape[1]
 
 
-def measure_convergence(loaded: LoadedModel, options: Any) -> list[ConvergenceMeasurements]:
+def measure_convergence(
+    loaded: LoadedModel, options: Any, phrases: Mapping[str, Sequence[str]]
+) -> list[ConvergenceMeasurements]:
     """Run a model over a text, and over generated sentences if there are to be any.
+
+    Args:
+        loaded: the model and its tokenizer.
+        options: of the study.
+        phrases: classes of words and phrases of the text, beside those that the options name.
 
     Returns:
         One for each stack of blocks.
     """
-    classes, phrases = class_names(options.classes), read_phrases(options.class_file)
+    classes = class_names(options.classes)
     text = text_probe(loaded, options, classes, phrases)
     found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases), options.layers, "text")
     if options.sentences:
