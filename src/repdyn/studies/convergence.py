@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 from cyclopts import Parameter
-from cyclopts.validators import Path as PathValidator
 
 from repdyn.probe.design import CLASS_OPTIONS
 from repdyn.reading import LoadedModel, file_name
@@ -174,7 +173,7 @@ def convergence(
     max_vectors: Annotated[int, at_least(3)] = 16384,
     classes: Annotated[Sequence[str], Parameter(choices=CLASS_OPTIONS)] = ("words",),
     sentences: Annotated[int, at_least(0)] = 1000,
-    class_file: Annotated[Path | None, Parameter(validator=PathValidator(exists=True, dir_okay=False))] = None,
+    class_file: Path | None = None,
     long_sentences: bool = False,
     skip_blocks: bool = False,
     layers: str | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -251,7 +251,8 @@ def key_layers(classes: pd.DataFrame) -> pd.DataFrame:
         model, class, mean (over all layers), mean_of_words (the same of distinct words), first, middle, last_but_one.
     """
     rows = []
-    for (model, name), table in classes.groupby(["model", "class"], sort=False):
+    for keys, table in classes.groupby(["model", "class"], sort=False):
+        model, name = cast(tuple[str, str], keys)
         alignment = table["alignment"].to_numpy(float)
         at_layers = {"first": alignment[0], "middle": alignment[len(alignment) // 2], "last_but_one": alignment[-2]}
         means = {"mean": alignment.mean(), "mean_of_words": table["alignment_of_words"].mean()}

@@ -52,7 +52,7 @@ def steps_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
         errors = steps["gradient"] - steps["gradient_low"], steps["gradient_high"] - steps["gradient"]
         bars = {"color": _BARS, "capsize": 3, "label": "gradient"}
         axes.bar(steps["layer"], steps["gradient"], 0.6, yerr=np.maximum(errors, 0), **bars)
-        axes.axhline(steps["gradient"].mean(), color="0.5", linestyle=":", label="average rate")
+        axes.axhline(float(np.mean(steps["gradient"])), color="0.5", linestyle=":", label="average rate")
         look: dict[str, Any] = {"baseline": None, "linewidth": 2, "zorder": 3}
         edges = np.arange(len(steps) + 1) - 0.5
         axes.stairs(steps["isotonic_fit"], edges, color=SUBSET_COLOURS[0], label="isotonic fit", **look)
@@ -96,9 +96,9 @@ def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> F
         for number, size in enumerate(FALLS):
             rows = select(table, more_than=size)
             shown = select(rows, **{"class": "all"})
-            look = {"color": (_BARS, SUBSET_COLOURS[0])[number], "label": f"all tokens, by more than {size:g}"}
             errors = shown["share"] - shown["share_low"], shown["share_high"] - shown["share"]
-            look |= {"yerr": np.maximum(errors, 0), "ecolor": "0.4"}
+            look: dict[str, Any] = {"yerr": np.maximum(errors, 0), "ecolor": "0.4"}
+            look |= {"color": (_BARS, SUBSET_COLOURS[0])[number], "label": f"all tokens, by more than {size:g}"}
             axes.bar(range(len(shown)), shown["share"], 0.7 - 0.3 * number, **look)
         for number, of_class in enumerate(name for name in marked if name in set(table["class"])):
             rows = select(table, more_than=FALLS[0], **{"class": of_class})
@@ -148,6 +148,7 @@ def skipped_figure(skipped: Mapping[str, pd.DataFrame], profiles: Mapping[str, p
             axes.axhline(table[column].iloc[0], color="0.5", linestyle=":", label="whole model")
         panels[0].set_title(name)
         if reason := table["reason"].iloc[0]:
+            panels[1].set_xticks([])
             panels[1].text(0.5, 0.5, f"no loss:\n{reason}", transform=panels[1].transAxes, ha="center", wrap=True)
     for axes, label in zip(grid[:, 0], ("cosine of the last states to\nthose of the whole model", "loss"), strict=True):
         axes.set_ylabel(label)
@@ -202,10 +203,10 @@ def correlation_figure(run: str, scalar: str, table: pd.DataFrame, correlations:
     panels = figure.subplots(2, columns).ravel()
     for unused in panels[len(SUMMARIES) :]:
         unused.remove()
-    for axes, found in zip(panels, correlations.itertuples(), strict=False):
-        axes.plot(table["value"], table[found.summary], color="0.8", linewidth=1, zorder=1)
-        axes.scatter(table["value"], table[found.summary], c=np.arange(len(table)), cmap=SEQUENTIAL, zorder=2)
-        axes.set_title(f"{found.summary}:\nSpearman {found.spearman:.2f}, Pearson {found.pearson:.2f}")
+    for axes, (summary, found) in zip(panels, correlations.set_index("summary").iterrows(), strict=False):
+        axes.plot(table["value"], table[summary], color="0.8", linewidth=1, zorder=1)
+        axes.scatter(table["value"], table[summary], c=np.arange(len(table)), cmap=SEQUENTIAL, zorder=2)
+        axes.set_title(f"{summary}:\nSpearman {found['spearman']:.2f}, Pearson {found['pearson']:.2f}")
         axes.set_xlabel(scalar, color=LOSS_COLOUR)
     caption = f"{len(table)} checkpoints, from dark (first) to light (last)."
     entitle(figure, f"{run}: convergence and {scalar}", caption)

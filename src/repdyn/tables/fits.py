@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -228,7 +228,8 @@ def decay_rate(steps: ArrayLike) -> float:
     rates = np.linspace(-_MAX_RATE, _MAX_RATE, 401)
     nearest = rates[int(np.argmin([missed(rate) for rate in rates]))]
     bounds = max(-_MAX_RATE, nearest - 0.05), min(_MAX_RATE, nearest + 0.05)
-    return float(minimize_scalar(missed, bounds=bounds, method="bounded", options={"xatol": 1e-9}).x)
+    found: Any = minimize_scalar(missed, bounds=bounds, method="bounded", options={"xatol": 1e-9})
+    return float(found.x)
 
 
 def isotonic_fit(steps: ArrayLike) -> np.ndarray:
