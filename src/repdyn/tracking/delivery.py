@@ -265,11 +265,13 @@ class Alerts:
 
     Args:
         rules: without any, nothing is checked.
+        loggers: those that show the alerts.
         label: of the tracker, to distinguish several.
     """
 
-    def __init__(self, rules: Sequence[Rule], label: str = "") -> None:
+    def __init__(self, rules: Sequence[Rule], loggers: Loggers, label: str = "") -> None:
         self._rules = tuple(rules)
+        self._loggers = loggers
         self._evaluator = AlertEvaluator(self._rules)
         self._origin = f"{label}: " if label else ""
         self._read_history: Callable[[], pd.DataFrame] | None = None
@@ -291,24 +293,20 @@ class Alerts:
         if has_history:
             self._read_history = lambda: writer.call("reading", partial(_history, run_id=run_id, probe=probe))
 
-    def check(self, rows: Sequence[Row]) -> tuple[list[str], bool]:
-        """Log what the rules find at the step of these rows.
+    def check(self, rows: Sequence[Row]) -> bool:
+        """Log what the rules find at the step of these rows, and return whether one requests to stop the training.
 
-        Args:
-            rows: of the step; those of its loss may follow by themselves.
-
-        Returns:
-            The alerts in words, and whether a rule requests to stop the training.
+        The rows of the step's loss may follow by themselves.
         """
         if not self._rules or not rows:
-            return [], False
+            return False
         step = rows[0].step
         if self._read_history is not None:
             stored, self._read_history = self._read_history(), None
             self._evaluator.update(stored.loc[stored["step"] < step])
         found = self._evaluator.update_with_rows(rows)
         if not found:
-            return [], False
+            return False
         from repdyn.tables.lines import alert_lines
 
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
@@ -317,7 +315,8 @@ class Alerts:
         stops = sorted({alert.rule for alert in found if alert.stop})
         if stops:
             warn(log, f"the training is to stop at step {step}, as requested by: {', '.join(stops)}")
-        return lines, bool(stops)
+        self._loggers.each(lambda target: target.log_alerts(lines, step))
+        return bool(stops)
 
 
 def _history(store: Store, run_id: str, probe: str) -> pd.DataFrame:
