@@ -59,16 +59,19 @@ def test_the_number_of_neighbours_leaves_each_alone(name):
 
 
 @pytest.mark.parametrize("tile", [1, 7, 64, 10_000])
-def test_the_tile_leaves_the_result_alone(tile):
+def test_the_tile_leaves_the_result_alone(tile, monkeypatch):
     points = _too_close()
-    torch.testing.assert_close(nearest_distances(points, tile=tile), nearest_distances(points), rtol=1e-12, atol=0)
+    expected = nearest_distances(points)
+    monkeypatch.setattr(neighbours, "_TILE", tile)
+    torch.testing.assert_close(nearest_distances(points), expected, rtol=1e-12, atol=0)
 
 
 def test_no_more_rows_than_the_tile_are_held(monkeypatch):
     held = []
     smallest = neighbours._smallest
     monkeypatch.setattr(neighbours, "_smallest", lambda scores, k: held.append(len(scores)) or smallest(scores, k))
-    nearest_distances(_too_close(), tile=50)
+    monkeypatch.setattr(neighbours, "_TILE", 50)
+    nearest_distances(_too_close())
     assert max(held) == 50
 
 

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Records
-from repdyn.utils.arguments import Count, Output, Place
+from repdyn.utils.arguments import Count, Destination, Output, Place
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.printing import printable, shorten_list
 from repdyn.utils.redaction import redacted
@@ -36,6 +36,7 @@ def sweep(
     *,
     list_suites: bool = False,
     dry_run: bool = False,
+    export: Sequence[Destination] = (),
     options: Annotated[SweepOptions, Parameter(name="*")] = SweepOptions(),
     records: Records = Records(),
 ) -> int:
@@ -48,6 +49,7 @@ def sweep(
         source: A run's folder, a folder of save_pretrained or .ckpt checkpoints, a .gguf file, or a hub repository.
         list_suites: List the suites and their models.
         dry_run: Show what remains and what would be downloaded.
+        export: Loggers that get the runs at the end, as by repdyn export STORE --to LOGGER.
 
     Examples:
       repdyn sweep --list-suites
@@ -57,6 +59,7 @@ def sweep(
       repdyn sweep --suite pythia-70m --revisions log --max-disk 2GB
       repdyn sweep runs/quickstart/TIME          a run's own checkpoints
       repdyn sweep FOLDER --like RUN             measured as another run was live
+      repdyn sweep FOLDER --export wandb         one W&B run for each model
       repdyn sweep --suite pythia-70m --engine ray --workers 4
       repdyn sweep --suite pythia-70m --store s3://bucket/sweeps
     """
@@ -67,7 +70,7 @@ def sweep(
         raise ValueError("expected --json or --csv with --dry-run or --list-suites, got it alone; add one of them")
     with _resumable():
         prepared = _prepared(replace(options, source=source), to_plan=dry_run)
-        return _plan([prepared], records) if dry_run else _measure(prepared, views=True)
+        return _plan([prepared], records) if dry_run else _measure(prepared, views=True, export=export)
 
 
 def _prepared(
@@ -107,12 +110,12 @@ def _plan(prepared: Iterable[Prepared], records: Records) -> int:
     return _status(problems)
 
 
-def _measure(prepared: Prepared, *, views: bool = False) -> int:
+def _measure(prepared: Prepared, *, views: bool = False, export: Sequence[Destination] = ()) -> int:
     """Measure what the store lacks and write figures, summary and report of it; return the exit status."""
     from repdyn.checkpoints.sweep import measure_prepared
 
     swept = measure_prepared(prepared, say=_say)
-    is_shown = not views or _show(swept, prepared)
+    is_shown = not views or _show(swept, prepared, export)
     status = _status(swept.failures)
     return status if is_shown and swept.not_uploaded is None else FAILED
 
@@ -133,8 +136,8 @@ def _resumable() -> Iterator[None]:
         ) from error
 
 
-def _show(swept: Sweep, prepared: Prepared) -> bool:
-    """Write figures, summary and report; print a failure and return False, since the measurements are stored."""
+def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bool:
+    """Write figures, summary, report and to loggers; print a failure and return False: the measurements are stored."""
     from repdyn.diagnosis import continuity_statements
     from repdyn.publish.results import show_store
     from repdyn.report import PAGE, write_report
@@ -149,6 +152,11 @@ def _show(swept: Sweep, prepared: Prepared) -> bool:
             print(printable(f"report: {write_report(store, store.output / PAGE)}"))
             for name, statement in continuity_statements(store, runs):
                 _warn(f"{name}: {statement.sentence}")
+            if export:
+                from repdyn.publish.export import export_store
+
+                for line in export_store(store, runs, to=export):
+                    print(printable(line))
     except Exception as error:  # a failing view must not hide the outcome of the measurements
         _say(f"the measurements are stored, but cannot be shown: {error}")
         return False

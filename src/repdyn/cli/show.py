@@ -11,14 +11,14 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from repdyn.cli.options import ComparedRows, Port, Records, Rows, Run, Runs
 from repdyn.utils.addresses import is_loopback
-from repdyn.utils.arguments import SENTENCES, Count, ModelOptions, Models, Output, at_least
+from repdyn.utils.arguments import SENTENCES, Count, Destination, ModelOptions, Models, Output, at_least
 from repdyn.utils.files import is_url
 from repdyn.utils.printing import printable
 
@@ -224,7 +224,7 @@ def export(
     /,
     *,
     rows: Rows = Rows(),
-    to: Sequence[Literal["wandb", "tensorboard", "csv", "mlflow"]] = ("wandb",),
+    to: Sequence[Destination] = ("wandb",),
     log_layers: Sequence[str] = ("default",),
     output: Output = None,
     wandb_online: bool = False,

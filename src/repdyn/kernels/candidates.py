@@ -115,7 +115,14 @@ class RoundedPoints:
         squares[:, :1].fill_(_PADDING_SCORE)
         ones.fill_(1)
         self.ratio = (self.errors / self.norms).nan_to_num(0).max()
-        self._bound_rounding(sum(self.widths), is_bfloat16)
+        # Sums of this many terms in any order: Higham, Accuracy and Stability of Numerical Algorithms, 2002, section
+        # 3.1. Accelerators may truncate instead of rounding. Squared norms are such sums too, and truncated
+        # themselves; the product of two low parts is left out.
+        terms, roundoff = sum(self.widths), 2**-23 if self.right.is_cuda else 2**-24
+        self.gamma = 1.02 * terms * (roundoff + 2**-24) + 2**-21 + (2**-17 if is_bfloat16 else 0)
+        # a score in bfloat16 is off by half of its last digit, the eighth
+        self.output = 1 + (1.01 * 2**-8 if is_bfloat16 else 2**-22)
+        self.tiny = 16 * terms * torch.finfo(torch.float32).tiny
 
     def _write(self, rows: slice, points: Tensor, frame: Frame, dominant: list[int]) -> None:
         x, high, low, squares, ones, _ = self.right[rows].split(self.widths, 1)
@@ -129,7 +136,10 @@ class RoundedPoints:
         self.norms[rows] = norm
         # a thousandth covers the rounding of this norm, the last term that of the points to float32
         self.errors[rows] = torch.linalg.vector_norm(lost, dim=1) * (1 + 1e-3) + norm * 2**-23
-        _split_into(self.norms[rows].square(), squares)
+        left = self.norms[rows].square()  # the sum of its parts, as accurately as their dtype allows
+        for part in squares.unbind(1):
+            part.copy_(left)
+            left = left - part
         ones.fill_(1)
 
     def restore_order(self) -> Tensor:
@@ -164,16 +174,6 @@ class RoundedPoints:
 
     def _margin(self, rows: slice) -> Tensor:
         return 8 * self.gamma * self.norms[rows].square() + self.tiny
-
-    def _bound_rounding(self, terms: int, is_bfloat16: bool) -> None:
-        # Sums of this many terms in any order: Higham, Accuracy and Stability of Numerical Algorithms, 2002, section
-        # 3.1. Accelerators may truncate instead of rounding. Squared norms are such sums too, and truncated
-        # themselves; the product of two low parts is left out.
-        roundoff = 2**-23 if self.right.is_cuda else 2**-24
-        self.gamma = 1.02 * terms * (roundoff + 2**-24) + 2**-21 + (2**-17 if is_bfloat16 else 0)
-        # a score in bfloat16 is off by half of its last digit, the eighth
-        self.output = 1 + (1.01 * 2**-8 if is_bfloat16 else 2**-22)
-        self.tiny = 16 * terms * torch.finfo(torch.float32).tiny
 
 
 class _GroupOrder:
@@ -260,10 +260,3 @@ def _dominant_coordinates(sample: Tensor) -> list[int]:
     shares /= shares.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     shares = shares.mean(0)
     return [number for number, is_large in enumerate((shares > _DOMINANT * shares.mean()).tolist()) if is_large]
-
-
-def _split_into(values: Tensor, parts: Tensor) -> None:
-    """Write each value as the sum of a row of ``parts``, as accurately as their dtype allows."""
-    for part in parts.unbind(1):
-        part.copy_(values)
-        values = values - part

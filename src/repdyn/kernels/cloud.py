@@ -178,14 +178,11 @@ class Cloud:
                 "groups.to(x.device)"
             )
         self.x = x.detach()
+        self.n_vectors = len(x)
         self.groups = groups
         self.n_neighbours = n_neighbours
         self.whole_spectrum = whole_spectrum
         self._results: dict[Callable[[Cloud], Any], Any] = {}
-
-    @property
-    def n_vectors(self) -> int:
-        return self.x.shape[0]
 
     @property
     def n_unique(self) -> int:

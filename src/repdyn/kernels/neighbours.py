@@ -15,6 +15,8 @@ from repdyn.kernels.cloud import Cloud, Frame, Undefined, full_precision, row_ch
 # candidates per row beyond k, tried in turn; the last try computes all distances and needs no proof
 _N_EXTRA = (30, 1022, None)
 _ROUNDOFF = 2.0**-53
+# rows of the distance matrix held at a time in float64
+_TILE = 512
 # No bound distinguishes a point tied with the last neighbour from a nearer one. Differences below this are accepted,
 # so nothing is nearer than (1 - 5e-11) r_k.
 _TIE = 1e-10
@@ -221,7 +223,7 @@ def _distances(points: Tensor, centre: Tensor) -> Tensor:
     return torch.cat([torch.linalg.vector_norm(rows - centre, dim=1) for rows in row_chunks(points)])
 
 
-def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 512) -> Neighbours:
+def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) -> Neighbours:
     """Find the k nearest neighbours of each point; ties are broken arbitrarily.
 
     Args:
@@ -229,7 +231,6 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None, 
         k: number of neighbours, 1 to 64.
         groups: integers, shape (n,): points of one group are not each other's neighbours. Each point needs k others
             outside its own group.
-        tile: rows of the distance matrix held at a time in float64; it bounds memory and does not change the result.
 
     Returns:
         Distances ascending along each row, in the unit of ``points``; the relative error is below 1e-10, and a point's
@@ -240,11 +241,11 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None, 
     found, complete = _from_candidates(points, k, groups)
     rows = (~complete).nonzero().flatten()
     if len(rows):
-        found.distances[rows], found.indices[rows] = neighbours_of(rows, points, k, groups=groups, tile=tile)
+        found.distances[rows], found.indices[rows] = neighbours_of(rows, points, k, groups=groups)
     return found
 
 
-def neighbours_of(rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 512) -> Neighbours:
+def neighbours_of(rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None = None) -> Neighbours:
     """Return the k nearest neighbours of some points only, int64 (m,), as :func:`nearest_neighbours`, by float64
     products; k is at least 1."""
     found = Neighbours(
@@ -258,7 +259,7 @@ def neighbours_of(rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None
         n_candidates = len(points) - 1 if n_extra is None else min(k + n_extra, len(points) - 1)
         search = _Float64Search(points, k, n_candidates, groups)
         proven = []
-        for part in pending.split(min(tile, search.max_rows)):
+        for part in pending.split(min(_TILE, search.max_rows)):
             neighbours, is_proven = search.search(rows[part])
             found.distances[part], found.indices[part] = neighbours
             proven.append(is_proven)
@@ -295,17 +296,13 @@ def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
     at_a_time = max(1, (_CPU_CHUNK if points.device.type == "cpu" else _DEVICE_CHUNK) // points.shape[1])
     # only in float64 can squares leave the range
     scale = unit_scale(points) if points.dtype == torch.float64 else 1.0
-    distances = [
-        torch.linalg.vector_norm(_difference(points, a, b, scale), dim=1)
-        for a, b in zip(first.split(at_a_time), second.split(at_a_time), strict=True)
-    ]
+    distances = []
+    for a, b in zip(first.split(at_a_time), second.split(at_a_time), strict=True):
+        difference = embedding(a, points).double().sub_(embedding(b, points))
+        difference = difference if scale == 1 else difference.mul_(scale)
+        distances.append(torch.linalg.vector_norm(difference, dim=1))
     result = torch.cat(distances)
     return result.where(result > _MIN_DISTANCE, 0).div_(scale)
-
-
-def _difference(points: Tensor, first: Tensor, second: Tensor, scale: float) -> Tensor:
-    difference = embedding(first, points).double().sub_(embedding(second, points))
-    return difference if scale == 1 else difference.mul_(scale)
 
 
 class _Float64Search:

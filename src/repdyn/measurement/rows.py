@@ -18,7 +18,7 @@ from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.metrics import LayerView, Metric
 from repdyn.metrics.metric import imported
 from repdyn.probe.design import view_of
-from repdyn.store.schema import Checkpoint, Row, provenance, too_few_distinct
+from repdyn.store.schema import Checkpoint, Row, provenance, storable, too_few_distinct
 
 MIN_WINDOWS = 10
 """Least number of windows in a cloud from whose variation an interval is computed."""
@@ -34,8 +34,9 @@ def recorded_errors(on_error: OnError) -> type[Exception]:
 def reason_of(error: Exception, batch: int | None = None) -> str:
     """Return why there is no value, or none for a batch."""
     if not isinstance(error, Undefined):
-        return f"{type(error).__name__}: {error}"
-    return str(error) if batch is None else f"batch {batch}: {error}"
+        return storable(f"{type(error).__name__}: {error}")
+    # it may quote the error of another package too
+    return storable(str(error) if batch is None else f"batch {batch}: {error}")
 
 
 def part_of(progress: Callable[[float], None], number: int, n_parts: int) -> Callable[[float], None]:

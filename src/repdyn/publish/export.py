@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
@@ -34,11 +34,9 @@ from repdyn.store.files import folder_inside
 from repdyn.store.schema import SCHEMA, Row
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.runs import is_measured, select
+from repdyn.utils.arguments import Destination
 from repdyn.utils.attempts import attempts
 from repdyn.utils.redaction import redacted
-
-Destination = Literal["wandb", "tensorboard", "csv", "mlflow"]
-DESTINATIONS: tuple[Destination, ...] = ("wandb", "tensorboard", "csv", "mlflow")
 
 
 def export_run(
@@ -138,7 +136,7 @@ def open_logger(
     CSV count up ``version_0``, ``version_1``.
 
     Args:
-        to: one of :data:`DESTINATIONS`.
+        to: which one.
         run: name of the run.
         folder: its files go into ``wandb``, ``tensorboard``, ``csv`` or ``mlflow`` in it; those of MLflow go where
             the environment variable MLFLOW_TRACKING_URI says, if it is set.

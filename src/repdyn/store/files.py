@@ -129,19 +129,18 @@ def own_folder(folder: Path) -> Path:
     return folder
 
 
-def folder_inside(parent: Path, name: str, *, deep: bool = True) -> Path:
+def folder_inside(parent: Path, name: str) -> Path:
     """Return the path of a folder in a store, for files that nobody named another folder for.
 
     Args:
         parent: the store, or the folder for its views.
         name: of the folder, which may be missing.
-        deep: check what is in the folder too.
 
     Raises:
         ValueError: a symbolic link, which may come from others, leads out of ``parent``.
     """
     folder, inside = parent / name, parent.resolve()
-    for path in (folder, *(folder.rglob("*") if deep else ())):
+    for path in (folder, *folder.rglob("*")):
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
             raise ValueError(
                 f"expected no symbolic link out of {parent}, got {path}, through which nothing is written; remove it, "

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from repdyn.store.files import encoded_schema
-from repdyn.store.schema import COLUMNS, SCHEMA
+from repdyn.store.schema import COLUMNS
 
 IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
 """Columns that identify a measurement; the newest of several rows that agree in them counts."""
@@ -71,11 +71,6 @@ def with_strings(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with strings in place of categoricals."""
     texts = frame.select_dtypes("category").columns
     return frame.astype({name: frame[name].cat.categories.dtype for name in texts})
-
-
-def empty_frame(columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
-    """Return the frame of no rows."""
-    return to_pandas(encoded(SCHEMA.empty_table())).loc[:, list(columns)]
 
 
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:

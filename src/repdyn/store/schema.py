@@ -136,7 +136,7 @@ class Row:
     """Share of points with a neighbour closer than a hundredth of the cloud's radius, in [0, 1], in the batch where it
     is highest; None for a metric without a neighbour search."""
     reason: str | None
-    """Why ``value`` is NaN; None otherwise. Secrets are redacted, because a store may be shared."""
+    """Why ``value`` is NaN; None otherwise. See :func:`storable` for texts of errors."""
     same_as: str | None = None
     """Name of the checkpoint of the same history that has the same weights, in a row that marks a copy, which has no
     value; None in all others."""
@@ -167,12 +167,6 @@ class Row:
     transformers_version: str | None
     """None where the package is not installed: a model of plain modules needs no transformers."""
 
-    def __post_init__(self) -> None:
-        if self.reason is not None:
-            # an error message may quote bytes that are not valid Unicode
-            storable = redacted(self.reason).encode(errors="backslashreplace").decode()
-            object.__setattr__(self, "reason", storable)
-
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))
 
@@ -185,6 +179,11 @@ SCHEMA = pa.schema(
 )
 HAS_FOREIGN_WEIGHTS = pc.field("same_as").is_valid() | pc.field("mixed_with").is_valid()
 """Condition on rows of checkpoints that are not measured, since they have weights or files of another one."""
+
+
+def storable(text: str) -> str:
+    """Return the text of an error without secrets, since a store may be shared, and without invalid Unicode."""
+    return redacted(text).encode(errors="backslashreplace").decode()
 
 
 def to_table(rows: Iterable[Row]) -> pa.Table:
@@ -299,6 +298,7 @@ def failure_rows(
         same_as: the checkpoint with the same weights, if the checkpoint is not measured because it is a copy.
         mixed_with: the checkpoint that some of its files belong to, if it is not measured because it is a mixture.
     """
+    reason = storable(reason)
     rows = [scalar_row(checkpoint, name, math.nan, probe=probe, reason=reason) for name in sorted(set(metrics))]
     return [replace(row, same_as=same_as, mixed_with=mixed_with) for row in rows]
 

@@ -19,7 +19,7 @@ from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
 from platform import python_version
-from typing import IO
+from typing import IO, Any
 
 from tqdm import tqdm
 
@@ -218,22 +218,25 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
         ValueError: no such dataset, configuration, split or column, or no text in it.
         ConnectionError: the hub cannot be reached.
     """
-    import datasets  # of the extra sweep; imported here, since it takes a second
+    from datasets import load_dataset  # imported here, since it takes a second
+    from datasets.exceptions import DatasetNotFoundError
 
     name, *settings = source.removeprefix(DATASET).split(",")
-    given = {"split": "train", "column": "text"} | dict(setting.partition("=")[::2] for setting in settings)
+    pairs = (setting.partition("=") for setting in settings)
+    given = {"split": "train", "column": "text"} | {key: value for key, _, value in pairs}
     form = f"expected {DATASET}NAME,config=...,split=...,column=..."
     if unknown := set(given) - {"config", "split", "column"}:
         raise ValueError(f"{form}, got {', '.join(sorted(unknown))} in {source!r}")
     column, data = given["column"], bytearray()
     try:
-        for row in datasets.load_dataset(name, given.get("config"), split=given["split"], streaming=True):
+        rows: Any = load_dataset(name, given.get("config"), split=given["split"], streaming=True)
+        for row in rows:
             if not isinstance(row.get(column), str):
                 raise ValueError(f"expected a column of texts, got {column!r}; {name} has {', '.join(row)}")
             data += b"\n\n" * bool(data) + row[column].strip().encode()
             if len(data) >= max_bytes:
                 break
-    except datasets.exceptions.DatasetNotFoundError as error:
+    except DatasetNotFoundError as error:
         raise ValueError(f"{form}, got {source!r}: {error}") from error
     if not data:
         raise ValueError(f"expected texts in the column {column!r} of {name}, got none")

@@ -276,25 +276,23 @@ class Cost:
 
     def allows(self, step: int) -> bool:
         """Return whether the budget has time to measure a scheduled step; the same on all ranks, which all call it."""
-        if self.budget is None:
+        budget, last = self.budget, self._last_attempt
+        if budget is None:
             return True
-        has_time = self.ranks.on_rank_zero(self._has_time)
+        # the first always has time
+        has_time = self.ranks.on_rank_zero(
+            lambda: last is None or self.seconds + last <= budget * (self.total_seconds + last)
+        )
         if not has_time and self.ranks.is_rank_zero:
             if self.n_left_out == 0:
                 warn(
                     log,
-                    f"step {step} is not measured: another measurement of {self._last_attempt:.1f} s would exceed "
-                    f"max_overhead={self.budget:g} of the training's time; measured again at the first scheduled step "
+                    f"step {step} is not measured: another measurement of {last:.1f} s would exceed "
+                    f"max_overhead={budget:g} of the training's time; measured again at the first scheduled step "
                     "with time for it",
                 )
             self.n_left_out += 1
         return has_time
-
-    def _has_time(self) -> bool:
-        """Return whether a measurement as long as the last one stays within the budget; the first always does."""
-        if self.budget is None or self._last_attempt is None:
-            return True
-        return self.seconds + self._last_attempt <= self.budget * (self.total_seconds + self._last_attempt)
 
     def count_step(self, step: int) -> None:
         """Count a training step, and print what measurements will cost once that is known, and when it has changed.

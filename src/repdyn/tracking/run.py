@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -585,19 +586,13 @@ def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffer
     digest = hashlib.sha256()
     for name, own in [*model.named_parameters(), *(model.named_buffers() if with_buffers else ())]:
         digest.update(name.encode())
-        weight = weights[name] if weights and name in weights else own
-        digest.update(_sample(weight.detach()).numpy().tobytes())
+        weight = (weights[name] if weights and name in weights else own).detach()
+        local = weight.to_local() if is_dtensor(weight) else weight
+        if local.device.type != "meta":
+            with suppress(NotImplementedError, RuntimeError):
+                sample = local.flatten()[:: max(1, local.numel() // _PER_TENSOR)][:_PER_TENSOR]
+                digest.update(sample.double().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _sample(weight: Tensor) -> Tensor:
-    local = weight.to_local() if is_dtensor(weight) else weight
-    if local.device.type == "meta":
-        return torch.empty(0)
-    try:
-        return local.flatten()[:: max(1, local.numel() // _PER_TENSOR)][:_PER_TENSOR].double().cpu()
-    except (NotImplementedError, RuntimeError):
-        return torch.empty(0)
 
 
 def scalar_rows(

@@ -35,8 +35,12 @@ def plain_state() -> Iterator[None]:
         stack.callback(_DEFAULTS.reset, _DEFAULTS.set(caller))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(_without_autocast())
-        stack.enter_context(_without_anomaly_detection())
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        for kind in {"cpu", accelerator.type if accelerator else "cpu"}:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.is_anomaly_enabled():
+            stack.enter_context(torch.autograd.set_detect_anomaly(False))
         stack.enter_context(np.errstate(all="warn", under="ignore"))
         if is_strict:
             stack.callback(torch.use_deterministic_algorithms, True, warn_only=only_warns)
@@ -88,25 +92,6 @@ def _has_tensors(mode: TorchFunctionMode) -> bool:
     return any(
         isinstance(each, type) and issubclass(each, torch.Tensor) and each.__module__ == name for each in defined
     )
-
-
-@contextmanager
-def _without_autocast() -> Iterator[None]:
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    with ExitStack() as stack:
-        for kind in {"cpu", accelerator.type if accelerator else "cpu"}:
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
-
-
-@contextmanager
-def _without_anomaly_detection() -> Iterator[None]:
-    if not torch.is_anomaly_enabled():
-        yield
-        return
-    with torch.autograd.set_detect_anomaly(False):
-        yield
 
 
 @contextmanager

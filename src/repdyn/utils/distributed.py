@@ -16,11 +16,14 @@ from torch import Tensor
 
 T = TypeVar("T")
 
+_TIMEOUT = timedelta(minutes=30)
+"""How long a rank waits for the others before it raises an error."""
+
 
 class Ranks:
     """The ranks of a job, each with the model or its shard of it; :data:`ALONE` for a single process.
 
-    Every method but the properties must be called by all ranks, in the same order. They communicate over a gloo group
+    Every method must be called by all ranks, in the same order. They communicate over a gloo group
     of their own, apart from the training's traffic.
 
     >>> ALONE.size, ALONE.all_gather("measured"), ALONE.shard([3, 1, 4])
@@ -31,22 +34,15 @@ class Ranks:
         self._group = group
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
+        self.is_rank_zero = self.rank == 0
+        """Whether this is the rank that stores, logs and draws."""
 
     @classmethod
-    def of_job(cls, timeout: timedelta = timedelta(minutes=30)) -> Ranks:
-        """Return the ranks of ``torch.distributed``'s default group, or :data:`ALONE` where it is not initialized.
-
-        Args:
-            timeout: how long a rank waits for the others before it raises an error.
-        """
+    def of_job(cls) -> Ranks:
+        """Return the ranks of ``torch.distributed``'s default group, or :data:`ALONE` where it is not initialized."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return ALONE
-        return cls(_gloo_group(dist.group.WORLD, timeout))
-
-    @property
-    def is_rank_zero(self) -> bool:
-        """Return whether this is the rank that stores, logs and draws."""
-        return self.rank == 0
+        return cls(_gloo_group(dist.group.WORLD))
 
     def shard(self, items: Sequence[T], rank: int | None = None) -> list[T]:
         """Return every size-th item, from the rank's own on; those of another rank with ``rank``."""
@@ -139,9 +135,9 @@ ALONE = Ranks(None)
 
 
 @lru_cache(maxsize=1)
-def _gloo_group(parent: dist.ProcessGroup, timeout: timedelta) -> dist.ProcessGroup:
+def _gloo_group(parent: dist.ProcessGroup) -> dist.ProcessGroup:
     """Return one group per job, for all its trainings: a group keeps its connections until the process ends."""
-    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_TIMEOUT))
 
 
 def _padded(tensor: Tensor, n_rows: int) -> Tensor:

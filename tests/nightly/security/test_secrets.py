@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,10 @@ from repdyn import open_store
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
 from repdyn.cli import main as cli
 from repdyn.cli.train import SaveConfig
+from repdyn.kernels import Undefined
+from repdyn.measurement.rows import reason_of
 from repdyn.store import MeasurementKey
-from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.schema import Checkpoint, Row, failure_rows
 
 TOKEN = "hf_" + "Zz9" * 11 + "q"
 KEY = "fedcba9876543210fedcba9876543210fedcba98"
@@ -45,11 +46,10 @@ def assert_free_of_secrets(folder: Path, *texts: str) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda reason: row(reason=reason),
-        lambda reason: scalar_row(Checkpoint(), "loss", math.nan, probe="p", reason=reason),
+        lambda reason: row(reason=reason_of(Undefined(reason))),
         lambda reason: failure_rows(Checkpoint(), ["two_nn"], reason, probe="p")[0],
     ],
-    ids=["row", "scalar", "failure"],
+    ids=["undefined", "failure"],
 )
 def test_no_row_has_a_secret_in_its_reason(make, tmp_path):
     written: Row = make(f"401 for https://me:{PASSWORD}@hub/x?token={KEY} with {TOKEN} and {KEY}")
