@@ -7,7 +7,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from repdyn.capture.blocks import LayerPatterns, unwrapped
@@ -96,8 +95,9 @@ class HuggingFaceTracker(TrainerCallback):
         return self._tracked.store if self._tracked else None
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
+        model = others["model"]
         self._reset()
         self._schedule = ScheduleState(self._schedule.schedule)
         folder = Path(args.output_dir or "trainer_output").absolute()
@@ -122,37 +122,25 @@ class HuggingFaceTracker(TrainerCallback):
         )
         self._tracked = tracked
         if self._schedule.advance(state.global_step):
-            self._measure(args, state, control, model, others.get("optimizer"))
+            self._measure(args, state, control, others)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self._schedule.advance(state.global_step):
-            self._measure(args, state, control, model, others.get("optimizer"), is_optional=True)
+            self._measure(args, state, control, others, is_optional=True)
         if self._tracked is not None:
             self._tracked.cost.count_step(state.global_step)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
-    ) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self._schedule.save(state.global_step):
-            self._measure(args, state, control, model, others.get("optimizer"), is_optional=True)
+            self._measure(args, state, control, others, is_optional=True)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module,
-        logs: dict[str, float] | None = None,
-        **others: Any,
-    ) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self._tracked is None:  # evaluation without training
             return
-        logs = {} if logs is None else logs
+        logs: dict[str, float] = others.get("logs") or {}
         if "eval_loss" in logs:
             # what evaluate() returns: other callbacks decide by it before on_evaluate of this one
-            self._add_values(logs, args, state, control, {"model": model, **others})
+            self._add_values(logs, args, state, control, others)
         if "loss" in logs:
             self._logged = (state.global_step, logs["loss"])
             if self._measured_at == state.global_step:
@@ -160,7 +148,7 @@ class HuggingFaceTracker(TrainerCallback):
                 control.should_training_stop |= self._tracked.shared("", ())[1]
         # the last log of a training; in on_train_end the model may be the best one instead of the last one
         if "train_runtime" in logs and self._schedule.claim(state.global_step):
-            self._measure(args, state, control, model, others.get("optimizer"))
+            self._measure(args, state, control, others)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         metrics = others.get("metrics", {})
@@ -180,7 +168,7 @@ class HuggingFaceTracker(TrainerCallback):
         self._validation_loss = metrics.get("eval_loss")
         monitors = [args.metric_for_best_model]
         if self.options.read_by(monitors) and self._schedule.claim(state.global_step):
-            self._measure(args, state, control, others["model"], others.get("optimizer"))
+            self._measure(args, state, control, others)
         if self._is_finished and args.load_best_model_at_end and state.best_global_step != self._measured_at:
             return  # the model is the best one by now, and what was measured last is not its geometry
         metrics.update(self._tracked.shared("eval_", monitors)[0])
@@ -201,8 +189,7 @@ class HuggingFaceTracker(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: nn.Module,
-        optimizer: Any,
+        others: Mapping[str, Any],
         is_optional: bool = False,
     ) -> None:
         """Measure, unless the budget has no time for a step that may be left out."""
@@ -212,7 +199,7 @@ class HuggingFaceTracker(TrainerCallback):
         if is_optional and not tracked.allows(step):
             self._schedule.release()  # it may still turn out the last
             return
-        self._measured_at = step
+        self._measured_at, model, optimizer = step, others["model"], others.get("optimizer")
         logged_at, loss = self._logged or (None, None)
         counts_tokens = str(args.include_num_input_tokens_seen) != "no"
         module = unwrapped(model)

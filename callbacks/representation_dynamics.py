@@ -220,28 +220,25 @@ class RepresentationDynamics(ScheduledCallback):
         # a single measurement is enough; after SIGTERM the trainer saves next
         if not ((trainer.fast_dev_run and fit.has_acted) or trainer.received_sigterm):
             fit.has_acted = True
-            self._measure(trainer, pl_module, fit)
+            module = tracked_module(pl_module, self.model)
+            trained, averaged = by_schedule_free(module, trainer.optimizers)
+            moment = Moment(
+                step=self.step,
+                trainer_step=trainer.global_step,
+                tokens_seen=None if fit.tokens_seen is None else int(fit.tokens_seen),
+                scalars={
+                    LOSS: fit.loss,
+                    LEARNING_RATE: learning_rate_of(next(iter(trainer.optimizers), None)),
+                    VALIDATION_LOSS: fit.validation_loss,
+                },
+                weights=trained,
+                averaged=averaged or next(_averages(trainer, pl_module, module), None),
+            )
+            fit.tracked.measure(module, moment, trainer.strategy.model)
+            fit.validation_loss = None
         values, stops = fit.tracked.shared("", _monitors(trainer))
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         trainer.should_stop |= stops
-
-    def _measure(self, trainer: Trainer, pl_module: LightningModule, fit: _Fit) -> None:
-        module = tracked_module(pl_module, self.model)
-        trained, averaged = by_schedule_free(module, trainer.optimizers)
-        moment = Moment(
-            step=self.step,
-            trainer_step=trainer.global_step,
-            tokens_seen=None if fit.tokens_seen is None else int(fit.tokens_seen),
-            scalars={
-                LOSS: fit.loss,
-                LEARNING_RATE: learning_rate_of(next(iter(trainer.optimizers), None)),
-                VALIDATION_LOSS: fit.validation_loss,
-            },
-            weights=trained,
-            averaged=averaged or next(_averages(trainer, pl_module, module), None),
-        )
-        fit.tracked.measure(module, moment, trainer.strategy.model)
-        fit.validation_loss = None
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise, permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,28 +13,35 @@ import torch
 from scipy import stats
 from synthetic_runs import make_row, make_scalar, to_frame
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.nn.functional import cosine_similarity
 from transformers import PreTrainedTokenizerFast
 
+from repdyn import Probe, layer_states, load_model
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
-from repdyn.studies.convergence_measurements import (
+from repdyn.data.tokens import byte_tokenizer
+from repdyn.kernels import Undefined, alignment_falls, self_similarity
+from repdyn.studies.convergence_estimates import (
     SUMMARIES,
-    SequenceSums,
+    correlations,
     holm,
-    loss_correlations,
     paired_gap,
     resample_profiles,
-    summaries_with_loss,
-    token_cosines,
+    summaries_with,
 )
+from repdyn.studies.convergence_measurements import FALLS, SequenceSums, token_cosines
 from repdyn.studies.generated_sentences import (
     VOCABULARY,
     complex_sentences,
+    long_sentences,
     sentence_probe,
     simple_sentences,
 )
-from repdyn.tables.fits import average_rate, gradient, isotonic_fit
+from repdyn.studies.skipped_blocks import skip_blocks
+from repdyn.studies.study import text_probe
+from repdyn.tables.fits import average_rate, bound_over_alignment, decay_rate, gradient, isotonic_fit
+from repdyn.tables.frames import scalar
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
 
@@ -106,7 +115,7 @@ def noisy(n_sequences, n_tokens, n_layers=4, seed=0, shift=0.0):
 
 def test_the_mean_is_over_tokens_and_not_over_sequences():
     sums = sums_of([np.array([[0.0, 1.0]] * 3), np.array([[0.8, 1.0]])])
-    np.testing.assert_allclose(sums.alignment, [0.2, 1.0])
+    np.testing.assert_allclose(sums.over_tokens, [0.2, 1.0])
     np.testing.assert_allclose(sums.means, [[0.0, 1.0], [0.8, 1.0]])
 
 
@@ -166,26 +175,28 @@ def store_rows(profiles, losses):
 PROFILES = {step: [0.1 * number, 0.2 + 0.02 * number, 0.7, 1.0] for number, step in enumerate((0, 1, 2, 4, 8))}
 
 
-def test_the_loss_is_taken_at_the_steps_that_have_a_profile():
-    table = summaries_with_loss(store_rows(PROFILES, {1: 5.0, 2: 4.0, 4: 3.5, 8: 2.0, 16: 1.0}))
+def test_correlations_against_scipy():
+    """The scalar of another step, or a constant's correlation by rounding, would be wrong and look right."""
+    values = scalar(store_rows(PROFILES, {1: 5.0, 2: 5.5, 4: 3.5, 8: 2.0, 16: 1.0}), "train/loss")
+    table = summaries_with(store_rows(PROFILES, {}), values)
     assert table.index.tolist() == [1, 2, 4, 8]
-    assert table["loss"].tolist() == [5.0, 4.0, 3.5, 2.0]
+    assert table["value"].tolist() == [5.0, 5.5, 3.5, 2.0]
     assert table["mean alignment"][4] == pytest.approx(np.mean(PROFILES[4]))
     assert table["average rate"][4] == pytest.approx((1 - PROFILES[4][0]) / 3)
     assert table["rate of the middle third"][4] == pytest.approx(0.7 - PROFILES[4][1])
     assert table["last step"][4] == pytest.approx(0.3)
-
-
-def test_correlations_against_scipy():
-    table = summaries_with_loss(store_rows(PROFILES, {0: 6.0, 1: 5.0, 2: 5.5, 4: 3.5, 8: 2.0}))
-    found = loss_correlations(table)
+    assert table["decay of the gradient"][4] == pytest.approx(decay_rate(np.diff(PROFILES[4])))
+    found = correlations(table).set_index("summary")
     assert found.index.tolist() == list(SUMMARIES)
-    values, loss = table["average rate"].to_numpy(), table["loss"].to_numpy()
-    assert found.spearman["average rate"] == pytest.approx(stats.spearmanr(values, loss)[0], rel=1e-12)
+    values, loss = table["average rate"].to_numpy(), table["value"].to_numpy()
+    assert found.spearman["average rate"] == pytest.approx(stats.spearmanr(values, loss)[0], rel=1e-12) == 0.8
     assert found.pearson["average rate"] == pytest.approx(stats.pearsonr(values, loss)[0], rel=1e-12)
-    assert found.spearman["average rate"] == pytest.approx(0.9)
-    assert found.spearman["mean alignment"] == pytest.approx(-0.9)
     assert np.isnan(found.pearson["last step"])  # the same at every step
+
+
+@pytest.mark.parametrize("rate", [-1.5, 0.0, 0.3, 2.0])
+def test_the_decay_of_an_exponential_is_its_rate(rate):
+    assert decay_rate(-0.2 * np.exp(-rate * np.arange(6))) == pytest.approx(rate, abs=1e-6)
 
 
 @pytest.fixture
@@ -218,9 +229,66 @@ def test_cosines_against_the_states_themselves(hand_written, small_probe):
     np.testing.assert_allclose(found.cosines[-1], 1, atol=1e-12)
 
 
+def naive_cosine(a, b):
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def test_falls_and_words_against_loops(hand_written, small_probe):
+    """A share over sequences instead of tokens, or a mean over tokens instead of words, would differ."""
+    states = [layer.states.double().numpy() for layer in layer_states(hand_written, small_probe)]
+    [found] = token_cosines(hand_written, small_probe, ["all"])
+    tokens = small_probe.sample("all").ravel()
+    falls = {
+        size: [
+            [naive_cosine(before[row], states[-1][row]) - naive_cosine(after[row], states[-1][row]) > size
+             for before, after in pairwise(states)]
+            for row in found.rows[tokens]
+        ]
+        for size in FALLS
+    }  # fmt: skip
+    measured = found.of_class(tokens, small_probe)
+    for size, of_tokens in falls.items():
+        expected = [*np.mean(of_tokens, axis=0), np.mean([any(steps) for steps in of_tokens])]
+        np.testing.assert_allclose(measured.falls[size].over_tokens, expected, rtol=1e-12)
+    assert measured.falls[0.0].over_tokens[-1] > 0
+    at_layer = [torch.from_numpy(layer[found.rows[tokens]]) for layer in states]
+    assert alignment_falls(at_layer[0], at_layer[1], at_layer[-1], more_than=0.01).item() == pytest.approx(
+        np.mean(falls[0.01], axis=0)[0], rel=1e-12
+    )
+    by_word: dict[int, list[float]] = {}
+    for token in tokens:
+        row = found.rows[token]
+        by_word.setdefault(int(small_probe.tokens[token]), []).append(naive_cosine(states[1][row], states[-1][row]))
+    assert measured.of_words.mean(0)[1] == pytest.approx(np.mean([np.mean(of) for of in by_word.values()]), rel=1e-12)
+
+
+def test_self_similarity_against_loops():
+    """Words that are too rare, and those without a number, must count in the mean of all pairs alone."""
+    points = np.random.default_rng(0).normal(size=(12, 4)) + 0.5
+    words = np.array([3, 3, 3, 8, 8, 8, 8, 5, 5, -1, -1, -1])
+    cosine = np.array([[naive_cosine(a, b) for b in points] for a in points])
+    pairs = [np.mean([cosine[i, j] for i, j in permutations(np.flatnonzero(words == word), 2)]) for word in (3, 8)]
+    everything = np.mean([cosine[i, j] for i, j in permutations(range(12), 2)])
+    found = self_similarity(torch.from_numpy(points), torch.from_numpy(words), min_contexts=3)
+    assert found.item() == pytest.approx(np.mean(pairs) - everything, rel=1e-10)
+    with pytest.raises(Undefined, match="no word"):
+        self_similarity.or_raise(torch.from_numpy(points), torch.from_numpy(words))
+
+
+@pytest.mark.parametrize("alignment", [[0.5, 0.25, 0.75, 1.0], [0.1, 0.4, 0.3, 0.9, 1.0], [0.2, 0.2, 1.0]])
+def test_the_bound_over_the_alignment(alignment):
+    """The envelope over depth would not be a function of the alignment where that falls."""
+    bound, steps, before = bound_over_alignment(alignment), gradient(alignment), np.array(alignment[:-1])
+    assert (bound <= steps).all()
+    order = np.argsort(before)
+    assert (np.diff(bound[order]) >= 0).all()
+    for at, value in zip(before, bound, strict=True):
+        assert value in steps[before >= at]  # a larger one would cut off a layer
+
+
 def test_the_text_alone(save_model, text, tmp_path):
     ran(save_model("a"), *short(text, tmp_path / "out", "--sentences", 0, "--classes", "none"))
-    assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {"profiles.csv", "classes.csv"}
+    assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {"profiles.csv", "classes.csv", "falls.csv"}
     assert not (tmp_path / "out" / "a" / "gaps.png").exists()
     assert pd.read_csv(tmp_path / "out" / "classes.csv")["class"].unique().tolist() == ["all", "no_sink"]
 
@@ -276,3 +344,46 @@ def test_the_probe_has_a_sequence_for_each_sentence(tokenizer):
     assert [sentence.replace(" .", ".") for sentence in shown] == simple_sentences(50, 2) + complex_sentences(50, 2)
     assert probe.subsets == ("all", "no_sink", "complex", "simple")
     assert probe.hash == sentence_probe(tokenizer, 50, seed=2).hash != sentence_probe(tokenizer, 50).hash
+
+
+def test_long_sentences_have_every_length_and_words_of_the_vocabulary(tokenizer):
+    """Sentences of the grammar alone have 8 to 39 words, all from a small list."""
+    kinds = long_sentences(tokenizer, 200, longest=128, seed=1)
+    lengths = {kind: [len(words_of(sentence)) for sentence in sentences] for kind, sentences in kinds.items()}
+    assert lengths["simple"] == lengths["complex"] == lengths["random"]
+    assert min(lengths["simple"]) == 8
+    assert 120 <= max(lengths["simple"]) <= 125
+    assert 60 < np.mean(lengths["simple"]) < 73
+    assert [sorted(words_of(one)) for one in kinds["simple"]] == [sorted(words_of(one)) for one in kinds["complex"]]
+    probe = sentence_probe(tokenizer, 40, sequence_length=64, are_long=True)
+    assert probe.subsets == ("all", "no_sink", "complex", "random", "simple")
+    assert probe.lengths.max() <= 64
+
+
+def test_what_is_lost_without_a_block(save_model, text):
+    """A hook that skips nothing would leave the last states as they were; one that stays would change the next model."""
+    loaded = load_model(str(save_model("a", "gpt_neox", n_layers=3)), with_head=True)
+    options = SimpleNamespace(text=str(text), sequence_length=32, max_vectors=256, layers=None)
+    [found] = skip_blocks(loaded, options).values()
+    probe = text_probe(loaded, options, ())
+    *_, last = layer_states(loaded, probe)
+    expected = {-1: 1.0}
+    for number, block in enumerate(loaded.model.layers):
+        block.forward = lambda states, *_, **__: states
+        *_, changed = layer_states(loaded, probe)
+        expected[number] = float(cosine_similarity(changed.states.double(), last.states.double()).mean())
+        del block.forward
+    assert found["layer"].tolist() == list(expected)
+    assert found["final_alignment"].to_numpy() == pytest.approx(list(expected.values()), rel=1e-9)
+    assert found["final_alignment"][1:].lt(1).all()
+    assert found["loss"].nunique() == len(expected)
+
+
+def test_phrases_are_found_across_tokens_and_not_across_windows():
+    """A phrase whose words are far apart, or part of longer words, would count."""
+    texts = ["Anna saw New York, and new yorkers; a new old York.", "The newest: NEW", "York is old."]
+    tokens = byte_tokenizer()
+    probe = Probe.from_texts(texts, tokens, max_vectors=64, phrases={"names": ["New York", "Anna", "Lima"]})
+    members = probe.classes["names"].numpy()
+    words = [text[start] for text in texts for start in range(len(text))]
+    assert "".join(letter for letter, inside in zip(words, members, strict=True) if inside) == "nnaNewYork"

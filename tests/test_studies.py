@@ -89,7 +89,7 @@ def test_a_mistyped_study_says_what_was_meant(typed, word, capsys):
 
 @pytest.mark.parametrize(("failure", "status"), [(ValueError, 2), (OSError, 1), (CheckpointError, 1)])
 def test_every_failure_is_one_line(failure, status, capsys, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise failure("expected a model, got https://user:secret@host")
 
     monkeypatch.setattr("repdyn.studies.study.load_models", fail)

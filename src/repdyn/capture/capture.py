@@ -38,7 +38,7 @@ _SHORT = 64
 """Tokens of a trial: more cost more and show no more. Models that need a certain length get the probe's."""
 
 
-def no_progress(share: float) -> None:
+def no_progress(*_: object) -> None:
     """Ignore progress."""
 
 

@@ -112,7 +112,6 @@ def evaluating(
         watch = Watch(device, shadow.module, shadow.shared)
         dtype = next((p.dtype for p in shadow.module.parameters() if p.is_floating_point()), None)
         with (
-            watch.restoring(),
             settings(device),
             defaults_of_model(device, dtype),
             shadow.global_hooks(),
@@ -146,7 +145,6 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
     watch = Watch(device, model, [*model.parameters(), *model.buffers()])
     try:
         with (
-            watch.restoring(),
             plain_state(),
             settings(device),
             variables_restored(model),
@@ -210,18 +208,15 @@ class Watch(TorchFunctionMode):
                 self._saved[found] = [tensor.detach().clone() for tensor in self._by_address[found]]
         return func(*args, **kwargs)
 
-    @contextmanager
-    def restoring(self) -> Iterator[None]:
-        """Restore on leaving what was overwritten; raise RuntimeError where something was that was not seen."""
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for found, copies in self._saved.items():
-                    for tensor, before in zip(self._by_address[found], copies, strict=True):
-                        tensor.copy_(before)
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Restore what was overwritten; raise RuntimeError where something was that was not seen."""
+        super().__exit__(kind, error, trace)
+        with torch.no_grad():
+            for found, copies in self._saved.items():
+                for tensor, before in zip(self._by_address[found], copies, strict=True):
+                    tensor.copy_(before)
         written = {address(t) for t, version in self._versions if t._version != version} - self._saved.keys()
-        if written:
+        if written and kind is None:
             named = [*self._model.named_parameters(), *self._model.named_buffers()]
             lost = next((name for name, tensor in named if address(tensor) in written), "a tensor")
             raise RuntimeError(

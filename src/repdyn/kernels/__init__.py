@@ -1,15 +1,23 @@
 """Point clouds in, numbers out: pure torch, any device, any floating dtype; float64 where it decides.
 
 Every kernel returns NaN where its value is undefined; ``kernel.or_raise`` raises :class:`Undefined` with the reason.
-Inputs of another shape or dtype than its docstring names raise ValueError, and so do numbers of points or lengths of
-sequences that do not match.
+Inputs of another shape or dtype than its docstring names raise ValueError, and so do settings outside their range,
+numbers of points that do not match, and other groups.
 """
 
 from repdyn.kernels.anisotropy import anisotropy
 from repdyn.kernels.cloud import Cloud, Undefined, full_precision, nan_if_undefined
-from repdyn.kernels.cosines import alignment, alignment_gradient, mean_cosine, norm, step_cosine, step_length
+from repdyn.kernels.cosines import (
+    alignment,
+    alignment_falls,
+    alignment_gradient,
+    mean_cosine,
+    norm,
+    step_cosine,
+    step_length,
+)
 from repdyn.kernels.dimension import gride, levina_bickel, local_dimension, ph_dimension
-from repdyn.kernels.groups import attention_topic_gap, class_variance, topic_gap, topic_gap_dot
+from repdyn.kernels.groups import attention_topic_gap, class_variance, self_similarity, topic_gap, topic_gap_dot
 from repdyn.kernels.neighbours import NEAR_DUPLICATE, near_duplicate_share, same_group_share
 from repdyn.kernels.outliers import massive_activation_share, outlier_kurtosis, top_norm_variance_share
 from repdyn.kernels.sequences import Sequences, largest_activation, sequence_cosine, sequence_entropy, sink_rate
@@ -25,6 +33,7 @@ __all__ = [
     "Undefined",
     "Vocabulary",
     "alignment",
+    "alignment_falls",
     "alignment_gradient",
     "alpha_req",
     "anisotropy",
@@ -52,6 +61,7 @@ __all__ = [
     "procrustes_distance",
     "rank_me",
     "same_group_share",
+    "self_similarity",
     "sequence_cosine",
     "sequence_entropy",
     "sink_rate",

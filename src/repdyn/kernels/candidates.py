@@ -142,13 +142,6 @@ class RoundedPoints:
             left = left - part
         ones.fill_(1)
 
-    def restore_order(self) -> Tensor:
-        """Restore the original order of the points; return the former row of each point."""
-        back = torch.arange(self.n_padded, device=self.norms.device)
-        back[self.order] = back[: self.n].clone()
-        self.norms, self.errors = self.norms[back], self.errors[back]
-        return back[: self.n]
-
     def left(self, rows: slice) -> Tensor:
         """Return rows of the left factor, built on demand: a second copy of all would double the memory."""
         x, high, low, squares, ones, filler = self.right[rows].split(self.widths, 1)
@@ -235,16 +228,19 @@ class _CandidateLists:
         return limit.clamp_max(torch.finfo(limit.dtype).max)
 
     def finalize(self) -> Candidates:
-        n = self.rounded.n
+        rounded, n = self.rounded, self.rounded.n
         first, second, scores = self._within()
         complete = (self.n_close[:n] <= self.max_close) & (first.bincount(minlength=n) >= self.k)
-        if self.rounded.order is not None:
-            first, second = self.rounded.order[first], self.rounded.order[second]
-            complete = complete[self.rounded.restore_order()]
+        if rounded.order is not None:  # back to that of the points
+            first, second = rounded.order[first], rounded.order[second]
+            back = torch.arange(rounded.n_padded, device=complete.device)
+            back[rounded.order] = back[:n].clone()
+            rounded.norms, rounded.errors = rounded.norms[back], rounded.errors[back]
+            complete = complete[back[:n]]
         scores, order = scores.sort()
         first, by_first = first[order].sort(stable=True)
         order = order[by_first]
-        return Candidates(first, second[order], scores[by_first].float(), complete, self.rounded)
+        return Candidates(first, second[order], scores[by_first].float(), complete, rounded)
 
     def _within(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the pairs found so far that are still below the limit, except those of abandoned points."""

@@ -17,6 +17,7 @@ from repdyn.kernels.cloud import (
     row_chunks,
 )
 
+_ROUNDING = 1e-12
 COMPARED_WITH = "compared with: "
 """Prefix of a reason that concerns another cloud than the first."""
 
@@ -192,6 +193,44 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
     require_matched(require_numbers, cloud, following, last, one_space=True)
     with full_precision(cloud.x.device):
         return cosines(following, last) - cosines(cloud, last)
+
+
+@mean_over_vectors
+def alignment_falls(
+    x: Tensor | Cloud, following: Tensor | Cloud, last: Tensor | Cloud, *, more_than: float = 0.0
+) -> Tensor:
+    """Compute the share of vectors whose cosine with the last layer falls from a layer to the next.
+
+    Args:
+        x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        following: points of layer l + 1, the same tokens in the same order, the same shape.
+        last: points of the last layer of its stack, likewise.
+        more_than: fall of the cosine that is not counted yet, >= 0; less than 1e-12 counts as rounding.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in [0, 1]: 0 where assumption 1 of the source, that every token comes
+        closer to its final vector, holds for all; NaN when undefined.
+
+    Raises:
+        ValueError: for another shape or dtype, shapes that differ, or a negative ``more_than``.
+
+    Invariant as :func:`alignment` is. Undefined when a point contains NaN or inf, when one is zero, or when there are
+    none.
+
+    Source: Lee, Fractal Self-Similarity in Semantic Convergence, Fractal Fract. 8(10):552, 2024, assumption 1.
+
+    Example:
+        >>> import torch
+        >>> first, second = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 1.0], [1.0, 1.0]])
+        >>> alignment_falls(first, second, last=torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
+        0.5
+    """
+    if not more_than >= 0:
+        raise ValueError(f"expected more_than >= 0, got {more_than}")
+    cloud, following, last = as_cloud(x), as_cloud(following), as_cloud(last)
+    require_matched(require_numbers, cloud, following, last, one_space=True)
+    with full_precision(cloud.x.device):
+        return (cosines(cloud, last) - cosines(following, last) > max(more_than, _ROUNDING)).double()
 
 
 @mean_over_vectors

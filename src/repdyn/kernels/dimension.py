@@ -34,9 +34,6 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
 
-    Raises:
-        ValueError: for another ``k``.
-
     Invariant to translation, rotation, uniform scaling, order and repetition of the points, columns of zeros and names
     of the groups.
     Undefined when the points contain NaN or inf, when no more than k of them differ, when one has fewer than k others
@@ -101,9 +98,6 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
 
-    Raises:
-        ValueError: for another ``k``.
-
     Invariant to translation, rotation, uniform scaling, order and repetition of the points, columns of zeros and names
     of the groups.
     Undefined when the points contain NaN or inf, when no more than k of them differ, when one has fewer than k others
@@ -163,9 +157,6 @@ def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int =
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined. Of points equally far
         from a chosen one, to 1e-10, either may be the last of its neighbourhood.
-
-    Raises:
-        ValueError: for ``k`` or ``points`` out of range.
 
     Invariant to translation, rotation, uniform scaling, repetition of the points, columns of zeros and names of the
     groups; to the order of the points where ``points`` is not smaller than their number.
@@ -258,9 +249,6 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
 
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
-
-    Raises:
-        ValueError: for ``points`` or ``alpha`` out of range.
 
     Invariant to translation, rotation, uniform scaling, repetition of the points, columns of zeros and names of the
     groups; not to the order of the points.

@@ -43,9 +43,6 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         0-d float64 tensor on the device of ``x``, a pure number >= 0: 0 where the vectors of each class are equal;
         about (v - 1) / 2 for classes of v vectors each that were assigned at random. NaN when undefined.
 
-    Raises:
-        ValueError: for ``min_vectors`` below 2.
-
     Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and names of the classes.
     Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when fewer than 2 classes have
     ``min_vectors``, or when two classes have the same mean up to rounding (1e-9 of the length of the
@@ -60,16 +57,12 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         0.0625
     """
     cloud = as_cloud(x)
-    if classes.shape != cloud.x.shape[:1] or classes.is_floating_point() or classes.is_complex():
-        raise ValueError(
-            f"expected classes of shape ({cloud.n_vectors},) and integer type, got {tuple(classes.shape)} of "
-            f"{classes.dtype}; give one for each vector, -1 for none"
-        )
+    [classes] = _checked(cloud.n_vectors, cloud.x.device, classes=classes)
     if not isinstance(min_vectors, int) or min_vectors < 2:
         raise ValueError(f"expected min_vectors >= 2, got {min_vectors}; a single vector has no variance")
     cloud.require_defined()
     with full_precision(cloud.x.device):
-        order, sizes = _by_class(classes.to(cloud.x.device), min_vectors)
+        order, sizes = _by_class(classes, min_vectors)
         if len(sizes) < 2:
             raise Undefined(f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed")
         means, variances = _moments(cloud.x, order, sizes)
@@ -122,6 +115,55 @@ _CHUNK = 1 << 20
 
 
 @nan_if_undefined
+def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) -> Tensor:
+    """Compute how similar the vectors of one word are over its contexts, beyond the similarity of any two vectors.
+
+    ``mean_w(mean_(i<j in w) cos(x_i, x_j)) - mean_(i<j) cos(x_i, x_j)``: each word counts alike, however frequent.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them. They are not centred.
+        words: integers, shape (n_vectors,), the word (token id) of each point; negative for none.
+        min_contexts: smallest number of vectors of a word that is used, >= 2.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in [-2, 2]: near 0 for vectors that depend on the context alone, near
+        1 minus the mean cosine of all pairs for vectors that depend on the word alone; NaN when undefined.
+
+    Raises:
+        ValueError: for another shape or dtype, of the points or of the words, or for ``min_contexts`` below 2.
+
+    Invariant to rotation, to positive factors of each vector, to order and to names of words; not to translation.
+    Undefined when the points contain NaN, inf or a vector of zeros, or when no word has ``min_contexts`` vectors.
+
+    Source: Ethayarajh, How Contextual are Contextualized Word Representations?, EMNLP 2019, self-similarity adjusted
+    for anisotropy, of words in at least 5 contexts.
+
+    Example:
+        >>> points = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+        >>> round(self_similarity(points, torch.tensor([7, 7, 3, 3]), min_contexts=2).item(), 9)
+        0.666666667
+    """
+    cloud = as_cloud(x)
+    x, n = cloud.x, cloud.n_vectors
+    [words] = _checked(n, x.device, words=words)
+    if not isinstance(min_contexts, int) or min_contexts < 2:
+        raise ValueError(f"expected min_contexts >= 2, got {min_contexts}; a single vector has no pair")
+    with full_precision(x.device):
+        order, sizes = _by_class(words, min_contexts)
+        if not len(sizes):
+            raise Undefined(f"no word has {min_contexts} of the {n} vectors")
+        norms = _positive_norms(x)[:, None]
+        of_all, of_word = x.new_zeros((), dtype=torch.float64), x.new_zeros(len(sizes), dtype=torch.float64)
+        # the cosines of all ordered pairs of a group sum to the square of the sum of its unit vectors
+        for columns in x.split(max(1, _CHUNK // n), dim=1):
+            units = columns.double() / norms
+            of_all += units.sum(0).square().sum()
+            of_word += _sums(units[order], sizes).square().sum(1)
+        within = (of_word - sizes) / (sizes * (sizes - 1))
+        return within.mean() - (of_all - n) / (n * (n - 1))
+
+
+@nan_if_undefined
 def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
     """Compute the mean cosine of vectors whose words share a topic, minus that of vectors whose words have different
     topics.
@@ -152,10 +194,7 @@ def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
     cloud = as_cloud(x)
     with full_precision(cloud.x.device):
         x, pairs = _with_topics(cloud.x, ids, topics)
-        norms = _norms(x)
-        if n_zero := int((norms == 0).sum()):
-            raise Undefined(f"{n_zero} of {len(x)} vectors are zero, and so have no cosine")
-        return _gap(x, 1 / norms, pairs)
+        return _gap(x, 1 / _positive_norms(x), pairs)
 
 
 @nan_if_undefined
@@ -204,7 +243,7 @@ def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
         [0.25]
     """
     require_attention(weights)
-    ids, topics = _checked(weights.shape[1], ids, topics, weights.device)
+    ids, topics = _checked(weights.shape[1], weights.device, ids=ids, topics=topics)
     with full_precision(weights.device):
         if not weights.isfinite().all():
             raise Undefined("the attention weights contain NaN or inf")
@@ -238,7 +277,7 @@ class _Pairs(NamedTuple):
 
 def _with_topics(x: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tensor, _Pairs]:
     """Return the vectors that have a topic, and their pairs."""
-    ids, topics = _checked(len(x), ids, topics, x.device)
+    ids, topics = _checked(len(x), x.device, ids=ids, topics=topics)
     has_topic = topics >= 0
     x, ids, topics = (x, ids, topics) if has_topic.all() else (x[has_topic], ids[has_topic], topics[has_topic])
     words, of_word = ids.unique(return_inverse=True)
@@ -284,6 +323,13 @@ def _sums(rows: Tensor, sizes: Tensor) -> Tensor:
     return torch.segment_reduce(rows.contiguous(), "sum", lengths=sizes, axis=0, unsafe=True)
 
 
+def _positive_norms(x: Tensor) -> Tensor:
+    norms = _norms(x)
+    if n_zero := int((norms == 0).sum()):
+        raise Undefined(f"{n_zero} of {len(x)} vectors are zero, and so have no cosine")
+    return norms
+
+
 def _norms(x: Tensor) -> Tensor:
     """Return the norms, (n,) float64."""
     scale = unit_scale(x) if bool(x.isfinite().all()) else 1.0
@@ -293,14 +339,15 @@ def _norms(x: Tensor) -> Tensor:
     return norms
 
 
-def _checked(n: int, ids: Tensor, topics: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    for name, labels in (("ids", ids), ("topics", topics)):
+def _checked(n: int, device: torch.device, **by_name: Tensor) -> list[Tensor]:
+    """Return labels on a device; raise ValueError for another shape or type."""
+    for name, labels in by_name.items():
         if labels.shape != (n,) or labels.is_floating_point() or labels.is_complex():
             raise ValueError(
                 f"expected {name} of shape ({n},) and integer type, got {tuple(labels.shape)} of {labels.dtype}; give "
                 "one for each vector or position"
             )
-    return ids.to(device), topics.to(device)
+    return [labels.to(device) for labels in by_name.values()]
 
 
 def _require_pairs(n: int, n_same: int, n_other: int, what: str) -> None:

@@ -41,9 +41,6 @@ def massive_activation_share(x: Tensor | Cloud, *, magnitude: float = 100.0, rat
         0-d float64 tensor on the device of ``x``, a pure number in [0, 1]; NaN when undefined. 0 where no activation
         is massive.
 
-    Raises:
-        ValueError: for ``magnitude`` or ``ratio`` out of range.
-
     Invariant to order of the points and of their coordinates, signs, and repetition of the cloud as a whole; not to
     rotation, translation or, for ``magnitude`` > 0, scaling.
     Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
@@ -133,9 +130,6 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
 
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [0, 1]; NaN when undefined.
-
-    Raises:
-        ValueError: for ``share`` out of range.
 
     Invariant to rotation, uniform scaling, order of the points and columns of zeros; not to translation, which changes
     the lengths. Repeated points count as often as they occur.

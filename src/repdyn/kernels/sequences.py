@@ -192,9 +192,6 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
     Returns:
         (heads,) float64 on the device of ``weights``, 0 or 1; NaN when undefined.
 
-    Raises:
-        ValueError: a threshold out of range.
-
     Invariant to the order of the positions after the first. Undefined for fewer than 2 positions, and for NaN and inf.
 
     Source: Gu, Pang, Du, Liu, Zhang, Du, Wang, Lin, When Attention Sink Emerges in Language Models: An Empirical View,

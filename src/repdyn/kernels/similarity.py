@@ -223,9 +223,6 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
         same neighbours, 0 on average for unrelated clouds; NaN when undefined. Tokens whose k-th and next neighbour are
         equally far in either cloud, to 1e-9, are left out of the mean: which of them is nearer is not determined.
 
-    Raises:
-        ValueError: other groups, or another ``k``.
-
     Invariant to translation, rotation, uniform scaling and columns of zeros, of either alone, to the order of the
     tokens, and to names of the groups. A token whose vector equals an earlier one in either cloud is left out of both.
     Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when a token has fewer than k
@@ -335,9 +332,6 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
         0-d float64 tensor on the device of ``x``, a pure number in [0, 1] (adjusted, at most 1, and below 0 for a fit
         worse than by chance); NaN when undefined. Accurate to 1e-9. Directions that carry less than 1e-11 of the
         variance of a column, all of them scaled alike, count as rounding and are not used.
-
-    Raises:
-        ValueError: another ``of``.
 
     Invariant to translation and to the order of the tokens; to any invertible linear map of ``x`` (of "state"), and to
     rotation and uniform scaling of ``following``.

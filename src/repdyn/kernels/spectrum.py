@@ -223,9 +223,6 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
         0-d float64 tensor on the device of ``x``, a number of directions in [1, min(n_vectors - 1, dim)]; NaN when
         undefined.
 
-    Raises:
-        ValueError: for ``share`` out of range.
-
     Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Repeated points
     count as often as they occur.
     Undefined when the points contain NaN or inf, or fewer than 3 of them differ.

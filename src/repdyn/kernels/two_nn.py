@@ -174,9 +174,6 @@ def two_nn(
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
 
-    Raises:
-        ValueError: for ``discard``, ``estimator`` or ``duplicates`` out of range.
-
     Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros, names of the groups and,
     where duplicates collapse, repetition of the points.
     Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when one has fewer than 2 distinct

@@ -119,15 +119,6 @@ _PAIR_COST = 24
 _CHUNK, _TILE_ROWS = 1 << 22, 2048
 
 
-def closer_rows(x: Tensor, cosines: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Count the rows of a vocabulary that have a larger cosine to each vector than the given one; see
-    :func:`token_ranks`."""
-    with full_precision(x.device):
-        limits = cosines + 4 * (x.shape[1] + 8) * 2.0**-53
-        parts = zip(x.split(_VECTOR_CHUNK), limits.split(_VECTOR_CHUNK), strict=True)
-        return torch.cat([_Cosines(vectors).count_above(limit, vocabulary) for vectors, limit in parts])
-
-
 def nearest_rows(x: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest cosines of each vector with rows of a vocabulary, (n, k) float64, and these rows, (n, k).
 
@@ -313,7 +304,10 @@ def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 
 def _ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    return closer_rows(x, token_cosines(x, ids, vocabulary), vocabulary)
+    limits = token_cosines(x, ids, vocabulary) + 4 * (x.shape[1] + 8) * 2.0**-53
+    with full_precision(x.device):
+        parts = zip(x.split(_VECTOR_CHUNK), limits.split(_VECTOR_CHUNK), strict=True)
+        return torch.cat([_Cosines(vectors).count_above(limit, vocabulary) for vectors, limit in parts])
 
 
 def _require_comparable(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> None:

@@ -22,7 +22,7 @@ from repdyn.capture.blocks import (
     pattern_list,
     unwrapped,
 )
-from repdyn.capture.capture import capture, causality, check_padding
+from repdyn.capture.capture import capture, causality, check_padding, no_progress
 from repdyn.capture.forward import Forward
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
@@ -149,10 +149,6 @@ def layer_choice(layers: LayerPatterns, token_positions: TokenPositions | None =
 
 
 Progress: TypeAlias = Callable[[str, float], None]
-
-
-def no_progress(what: str, share: float) -> None:
-    """Ignore the progress."""
 
 
 @dataclass(frozen=True)

@@ -300,6 +300,11 @@ def with_topics(layer: LayerView, subset: str) -> list[tuple[Cloud, Tensor, Tens
     return list(zip(layer.clouds(subset), layer.tokens(subset), layer.topics(subset), strict=True))
 
 
+def with_tokens(layer: LayerView, subset: str) -> list[tuple[Cloud, Tensor]]:
+    """Return the layer's point cloud and its token ids."""
+    return list(zip(layer.clouds(subset), layer.tokens(subset), strict=True))
+
+
 def with_next_tokens(layer: LayerView, subset: str) -> list[tuple[Cloud, Tensor]]:
     """Return the layer's point cloud, and the id of the token after each vector's, -1 at the end of a window."""
     return list(zip(layer.clouds(subset), layer.next_tokens(subset), strict=True))

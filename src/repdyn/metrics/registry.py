@@ -206,19 +206,16 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
             "probe.with_topics(...), or leave the metric out"
         )
     if probe is not None and probe.inputs is not None:
-        _check_inputs(metric, subset)
+        if metric.probe_requires:
+            raise ValueError(
+                f"expected a probe of tokens for {metric.name}, got one of other inputs; leave the metric out"
+            )
+        if subset not in {"", "all", NO_MASSIVE}:
+            raise ValueError(
+                f"expected {metric.name} on all or {NO_MASSIVE} vectors of a probe of inputs, got {subset!r}; choose "
+                "positions with Probe.from_inputs(..., positions=)"
+            )
     return [(metric, chosen) for chosen in ((subset,) if subset else _default_subsets(metric, probe))]
-
-
-def _check_inputs(metric: Metric, subset: str) -> None:
-    """Check that a metric can be measured on a probe of inputs."""
-    if metric.probe_requires:
-        raise ValueError(f"expected a probe of tokens for {metric.name}, got one of other inputs; leave the metric out")
-    if subset not in {"", "all", NO_MASSIVE}:
-        raise ValueError(
-            f"expected {metric.name} on all or {NO_MASSIVE} vectors of a probe of inputs, got {subset!r}; choose "
-            "positions with Probe.from_inputs(..., positions=)"
-        )
 
 
 def _from_name(name: str) -> tuple[Metric, str]:

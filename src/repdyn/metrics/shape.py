@@ -144,6 +144,21 @@ SIMILARITY = [
         family="similarity",
     ),
     of_kernel(
+        name="self_similarity",
+        select_inputs="repdyn.metrics.layer_view:with_tokens",
+        probe_requires="tokens",
+        meaning="mean cosine of one word's vectors in different contexts, minus that of all pairs",
+        range=(-2.0, 2.0),
+        source="Ethayarajh 2019 (EMNLP)",
+        settings={"min_contexts": 5},
+        # a special token that begins every window is no word
+        subsets=("no_sink",),
+        title="Self-similarity of a word",
+        unit="cosine above that of all pairs",
+        family="similarity",
+        shows_embeddings=True,
+    ),
+    of_kernel(
         name="isoscore",
         meaning="how evenly all coordinates are used: 0 one direction, 1 all alike",
         range=(0.0, 1.0),

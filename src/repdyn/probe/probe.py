@@ -187,6 +187,7 @@ class Probe(SampledTokens):
         seed: int = 0,
         name: str = "texts",
         classes: Sequence[str] = (),
+        phrases: Mapping[str, Sequence[str]] | None = None,
         design: DesignLike = INDEPENDENT,
         vectors_per_window: int | None = None,
     ) -> Probe:
@@ -206,6 +207,7 @@ class Probe(SampledTokens):
             seed: seed of the sampling plan.
             name: name of the text, for figures and logs.
             classes: word classes to add, as for :meth:`with_words`; word frequencies are counted over all texts.
+            phrases: further classes by name, such as "names" or "idioms", as for :meth:`with_words`.
             design: name of a sampling design or a :class:`repdyn.Design`: "independent" (8 vectors of each window of 80
                 tokens, disjoint batches, neighbours in the same window excluded), "dense" (most tokens of few long
                 windows), "paper" (the published protocol: all tokens of 128 windows of 512 characters) or "shuffled"
@@ -223,7 +225,7 @@ class Probe(SampledTokens):
             design = replace(design, vectors_per_window=vectors_per_window)
         classes = class_names(classes)
         plan = WindowPlan.by_design(design, max_vectors, batch_vectors, sequence_length)
-        windows = tokenize_windows(texts, tokenizer, plan, bool(classes))
+        windows = tokenize_windows(texts, tokenizer, plan, bool(classes or phrases))
         special_ids = tuple(sorted(set(tokenizer.all_special_ids)))
         windows = windows.in_order_of(design, special_ids, seed)
         probe = cls(
@@ -238,7 +240,7 @@ class Probe(SampledTokens):
             bytes_per_token=windows.bytes_per_token,
             **_plan(design, windows, special_ids, max_vectors, batch_vectors),
         )
-        return probe if windows.words is None else probe.with_words(windows.words, classes)
+        return probe if windows.words is None else probe.with_words(windows.words, classes, phrases)
 
     @classmethod
     def enwik8(cls, tokenizer: PreTrainedTokenizerBase, *, path: str | None = None, **settings: Any) -> Probe:
@@ -247,8 +249,8 @@ class Probe(SampledTokens):
         Args:
             tokenizer: as for :meth:`from_texts`.
             path: path of enwik8 (plain, .gz, .xz or .zip); None downloads it once and verifies its checksum.
-            **settings: sequence_length, max_vectors, batch_vectors, seed, classes, design, vectors_per_window: as for
-                :meth:`from_texts`.
+            **settings: sequence_length, max_vectors, batch_vectors, seed, classes, phrases, design, vectors_per_window:
+                as for :meth:`from_texts`.
         """
         from repdyn.text.corpus import load_corpus
 
@@ -303,7 +305,9 @@ class Probe(SampledTokens):
         copied = {name: torch.as_tensor(members).cpu().clone() for name, members in classes.items()}
         return replace(self, classes={**self.classes, **copied})
 
-    def with_words(self, words: TokenWords, classes: Sequence[str]) -> Probe:
+    def with_words(
+        self, words: TokenWords, classes: Sequence[str], phrases: Mapping[str, Sequence[str]] | None = None
+    ) -> Probe:
         """Return the probe with word classes added, which exclude first positions and special tokens.
 
         Args:
@@ -311,11 +315,12 @@ class Probe(SampledTokens):
             classes: among "function" (English function words), "content" (all other words), "frequent" (the most
                 frequent words, which make up half of the text) and "rare" (the least frequent ones, the last 10 % of
                 it); "words" for all of them.
+            phrases: further classes: the tokens of any of the given words, or phrases of several words, by name.
 
         Raises:
             ValueError: unknown classes, a text in which they cannot be determined, or too few tokens in one.
         """
-        found = words.classes(class_names(classes))
+        found = {**words.classes(class_names(classes)), **words.in_phrases(phrases or {}, self.window_of_token)}
         return self.with_classes({name: members & ~self.is_sink for name, members in found.items()})
 
     @plain_state()

@@ -100,8 +100,11 @@ class SampledTokens:
     def _cached_sample(self, subset: str) -> tuple[np.ndarray, bool]:
         """Return the token indices of every batch of a subset, and whether the batches use disjoint windows."""
         if subset not in self._samples:
-            members = self.members(subset)
-            batches = self._disjoint_batches(members, self.batch_vectors if subset in SUBSETS else MIN_BATCH_VECTORS)
+            members, batches = self.members(subset), None
+            if self.design.disjoint_windows and len(self.lengths) >= self.n_batches:
+                batches = interleave_windows(members, self.window_of(members), self._batch_of_window)
+                if min(map(len, batches)) < (self.batch_vectors if subset in SUBSETS else MIN_BATCH_VECTORS):
+                    batches = None
             if batches is None:
                 size = min(self.batch_vectors, len(members) // self.n_batches)
                 sample = members[: self.n_batches * size].reshape(self.n_batches, size)
@@ -110,13 +113,6 @@ class SampledTokens:
                 sample = np.stack([batch[:size] for batch in batches])
             self._samples[subset] = sample, batches is not None
         return self._samples[subset]
-
-    def _disjoint_batches(self, members: np.ndarray, min_size: int) -> list[np.ndarray] | None:
-        """Return the tokens of batches of disjoint windows; None if a batch would have fewer than ``min_size``."""
-        if not self.design.disjoint_windows or len(self.lengths) < self.n_batches:
-            return None
-        batches = interleave_windows(members, self.window_of(members), self._batch_of_window)
-        return batches if min(map(len, batches)) >= min_size else None
 
     @cached_property
     def _batch_of_window(self) -> np.ndarray:

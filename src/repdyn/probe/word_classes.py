@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -129,6 +129,11 @@ class Lexicon:
         self._counts.update(numbers)
         return Spans(*(np.array(column, dtype=np.int64) for column in (starts, ends, numbers)))
 
+    def numbers_of(self, phrase: str) -> list[int]:
+        """Return the indices of the words of a phrase; empty if one of them was never read."""
+        words = [match[0].replace(_APOSTROPHE, "'").lower() for match in _WORD.finditer(phrase)]
+        return [self._numbers[word] for word in words] if all(word in self._numbers for word in words) else []
+
     def classes(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return which words are in each class, (n_words,) bool."""
         found: dict[str, np.ndarray] = {}
@@ -172,6 +177,36 @@ class TokenWords:
         # index -1, no word, selects the False appended at the end
         words = {name: np.append(members, False) for name, members in self.lexicon.classes(names).items()}
         return {name: torch.from_numpy(members[self.numbers]) for name, members in words.items()}
+
+    def in_phrases(self, phrases: Mapping[str, Sequence[str]], windows: np.ndarray) -> dict[str, Tensor]:
+        """Return which tokens belong to a phrase of each class, (n_tokens,) bool.
+
+        The words of a phrase follow each other in one window, in any case; between them may be what is no word.
+
+        Args:
+            phrases: words, or several with spaces between them, by class.
+            windows: (n_tokens,) the window of each token.
+        """
+        is_word = self.numbers != NO_WORD
+        begins = is_word & np.append(True, (np.diff(self.numbers) != 0) | (np.diff(windows) != 0))
+        spoken, window = self.numbers[begins], windows[begins]
+        found = {}
+        for name, of_class in phrases.items():
+            is_spoken_in_phrase = np.zeros(len(spoken), dtype=bool)
+            for numbers in filter(None, map(self.lexicon.numbers_of, of_class)):
+                n_places = len(spoken) - len(numbers) + 1
+                if n_places < 1:
+                    continue
+                parts = [slice(offset, offset + n_places) for offset in range(len(numbers))]
+                matches = window[parts[0]] == window[parts[-1]]
+                for part, number in zip(parts, numbers, strict=True):
+                    matches &= spoken[part] == number
+                for part in parts:
+                    is_spoken_in_phrase[part] |= matches
+            members = np.zeros(len(self.numbers), dtype=bool)
+            members[is_word] = is_spoken_in_phrase[(np.cumsum(begins) - 1)[is_word]]
+            found[name] = torch.from_numpy(members)
+        return found
 
 
 def frequency_cuts(counts: Iterable[int]) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -147,7 +148,12 @@ class History:
         These end in runs that no other one continues, and in those that have measured more steps than the point at
         which each other one left them, unless that one has measured the same steps with the same weights.
         """
-        shown = [run for run in self.runs.values() if self._is_shown(run)]
+        shown = [
+            run
+            for run in self.runs.values()
+            if has_row_files(self.folder(run))
+            and not any(self._is_continued(run, child) for child in self._children.get(run.id, ()))
+        ]
         ends = {run.id for run in shown}
         began = {run.id: self._began(run, ends) for run in shown}
         found, numbers = [], dict.fromkeys((run.name for run in shown), 0)
@@ -184,8 +190,9 @@ class History:
         if run.parent is None or run.parent in seen:
             return [], None
         history, parent = self, self.runs.get(run.parent)
-        if parent is None and (elsewhere := self._parent_store(run)) is not None:
-            history = History(elsewhere)
+        if parent is None and run.parent_store is not None:  # of a remote store its copy, if there is one
+            elsewhere = run.parent_store
+            history = History(copy_folder(elsewhere) if is_url(elsewhere) else self._store / elsewhere)
             parent = history.runs.get(run.parent)
         if parent is None:
             place = run.parent_store or self._store
@@ -197,25 +204,12 @@ class History:
         parts, missing = history._ancestors(parent, seen | {parent.id})
         return [part.until(run.parent_step) for part in [*parts, Part(history.folder(parent), None)]], missing
 
-    def _parent_store(self, run: Run) -> Path | None:
-        """Return the folder of another store that a run's parent is in; of a remote one the copy, if there is one."""
-        if run.parent_store is None:
-            return None
-        if is_url(run.parent_store):
-            return copy_folder(run.parent_store)
-        return self._store / run.parent_store
-
     def _began(self, run: Run, ends: Collection[str]) -> str:
         """Return when the first run of a path began that is part of no path before it."""
         parent = self.runs.get(run.parent or "")
         if parent is None or parent.id in ends or self._children[parent.id][0] != run:
             return run.started
         return self._began(parent, ends)
-
-    def _is_shown(self, run: Run) -> bool:
-        return has_row_files(self.folder(run)) and not any(
-            self._is_continued(run, child) for child in self._children.get(run.id, ())
-        )
 
     def _is_continued(self, run: Run, child: Run) -> bool:
         """Return whether a child, or one that descends from it, has the steps that a run measured after it left."""
@@ -267,13 +261,8 @@ def _run_in(folder: Path) -> Run:
         run = Run(**{each.name: known[each.name] for each in fields(Run) if each.name in known})
         return run if run_id is None else replace(run, id=run_id)
     except (OSError, ValueError, TypeError):
-        name = run_id or _name_in_rows(folder)  # of a sweep, or damaged: its rows are shown nevertheless
+        name = run_id or folder.name  # of a sweep, or damaged: its rows are shown nevertheless
+        if run_id is None:  # too long for the name of the folder
+            with suppress(IndexError, ValueError):
+                name = read_tables([folder / row_files(folder)[0]], ["run"])["run"][0].as_py()
         return Run(name, name)
-
-
-def _name_in_rows(folder: Path) -> str:
-    """Return the name of a run that was too long for that of its folder."""
-    try:
-        return read_tables([folder / row_files(folder)[0]], ["run"])["run"][0].as_py()
-    except (IndexError, ValueError):
-        return folder.name

@@ -16,6 +16,10 @@ So each holds a clause inside another, and there are never more than two around 
 likely. The simple sentences of a seed are made of the very words of its complex ones, thrown together, shuffled, and
 cut to the same lengths: both kinds have each word and each length equally often, exactly. All is in lower case and
 without commas, so that a word looks the same wherever it stands (only the first of a sentence has no space before it).
+
+Long sentences, as published, have from 8 words to as many as fill the model's context, each length equally often: the
+complex ones are sentences of the grammar joined by "and". A third kind, "random", has words of the model's own
+vocabulary in their place, of the same lengths: the simple sentences of the source.
 """
 
 from __future__ import annotations
@@ -61,7 +65,11 @@ _CATEGORIES = {
 VOCABULARY: dict[str, tuple[str, ...]] = {name: tuple(words.split()) for name, words in _CATEGORIES.items()}
 """The words of both kinds, by category; nouns and verbs in the same order in both numbers."""
 
+KINDS = ("simple", "complex", "random")
 _NUMBERS = ("singular", "plural")
+_SHORTEST = 8
+"""Words of the shortest of the long sentences."""
+_FEWEST_WORDS = 100
 _DEEPEST = 2
 _ADJECTIVE, _ADVERB, _PLACE, _RELATIVE = 0.3, 0.4, 0.25, 0.25
 
@@ -88,28 +96,75 @@ def simple_sentences(n: int, seed: int = 0) -> list[str]:
     return [_as_text([next(shuffled) for _ in sentence]) for sentence in ordered]
 
 
+def long_sentences(tokenizer: PreTrainedTokenizerBase, n: int, longest: int, seed: int = 0) -> dict[str, list[str]]:
+    """Generate long sentences of each kind, simple, complex and random, of the same numbers of words.
+
+    Args:
+        tokenizer: of the model, whose vocabulary the random words are of.
+        n: sentences of each kind.
+        longest: tokens of the longest sentence, special ones included.
+        seed: of the sentences.
+
+    Raises:
+        ValueError: ``longest`` has no room for 8 words.
+    """
+    state = np.random.RandomState(seed)
+    every_word = sorted({word for words in VOCABULARY.values() for word in words})
+    tokens_per_word = len(tokenizer(" ".join(every_word), add_special_tokens=False)["input_ids"]) / len(every_word)
+    room = int((longest - tokenizer.num_special_tokens_to_add() - 1) / tokens_per_word)
+    if room < _SHORTEST:
+        raise ValueError(f"expected room for {_SHORTEST} words in {longest} tokens, got {room}; raise the length")
+    ordered = []
+    for length in state.randint(_SHORTEST, room + 1, n):
+        words = _Grammar(state).sentence()
+        while len(words) < length:
+            words += ["and", *_Grammar(state).sentence()]
+        ordered.append(words[:length])
+    kinds = {"simple": [[words[place] for place in state.permutation(len(words))] for words in ordered]}
+    kinds["complex"] = ordered
+    if own := _words_of_vocabulary(tokenizer):
+        kinds["random"] = [[own[place] for place in state.randint(len(own), size=len(words))] for words in ordered]
+    return {kind: [_as_text(words) for words in sentences] for kind, sentences in kinds.items()}
+
+
+def _words_of_vocabulary(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return the words of at least 2 letters that are a single token; empty where they are fewer than 100."""
+    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    words = sorted({text.strip() for text in texts if text.strip().isalpha() and len(text.strip()) > 1})
+    before, *ids = tokenizer(["the", *(f"the {word}" for word in words)], add_special_tokens=False)["input_ids"]
+    found = [word for word, tokens in zip(words, ids, strict=True) if len(tokens) == len(before) + 1]
+    return found if len(found) >= _FEWEST_WORDS else []
+
+
 def sentence_probe(
     tokenizer: PreTrainedTokenizerBase,
     n: int = 1000,
     *,
     n_batches: int = 4,
     sequence_length: int = 256,
+    are_long: bool = False,
     seed: int = 0,
 ) -> Probe:
-    """Build a probe of simple and complex sentences, one per sequence, with the classes "simple" and "complex".
+    """Build a probe of made-up sentences, one per sequence, with a class for each kind: "simple", "complex", "random".
 
-    A batch has as many vectors of each class, at most 4096. First positions and special tokens are in neither class.
+    A batch has as many vectors of each class, at most 4096. First positions and special tokens are in no class.
 
     Args:
         tokenizer: of the model that will be measured.
         n: sentences of each kind.
         n_batches: metric batches.
         sequence_length: the model's context; every sentence must fit into it.
+        are_long: make sentences of up to ``sequence_length`` tokens, by :func:`long_sentences`, and cut what is longer.
         seed: of the sentences and of the sampling plan.
     """
     if n_batches < 1:
         raise ValueError(f"expected n_batches >= 1, got {n_batches}")
-    texts = simple_sentences(n, seed) + complex_sentences(n, seed)
+    if are_long:
+        kinds = long_sentences(tokenizer, n, sequence_length, seed)
+        kinds = {kind: _cut(tokenizer, sentences, sequence_length) for kind, sentences in kinds.items()}
+    else:
+        kinds = {"simple": simple_sentences(n, seed), "complex": complex_sentences(n, seed)}
+    texts = [sentence for sentences in kinds.values() for sentence in sentences]
     plan = WindowPlan(n_tokens=sys.maxsize, window_tokens=sequence_length)
     tokens, lengths, *_ = tokenize_windows(texts, tokenizer, plan, with_words=False)
     if len(lengths) != len(texts):
@@ -125,11 +180,11 @@ def sentence_probe(
         n_batches=1,
         seed=seed,
         pad_id=cast(int, tokenizer.pad_token_id or 0),
-        name=f"{n} simple and {n} complex sentences",
+        name=" and ".join(f"{n} {kind}" for kind in kinds) + " sentences",
         design=DENSE,  # a sentence is so short that its tokens fill one batch only together with all others
     )
-    is_simple = torch.repeat_interleave(torch.arange(len(texts)) < n, lengths)
-    classes = {"simple": is_simple & ~whole.is_sink, "complex": ~is_simple & ~whole.is_sink}
+    kind_of_token = torch.repeat_interleave(torch.arange(len(texts)) // n, lengths)
+    classes = {kind: (kind_of_token == number) & ~whole.is_sink for number, kind in enumerate(kinds)}
     fewest = min(int(members.sum()) for members in classes.values())
     if fewest < 3 * n_batches:
         raise ValueError(
@@ -143,6 +198,17 @@ def _derivations(n: int, state: np.random.RandomState) -> list[list[str]]:
     if n < 1:
         raise ValueError(f"expected at least 1 sentence, got n={n}")
     return [_Grammar(state).sentence() for _ in range(n)]
+
+
+def _cut(tokenizer: PreTrainedTokenizerBase, sentences: list[str], longest: int) -> list[str]:
+    """Return sentences without their last words where they have too many tokens."""
+    fitting = []
+    for sentence in sentences:
+        words = sentence.removesuffix(".").split()
+        while len(tokenizer(_as_text(words))["input_ids"]) > longest:
+            words.pop()
+        fitting.append(_as_text(words))
+    return fitting
 
 
 def _as_text(words: list[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
+import yaml
 from cyclopts import Parameter
 from cyclopts.validators import Path as PathValidator
 from matplotlib.axes import Axes
@@ -45,6 +46,9 @@ class Study(ABC):
         options: those of its command, by name.
     """
 
+    with_heads = False
+    """Whether models are loaded with their language-modelling heads."""
+
     def __init__(self, options: Any) -> None:
         self.options = options
 
@@ -70,18 +74,44 @@ def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, An
         options: names of the ``models``, the folder ``output``, and what the study itself needs.
     """
     begun = study(SimpleNamespace(**{**vars(models), **options}))
-    for loaded in load_models(begun.options):
+    for loaded in load_models(begun.options, with_heads=begun.with_heads):
         begun.measure(loaded)
     begun.finish()
 
 
-def text_probe(loaded: LoadedModel, options: Any, classes: Sequence[str]) -> Probe:
-    """Return a probe of a text for a model."""
+def read_phrases(path: Path | None) -> dict[str, list[str]]:
+    """Read classes of words and phrases, such as names or idioms.
+
+    Args:
+        path: YAML that maps each class to a list, or CSV (``.csv``) with the columns class and phrase; None for none.
+    """
+    if path is None:
+        return {}
+    if path.suffix == ".csv":
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        if {"class", "phrase"} <= set(table):
+            return {str(name): phrases.tolist() for name, phrases in table.groupby("class", sort=False)["phrase"]}
+    else:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        lists = found.values() if isinstance(found, dict) else [None]
+        if all(isinstance(of, list) and all(isinstance(phrase, str) for phrase in of) for of in lists):
+            return found
+    raise ValueError(
+        f"expected classes with lists of words or phrases, got {path}; write YAML as 'names: [Anna, New York]', with "
+        "words such as 'no' in quotes, or CSV with the columns class and phrase"
+    )
+
+
+def text_probe(
+    loaded: LoadedModel, options: Any, classes: Sequence[str], phrases: Mapping[str, Sequence[str]] | None = None
+) -> Probe:
+    """Return a probe of a text for a model, with classes of words and of phrases."""
     settings = {
         "sequence_length": min(options.sequence_length, loaded.context),
         "max_vectors": options.max_vectors,
         "design": DENSE,  # studies average over tokens, and take intervals from whole sequences
         "classes": classes,
+        "phrases": phrases,
     }
     if options.text == "enwik8":
         return Probe.enwik8(loaded.tokenizer, **settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,6 +33,8 @@ _LOG_SCALES = np.log([0.1, 1e6])
 _MAX_DECAYED = 5.0
 """Largest exponent of the decay at the first step; without a bound A grows beyond all sizes."""
 _ACCURACY = 1e-8
+_MAX_RATE = 5.0
+"""Largest rate of decay of a gradient per layer: the next step is 150 times as small."""
 _KNOWN: WeakKeyDictionary[MetricSeries, dict[int, ActivationFit]] = WeakKeyDictionary()
 
 
@@ -200,6 +202,36 @@ def average_rate(alignment: ArrayLike) -> np.ndarray:
     return (values[..., -1] - values[..., 0]) / (values.shape[-1] - 1)
 
 
+def decay_rate(steps: ArrayLike) -> float:
+    """Return the rate lambda of the curve ``a * exp(-lambda * l)`` nearest to a gradient by least squares.
+
+    Args:
+        steps: G_0 ... G_{L-1}, (L,), from :func:`gradient`, of either sign.
+
+    Returns:
+        Per layer, positive where the gradient shrinks with depth, in [-5, 5]; NaN for a single step, and for steps that
+        are all 0.
+
+    >>> round(decay_rate([0.4, 0.2, 0.1, 0.05]), 4)
+    0.6931
+    """
+    from scipy.optimize import minimize_scalar
+
+    values = _steps(steps)
+    if len(values) < 2 or not values.any():
+        return math.nan
+
+    def missed(rate: float) -> float:
+        curve = np.exp(-rate * np.arange(len(values)) - max(0.0, -rate * (len(values) - 1)))
+        return -float((curve @ values) ** 2 / (curve @ curve))
+
+    rates = np.linspace(-_MAX_RATE, _MAX_RATE, 401)
+    nearest = rates[int(np.argmin([missed(rate) for rate in rates]))]
+    bounds = max(-_MAX_RATE, nearest - 0.05), min(_MAX_RATE, nearest + 0.05)
+    found: Any = minimize_scalar(missed, bounds=bounds, method="bounded", options={"xatol": 1e-9})
+    return float(found.x)
+
+
 def isotonic_fit(steps: ArrayLike) -> np.ndarray:
     """Return the non-decreasing sequence over depth that is nearest to a gradient by least squares.
 
@@ -235,6 +267,27 @@ def lower_envelope(steps: ArrayLike) -> np.ndarray:
     [0.25, 0.25, 0.25, 1.0]
     """
     return np.minimum.accumulate(_steps(steps)[::-1])[::-1]
+
+
+def bound_over_alignment(alignment: ArrayLike) -> np.ndarray:
+    """Return the largest non-decreasing function f of the alignment with ``G_l >= f(A_l)``, at each layer.
+
+    ``f(A_l) = min of G_j over all j with A_j >= A_l``. It is :func:`lower_envelope` where the alignment rises with
+    depth, and differs from it where the alignment falls.
+
+    Args:
+        alignment: A_0 ... A_L, (L + 1,) mean cosines of each layer to the last one.
+
+    Returns:
+        (L,): f(A_0) ... f(A_{L-1}).
+
+    Source: theorem 3 of Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8(10):552).
+
+    >>> bound_over_alignment([0.5, 0.25, 0.75, 1.0]).tolist()
+    [-0.25, -0.25, 0.25]
+    """
+    steps, before = gradient(alignment), np.asarray(alignment, float)[:-1]
+    return np.array([steps[before >= value].min() for value in before])
 
 
 def _profile(alignment: ArrayLike) -> np.ndarray:

@@ -193,7 +193,7 @@ class _Lane:
         self._target = target_of(logger)
         self.what = f"logging to {type(logger).__name__}"
         self._errors: deque[Exception] = deque()
-        self._runner = TimeoutRunner(LOGGER_SECONDS)
+        self.runner = TimeoutRunner(LOGGER_SECONDS)
 
     def drain(self, seconds: float) -> None:
         """Make the calls that wait, for some seconds; one of earlier calls that is not back yet is waited for first.
@@ -201,19 +201,14 @@ class _Lane:
         Raises:
             Exception: what a call that has ended by now raised.
         """
-        self._runner.seconds = seconds
+        self.runner.seconds = seconds
         try:
-            self._runner(self.what, self._work)
+            self.runner(self.what, self._work)
             self.is_behind = False
         except TimeoutError:
             self.is_behind, self.patience = True, 0.0
         if self._errors:
             raise self._errors.popleft()
-
-    def wait(self, seconds: float) -> None:
-        """Wait for a call that is behind, at the end, and make the others; raises as :meth:`drain`."""
-        self._runner.wait(seconds)
-        self.drain(seconds)
 
     def _work(self) -> None:
         while self.jobs:
@@ -259,7 +254,8 @@ class Loggers:
             Exception: as :meth:`each`.
         """
         for lane in [lane for lane in self._lanes.values() if lane.is_behind]:
-            lane.wait(seconds)
+            lane.runner.wait(seconds)
+            lane.drain(seconds)
             if lane.is_behind:
                 warn(log, f"{lane.what} is behind by more than {len(lane.jobs)} calls; the store has all values")
 
@@ -269,11 +265,13 @@ class Alerts:
 
     Args:
         rules: without any, nothing is checked.
+        loggers: those that show the alerts.
         label: of the tracker, to distinguish several.
     """
 
-    def __init__(self, rules: Sequence[Rule], label: str = "") -> None:
+    def __init__(self, rules: Sequence[Rule], loggers: Loggers, label: str = "") -> None:
         self._rules = tuple(rules)
+        self._loggers = loggers
         self._evaluator = AlertEvaluator(self._rules)
         self._origin = f"{label}: " if label else ""
         self._read_history: Callable[[], pd.DataFrame] | None = None
@@ -295,24 +293,20 @@ class Alerts:
         if has_history:
             self._read_history = lambda: writer.call("reading", partial(_history, run_id=run_id, probe=probe))
 
-    def check(self, rows: Sequence[Row]) -> tuple[list[str], bool]:
-        """Log what the rules find at the step of these rows.
+    def check(self, rows: Sequence[Row]) -> bool:
+        """Log what the rules find at the step of these rows, and return whether one requests to stop the training.
 
-        Args:
-            rows: of the step; those of its loss may follow by themselves.
-
-        Returns:
-            The alerts in words, and whether a rule requests to stop the training.
+        The rows of the step's loss may follow by themselves.
         """
         if not self._rules or not rows:
-            return [], False
+            return False
         step = rows[0].step
         if self._read_history is not None:
             stored, self._read_history = self._read_history(), None
             self._evaluator.update(stored.loc[stored["step"] < step])
         found = self._evaluator.update_with_rows(rows)
         if not found:
-            return [], False
+            return False
         from repdyn.tables.lines import alert_lines
 
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
@@ -321,7 +315,8 @@ class Alerts:
         stops = sorted({alert.rule for alert in found if alert.stop})
         if stops:
             warn(log, f"the training is to stop at step {step}, as requested by: {', '.join(stops)}")
-        return lines, bool(stops)
+        self._loggers.each(lambda target: target.log_alerts(lines, step))
+        return bool(stops)
 
 
 def _history(store: Store, run_id: str, probe: str) -> pd.DataFrame:

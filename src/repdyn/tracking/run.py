@@ -182,7 +182,7 @@ class TrackedRun:
                 self._try(model, root_module, ranks)
             self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
             self._writer = Writer(self.store, self.probe)
-            self._alerts = Alerts(self.options.rules, self.label)
+            self._alerts = Alerts(self.options.rules, self._loggers, self.label)
             self._views: Views | None = None
             if self.store is not None:
                 self.id = ranks.on_rank_zero(partial(self._begin_run, self.store, step, origin, schedule))
@@ -309,17 +309,10 @@ class TrackedRun:
                 if self._state_cache is not None:
                     self._state_cache.delete_before(step)
             with attempt():
-                stops = self._alert(rows)
+                stops = self._alerts.check(rows)
             with attempt(), self.notices.errors(step, "drawing"):
                 if self._views is not None and not arrived:
                     self._views.refresh()
-        return stops
-
-    def _alert(self, rows: Sequence[Row]) -> bool:
-        """Log the alerts at a step, and return whether one of them requests to stop."""
-        lines, stops = self._alerts.check(rows)
-        if lines:
-            self._loggers.each(lambda target: target.log_alerts(lines, rows[0].step))
         return stops
 
     def _log(self, written: Iterable[Sequence[Row]]) -> None:
@@ -552,7 +545,7 @@ class TrackedRun:
                     pass
                 self._log([rows[-1:]])
             with attempt():
-                stops = self._alert(rows[-1:])
+                stops = self._alerts.check(rows[-1:])
         return stops
 
 

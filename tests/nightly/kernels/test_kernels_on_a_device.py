@@ -107,6 +107,7 @@ def of_sequences(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]]] = {
     "alignment": (kernels.alignment, two, (4, 4)),
+    "alignment_falls": (kernels.alignment_falls, three, (7, 7)),
     "alignment_gradient": (kernels.alignment_gradient, three, (7, 7)),
     "alpha_req": (lambda x: kernels.alpha_req(x, last=24), one, (5, 5)),
     "anisotropy": (kernels.anisotropy, one, (4, 4)),

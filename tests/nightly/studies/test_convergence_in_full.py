@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repdyn.studies.convergence_measurements import SequenceSums, percentile_interval, resample_profiles, unpaired_gap
+from repdyn.studies.convergence_estimates import percentile_interval, resample_profiles, unpaired_gap
+from repdyn.studies.convergence_measurements import SequenceSums
 from repdyn.tables.fits import lower_envelope
 
 
@@ -37,13 +38,13 @@ def test_the_interval_is_as_wide_as_theory_says():
     np.testing.assert_allclose(drawn.std(0), expected, rtol=0.05)
     low, high = percentile_interval(drawn)
     np.testing.assert_allclose(high - low, 2 * 1.96 * expected, rtol=0.08)
-    assert ((low < sums.alignment) & (sums.alignment < high)).all()
+    assert ((low < sums.over_tokens) & (sums.over_tokens < high)).all()
 
 
 def test_the_draws_are_seeded_and_do_not_depend_on_chunks(monkeypatch):
     sums = sums_of(list(noisy(30, 4)))
     [whole] = resample_profiles([sums], 100, seed=3)
-    monkeypatch.setattr("repdyn.studies.convergence_measurements._MAX_CELLS", 30 * 7)
+    monkeypatch.setattr("repdyn.studies.convergence_estimates._MAX_CELLS", 30 * 7)
     [chunked] = resample_profiles([sums], 100, seed=3)
     np.testing.assert_allclose(chunked, whole, rtol=1e-12)
     [other] = resample_profiles([sums], 100, seed=4)

