@@ -1,9 +1,6 @@
 """SIGKILL at random moments, and at each of the first file events: no row that was promised is lost, changed or twice.
 
-This file run as a script forks one writer for each kill, so that nothing is imported again; by hand:
-
-    PYTHONPATH=src:tests python tests/nightly/store/test_kills.py FOLDER FOLDER/store moments 300
-"""
+Run as a script, this file forks a writer for each kill, so that nothing is imported again."""
 
 from __future__ import annotations
 
@@ -17,22 +14,25 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import fsspec
+import pandas as pd  # noqa: F401 - before the first fork
+import pyarrow as pa
 import pytest
 from stored_rows import KEY, row
 
-from repdyn.store import Store, open_store
-from repdyn.store.files import copy_folder
-from repdyn.store.frame import as_frame  # noqa: F401 - with pandas, before the first fork
+from repdyn.store import open_store
+from repdyn.store.files import copy_folder, read_tables
 from repdyn.store.remote import RemoteFolder
 from repdyn.utils.files import is_url
 
 KILLS = {"moments": 300, "events": 200}
-"""Other numbers of kills are read from the variables REPDYN_KILLS_MOMENTS and REPDYN_KILLS_EVENTS."""
 FILE_EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "request"}
-KILLS_OF_ONE_STORE, STEPS_OF_ONE_WRITER, LAYERS = 20, 4, (0, 1, 2)
+LAYERS = (0, 1, 2)
+Promise: TypeAlias = Callable[[int], Any]
 
 
 @pytest.mark.once
@@ -43,15 +43,16 @@ KILLS_OF_ONE_STORE, STEPS_OF_ONE_WRITER, LAYERS = 20, 4, (0, 1, 2)
 def test_kills_lose_and_double_nothing(request, tmp_path, kind, place):
     url = request.getfixturevalue("bucket") if place == "s3" else str(tmp_path / "store")
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    n_kills = os.environ.get(f"REPDYN_KILLS_{kind.upper()}", str(KILLS[kind]))
-    command = [sys.executable, __file__, str(tmp_path), url, kind, n_kills]
+    command = [sys.executable, __file__, str(tmp_path), url, kind, os.environ.get("REPDYN_KILLS", str(KILLS[kind]))]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
 
 
-def write(url: str, n_steps: int, attempt: int, promise: Callable[[int], Any]) -> None:
-    """Write the steps that a store lacks, each with the number of the attempt, and promise each that it has."""
+def write(url: str, n_steps: int, attempt: int, promise: Promise, *, event: int = 0, folder: str = "") -> None:
+    """Write what a store lacks, with the number of the attempt, and promise each step; end at a file event, if any."""
+    if event:
+        kill_at(event, folder)
     store = open_store(url)
     for step in range(n_steps):
         key = replace(KEY, step=step)
@@ -63,20 +64,22 @@ def write(url: str, n_steps: int, attempt: int, promise: Callable[[int], Any]) -
     assert store.drain(120) is None
 
 
-def check(store: Store, promised: dict[int, int], *, is_complete: bool = False) -> None:
-    """Compare a store with the steps that were promised, and the attempts by which they were."""
-    frame = store.to_pandas().sort_values(["step", "layer"]) if promised else None
-    steps = [] if frame is None else frame["step"].unique().tolist()
-    assert set(promised) <= set(steps), f"lost: {set(promised) - set(steps)}"
-    assert not is_complete or steps == list(promised)
-    if frame is not None:
-        expected = [(step, layer, step + layer / 10) for step in steps for layer in LAYERS]
-        assert list(frame[["step", "layer", "value"]].itertuples(index=False, name=None)) == expected
-        written = frame.groupby("step")["seconds"].max()
-        assert all(written[step] <= attempt for step, attempt in promised.items()), "measured a second time"
+def check(place: str | Path, promised: dict[int, int], _: Promise) -> None:
+    """Compare the files of a copy, or all rows at a URL or path, with the promised steps and their attempts."""
+    is_copy = isinstance(place, Path)
+    # each file of a copy: one that cannot be read is an error
+    files = list(place.glob("run/[!.]*.parquet")) if is_copy else ()
+    table = read_tables(files) if is_copy else pa.table(open_store(place).to_pandas())
+    found = table.select(["step", "layer", "value", "seconds"]).sort_by([("step", "ascending"), ("layer", "ascending")])
+    rows = [tuple(row.values()) for row in found.to_pylist()]
+    written = {step: int(attempt) for step, _, _, attempt in rows}
+    assert set(promised) <= set(written), f"lost: {set(promised) - set(written)}"
+    assert is_copy or list(promised) == list(written)
+    assert rows == [(step, layer, step + layer / 10, written[step]) for step in written for layer in LAYERS]
+    assert all(written[step] <= attempt for step, attempt in promised.items()), "measured a second time"
 
 
-def forked(work: Callable[[Callable[[int], Any]], None], kill_after: float | None = None) -> tuple[list[int], int]:
+def forked(work: Callable[[Promise], None], kill_after: float | None = None) -> tuple[list[int], int]:
     """Run work in a child, killed after some seconds; return the steps that it promised, and its status."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -108,45 +111,50 @@ def kill_at(event_number: int, folder: str) -> None:
 
     def audited(self: RemoteFolder, *arguments: Any) -> Any:
         sys.audit("request", folder)
-        found = attempt(self, *arguments)
-        sys.audit("request", folder)
-        return found
+        try:
+            return attempt(self, *arguments)
+        finally:
+            sys.audit("request", folder)
 
     setattr(RemoteFolder, "_attempt", audited)  # noqa: B010 - in the child alone
     sys.addaudithook(hook)
 
 
+def kill_writers(folder: str, place: str, attempts: range, seconds: float | None) -> tuple[int, int]:
+    """Kill the writers of one store, at moments of so many seconds or at an event each, and complete it.
+
+    Returns the numbers of kills and of promised steps."""
+    n_killed, promised = 0, dict[int, int]()
+    copy = copy_folder(place) if is_url(place) else Path(place)
+    for attempt in attempts:
+        if seconds is None:
+            work, moment = partial(write, place, attempt + 1, attempt, event=attempt + 1, folder=folder), None
+        else:
+            work, moment = partial(write, place, len(promised) + 4, attempt), random.uniform(0, 1.2 * seconds)
+        found, status = forked(work, moment)
+        assert status in (0, -signal.SIGKILL)
+        n_killed += status != 0
+        promised = {step: attempt for step in found} | promised
+        assert not forked(partial(check, copy, promised))[1]
+    found, status = forked(partial(write, place, len(promised) + 1, attempts.stop))
+    assert not status
+    promised = {step: promised.get(step, attempts.stop) for step in found}
+    os.environ["REPDYN_CACHE"], own = f"{folder}/elsewhere", os.environ["REPDYN_CACHE"]
+    assert not forked(partial(check, place, promised))[1]
+    os.environ["REPDYN_CACHE"] = own
+    return n_killed, len(promised)
+
+
 def main(folder: str, url: str, kind: str, n_kills: int) -> None:
-    """Kill writers of one store after another; after each kill check it, and at its end complete it."""
-    began, n_killed, n_promised, per_store = time.monotonic(), 0, 0, KILLS_OF_ONE_STORE if kind == "moments" else 1
-    assert not forked(lambda promise: write(f"{url}/first", STEPS_OF_ONE_WRITER, 0, promise))[1]
-    seconds, generator = time.monotonic() - began, random.Random(0)
-    for first in range(0, n_kills, per_store):
-        place, promised = f"{url}/{first}", dict[int, int]()
-        copy = Store(copy_folder(place) if is_url(place) else Path(place))
-        attempts = range(first, min(first + per_store, n_kills))
-        for attempt in attempts:
-            n_steps = len(promised) + STEPS_OF_ONE_WRITER if kind == "moments" else n_kills
-
-            def killed(promise: Callable[[int], Any], attempt: int = attempt, n_steps: int = n_steps) -> None:
-                if kind == "events":
-                    kill_at(attempt + 1, folder)
-                write(place, n_steps, attempt, promise)  # noqa: B023 - called in this round
-
-            found, status = forked(killed, generator.uniform(0, 1.2 * seconds) if kind == "moments" else None)
-            n_killed += status == -signal.SIGKILL
-            promised |= {step: attempt for step in found if step not in promised}
-            assert status in (0, -signal.SIGKILL)
-            assert not forked(lambda _: check(copy, promised))[1]  # noqa: B023
-
-        last = len(promised) + 1
-        found, status = forked(lambda promise: write(place, last, attempts[-1] + 1, promise))  # noqa: B023
-        assert not status
-        promised = {step: promised.get(step, attempts[-1] + 1) for step in found}
-        os.environ["REPDYN_CACHE"], own = f"{folder}/elsewhere", os.environ.get("REPDYN_CACHE", f"{folder}/cache")
-        assert not forked(lambda _: check(open_store(place), promised, is_complete=True))[1]  # noqa: B023
-        os.environ["REPDYN_CACHE"] = own
-        n_promised += len(promised)
+    """Kill writers, those at moments 20 to a store."""
+    os.environ["REPDYN_CACHE"] = f"{folder}/cache"
+    fsspec.get_filesystem_class(url.partition("://")[0] if is_url(url) else "file")  # imports it before the first fork
+    began = time.monotonic()
+    assert not forked(partial(write, f"{url}/first", 4, 0))[1]
+    seconds, size = (time.monotonic() - began, 20) if kind == "moments" else (None, 1)
+    starts = range(0, n_kills, size)
+    counts = [kill_writers(folder, f"{url}/{first}", range(first, first + size), seconds) for first in starts]
+    n_killed, n_promised = map(sum, zip(*counts, strict=True))
     print(f"{n_killed} of {n_kills} killed, {n_promised} steps promised, in {time.monotonic() - began:.0f} s")
 
 
