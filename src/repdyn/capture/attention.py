@@ -168,14 +168,6 @@ class _LayerWeights:
         return rows.unflatten(0, (self.n_heads, n))[:, :, :n]
 
 
-@dataclass
-class _Call:
-    """A block while it runs."""
-
-    block: Block
-    weights: Tensor | None = None
-
-
 class _WeightRecorder:
     """Hooks that record the weights among the outputs of modules inside the blocks, one sequence after the other.
 
@@ -192,7 +184,7 @@ class _WeightRecorder:
 
     def hooks(self) -> Iterator[RemovableHandle]:
         for block in self._blocks:
-            yield block.module.register_forward_pre_hook(partial(self._enter, block))
+            yield block.module.register_forward_pre_hook(self._enter)
         for module in dict.fromkeys(inner for block in self._blocks for inner in block.module.modules()):
             request = _WeightRequest() if type(module).forward is nn.MultiheadAttention.forward else None
             if request:
@@ -201,36 +193,35 @@ class _WeightRecorder:
             if request:
                 yield module.register_forward_hook(request.after)
         for block in self._blocks:
-            yield block.module.register_forward_hook(self._leave)
+            yield block.module.register_forward_hook(partial(self._leave, block))
 
     def begin(self, batch: ProbeBatch) -> None:
         """Begin one more sequence."""
         self._token_states.begin(batch)
         self._number += 1
-        self._running: list[_Call] = []
+        self._running: list[Tensor | None] = []  # the weights that each block has put out so far
         self._n_calls: Counter[str | None] = Counter()
 
-    def _enter(self, block: Block, _module: nn.Module, _args: Any) -> None:
-        self._running.append(_Call(block))
+    def _enter(self, _module: nn.Module, _args: Any) -> None:
+        self._running.append(None)
 
     def _find(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        if self._running and self._running[-1].weights is None:
-            self._running[-1].weights = find_weights(output, self._token_states)
+        if self._running and self._running[-1] is None:
+            self._running[-1] = find_weights(output, self._token_states)
 
-    def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
-        call = self._running.pop()
-        self._n_calls[call.block.stack] += 1
-        layer = call.block.stack, self._n_calls[call.block.stack]
-        if call.weights is None:
-            self.layers[layer] = f"nothing in {call.block.name!r} puts out attention weights, from each token to each"
+    def _leave(self, block: Block, _module: nn.Module, _args: Any, _output: Any) -> None:
+        weights = self._running.pop()
+        self._n_calls[block.stack] += 1
+        layer = block.stack, self._n_calls[block.stack]
+        if weights is None:
+            self.layers[layer] = f"nothing in {block.name!r} puts out attention weights, from each token to each"
             return
         if layer not in self.layers:
-            n_heads = len(call.weights)
-            like = call.weights.new_empty(0, max(self._sizes))
+            n_heads, like = len(weights), weights.new_empty(0, max(self._sizes))
             rows = self._buffers.new(n_heads * sum(self._sizes), like)
-            self.layers[layer] = _LayerWeights(rows, n_heads, self._sizes, call.weights.device)
+            self.layers[layer] = _LayerWeights(rows, n_heads, self._sizes, weights.device)
         if isinstance(kept := self.layers[layer], _LayerWeights):
-            kept.sequence(self._number).copy_(call.weights)
+            kept.sequence(self._number).copy_(weights)
 
 
 class _WeightRequest:

@@ -252,7 +252,7 @@ class InputStates(TokenStates):
 
     def _positions_of(self, states: Tensor) -> Tensor | None:
         """Return the positions that are taken, (n_inputs, vectors_per_input); None where too few count."""
-        counting, draws = self._counting(states), self._batch.required_draws
+        counting, draws = self._counting(states), self._batch.draws
         n_parts, n_counting = self.shape[1], counting.sum(1, keepdim=True)
         if int(n_counting.min()) < n_parts:
             return None

@@ -17,10 +17,6 @@ _RESERVED = (*SUBSETS, NO_MASSIVE, *VIEWS)
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-def _no_rule(stack: str | None) -> None:
-    """Let all positions count."""
-
-
 @dataclass(frozen=True)
 class ProbeBatch:
     """A batch of the probe's sequences as model input: both tensors (n_sequences, length), right-padded."""
@@ -36,16 +32,10 @@ class ProbeBatch:
     inputs: Any = None
     """The model's inputs as they were given, of a probe of inputs; ``input_ids`` is then as wide as vectors are taken
     of each input, and means nothing."""
-    draws: Tensor | None = None
-    """(n_sequences, length) which position of each part of an input is taken."""
-    rule_of: Callable[[str | None], Any] = _no_rule
+    draws: Any = None
+    """(n_sequences, length) tensor: which position of each part of an input is taken; None of tokens."""
+    rule_of: Callable[[str | None], Any] = lambda stack: None
     """Returns which positions of a stack count."""
-
-    @property
-    def required_draws(self) -> Tensor:
-        if self.draws is None:
-            raise ValueError("expected a batch of a probe of inputs, made by Probe.from_inputs, got one of tokens")
-        return self.draws
 
     @property
     def first_tokens(self) -> np.ndarray:

@@ -234,7 +234,7 @@ def first_input(batch: ProbeBatch) -> ProbeBatch:
         positions=batch.positions[:n],
         tokens=batch.tokens[:n],
         inputs=_mapped(batch.inputs, lambda value: value[:1] if value.ndim else value),
-        draws=batch.required_draws[:1],
+        draws=batch.draws[:1],
     )
 
 

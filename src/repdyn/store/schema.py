@@ -305,11 +305,10 @@ def failure_rows(
 
 @cache
 def _versions() -> dict[str, str | None]:
-    return {f"{package}_version": _version(package) for package in ("repdyn", "torch", "transformers")}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    found: dict[str, str | None] = {}
+    for package in ("repdyn", "torch", "transformers"):
+        try:
+            found[f"{package}_version"] = version(package)
+        except PackageNotFoundError:
+            found[f"{package}_version"] = None
+    return found
