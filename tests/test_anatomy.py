@@ -114,7 +114,7 @@ def test_the_kinds_of_tokens():
     characters, expected = "single character", ["special", "special", "unused"]
     assert kinds["kind"].tolist() == [*expected, characters, "word", "word", "piece", characters]
     table = vocabulary_table(kinds).set_index("kind")
-    assert table.loc[["special", "letters and digits alone", "continue a word"], "tokens"].tolist() == [2, 3, 1]
+    assert table.loc[["special", "letters and digits alone", "piece"], "tokens"].tolist() == [2, 3, 1]
     assert table.loc[characters, ["ranges", "first", "last"]].tolist() == [2, 3, 3]
     assert shared_vocabulary({"one": kinds, "other": kinds.iloc[1:]}).loc[0, ["shared", "same_id"]].tolist() == [7, 7]
 

@@ -136,10 +136,10 @@ def _add_positions(
     output.tables[f"{stem}_components"] = pd.DataFrame({"position": range(len(table.rows)), **coordinates})
     output.figures[f"{stem}_image"] = position_image(name, table.rows)
     if len(table.rows) > 3:
-        labels = {"position": [*range(len(table.rows))], "table": [table.name] * len(table.rows)}
+        labels = {"position": [*range(len(table.rows))], "kind": [table.name] * len(table.rows)}
         planes = output.tables[f"{stem}_plane"] = plane_table(table.rows, labels, seed)
         title = f"{name}: the rows in a plane"
-        output.figures[f"{stem}_plane"] = plane_figure(title, "coloured by number", planes, "table", "position")
+        output.figures[f"{stem}_plane"] = plane_figure(title, "coloured by number", planes, "kind", "position")
     output.figures[f"{stem}_cosines"] = similarity_figure(name, matrix, offsets, order_end)
     if components.scores.shape[1] >= 3:
         output.figures[f"{stem}_path"] = path_figure(name, components, rotation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -15,7 +16,7 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from repdyn.figures.drawing import entitle
-from repdyn.studies.study import series_colour
+from repdyn.studies.study import select, series_colour
 from repdyn.tables.style import SEQUENTIAL, styled
 
 MAX_POINTS = 3000
@@ -72,18 +73,19 @@ def plane_figure(title: str, caption: str, table: pd.DataFrame, group: str, orde
     figure = Figure(figsize=(4.1 * len(methods_drawn) + 0.6, 4.6))
     names = list(table[group].unique())
     for axes, method in zip(figure.subplots(1, len(methods_drawn), squeeze=False)[0], methods_drawn, strict=True):
-        drawn = table[table["method"] == method]
+        drawn = select(table, method=method)
         for number, name in enumerate(names):
-            points = drawn[drawn[group] == name]
+            points = select(drawn, **{group: name})
+            numbers = [] if order is None else points[order].to_numpy(float)
             look: dict[str, Any] = {"s": 9 if len(points) > 300 else 16, "linewidths": 0, "alpha": 0.7, "label": name}
-            if order is not None and points[order].notna().all():
-                dots = axes.scatter(points["x"], points["y"], c=points[order].astype(float), cmap=SEQUENTIAL, **look)
+            if len(numbers) and np.isfinite(numbers).all():
+                dots = axes.scatter(points["x"], points["y"], c=numbers, cmap=SEQUENTIAL, **look)
                 if axes is figure.axes[0]:
                     figure.colorbar(dots, ax=figure.axes, label=order, shrink=0.6)
             else:
                 axes.scatter(points["x"], points["y"], color=series_colour(number), **look)
-        share = drawn["share"].iloc[0]
-        axes.set_title(method if pd.isna(share) else f"{method}, {share:.0%} of the variance")
+        share = float(drawn["share"].to_numpy(float)[0])
+        axes.set_title(method if math.isnan(share) else f"{method}, {share:.0%} of the variance")
         axes.set(xticks=[], yticks=[])
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if len(labels) > 1:

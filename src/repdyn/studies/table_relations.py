@@ -62,11 +62,8 @@ def vocabulary_table(kinds: pd.DataFrame) -> pd.DataFrame:
         longest = max(runs, key=len, default=[])
         ends = {"first": longest[0], "last": longest[-1]} if longest else {}
         rows.append({"kind": kind, "tokens": len(ids), "share": len(ids) / n, "ranges": len(runs), **ends})
-    alphanumeric = int(kinds["token"].str.isalnum().sum())
-    # of WordPiece all that begin with ##, single characters too
-    pieces = int(kinds["token"].str.startswith("##").sum()) or int((kinds["kind"] == _PIECE).sum())
+    alphanumeric = sum(token.isalnum() for token in kinds["token"])
     rows.append({"kind": "letters and digits alone", "tokens": alphanumeric, "share": alphanumeric / n})
-    rows.append({"kind": "continue a word", "tokens": pieces, "share": pieces / n})
     return pd.DataFrame(rows)
 
 
@@ -75,7 +72,7 @@ def shared_vocabulary(vocabularies: dict[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for (one, first), (other, second) in combinations(vocabularies.items(), 2):
         joined = first.merge(second, on="token", suffixes=("", "_other"))
-        same = int((joined["id"] == joined["id_other"]).sum())
+        same = sum(one == other for one, other in zip(joined["id"], joined["id_other"], strict=True))
         sizes = {"tokens": len(first), "other_tokens": len(second)}
         rows.append({"model": one, "other": other, **sizes, "shared": len(joined), "same_id": same})
     return pd.DataFrame(rows)
@@ -127,7 +124,7 @@ def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
     values = values.assign(**{"|dot|": values["dot"].abs()})
     frames = {}
     for name in ("distance", "cosine", "dot", "|dot|"):
-        ordered = values[["label", name]].sort_values(name).rename(columns={name: "value"})
+        ordered = pd.DataFrame({"label": values["label"], "value": values[name]}).sort_values("value")
         frames[name, "smallest"], frames[name, "largest"] = ordered.head(k), ordered.tail(k)[::-1]
     return join_tables(frames, "quantity", "end")
 
