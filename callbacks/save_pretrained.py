@@ -57,7 +57,8 @@ class SavePretrainedCheckpoint(ScheduledCallback):
             )
         folder = Path(self._requested_dirpath or run_folder(trainer) / "hf_checkpoints").absolute()
         if self.step == 0:
-            self.dirpath = _new_folder(folder)
+            numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+            self.dirpath = next(path for path in chain([folder], numbered) if not any(path.glob("step*")))
         elif self._restored is not None or self.dirpath is None:
             self.dirpath = Path(self._restored["dirpath"]) if self._restored else folder
         self._restored = None
@@ -82,9 +83,3 @@ class SavePretrainedCheckpoint(ScheduledCallback):
             for part in filter(None, (model, tokenizer)):
                 part.save_pretrained(partial)
         os.replace(partial, target)
-
-
-def _new_folder(folder: Path) -> Path:
-    """Return a folder without checkpoints: this one, or one with a number behind its name."""
-    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
-    return next(path for path in chain([folder], numbered) if not any(path.glob("step*")))

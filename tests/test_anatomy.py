@@ -24,6 +24,7 @@ from repdyn.studies.embedding_tables import (
     NO_POSITION,
     NO_TOKEN,
     UNUSED_TOKEN,
+    EmbeddingTable,
     closest_pairs,
     components_for,
     embedding_tables,
@@ -46,6 +47,17 @@ from repdyn.studies.paths import (
 from repdyn.studies.paths import (
     norms as norms_of_states,
 )
+from repdyn.studies.planes import plane_table
+from repdyn.studies.table_relations import (
+    about_mean,
+    across_tables,
+    ends_about_mean,
+    extreme_pairs,
+    shared_vocabulary,
+    start_of_text,
+    token_kinds,
+    vocabulary_table,
+)
 
 RANDOM = np.random.default_rng(0)
 
@@ -65,6 +77,60 @@ def test_pair_values_against_scipy(dtype, within):
     np.testing.assert_allclose(values["cosine"], 1 - pdist(wide, "cosine"), rtol=1e-9, atol=within)
     np.testing.assert_allclose(values["dot"], (wide @ wide.T)[np.triu_indices(30, 1)], rtol=1e-9, atol=within)
     np.testing.assert_allclose(norms(rows), np.linalg.norm(wide, axis=1), rtol=within)
+
+
+def test_relations_of_tables_against_all_pairs_by_hand():
+    words = EmbeddingTable("input", "input", "w", drawn(40, 6), tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"), {})
+    places = EmbeddingTable("position", "position", "p", drawn(9, 6, seed=1), tuple("012345678"), {})
+    unit = [table.rows.numpy() / np.linalg.norm(table.rows.numpy(), axis=1)[:, None] for table in (words, places)]
+    within = [(unit[0][i] @ unit[0][j], words.labels[i], words.labels[j]) for i in range(40) for j in range(i + 1, 40)]
+    found = extreme_pairs(words, 5)
+    for kind, key in (("most negative", lambda pair: pair[0]), ("nearest to zero", lambda pair: abs(pair[0]))):
+        expected = sorted(within, key=key)[:5]
+        rows = found[found["pairs"] == kind]
+        assert [*zip(rows["first"], rows["second"], strict=True)] == [pair[1:] for pair in expected]
+        np.testing.assert_allclose(rows["cosine"], [pair[0] for pair in expected], atol=1e-12)
+    (across,) = across_tables([words, places]).to_dict("records")
+    cosines = unit[0] @ unit[1].T
+    assert (across["n"], across["beyond"]) == (360, int((np.abs(cosines) > 0.2).sum()))
+    assert (across["min"], across["max"]) == pytest.approx((cosines.min(), cosines.max()), abs=1e-6)
+    start = start_of_text(words, places, "c")
+    apart = words.rows[2] - places.rows[0]
+    assert start["distance"] == pytest.approx(float(apart.norm()))
+    assert start["largest_difference"] == pytest.approx(float(apart.abs().max()))
+    assert start_of_text(words, places, None) == {}
+    about = about_mean(words).set_index("label")
+    mean = words.rows.numpy().mean(0)
+    assert about.loc["b", "distance"] == pytest.approx(np.linalg.norm(words.rows[1].numpy() - mean))
+    ends = ends_about_mean(about.reset_index(), 1).set_index(["quantity", "end"])["label"]
+    assert ends["cosine", "largest"] == about["cosine"].idxmax()
+    assert ends["|dot|", "smallest"] == about["dot"].abs().idxmin()
+
+
+def test_the_kinds_of_tokens():
+    names = ["[UNK]", "[CLS]", "[unused0]", "a", "cat", "dog7", "##s", "!"]
+    words = Tokenizer(models.WordPiece({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
+    kinds = token_kinds(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", cls_token="[CLS]"))
+    characters, expected = "single character", ["special", "special", "unused"]
+    assert kinds["kind"].tolist() == [*expected, characters, "word", "word", "piece", characters]
+    table = vocabulary_table(kinds).set_index("kind")
+    assert table.loc[["special", "letters and digits alone", "piece"], "tokens"].tolist() == [2, 3, 1]
+    assert table.loc[characters, ["ranges", "first", "last"]].tolist() == [2, 3, 3]
+    assert shared_vocabulary({"one": kinds, "other": kinds.iloc[1:]}).loc[0, ["shared", "same_id"]].tolist() == [7, 7]
+
+
+def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
+    monkeypatch.setattr("repdyn.studies.planes.methods", lambda: ("PCA", "t-SNE"))
+    vectors = torch.cat([drawn(30, 5), drawn(30, 5, seed=1) + 20])
+    labels = {"number": [*range(60)], "group": ["a"] * 30 + ["b"] * 30}
+    found = plane_table(vectors, labels, 0)
+    assert found["method"].unique().tolist() == ["PCA", "t-SNE"]
+    for _, places in found.groupby("method"):
+        centre = places.groupby("group")[["x", "y"]].mean()
+        spread = places.groupby("group")[["x", "y"]].std().to_numpy().max()
+        assert np.linalg.norm(centre.loc["a"] - centre.loc["b"]) > 2 * spread
+    again = plane_table(vectors, labels, 0)
+    pd.testing.assert_frame_equal(found, again)
 
 
 def test_relation_to_the_mean_in_closed_form():
@@ -253,6 +319,7 @@ def test_rows_that_mean_nothing_are_left_out_and_counted(vocabulary):
 
 
 PAIR = ("the cat sat", "the dog sat")
+PLANES = ("plane_of_tokens", "plane_of_tokens_and_position", "position_plane")
 
 
 def ran(*arguments):
@@ -263,7 +330,8 @@ def told(capsys) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_an_encoder_with_positions(save_model, tmp_path, capsys):
+def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("repdyn.studies.planes.methods", lambda: ("PCA",))  # the others are slow, and tested alone
     folder, output = save_model("small"), tmp_path / "out"
     ran(folder, "--pair", *PAIR, "--closest", 3, "-o", output)
     files = {path.name for path in (output / "small").iterdir()}
@@ -272,6 +340,9 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys):
         *("position_offsets.csv", "position_components.csv", "position_turns.csv", "depth.csv", "depth_apart.csv"),
         *(f"{name}.{end}" for name in ("tables", "depth", "paths", "position_cosines") for end in ("png", "svg")),
         *(f"position_path.{end}" for end in ("png", "svg")),
+        *("vocabulary.csv", "extreme_pairs.csv", "about_mean.csv", "across_tables.csv", "position_start.csv"),
+        *(f"{name}.csv" for name in PLANES),
+        *(f"{name}.{end}" for name in (*PLANES, "about_mean", "position_image") for end in ("png", "svg")),
     }
     closest = pd.read_csv(output / "small" / "closest.csv")
     assert closest.groupby("tables", sort=False).size().to_dict() == {
@@ -282,4 +353,4 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys):
     assert "position: 64 rows of 16 (embeddings.position_embeddings.weight), all pairs" in text
     assert "position: cosine of neighbours " in text
     assert "no plane rotates clearly" in text, "the model is untrained"
-    assert f"tables and figures: {output / 'small'} (20 files)" in text
+    assert f"tables and figures: {output / 'small'} ({len(files)} files)" in text

@@ -24,7 +24,6 @@ from repdyn.terminal.summary import (
     course,
     layer_table,
     print_closing,
-    print_every_metric,
     print_summary,
     select_layers,
     sparkline,
@@ -228,35 +227,16 @@ def rows(frame_of):
     )
 
 
-def printed_of_metric_lines(frame, **given):
-    stream = io.StringIO()
-    print_every_metric(measurements(frame), Console(file=stream, width=80, **given))
-    return [line.rstrip() for line in stream.getvalue().splitlines()]
-
-
-def test_every_metric_has_a_line_within_its_family(rows):
-    frame = rows()
-    lines = printed_of_metric_lines(frame)
+def test_a_run_of_every_metric_is_one_screen(rows):
+    lines = printed(rows()).splitlines()
     assert max(map(len, lines)) <= 80
-    body = lines[1 : lines.index(next(line for line in lines if line.split()[0] == "all"))]
-    assert [line[13:].split()[0] for line in body] == list(METRICS)
-    assert [line.split()[0] for line in body if not line.startswith(" ")] == [
-        *("geometry", "dimension", "spectrum", "similarity", "sinks", "convergence", "evolution", "change", "tokens"),
-        "topics",
-    ]
+    assert "more, which repdyn report shows" in " ".join(line.strip() for line in lines)
 
 
-def test_a_line_is_the_mean_over_layers_at_the_ends_and_the_cost(rows):
+def test_the_cost_of_a_metric_is_that_of_all_its_layers_and_subsets(rows):
     frame = rows("norm", "step_length")
     frame["seconds"] = 0.5
     frame.loc[frame["metric"] == "step_length", "seconds"] = 0.25
-    for step, value in ((0, 2.0), (8, 12345.6)):
-        frame.loc[(frame["metric"] == "norm") & (frame["step"] == step), "value"] = value
-    heading, norm, step, whole = (line.split() for line in printed_of_metric_lines(frame)[:4])
-    assert heading == ["family", "metric", "first", "last", "s", "share"]
-    assert norm == ["evolution", "norm", "2", "12,346", "▁█", "3.00", "86%"]
-    assert [step[0], *step[-2:]] == ["step_length", "0.50", "14%"]
-    assert whole == ["all", "3.50"]
     # norm: 3 layers on 2 subsets; step_length: 2 layers
     assert seconds_by_metric(measurements(frame)).to_dict() == {"norm": 3.0, "step_length": 0.5}
 

@@ -71,8 +71,7 @@ def test_every_file_is_read_once(followed, tmp_path, read):
     assert found["a"]["measurements"] == len(LOG_STEPS) + 2
 
 
-def test_the_rows_are_those_of_the_store(followed, tmp_path, monkeypatch):
-    monkeypatch.setattr("repdyn.watch.run._MERGED_AT", 4)
+def test_the_rows_are_those_of_the_store(followed, tmp_path):
     store = one_run(tmp_path)
     fill(tmp_path, make_failures(8, run="first", probe="3f2ab1c09d77e412"), make_failures(9, run="first"))
     settle(followed)

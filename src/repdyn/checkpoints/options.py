@@ -44,14 +44,6 @@ _IN_PYTHON = Parameter(parse=False)
 
 
 @dataclass(frozen=True)
-class Shard:
-    """The i-th of N equal parts of a sweep, i from 1."""
-
-    index: int
-    count: int
-
-
-@dataclass(frozen=True)
 class Loading:
     """Settings for loading models.
 
@@ -105,12 +97,12 @@ def n_bytes(text: str) -> int:
     return size
 
 
-def shard_of(text: str) -> Shard:
+def shard_of(text: str) -> tuple[int, int]:
     """Parse the part of a sweep, such as 1/8."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise ValueError(f"expected I/N with 1 <= I <= N, such as 1/8, got {text!r}")
-    return Shard(int(match[1]), int(match[2]))
+    return int(match[1]), int(match[2])
 
 
 def layer_patterns(text: str) -> str | dict[str, str]:
@@ -164,7 +156,7 @@ class SharedOptions:
     """Measure one checkpoint after another, or several at once with Ray."""
     workers: Annotated[Count, _EXECUTION] = 2
     """Concurrent checkpoints on each machine, with Ray."""
-    shard: Annotated[Shard | None, _EXECUTION, converted(shard_of, "I/N")] = None
+    shard: Annotated[tuple[int, int] | None, _EXECUTION, converted(shard_of, "I/N")] = None
     """Measure the I-th of N equal parts, such as 1/8."""
 
 

@@ -15,7 +15,7 @@ from repdyn.checkpoints.audit import ForeignWeights
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import checkpoints_folder, find_checkpoints, ignored_models, with_averaged
-from repdyn.checkpoints.options import Shard, SweepOptions
+from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Target, match_revisions, select_revisions
 from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, models_of
 from repdyn.checkpoints.targets import Selection, select_models
@@ -316,10 +316,10 @@ def tasks_of(sources: Sequence[Source]) -> tuple[list[Task], list[str]]:
     return tasks, problems
 
 
-def select_shard(sources: Sequence[Source], shard: Shard) -> list[Source]:
+def select_shard(sources: Sequence[Source], part: int, n_parts: int) -> list[Source]:
     """Return the sources of a shard, which does not depend on the checkpoints already measured."""
     pairs = [(source, target) for source in sources for target in source.selection.targets]
-    selected = pairs[shard.index - 1 :: shard.count]
+    selected = pairs[part - 1 :: n_parts]
     parts = [(source, tuple(target for owner, target in selected if owner is source)) for source in sources]
     return [
         replace(source, selection=replace(source.selection, targets=targets)) for source, targets in parts if targets

@@ -144,7 +144,7 @@ def prepare(
         for line in fault_lines(history, audit(history)):
             say(line)
     foreign = find_foreign_targets(histories)
-    chosen = select_shard(sources, options.shard) if options.shard else sources
+    chosen = select_shard(sources, *options.shard) if options.shard else sources
     return Prepared(options, hub, open_store(options.place()), chosen, foreign, problems)
 
 

@@ -79,7 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(arguments: Sequence[str]) -> int:
     """Run a command, print its error in one line, and return the exit status."""
     try:
-        app = command_line(studies=_named_studies(arguments))
+        # of which the command line needs the options
+        studies = tuple(STUDIES) if "-completion" in " ".join(arguments[:1]) else arguments[1:2]
+        app = command_line(studies)
         return app(arguments, print_error=False, exit_on_error=False, result_action="return_value") or OK
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else OK
@@ -152,11 +154,6 @@ def _add(app: App, function: Callable[..., int | None], **place: Any) -> None:
     # the lines of a paragraph are joined, since the help breaks them where the terminal ends
     function.__doc__ = re.sub(r"(?<=\S)\n(?=\S)|\n {8}(?=\S)", " ", cleandoc(function.__doc__ or ""))
     app.command(function, help_epilogue="Examples:\n" + function.__doc__.partition("\nExamples:\n")[2], **place)
-
-
-def _named_studies(arguments: Sequence[str]) -> Collection[str]:
-    """Return the studies whose options a command line needs."""
-    return tuple(STUDIES) if "-completion" in " ".join(arguments[:1]) else arguments[1:2]
 
 
 def _print_completion(shell: Literal["bash", "zsh", "fish"], /) -> None:

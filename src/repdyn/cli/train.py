@@ -93,11 +93,10 @@ class Run:
         parent = Path(self.folder) / self.name
         if getattr(rank_zero_only, "rank", 0) != 0:  # Lightning passes its environment to the ranks that it starts
             return parent / os.environ.get(_RUN_FOLDER, now)
-        parent.mkdir(parents=True, exist_ok=True)
         folder, number = parent / now, 1
         while True:
             try:
-                folder.mkdir()
+                folder.mkdir(parents=True)
                 break
             except FileExistsError:
                 number += 1
@@ -113,11 +112,8 @@ class Run:
         loggers: list[Logger] = [CSVLogger(**place)]
         if "tensorboard" in self.loggers:
             loggers.append(TensorBoardLogger(**place, sub_dir="tensorboard"))
-        if "wandb" in self.loggers:
-            loggers += self._wandb_loggers(folder)
-        return loggers
-
-    def _wandb_loggers(self, folder: Path) -> list[Logger]:
+        if "wandb" not in self.loggers:
+            return loggers
         folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder if its own does not exist yet
         offline = not self.wandb_online
         try:
@@ -127,8 +123,9 @@ class Run:
             if "home directory" not in str(error):
                 raise
             warnings.warn("W&B is left out: it needs a home directory, and this user has none; set HOME", stacklevel=2)
-            return []
-        return [WandbLogger(f"{self.name}/{folder.name}", folder, project=self.wandb_project, offline=offline)]
+            return loggers
+        title = f"{self.name}/{folder.name}"
+        return [*loggers, WandbLogger(title, folder, project=self.wandb_project, offline=offline)]
 
 
 class SaveConfig(SaveConfigCallback):

@@ -59,8 +59,6 @@ class ResumableLoader(DataLoader[Any]):
 
 
 Batch = dict[str, Tensor]
-IGNORED = -100
-"""The label that a loss skips."""
 
 
 class Windows(Dataset[tuple[int, Tensor]]):

@@ -1,7 +1,7 @@
 """What happened in a run: a status, and ranked statements with their evidence."""
 
 from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations, RunInsights, Severity, Status
-from repdyn.diagnosis.run import continuity_statements, describe_run, describe_stacks, insights
+from repdyn.diagnosis.run import continuity_statements, describe_run, insights
 
 __all__ = [
     "Insight",
@@ -12,6 +12,5 @@ __all__ = [
     "Status",
     "continuity_statements",
     "describe_run",
-    "describe_stacks",
     "insights",
 ]

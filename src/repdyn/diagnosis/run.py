@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
+from repdyn.alerts import ALERT_COLUMNS, Alert, find_alerts, stored_rules
 from repdyn.diagnosis.curves import (
     activation_statements,
     coupling_statements,
@@ -81,7 +81,9 @@ def insights(store: Store, runs: Sequence[str] | None = None, probe: str | None 
     labels = run_labels({run: rows for (run, _), rows in found.items()})
     described = []
     for (run, _), rows in found.items():
-        described += describe_stacks(rows, stored_rules(store.alerts_path(run)), labels[run])
+        rules = stored_rules(store.alerts_path(run))
+        for stack, of_one in by_stack(rows).items():
+            described.append(describe_run(of_one, find_alerts(of_one, rules), label=of_stack(labels[run], stack)))
     return described
 
 
@@ -98,18 +100,6 @@ def continuity_statements(
             series = metric_series(chosen) if len(chosen) else {}
             stated += [(of_stack(run, stack), each) for each in _ranked(_of_continuity(rows, measured, series))]
     return stated
-
-
-def describe_stacks(frame: pd.DataFrame, rules: Sequence[Rule], label: str | None = None) -> list[RunInsights]:
-    """Return the status and the statements of each stack of a run on one probe; of one for a model without named
-    stacks.
-
-    Links to a report have the ``label`` of the run, by default its name.
-    """
-    return [
-        describe_run(rows, find_alerts(rows, rules), label=of_stack(label or str(rows["run"].iloc[0]), stack))
-        for stack, rows in by_stack(frame).items()
-    ]
 
 
 def describe_run(

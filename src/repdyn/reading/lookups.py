@@ -62,7 +62,9 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
     if len(token_ids) < 2 * _LENGTH:
         raise ValueError(f"expected at least {2 * _LENGTH} token ids, got {len(token_ids)}; give ordinary tokens")
     ids = torch.tensor(token_ids[: 2 * _LENGTH]).view(2, _LENGTH)
-    segments = (torch.arange(_LENGTH) * _n_segments(model) // _LENGTH).expand(2, _LENGTH)
+    # how many segments the model distinguishes, 2 at most; a table of one row has only segment 0
+    n_segments = max(1, min(2, getattr(model.config, "type_vocab_size", None) or 1))
+    segments = (torch.arange(_LENGTH) * n_segments // _LENGTH).expand(2, _LENGTH)
     found: dict[_Memory, Lookup] = {}
     names, lookups = _record_lookups(model, ids, segments)
     for weight, rows in lookups:
@@ -78,11 +80,6 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
             "ids; its input embeddings cannot be studied"
         )
     return sorted(found.values(), key=lambda lookup: TABLE_KINDS.index(lookup.kind))
-
-
-def _n_segments(model: PreTrainedModel) -> int:
-    """Return how many segments the model distinguishes, 2 at most; a table of one row has only segment 0."""
-    return max(1, min(2, getattr(model.config, "type_vocab_size", None) or 1))
 
 
 class _LookupRecorder(TorchDispatchMode):

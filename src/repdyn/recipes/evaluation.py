@@ -33,12 +33,6 @@ REPRODUCED: dict[Verdict, Reproduced] = {
 """The outcome of a published value, by the verdict on its criterion."""
 
 
-def probe_of(store: Store, rows: pd.DataFrame) -> Probe | None:
-    """Return the probe of the rows of one probe; None if the store has no copy of it."""
-    path = store.probe_path(str(rows["probe"].iloc[0]))
-    return Probe.load(path) if path.is_file() else None
-
-
 def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[str, ...]:
     """Return where the sampling of rows differs from a cloud: text, length of windows, vectors.
 
@@ -242,7 +236,7 @@ def _on_probe(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: 
     Among several, that which was sampled as the cloud asks for is the one.
     """
     found = [
-        (rows, probe_of(store, rows))
+        (rows, Probe.load(path) if (path := store.probe_path(name)).is_file() else None)
         for (_, name), rows in select(store, [run]).items()
         if is_measured(rows) and asked.design in design_names(rows) and name.startswith(hash_start or "")
     ]

@@ -168,11 +168,7 @@ def split(name: str) -> tuple[str, str]:
 
 def _estimates(cells: pd.DataFrame) -> list[Estimate]:
     columns = (cells[column].tolist() for column in ("value", "std_error", "n_batches"))
-    return [Estimate(value, _number(error), n) for value, error, n in zip(*columns, strict=True)]
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
+    return [Estimate(value, math.nan if error is None else error, n) for value, error, n in zip(*columns, strict=True)]
 
 
 def _summary(blocks: Sequence[Estimate], layers: Layers) -> Estimate:

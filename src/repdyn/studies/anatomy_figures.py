@@ -361,14 +361,16 @@ def _display(token: str) -> str:
     >>> _display("\u0120bank"), _display(".")
     ('bank', '"."')
     """
-    word = _plain(token)
+    word = plain(token)
     return word if any(map(str.isalnum, word)) else f'"{word}"'
 
 
-def _plain(token: str) -> str:
-    # a dollar would begin a formula
-    return (token.lstrip("\u0120\u2581") or "_").replace("$", r"\$")
+def plain(token: str) -> str:
+    """Return a token without the mark of a space, as Matplotlib can draw it."""
+    # a dollar would begin a formula, and the font has no East Asian characters
+    drawn = "".join(each if ord(each) < 0x2E80 else f"U+{ord(each):04X}" for each in token)
+    return (drawn.lstrip("\u0120\u2581") or "_").replace("$", r"\$")
 
 
 def _sentences(one: TokenTrajectory, other: TokenTrajectory) -> str:
-    return "\n".join(" ".join(map(_plain, trajectory.tokens)) for trajectory in (one, other))
+    return "\n".join(" ".join(map(plain, trajectory.tokens)) for trajectory in (one, other))

@@ -359,17 +359,6 @@ def _search(one: EmbeddingTable, other: EmbeddingTable | None, k: int) -> Closes
         return closest_pairs(one.rows, None if other is None else other.rows, k=k, progress=progress)
 
 
-def start_cosine(words: EmbeddingTable, positions: EmbeddingTable, token: str | None) -> float:
-    """Return cos(input embedding of the token that starts a text, position 0), in [-1, 1].
-
-    NaN if there is no such token, or the tables are of different widths.
-    """
-    if token is None or token not in words.labels or words.rows.shape[1] != positions.rows.shape[1]:
-        return math.nan
-    one, other = words.row(token), positions.row("0")
-    return float(torch.dot(one, other) / (one.norm() * other.norm()))
-
-
 @dataclass(frozen=True, eq=False)
 class EmbeddingTable:
     """The used rows of a table, with their names."""

@@ -153,7 +153,7 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
         from sklearn.decomposition import LatentDirichletAllocation
     except ImportError as error:
         raise ValueError(
-            "expected scikit-learn, which finds the topics, but it is not installed; pip install 'repdyn[topics]'"
+            "expected scikit-learn, which finds the topics, but it is not installed; pip install 'repdyn[sweep]'"
         ) from error
     if n_topics < 2:
         raise ValueError(f"expected at least 2 topics, got {n_topics}")

@@ -19,8 +19,6 @@ from rich.text import Text
 
 from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis import RunInsights, Severity, Status
-from repdyn.metrics import DEFAULT_METRICS, FAMILIES
-from repdyn.metrics.metric import base_name
 from repdyn.store import Store
 from repdyn.store.schema import FINISHED, PROBE_LOSS
 from repdyn.tables.designs import sampling
@@ -29,11 +27,9 @@ from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding, findings
 from repdyn.tables.frames import (
     by_stack,
     causality,
-    defined_subsets,
     drop_first_comparison,
     grid,
     in_lines_of_their_own,
-    in_order,
     is_finished,
     layer_mean,
     loss_of_run,
@@ -46,17 +42,14 @@ from repdyn.tables.frames import (
     undefined,
     without_distinct_embeddings,
 )
-from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line, probe_loss_line, seconds_by_metric
+from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line, probe_loss_line
 from repdyn.tables.runs import select
 from repdyn.tables.series import thin
 from repdyn.tables.style import (
     KINDS,
     NO_VALUE,
-    family_of,
-    number_text,
     of_stack,
     short_count,
-    short_subset_title,
     short_value,
 )
 from repdyn.utils.console import PrintableConsole
@@ -153,72 +146,6 @@ def _column(values: pd.DataFrame, sparklines: bool) -> dict[int, str]:
         numbers = " ".join(short_value(value) for value in (curve[0], max(known), curve[-1]))
         cells[layer] = f"{numbers} {sparkline(steps, curve) if sparklines else ''}".rstrip()
     return cells
-
-
-_SHARED = (
-    "means over layers of all tokens, where no others are named; s: seconds per checkpoint, of which what several "
-    "metrics share (neighbours, spectrum, ranks in the vocabulary) counts for the first that uses it"
-)
-
-
-def measures_more_than_default(rows: pd.DataFrame) -> bool:
-    """Return whether more than the default metrics was measured."""
-    return not set(map(base_name, rows["metric"].unique())) <= set(DEFAULT_METRICS)
-
-
-def print_every_metric(rows: pd.DataFrame, console: Console) -> None:
-    """Print a table with a line for each metric of some measurements, by family; below it those without a value, and
-    why."""
-    several = len(rows["step"].unique()) > 1
-    console.print(_metric_table(rows, several, not console.options.ascii_only), highlight=False)
-    for line in [*_undefined(rows), Text(_SHARED, style="dim")]:
-        console.print(line, highlight=False)
-
-
-def _metric_table(rows: pd.DataFrame, several: bool, unicode: bool) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("family", no_wrap=True)
-    table.add_column("metric", overflow="fold")
-    ends = ("first", "last") if several else ("finished",) if is_finished(rows) else ("value",)
-    for heading in (*ends, *([""] if several and unicode else []), "s", "share"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    seconds, before = seconds_by_metric(rows), ""
-    whole = float(seconds.sum())
-    for metric in _by_family(rows):
-        family, took = family_of(metric), float(seconds.loc[metric])
-        cost = (f"{took:,.2f}", f"{took / whole:.0%}" if whole else "")
-        cells = map(Text, _mean_cells(rows, metric, several, unicode))  # brackets in a name would be read as markup
-        table.add_row(family if family != before else "", *cells, *cost)
-        before = family
-    table.add_row("", "all", *[""] * (len(table.columns) - 4), f"{whole:,.2f}", "")
-    return table
-
-
-def _by_family(rows: pd.DataFrame) -> list[str]:
-    places = {family: place for place, family in enumerate(FAMILIES)}
-    return sorted(metrics_of(rows), key=lambda metric: places.get(family_of(metric), len(places)))
-
-
-def _mean_cells(rows: pd.DataFrame, metric: str, several: bool, unicode: bool) -> Iterator[str]:
-    """Yield name, means over layers at the ends and curve between them, for the first subset with a value."""
-    subset = in_order(defined_subsets(rows, metric) or of_metric(rows, metric)["subset"].unique())[0]
-    yield metric if subset == "all" else f"{metric} ({short_subset_title(subset)})"
-    mean = layer_mean(rows, metric, subset).mean
-    values: list[float] = mean.tolist()
-    yield from (number_text(value) for value in _ends(values, several))
-    if several and unicode:
-        yield sparkline(mean.index.tolist(), values)
-
-
-def _ends(values: Sequence[float], several: bool) -> Sequence[float]:
-    if not values:
-        return [math.nan] * (1 + several)
-    return (values[0], values[-1]) if several else values[:1]
-
-
-def _undefined(rows: pd.DataFrame) -> Iterator[Text]:
-    for reason, names in undefined(rows).items():
-        yield Text(f"no value of {', '.join(names)}: {reason}", style="yellow")
 
 
 @dataclass(frozen=True)
@@ -347,6 +274,7 @@ MAX_LINES = 36
 _MIN_ROWS, _MAX_ROWS = 3, 13
 _HEADING_LINES = 2
 _MAX_ALERTS = 3
+_MAX_NAMED = 6
 _OF_MISSING = ("step", "layer", "metric", "subset", "value", "reason", "on_distinct", "n_unique", "n_vectors")
 
 
@@ -362,8 +290,6 @@ def print_summary(
     console: Console | None = None,
 ) -> None:
     """Print one screen about a run: 80 columns and 36 lines, for which some layers are left out of a deep model.
-
-    Where more than the default metrics were measured a line for each follows, with what it cost.
 
     Each curve of a layer has at most seven bars, from its own lowest to its own highest value, which are always among
     them. The layers with alerts, and those with the lowest and highest values, are never left out while there is room.
@@ -400,9 +326,6 @@ def print_summary(
     table = layer_table(rows, n_layers, alerts, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
         console.print(part, highlight=False)
-    if measures_more_than_default(rows):
-        console.print()
-        print_every_metric(rows, console)
 
 
 def _head(rows: pd.DataFrame) -> list[Text]:
@@ -446,9 +369,11 @@ def _evidence(text: str) -> Padding:
 
 
 def _left_out(rows: pd.DataFrame) -> Iterator[Text]:
-    others = curves_of(rows)[MAX_CURVES:]
-    if others and not measures_more_than_default(rows):
-        yield Text(f"also measured: {', '.join(f'{metric} ({subset})' for metric, subset in others)}")
+    others = [f"{metric} ({subset})" for metric, subset in curves_of(rows)[MAX_CURVES:]]
+    if len(others) > _MAX_NAMED:
+        others[_MAX_NAMED:] = [f"{len(others) - _MAX_NAMED} more, which repdyn report shows"]
+    if others:
+        yield Text(f"also measured: {', '.join(others)}")
 
 
 def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
@@ -460,7 +385,7 @@ def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
 
 
 def _missing(rows: pd.DataFrame) -> Iterator[Text]:
-    """Report missing values, except of metrics without any value, which are listed with the metrics.
+    """Report missing values; metrics without any value have a line for each reason.
 
     Values that nothing is wrong with, those of few distinct embeddings, are no warning.
     """
@@ -469,7 +394,8 @@ def _missing(rows: pd.DataFrame) -> Iterator[Text]:
     expected = drop_first_comparison(rows)
     embeddings = without_distinct_embeddings(rows)
     expected = expected.drop(expected.index.intersection(embeddings.index))
-    nowhere = {name for names in undefined(rows).values() for name in names}
+    without_value = undefined(rows)
+    nowhere = {name for names in without_value.values() for name in names}
     missing = expected.loc[expected["value"].isna()]
     cells = zip(missing["metric"], missing["subset"], strict=True)
     missing = missing.loc[[not {metric, f"{metric} ({subset})"} & nowhere for metric, subset in cells]]
@@ -477,6 +403,8 @@ def _missing(rows: pd.DataFrame) -> Iterator[Text]:
         metrics, first = ", ".join(metrics_of(embeddings)), embeddings.iloc[0]
         few = f"{first['n_unique']:,.0f} of {first['n_vectors']:,.0f} vectors are distinct"
         yield Text(f"layer 0, the embeddings, has no {metrics}: {few}", style="dim")
+    for reason, names in without_value.items():
+        yield Text(f"warning: no value of {', '.join(names)}: {reason}", style="yellow")
     if len(missing):
         reason = most_common_reason(missing)
         yield Text(f"warning: {len(missing)} of {len(rows)} values are left out, mostly: {reason}", style="yellow")

@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from http.client import HTTPException
@@ -245,23 +244,18 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
 
 
 def _decompress(path: Path) -> bytes:
-    readers: dict[str, Callable[[Path], bytes]] = {".gz": _read_gzip, ".xz": _read_xz, ".zip": _read_zip}
+    suffix = path.suffix.lower()
     try:
-        return readers.get(path.suffix.lower(), Path.read_bytes)(path)
+        if suffix == ".zip":
+            return _read_zip(path)
+        if suffix in {".gz", ".xz"}:
+            with gzip.open(path) if suffix == ".gz" else lzma.open(path) as file:
+                return _read_bounded(file, path)
+        return path.read_bytes()
     except _DECOMPRESSION_ERRORS as error:
         raise ValueError(
             f"expected a complete {path.suffix} file, {path} cannot be decompressed ({error}); download it again"
         ) from error
-
-
-def _read_gzip(path: Path) -> bytes:
-    with gzip.open(path) as file:
-        return _read_bounded(file, path)
-
-
-def _read_xz(path: Path) -> bytes:
-    with lzma.open(path) as file:
-        return _read_bounded(file, path)
 
 
 def _read_zip(path: Path) -> bytes:

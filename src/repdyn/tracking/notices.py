@@ -79,7 +79,7 @@ class Notices:
             text = f"{what} {when} is left out, training goes on: {error}"
         else:
             details = redacted("".join(traceback.format_exception(error)).rstrip())
-            text = f"{what} {when} failed, training goes on: {redacted(describe(error))}\n{details}"
+            text = f"{what} {when} failed, training goes on: {redacted(f'{type(error).__name__}: {error}')}\n{details}"
         self.once(f"{type(error).__name__} {place}", text)
 
     def once(self, key: str, text: str) -> None:
@@ -138,15 +138,6 @@ class Notices:
                 f"step {step}: the weights are those of step {since}; is the model that the tracker was given the one "
                 "that the optimizer trains, and does each call of step() follow a step of the optimizer?",
             )
-
-
-def describe(error: Exception) -> str:
-    """Return the type and the text of an error.
-
-    >>> describe(ValueError("no"))
-    'ValueError: no'
-    """
-    return f"{type(error).__name__}: {error}"
 
 
 class Interrupted(Exception):
@@ -379,14 +370,7 @@ class LongMeasurement:
         self._next = now + PROGRESS_SECONDS
         what = _STAGES.get(stage, stage)
         left = (now - self._stage_start) * (1 - share) / share if share > 0 else None
-        rest = "" if left is None else f", about {_duration(left)} left of it"
+        rest = ""
+        if left is not None:
+            rest = f", about {f'{left:.0f} s' if left < 120 else f'{left / 60:.0f} min'} left of it"
         print_above_bars(f"repdyn: measuring step {self._step}: {what}, {share:.0%} done{rest}")
-
-
-def _duration(seconds: float) -> str:
-    """Return seconds in words.
-
-    >>> _duration(42), _duration(200)
-    ('42 s', '3 min')
-    """
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -37,7 +37,6 @@ from repdyn.tracking.notices import (
     LongMeasurement,
     Notices,
     Work,
-    describe,
     watching_signals,
 )
 from repdyn.tracking.options import TrackingOptions, WhichRanks
@@ -278,10 +277,11 @@ class TrackedRun:
             self.notices.once(f"abandoned {step}", f"step {step} is not measured: {interrupted}")
             return None
         except Exception as error:
-            self.notices.failed(step, describe(error))
+            reason = f"{type(error).__name__}: {error}"
+            self.notices.failed(step, reason)
             if ranks.is_rank_zero:
                 names = [metric.name for metric, _ in resolve(options.metrics, self.probe)]
-                self._writer.store_failure(key, failure_rows(checkpoint, names, describe(error), probe=key.probe))
+                self._writer.store_failure(key, failure_rows(checkpoint, names, reason, probe=key.probe))
             raise
         self.notices.n_measured += 1
         work.is_measurement = True

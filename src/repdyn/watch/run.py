@@ -74,12 +74,6 @@ class WatchedFolder:
         return {name for name, stamp in found.items() if before.get(name) != stamp}, before.keys() - found.keys()
 
 
-_FILE = "file"
-_MERGED_AT = 32
-"""Number of files whose tables are merged: a table of a few rows takes many times the memory of its values."""
-_COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
-
-
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The fields of one file that the table of runs shows."""
@@ -104,62 +98,24 @@ class RunRows:
         self.model = ""
         self.checkpoints: dict[str, Checkpoint] = {}
         """By the name of the file."""
-        self._chunks: list[pa.Buffer] = []
-        self._places: dict[str, tuple[int, int]] = {}
-        """Chunk and number in it, by the name of the file."""
-        self._apart: dict[str, pa.Table] = {}
-        self._failed: dict[str, pa.Table] = {}
+        self._tables: dict[str, pa.Table] = {}
 
     def put(self, name: str, table: pa.Table) -> None:
         """Take the rows of a file in place of those it had before."""
-        self.drop(name)
-        failed = is_failure(name)
         self.run, self.model = table["run"][0].as_py(), table["model"][0].as_py()
-        self.checkpoints[name] = _checkpoint(table, failed)
-        (self._failed if failed else self._apart)[name] = table
-        if len(self._apart) >= _MERGED_AT:
-            self._merge()
+        self.checkpoints[name] = _checkpoint(table, is_failure(name))
+        self._tables[name] = table
 
     def drop(self, name: str) -> None:
         """Forget the rows of a file, if there are any."""
-        if self.checkpoints.pop(name, None) is None:
-            return
-        for apart in (self._apart, self._failed):
-            apart.pop(name, None)
-        if place := self._places.pop(name, None):
-            chunk, number = place
-            self._chunks[chunk] = _packed(_unpacked(self._chunks[chunk]).filter(pc.field(_FILE) != number))
+        self.checkpoints.pop(name, None)
+        self._tables.pop(name, None)
 
     def frame(self) -> pd.DataFrame:
         """Return all rows as :meth:`repdyn.store.Store.to_pandas` does."""
-        merged = [_unpacked(chunk).drop_columns(_FILE) for chunk in self._chunks]
-        tables = [*merged, *self._apart.values(), *self._failed.values()]
+        # failures come last, as a store lists them
+        tables = [self._tables[name] for name in sorted(self._tables, key=is_failure)]
         return as_frame(encoded(pa.concat_tables(tables)), order=BY_LAYER)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the memory that the rows take."""
-        tables = [*self._apart.values(), *self._failed.values()]
-        return sum(chunk.size for chunk in self._chunks) + sum(table.nbytes for table in tables)
-
-    def _merge(self) -> None:
-        tables = []
-        for number, (name, table) in enumerate(self._apart.items()):
-            self._places[name] = len(self._chunks), number
-            tables.append(table.append_column(_FILE, pa.repeat(pa.scalar(number, pa.int32()), len(table))))
-        self._chunks.append(_packed(pa.concat_tables(tables)))
-        self._apart.clear()
-
-
-def _packed(table: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as writer:
-        writer.write_table(table.combine_chunks())
-    return sink.getvalue()
-
-
-def _unpacked(packed: pa.Buffer) -> pa.Table:
-    return pa.ipc.open_stream(packed).read_all()
 
 
 def _checkpoint(table: pa.Table, failed: bool) -> Checkpoint:

