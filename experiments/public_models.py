@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 import yaml
+from matplotlib.lines import Line2D
 from torch import nn
 from transformers import AutoModel
 
@@ -113,7 +114,7 @@ def measure(name: str, path: Path, text: str, store: Path, output: Path) -> None
         raise SystemExit("\n".join(random.failures))
     output.mkdir(parents=True, exist_ok=True)
     rows = pd.concat([swept.to_pandas(), random.to_pandas()])
-    rows = rows.assign(checkpoint=path.name).dropna(axis="columns", how="all")
+    rows = rows.assign(checkpoint=path.name)
     rows.to_parquet(output / f"{name.replace(' ', '_')}.parquet", index=False, compression="zstd")
 
 
@@ -130,8 +131,12 @@ def draw(plan: Mapping[str, Any], folder: Path) -> None:
     rows = pd.concat([pd.read_parquet(path) for path in frames.values() if path.exists()], ignore_index=True)
     measured = [name for name in plan if name in set(rows["run"])]
     colours = dict(zip(measured, COLOURS, strict=False))
-    for metric, label in (("anisotropy", "anisotropy"), ("two_nn", "intrinsic dimension (TwoNN)")):
-        figure(rows[rows["metric"] == metric], plan, colours, label).savefig(folder / f"{metric}.png", dpi=110)
+    for metric, label, subsets in (
+        ("anisotropy", "anisotropy", tuple(SUBSETS)),
+        ("two_nn", "intrinsic dimension (TwoNN)", ("all",)),
+    ):
+        drawn = figure(rows[rows["metric"] == metric], plan, colours, label, subsets)
+        drawn.savefig(folder / f"{metric}.png", dpi=110)
     verdicts = "\n".join(["| model | tokens | bell | with layer 0 | uniform | with layer 0 | why |", "|---" * 7 + "|"])
     for name in (each for model in measured for each in (model, model + RANDOM)):
         of_run = rows[rows["run"] == name]
@@ -149,34 +154,38 @@ def _shapes(rows: pd.DataFrame) -> Iterator[Finding]:
     return (next(each for each in judged if each.name == name) for name in ("bell", "uniform"))
 
 
-def figure(rows: pd.DataFrame, plan: Mapping[str, Any], colours: Mapping[str, str], label: str) -> plt.Figure:
-    """Draw decoders above encoders, a column for each subset; controls are dashed."""
+def figure(
+    rows: pd.DataFrame, plan: Mapping[str, Any], colours: Mapping[str, str], label: str, subsets: Sequence[str]
+) -> plt.Figure:
+    """Draw decoders and encoders on each subset; controls are dashed, bands are intervals for other text."""
     kinds = [kind for kind in ("decoder", "encoder") if any(plan[name]["kind"] == kind for name in colours)]
+    shape = (len(kinds), len(subsets)) if len(subsets) > 1 else (1, len(kinds))
     drawn, axes = plt.subplots(
-        len(kinds),
-        len(SUBSETS),
-        figsize=(11.5, 3.4 * len(kinds)),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
+        *shape, figsize=(11.5, 0.7 + 3.1 * shape[0]), sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
-    for axis_row, kind in zip(axes, kinds, strict=True):
-        for axis, (subset, title) in zip(axis_row, SUBSETS.items(), strict=True):
-            for name, colour in colours.items():
-                if plan[name]["kind"] != kind:
-                    continue
-                for run, style in ((name, {"lw": 2}), (name + RANDOM, {"lw": 1.2, "ls": (0, (4, 2))})):
-                    line = rows[(rows["run"] == run) & (rows["subset"] == subset)].sort_values("layer")
-                    axis.plot(line["depth"], line["value"], color=colour, label=run, **style)
-                    axis.fill_between(line["depth"], line["low"], line["high"], color=colour, alpha=0.18, lw=0)
-            axis.set_title(f"{kind}s, {title}", fontsize=10)
-            axis.grid(alpha=0.25)
-        axis_row[0].set_ylabel(label)
-        axis_row[0].legend(fontsize=8, frameon=False)
-    axes[0][0].set_ylim(bottom=0)
+    places = [(kind, subset) for kind in kinds for subset in subsets]
+    for axis, (kind, subset) in zip(axes.ravel(), places, strict=True):
+        for name, colour in colours.items():
+            if plan[name]["kind"] != kind:
+                continue
+            for run, style in ((name, {"lw": 2}), (name + RANDOM, {"lw": 1.2, "ls": (0, (4, 2))})):
+                line = rows[(rows["run"] == run) & (rows["subset"] == subset)].sort_values("layer")
+                axis.plot(line["depth"], line["value"], color=colour, **style)
+                axis.fill_between(line["depth"], line["low"], line["high"], color=colour, alpha=0.18, lw=0)
+        axis.set_title(f"{kind}s, {SUBSETS[subset]}", fontsize=10)
+        axis.grid(alpha=0.25)
+    if label == "anisotropy":
+        axes[0][0].set_ylim(0, 1.02)
+    else:
+        axes[0][0].set(yscale="log", ylim=(0.8, 150))
+        axes[0][0].set_yticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
+    for axis in axes[:, 0]:
+        axis.set_ylabel(label)
     for axis in axes[-1]:
         axis.set_xlabel("relative depth (0: embeddings, 1: last block)")
+    named = [Line2D([], [], color=colour, lw=2, label=name) for name, colour in colours.items()]
+    dashed = Line2D([], [], color="0.4", lw=1.2, ls=(0, (4, 2)), label="the same with random weights")
+    drawn.legend(handles=[*named, dashed], loc="outside lower center", ncols=len(named) + 1, fontsize=9, frameon=False)
     return drawn
 
 

@@ -114,6 +114,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "anisotropy_by_iteration": (kernels.anisotropy, wide, (25, 25)),
     "attention_topic_gap": (kernels.attention_topic_gap, weights_with_topics, (4, 4)),
     "class_variance": (kernels.class_variance, with_ids, (8, 8)),
+    "self_similarity": (kernels.self_similarity, with_ids, (7, 7)),
     "components": (kernels.components, one, (4, 4)),
     "effective_rank": (kernels.effective_rank, one, (4, 4)),
     "gride": (kernels.gride, grouped, (35, 43)),
