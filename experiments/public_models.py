@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -137,21 +137,21 @@ def draw(plan: Mapping[str, Any], folder: Path) -> None:
     ):
         drawn = figure(rows[rows["metric"] == metric], plan, colours, label, subsets)
         drawn.savefig(folder / f"{metric}.png", dpi=110)
-    verdicts = "\n".join(["| model | tokens | bell | with layer 0 | uniform | with layer 0 | why |", "|---" * 7 + "|"])
+    verdicts = []
     for name in (each for model in measured for each in (model, model + RANDOM)):
         of_run = rows[rows["run"] == name]
         for subset, title in SUBSETS.items():
-            bell, uniform = _shapes(of_run[of_run["subset"] == subset])
-            cells = (bell.verdict, bell.with_embeddings, uniform.verdict, uniform.with_embeddings, bell.evidence)
-            verdicts += f"\n| {name} | {title} | {' | '.join(cells)} |"
-    (folder / "verdicts.md").write_text(verdicts + "\n")
+            found = [(each.verdict, each.with_embeddings, each.evidence) for each in _shapes(of_run, subset)]
+            verdicts.append((name, title, *(cell for cells in found for cell in cells)))
+    columns = [f"{shape}{what}" for shape in ("bell", "uniform") for what in ("", " with layer 0", " because")]
+    pd.DataFrame(verdicts, columns=["model", "tokens", *columns]).to_csv(folder / "verdicts.csv", index=False)
     print(f"figures and verdicts: {folder}")
 
 
-def _shapes(rows: pd.DataFrame) -> Iterator[Finding]:
-    """Return the findings on the two shapes over depth, judged on the one subset of these rows."""
-    judged = findings(rows.assign(subset="all"))
-    return (next(each for each in judged if each.name == name) for name in ("bell", "uniform"))
+def _shapes(rows: pd.DataFrame, subset: str) -> list[Finding]:
+    """Return the findings on the two shapes over depth, judged on one subset."""
+    judged = findings(rows[rows["subset"] == subset].assign(subset="all"))
+    return [next(each for each in judged if each.name == name) for name in ("bell", "uniform")]
 
 
 def figure(

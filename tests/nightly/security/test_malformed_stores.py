@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import struct
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -19,12 +15,7 @@ from stored_rows import KEY, row
 from sweeping import attempt
 
 from repdyn import Probe, open_store
-from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.plan import partition_tasks
 from repdyn.probe.design import DENSE
-from repdyn.store import read_rows
-from repdyn.store.schema import to_table
-from repdyn.utils.attempts import TimeoutRunner
 
 FUZZ = settings(
     deadline=None, max_examples=120, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -71,49 +62,6 @@ def test_a_store_with_flipped_bits_never_gives_other_numbers(whole, tmp_path, fl
     assert_refused_or_right(tmp_path)
 
 
-def with_column(name: str, values: list[Any], kind: pa.DataType | None = None) -> pa.Table:
-    table = to_table(ROWS)
-    return table.set_column(table.column_names.index(name), name, pa.array(values, kind))
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        with_column("value", [None, 1.0, 2.0, 3.0]),
-        with_column("run", [None] * 4),
-        with_column("layer", [[1]] * 4),
-        with_column("step", ["eight"] * 4),
-        with_column("step", [1 << 63] * 4, pa.uint64()),
-        to_table(ROWS).slice(0, 0),
-        pa.table({"a": [1]}),
-    ],
-    ids=["null", "nulls", "list", "text", "too large", "empty", "others"],
-)
-def test_a_store_with_columns_of_other_kinds(tmp_path, table):
-    path = put(tmp_path, b"")
-    pq.write_table(table, path)
-    with pytest.raises(ValueError, match=str(path)):
-        open_store(tmp_path).read(KEY)
-
-
-def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, small_probe):
-    from repdyn.checkpoints.plan import Task
-    from repdyn.checkpoints.revisions import Target
-
-    task, store = Task(Target("run", 8, "step8", path=tmp_path), small_probe), open_store(tmp_path)
-    path = tmp_path / task.key(SweepOptions(metrics=("anisotropy",))).filename
-    path.parent.mkdir()
-    os.mkfifo(path)
-    read = TimeoutRunner(20)
-    assert read("reading", lambda: partition_tasks([task], store, SweepOptions(metrics=("anisotropy",))).waiting) == [
-        task
-    ]
-    with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read .* not a file"):
-        read("reading", lambda: read_rows(path))
-    written = store.write(task.key(SweepOptions(metrics=("anisotropy",))), [row()])
-    assert written.is_file()
-
-
 def probe_file(path: Path, plan: object = None, **changes: Any) -> Path:
     given = {"tokens": TOKENS, "lengths": LENGTHS, "hash": "0" * 16} | changes
     given |= given.pop("more", {})
@@ -158,28 +106,3 @@ def test_a_probe_that_is_not_what_it_should_be(tmp_path, changes, word):
     with pytest.raises(ValueError, match=word) as refusal:
         Probe.load(path)
     assert str(path) in str(refusal.value)
-
-
-def header(content: bytes, length: int | None = None) -> bytes:
-    return struct.pack("<Q", len(content) if length is None else length) + content
-
-
-HEADERS = {
-    "empty": b"",
-    "huge": header(b"{}", (1 << 64) - 1),
-    "no JSON": header(b"{not json}"),
-    "nested": header(b"[" * 50_000),
-    "overlapping": header(json.dumps({name: {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]} for name in ("tokens", "lengths")}).encode()) + bytes(16),
-    "negative": header(b'{"tokens":{"dtype":"I64","shape":[-2],"data_offsets":[0,16]}}') + bytes(16),
-    "overflowing": header(b'{"tokens":{"dtype":"I64","shape":[4611686018427387904,4],"data_offsets":[0,16]}}') + bytes(16),
-    "beyond the end": header(b'{"tokens":{"dtype":"I64","shape":[20],"data_offsets":[0,160]}}') + bytes(16),
-    "numbers as metadata": header(b'{"__metadata__":{"repdyn_probe":5}}'),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("content", HEADERS.values(), ids=HEADERS)
-def test_a_probe_whose_header_lies(tmp_path, content):
-    path = tmp_path / "probe.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"expected a probe written by Probe.save, got {path}"):
-        Probe.load(path)

@@ -27,11 +27,6 @@ def saved_files(folder):
     )
 
 
-def only_file(folder):
-    (path,) = (path for path in folder.rglob("*") if path.is_file() and path.name != "whole")
-    return path
-
-
 def undefined_reason(
     state_cache: StateCache, step: int = 16, stack: str | None = None, layer: int = 1, like=None
 ) -> str:
