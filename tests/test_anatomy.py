@@ -20,6 +20,7 @@ from transformers import (
 from repdyn import layer_states
 from repdyn.cli.main import main
 from repdyn.studies import embedding_tables as tables
+from repdyn.studies import table_relations as relations
 from repdyn.studies.embedding_tables import (
     NO_POSITION,
     NO_TOKEN,
@@ -48,16 +49,6 @@ from repdyn.studies.paths import (
     norms as norms_of_states,
 )
 from repdyn.studies.planes import plane_table
-from repdyn.studies.table_relations import (
-    about_mean,
-    across_tables,
-    ends_about_mean,
-    extreme_pairs,
-    shared_vocabulary,
-    start_of_text,
-    token_kinds,
-    vocabulary_table,
-)
 
 RANDOM = np.random.default_rng(0)
 
@@ -84,25 +75,25 @@ def test_relations_of_tables_against_all_pairs_by_hand():
     places = EmbeddingTable("position", "position", "p", drawn(9, 6, seed=1), tuple("012345678"), {})
     unit = [table.rows.numpy() / np.linalg.norm(table.rows.numpy(), axis=1)[:, None] for table in (words, places)]
     within = [(unit[0][i] @ unit[0][j], words.labels[i], words.labels[j]) for i in range(40) for j in range(i + 1, 40)]
-    found = extreme_pairs(words, 5)
+    found = relations.extreme_pairs(words, 5)
     for kind, key in (("most negative", lambda pair: pair[0]), ("nearest to zero", lambda pair: abs(pair[0]))):
         expected = sorted(within, key=key)[:5]
         rows = found[found["pairs"] == kind]
         assert [*zip(rows["first"], rows["second"], strict=True)] == [pair[1:] for pair in expected]
         np.testing.assert_allclose(rows["cosine"], [pair[0] for pair in expected], atol=1e-12)
-    (across,) = across_tables([words, places]).to_dict("records")
+    (across,) = relations.across_tables([words, places]).to_dict("records")
     cosines = unit[0] @ unit[1].T
     assert (across["n"], across["beyond"]) == (360, int((np.abs(cosines) > 0.2).sum()))
     assert (across["min"], across["max"]) == pytest.approx((cosines.min(), cosines.max()), abs=1e-6)
-    start = start_of_text(words, places, "c")
+    start = relations.start_of_text(words, places, "c")
     apart = words.rows[2] - places.rows[0]
     assert start["distance"] == pytest.approx(float(apart.norm()))
     assert start["largest_difference"] == pytest.approx(float(apart.abs().max()))
-    assert start_of_text(words, places, None) == {}
-    about = about_mean(words).set_index("label")
+    assert relations.start_of_text(words, places, None) == {}
+    about = relations.about_mean(words).set_index("label")
     mean = words.rows.numpy().mean(0)
     assert about.loc["b", "distance"] == pytest.approx(np.linalg.norm(words.rows[1].numpy() - mean))
-    ends = ends_about_mean(about.reset_index(), 1).set_index(["quantity", "end"])["label"]
+    ends = relations.ends_about_mean(about.reset_index(), 1).set_index(["quantity", "end"])["label"]
     assert ends["cosine", "largest"] == about["cosine"].idxmax()
     assert ends["|dot|", "smallest"] == about["dot"].abs().idxmin()
 
@@ -110,13 +101,15 @@ def test_relations_of_tables_against_all_pairs_by_hand():
 def test_the_kinds_of_tokens():
     names = ["[UNK]", "[CLS]", "[unused0]", "a", "cat", "dog7", "##s", "!"]
     words = Tokenizer(models.WordPiece({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
-    kinds = token_kinds(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", cls_token="[CLS]"))
+    kinds = relations.token_kinds(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", cls_token="[CLS]"))
     characters, expected = "single character", ["special", "special", "unused"]
     assert kinds["kind"].tolist() == [*expected, characters, "word", "word", "piece", characters]
-    table = vocabulary_table(kinds).set_index("kind")
+    table = relations.vocabulary_table(kinds).set_index("kind")
     assert table.loc[["special", "letters and digits alone", "piece"], "tokens"].tolist() == [2, 3, 1]
     assert table.loc[characters, ["ranges", "first", "last"]].tolist() == [2, 3, 3]
-    assert shared_vocabulary({"one": kinds, "other": kinds.iloc[1:]}).loc[0, ["shared", "same_id"]].tolist() == [7, 7]
+    assert relations.shared_vocabulary({"one": kinds, "other": kinds.iloc[1:]}).loc[
+        0, ["shared", "same_id"]
+    ].tolist() == [7, 7]
 
 
 def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
