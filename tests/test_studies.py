@@ -33,7 +33,22 @@ from repdyn.kernels.vocabulary import Vocabulary
 from repdyn.reading import LoadedModel, causal_stacks, load_models
 from repdyn.studies import sentence_measurements
 from repdyn.studies.embedding_tables import cosine_matrix
-from repdyn.studies.sentence_measurements import ALL_KINDS, FIRST, LAST, MEAN, consistency, sentence_vectors, separation
+from repdyn.studies.sentence_measurements import (
+    ALL_KINDS,
+    CHARACTERS,
+    FIRST,
+    LAST,
+    MEAN,
+    SENSE,
+    WORDS,
+    SentenceVectors,
+    consistency,
+    kind_matrix,
+    nonsense,
+    nonsense_table,
+    sentence_vectors,
+    separation,
+)
 from repdyn.studies.study import select
 from repdyn.studies.token_measurements import (
     LayerVectors,
@@ -224,6 +239,7 @@ def test_one_direction_for_each_kind():
 GROUPS = {"cats": ["a cat", "one cat sat", "cats"], "dogs": ["a dog", "the dog"], "rain": ["it rains", "wet", "rain"]}
 
 
+FIGURES = ("separation", "changes", "collection", "kinds_of_change", "plane_of_sentences", "plane_of_changes")
 CHANGED = {"more": [["a cat", "cats"], ["a dog", "dogs"]], "not": [["he runs", "he runs not"], ["i eat", "i eat not"]]}
 
 
@@ -261,11 +277,37 @@ def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch)
                 np.testing.assert_allclose(found[layer, kind][number], expected[kind], rtol=1e-3, atol=1e-5)
 
 
-def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys):
+def test_cosines_of_kinds_of_change_against_means_by_hand():
+    random, kinds = np.random.RandomState(0), ["a", "b", "b", "a", "c", "c"]
+    before, change = random.randn(6, 7), random.randn(6, 7)
+    one, other = (SentenceVectors(None, 1, MEAN, vectors) for vectors in (before, before + change))
+    found = kind_matrix([one], [other], kinds, seed=0).set_index(["kind", "other"])
+    mean = {kind: change[[each == kind for each in kinds]].mean(0) for kind in kinds}
+    for a, b in (("a", "b"), ("a", "c"), ("b", "c")):
+        expected = mean[a] @ mean[b] / np.linalg.norm(mean[a]) / np.linalg.norm(mean[b])
+        assert found.loc[(a, b), "cosine"] == pytest.approx(expected)
+        assert found.loc[(a, b), "low"] <= expected <= found.loc[(a, b), "high"]
+
+
+def test_nonsense_is_told_apart_where_its_vectors_are():
+    places = {SENSE: 0.0, WORDS: 5.0, CHARACTERS: 9.0}
+    kinds = [kind for kind in places for _ in range(4)]
+    around = np.random.RandomState(0).randn(12, 6) * 0.01
+    apart = np.stack([np.eye(6)[int(places[kind]) % 6] for kind in kinds]) + around
+    (row,) = nonsense_table([SentenceVectors(None, 1, MEAN, apart)], kinds).to_dict("records")
+    assert (row["nonsense"], row["kinds"]) == (1.0, 1.0)
+    made = nonsense(3, seed=0)
+    assert made["kind"].tolist() == [WORDS] * 3 + [CHARACTERS] * 3
+    pd.testing.assert_frame_equal(made, nonsense(3, seed=0))
+
+
+def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("repdyn.studies.planes.methods", lambda: ("PCA",))
     ran(save_model("small"), *files, "-o", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
         *("separation.csv", "changes.csv", "collection.csv", "collection_histograms.csv"),
-        *(f"{name}.{end}" for name in ("separation", "changes", "collection") for end in ("png", "svg")),
+        *("nonsense.csv", "kinds_of_change.csv", "plane_of_sentences.csv"),
+        *(f"{name}.{end}" for name in FIGURES for end in ("png", "svg")),
     }
     separation = pd.read_csv(tmp_path / "out" / "small" / "separation.csv")
     assert separation["vector"].value_counts().to_dict() == {
@@ -279,7 +321,7 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "vector within between effect nearest first token" in text
     assert "cosine of two differences at the last layer: vector change n within across p length" in text
-    assert f"tables and figures: {tmp_path / 'out' / 'small'} (10 files)" in text
+    assert f"tables and figures: {tmp_path / 'out' / 'small'} (19 files)" in text
 
 
 THEMES = (

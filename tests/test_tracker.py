@@ -128,8 +128,8 @@ def test_the_last_summary_has_every_metric_that_was_asked_for(attach, small_prob
     with attach(HandWritten(), schedule=1, metrics=metrics) as tracker:
         tracker.step()
     lines = capsys.readouterr().out.splitlines()
-    for metric in ("anisotropy", "two_nn", "effective_rank (no sinks)", "cka_previous", "mine"):
-        assert [line for line in lines if f" {metric} " in line], metric
+    for metric in ("anisotropy, all", "two_nn, all", "effective_rank (no_sink)", "cka_previous (all)", "mine (all)"):
+        assert [line for line in lines if f" {metric}" in line], metric
 
 
 def test_weights_that_stay_the_same_are_mentioned_once(attach, caplog):

@@ -202,7 +202,7 @@ def convergence(
         seed: Of the bootstrap.
         before_after: Compare two models: the second minus the first.
         store: Runs or a store with the metric alignment, for its correlation with the loss.
-        scalars: Other stored scalars to correlate with, such as validation/loss (default: the loss).
+        scalars: Other stored scalars to correlate with, such as val/loss (default: the loss).
         run: Some of the store's runs (default: every run).
 
     Examples:

@@ -58,7 +58,7 @@ def plane_table(vectors: Tensor, labels: Mapping[str, Sequence[Any]], seed: int)
             .groupby(frame.columns[-1], sort=False)
             .head(max(1, MAX_POINTS // groups.ngroups))
         )
-    chosen = vectors[torch.from_numpy(frame.index.to_numpy())].detach().cpu().float().numpy()
+    chosen = vectors[torch.tensor(frame.index.tolist())].detach().cpu().float().numpy()
     parts = []
     for method in methods():
         places, share = plane(chosen, method, seed)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,12 +18,17 @@ from tqdm import tqdm
 
 from repdyn.reading import Model, causal_stacks, layer_states
 from repdyn.studies.embedding_tables import cosine_matrix, describe
+from repdyn.studies.generated_sentences import VOCABULARY
 from repdyn.text.corpus import load_corpus
 
 BUILT_IN_GROUPS = Path(__file__).with_name("paraphrases.json")
 """12 groups of 5 sentences of the same meaning in words as different as possible."""
 BUILT_IN_CHANGES = Path(__file__).with_name("changes.json")
 """4 kinds of change of the same 12 sentences, so that the content of a sentence does not reveal the kind."""
+CONCEPTS = Path(__file__).with_name("concepts.json")
+"""Ten changes of each of six kinds, those of Luisto 2024, table 6, in sentences of our own: bright to dim, doctor to
+nurse, woman to man, Finnish to Czech, funny to sad, laughing to crying."""
+SENSE, CHARACTERS, WORDS = "sentences", "random characters", "random words"
 FIRST, MEAN, LAST = POOLINGS = "first token", "mean", "last token"
 """The ways to make one vector of a sentence's tokens."""
 _BATCH_SENTENCES = 64
@@ -33,6 +39,7 @@ _BINS = np.linspace(-1, 1, 201)
 N_PERMUTATIONS = 2000
 ALL_KINDS = "all kinds"
 N_BOOTSTRAP = 2000
+N_DRAWS = 500
 
 
 def read_texts(path: Path, *columns: str) -> pd.DataFrame:
@@ -171,6 +178,67 @@ def change_table(
             found = consistency(*vectors, chosen["kind"].tolist(), chosen["before"].tolist(), seed=seed)
             frames.append(pd.DataFrame({**one.keys, **found}))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def kind_matrix(
+    before: Iterable[SentenceVectors], after: Iterable[SentenceVectors], kinds: Sequence[str], *, seed: int
+) -> pd.DataFrame:
+    """Return the cosine of the mean differences of each two kinds of change, for each layer and pooling.
+
+    Returns:
+        A row for each two kinds: kind, other, cosine, and low and high, the 95 % interval of a bootstrap over the
+        changes of each kind. A layer at which a kind moves nothing is left out.
+    """
+    names, rows = list(dict.fromkeys(kinds)), []
+    labels = np.array([names.index(kind) for kind in kinds])
+    for one, other in zip(before, after, strict=True):
+        # the same draws at every layer, so that its intervals compare
+        random = np.random.RandomState(seed)
+        means = []
+        for number in range(len(names)):
+            differences = (other.vectors - one.vectors)[labels == number]
+            n = len(differences)
+            drawn = np.stack([np.bincount(draw, minlength=n) for draw in random.randint(n, size=(N_DRAWS, n))])
+            means.append(np.vstack([differences.mean(0), drawn @ differences / n]))
+        lengths = [np.linalg.norm(mean, axis=1) for mean in means]
+        if not all((length > 0).all() for length in lengths):
+            continue
+        for a, b in combinations(range(len(names)), 2):
+            cosines = (means[a] * means[b]).sum(1) / (lengths[a] * lengths[b])
+            low, high = np.quantile(cosines[1:], [0.025, 0.975])
+            found = {"kind": names[a], "other": names[b], "cosine": cosines[0], "low": low, "high": high}
+            rows.append({**one.keys, **found})
+    return pd.DataFrame(rows)
+
+
+def nonsense(n: int, seed: int) -> pd.DataFrame:
+    """Return n sentences of random characters and n of random words, of the same lengths: columns kind and sentence."""
+    random = np.random.RandomState(seed)
+    words = np.array([word for text in VOCABULARY.values() for word in text])
+    lengths = random.randint(5, 13, size=n)
+    made = [(WORDS, " ".join(random.choice(words, size))) for size in lengths]
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz      "))
+    made += [(CHARACTERS, "".join(random.choice(letters, 6 * size)).strip() or "x") for size in lengths]
+    return pd.DataFrame(made, columns=["kind", "sentence"])
+
+
+def nonsense_table(vectors: Iterable[SentenceVectors], kinds: Sequence[str]) -> pd.DataFrame:
+    """Return, for each layer and pooling, how well nonsense is told apart by the nearest other sentence.
+
+    Returns:
+        nonsense: the share of sentences whose nearest other one is of their side, sense or nonsense; kinds: of the
+        nonsense alone, the share whose nearest is of their kind, characters or words. Both in [0, 1].
+    """
+    is_sense = np.asarray(kinds) == SENSE
+    of_nonsense = np.asarray(kinds)[~is_sense]
+    rows = []
+    for one in vectors:
+        cosines = cosine_matrix(one.vectors)
+        if np.isfinite(cosines).all():
+            sides = _nearest(cosines, is_sense)
+            apart = _nearest(cosines[np.ix_(~is_sense, ~is_sense)], of_nonsense)
+            rows.append({**one.keys, "nonsense": sides, "kinds": apart})
+    return pd.DataFrame(rows)
 
 
 def collection_table(vectors: Iterable[SentenceVectors]) -> pd.DataFrame:

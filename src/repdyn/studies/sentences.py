@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from sklearn.decomposition import PCA
 
 from repdyn.figures.drawing import entitle
 from repdyn.reading import LoadedModel
+from repdyn.studies.planes import plane_figure, plane_table
 from repdyn.studies.sentence_measurements import (
     ALL_KINDS,
     BUILT_IN_CHANGES,
     BUILT_IN_GROUPS,
+    CONCEPTS,
     FIRST,
     LAST,
     MEAN,
     POOLINGS,
+    SENSE,
     SHARED_TOKENS,
+    SentenceVectors,
     change_table,
     collection_histograms,
     collection_table,
+    kind_matrix,
+    nonsense,
+    nonsense_table,
     read_collection,
     read_texts,
     sentence_vectors,
@@ -46,7 +55,7 @@ from repdyn.studies.study import (
     stem,
 )
 from repdyn.tables.frames import by_stack
-from repdyn.tables.style import of_stack, styled
+from repdyn.tables.style import DIVERGING, of_stack, styled
 from repdyn.utils.arguments import ModelOptions, Models, at_least
 
 _COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00"}
@@ -59,7 +68,8 @@ class SentenceStudy(Study):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self.groups = read_texts(options.groups or BUILT_IN_GROUPS, "group", "sentence")
-        self.changes = read_texts(options.changes or BUILT_IN_CHANGES, "kind", "before", "after")
+        changes = {"grammar": BUILT_IN_CHANGES, "concepts": CONCEPTS}.get(options.changes, Path(options.changes))
+        self.changes = read_texts(changes, "kind", "before", "after")
         self.collection = read_collection(options.text, options.texts)
 
     def measure(self, loaded: LoadedModel) -> None:
@@ -81,6 +91,23 @@ class SentenceStudy(Study):
             print_table(rows.groupby("vector", sort=False).tail(1), "vector", "within", "between", "effect", "nearest")
             figure = separation_figure(of_stack(loaded.name, stack), rows)
             output.figures[stem("separation", stack)] = figure
+        self._add_nonsense(loaded, output)
+
+    def _add_nonsense(self, loaded: LoadedModel, output: Output) -> None:
+        made = nonsense(len(self.groups), self.options.seed)
+        texts = pd.concat([self.groups[["sentence"]].assign(kind=SENSE), made], ignore_index=True)
+        vectors = sentence_vectors(loaded, self._encode(loaded, texts["sentence"]), "nonsense")
+        output.tables["nonsense"] = table = nonsense_table(vectors, texts["kind"].tolist())
+        labels = {name: texts[name].tolist() for name in ("sentence", "kind")}
+        for stack, one in _last_means(vectors).items():
+            rows = select(table, stack=stack, layer=one.layer)
+            print_line("nearest sentence is of the same side, sense or nonsense, and of the same kind of nonsense:")
+            print_table(rows, "vector", "nonsense", "kinds")
+            planes = plane_table(torch.from_numpy(one.vectors), labels, self.options.seed)
+            title = f"{of_stack(loaded.name, stack)}: sentences and nonsense"
+            caption = f"mean of the tokens after layer {one.layer}"
+            output.tables[stem("plane_of_sentences", stack)] = planes
+            output.figures[stem("plane_of_sentences", stack)] = plane_figure(title, caption, planes, "kind")
 
     def _add_changes(self, loaded: LoadedModel, output: Output) -> None:
         sentences = pd.Index(self.changes[["before", "after"]].to_numpy().ravel("F")).unique()
@@ -90,6 +117,15 @@ class SentenceStudy(Study):
             for side in ("before", "after")
         )
         output.tables["changes"] = table = change_table(before, after, self.changes, seed=self.options.seed)
+        kinds = self.changes["kind"].tolist()
+        output.tables["kinds_of_change"] = matrix = kind_matrix(before, after, kinds, seed=self.options.seed)
+        for stack, rows in {} if matrix.empty else by_stack(matrix).items():
+            output.figures[stem("kinds_of_change", stack)] = kinds_figure(of_stack(loaded.name, stack), rows)
+        for stack, one in _last_means(before).items():
+            other = next(each for each in after if each.keys == one.keys)
+            title = f"{of_stack(loaded.name, stack)}: what a change adds, mean of the tokens after layer {one.layer}"
+            figure = differences_figure(title, other.vectors - one.vectors, kinds)
+            output.figures[stem("plane_of_changes", stack)] = figure
         for stack, rows in {} if table.empty else by_stack(table).items():
             print_line("cosine of two differences at the last layer:")
             last = select(rows, layer=rows["layer"].max())
@@ -127,7 +163,7 @@ def sentences(
     output: Folder,
     loading: ModelOptions = ModelOptions(),
     groups: Path | None = None,
-    changes: Path | None = None,
+    changes: str = "grammar",
     text: str = "builtin",
     texts: Annotated[int, at_least(3)] = 500,
     max_tokens: Annotated[int, at_least(2)] = 128,
@@ -143,7 +179,8 @@ def sentences(
         models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
         output: Folder for tables and figures.
         groups: File of groups of paraphrases (default: 12 built-in ones).
-        changes: File of changed sentences (default: 48 built-in ones).
+        changes: File of changed sentences, or built-in ones: grammar (number, negation, tense, he to she), or concepts
+            (light, profession, gender, nationality, mood, laughter).
         text: Collection of texts: builtin, enwik8, or a path.
         texts: Paragraphs of it, spread evenly.
         max_tokens: Tokens of a sentence or paragraph; longer ones are cut off.
@@ -151,6 +188,7 @@ def sentences(
 
     Examples:
       repdyn study sentences bert-base-cased gpt2 -o FOLDER
+      repdyn study sentences bert-base-cased --changes concepts -o FOLDER
       repdyn study sentences gpt2 --groups paraphrases.json -o FOLDER
       repdyn study sentences bert-base-cased --text enwik8 --texts 1000 -o FOLDER
     """
@@ -215,6 +253,71 @@ def change_figure(name: str, table: pd.DataFrame) -> Figure:
     layer_axis(*panels)
     caption = f"hollow: not larger than across kinds (p >= {SIGNIFICANT}, permutation test, not corrected)"
     entitle(figure, f"{name}: does one kind of change move sentences one way?", caption)
+    return figure
+
+
+def _last_means(vectors: Sequence[SentenceVectors]) -> dict[str | None, SentenceVectors]:
+    """Return the means over tokens at the last layer, by stack."""
+    return {one.stack: one for one in sorted(vectors, key=lambda one: one.layer) if one.pooling == MEAN}
+
+
+@styled
+def kinds_figure(name: str, matrix: pd.DataFrame) -> Figure:
+    """Draw the cosines of the mean differences of each two kinds at the last layer, and the largest over the layers."""
+    poolings, last = _poolings(matrix), matrix["layer"].to_numpy(int).max()
+    names = list(dict.fromkeys([*matrix["kind"], *matrix["other"]]))
+    figure = Figure(figsize=(3.7 * len(poolings) + 1.0, 7.2))
+    panels = figure.subplots(2, len(poolings), squeeze=False, height_ratios=(1.15, 1))
+    for (above, below), pooling in zip(panels.T, poolings, strict=True):
+        rows = select(matrix, vector=pooling)
+        of_last = select(rows, layer=last)
+        cells = np.full((len(names), len(names)), np.nan)
+        for row in of_last.to_dict("records"):
+            at = names.index(row["other"]), names.index(row["kind"])
+            cells[at] = row["cosine"]
+            is_clear = row["low"] > 0 or row["high"] < 0
+            look = {"weight": "bold" if is_clear else "normal", "alpha": 1 if is_clear else 0.6}
+            above.text(at[1], at[0], f"{row['cosine']:.2f}", ha="center", va="center", fontsize=8, **look)
+        above.imshow(
+            cells[1:, :-1], cmap=DIVERGING, vmin=-1, vmax=1, extent=(-0.5, len(names) - 1.5, len(names) - 0.5, 0.5)
+        )
+        above.set_xticks(range(len(names) - 1), names[:-1], rotation=40, ha="right")
+        above.set_yticks(range(1, len(names)), names[1:])
+        above.grid(visible=False)
+        above.set_title(f"{pooling}, layer {last}")
+        largest = of_last.assign(size=of_last["cosine"].abs()).nlargest(4, "size")
+        for number, row in enumerate(largest.to_dict("records")):
+            one = select(rows, kind=row["kind"], other=row["other"])
+            look = {"color": to_hex(colormaps["tab10"](number)), "label": f"{row['kind']}, {row['other']}"}
+            line_with_band(below, one["layer"], one["cosine"], one["low"], one["high"], band_alpha=0.12, **look)
+        below.axhline(0, color="0.5", linewidth=0.8)
+        below.set_ylim(-1, 1)
+        below.legend(fontsize=7, loc="lower left")
+        layer_axis(below)
+    panels[1][0].set_ylabel("cosine of two mean differences")
+    caption = "bold: 95 % interval of a bootstrap over the changes without 0; below, the four largest of the last layer"
+    entitle(figure, f"{name}: do two kinds of change point one way?", caption)
+    return figure
+
+
+@styled
+def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]) -> Figure:
+    """Draw differences in the plane of two principal components, with an arrow for the mean of each kind."""
+    found = PCA(2, svd_solver="full").fit(differences)
+    figure, labels = Figure(figsize=(6.4, 5.4)), np.asarray(kinds)
+    axes = figure.subplots()
+    origin = found.transform(np.zeros((1, differences.shape[1])))[0]
+    for number, kind in enumerate(dict.fromkeys(kinds)):
+        colour = to_hex(colormaps["tab10"](number % 10))
+        places = found.transform(differences[labels == kind])
+        axes.scatter(*places.T, color=colour, s=18, linewidths=0, alpha=0.7, label=kind)
+        look = {"arrowstyle": "-|>", "color": colour, "lw": 2}
+        axes.annotate("", places.mean(0), origin, arrowprops=look)
+    axes.plot(*origin, "k+", markersize=9)
+    axes.set(xticks=[], yticks=[])
+    figure.legend(loc="outside lower center", ncols=3)
+    share = found.explained_variance_ratio_.sum()
+    entitle(figure, title, f"PCA, {share:.0%} of the variance; arrows from no change (+) to the mean of a kind")
     return figure
 
 
