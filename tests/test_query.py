@@ -23,7 +23,6 @@ from repdyn.store.schema import COLUMNS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import measurements
 from repdyn.tables.series import metric_series
-from repdyn.tables.sql import VIEWS
 
 pytest.importorskip("duckdb")
 
@@ -117,12 +116,6 @@ def test_several_stores(store, tmp_path):
     found = query([store, other], "select store, run, checkpoints from runs order by 1 desc, 2")
     assert found["checkpoints"].tolist() == [2, 3, 3]
     assert found["store"].tolist() == [str(store.path)] * 2 + [str(other.path)]
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_column_of_a_view_can_be_selected_alone(store, view):
-    for name in query(store, f"select * from {view}").columns:
-        assert list(query(store, f'select "{name}" from {view} limit 1').columns) == [name]
 
 
 @pytest.mark.parametrize(
