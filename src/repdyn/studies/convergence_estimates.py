@@ -1,4 +1,4 @@
-"""What the cosines to the last layer say: profiles with intervals, tests between classes, correlation with scalars."""
+"""Estimate profiles with intervals, tests between classes and correlations from the cosines to the last layer."""
 
 from __future__ import annotations
 

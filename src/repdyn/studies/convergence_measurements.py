@@ -54,7 +54,7 @@ class SequenceSums:
 
 @dataclass(frozen=True, eq=False)
 class ClassCosines:
-    """What the cosines to the last layer are of one class of tokens, in one stack of blocks."""
+    """Holds the cosines to the last layer of one class of tokens, in one stack of blocks."""
 
     alignment: SequenceSums
     falls: Mapping[float, SequenceSums]
