@@ -43,7 +43,7 @@ def options_of(*arguments: object) -> SweepOptions:
     command, bound, _ = app.parse_args(["sweep", *map(str, arguments)], exit_on_error=False, print_error=False)
     seen: list[SweepOptions] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(measure, "_prepared", lambda options, **_: seen.append(options))
+        patched.setattr("repdyn.checkpoints.sweep.prepare", lambda options, **_: seen.append(options))
         patched.setattr(measure, "_measure", lambda *_, **__: 0)
         command(*bound.args, **bound.kwargs)
     return seen[0]

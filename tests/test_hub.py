@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from repdyn.checkpoints.errors import CancelledError, CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub, RemoteFile, choose_files, map_concurrently, total_bytes
 from repdyn.checkpoints.options import Loading
-from repdyn.checkpoints.revisions import match_revisions, parse_revision, select_revisions, whole_number
+from repdyn.checkpoints.suites import whole_number
+from repdyn.checkpoints.targets import match_revisions, parse_revision, select_revisions
 from repdyn.checkpoints.weights import load_model
 
 NOT_FOUND = {"code": 404, "headers": {"X-Error-Code": "EntryNotFound"}}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from repdyn.checkpoints.revisions import parse_revision
 from repdyn.checkpoints.suites import KnownFault, PublishedCheckpoint, PublishedModel, find_models, read_suite
+from repdyn.checkpoints.targets import parse_revision
 
 
 @pytest.fixture

@@ -5,23 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Files, Hub, choose_files, map_concurrently, total_bytes, weight_files
-from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Target
-from repdyn.checkpoints.suites import KnownFault, PublishedModel, find_models, models_of
-from repdyn.checkpoints.targets import Selection
-from repdyn.tables.style import gigabytes
-from repdyn.utils.printing import shorten_list
+from repdyn.checkpoints.suites import PublishedModel, find_models, models_of
+from repdyn.checkpoints.targets import DEFAULT_PATTERN, Selection, Target
+from repdyn.utils.printing import gigabytes, shorten_list
 
 Severity: TypeAlias = Literal["fault", "remark"]
 """A fault makes checkpoints worthless, or values at their steps wrong; a remark need not mean anything."""
 
 _SHARD = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\.\w+)")
-_UNUSUAL, _NO_UPDATE = 0.01, (0, 1)
+_UNUSUAL, _NO_UPDATE = 0.01, [0, 1]
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
@@ -45,11 +42,6 @@ class CheckpointFiles:
         """The names and checksums of the weights; equal for equal weights."""
         return _content(self.weights)
 
-    @property
-    def date(self) -> datetime | None:
-        """When the newest of the weights was uploaded, if it is known."""
-        return max((file.date for file in self.weights.values() if file.date), default=None)
-
     def contains(self, content: frozenset[str]) -> bool:
         """Return whether all of these weights are among those of this checkpoint, in any format."""
         return bool(content) and content <= _content({**self.weights, **self.other_weights})
@@ -66,6 +58,11 @@ class History:
     """The last step of the whole history, which need not be among the checkpoints; None if it is not known."""
     main: CheckpointFiles | None = None
     """The main branch, if that is none of the checkpoints."""
+
+    @property
+    def readable(self) -> list[CheckpointFiles]:
+        """The checkpoints with weights that a sweep loads."""
+        return [each for each in self.checkpoints if each.weights]
 
 
 @dataclass(frozen=True)
@@ -124,17 +121,18 @@ def find_copies(history: History) -> list[Copies]:
     one is none: a publisher may have chosen it for the main branch. Nor are steps 0 and 1 copies, where the learning
     rate starts at zero.
     """
+    last, main = history.last, history.main
     groups: dict[frozenset[str], list[CheckpointFiles]] = {}
-    for checkpoint in _readable(history):
+    for checkpoint in history.readable:
         groups.setdefault(checkpoint.content, []).append(checkpoint)
     found = []
     for content, members in groups.items():
-        if history.last is not None and history.last.contains(content):
-            copies = [each for each in members if each.revision != history.last.revision]
-            found.append(Copies(history.last.revision, tuple(copies), are_final=True))
-        elif len(members) > 1 and history.main is not None and history.main.contains(content):
-            found.append(Copies(history.main.revision, tuple(members), are_final=True))
-        elif tuple(each.step for each in members) != _NO_UPDATE:
+        if last is not None and last.contains(content):
+            copies = tuple(each for each in members if each.revision != last.revision)
+            found.append(Copies(last.revision, copies, are_final=True))
+        elif len(members) > 1 and main is not None and main.contains(content):
+            found.append(Copies(main.revision, tuple(members), are_final=True))
+        elif [each.step for each in members] != _NO_UPDATE:
             found.append(Copies(members[0].revision, tuple(members[1:]), are_final=False))
     return [each for each in found if each.copies]
 
@@ -142,27 +140,22 @@ def find_copies(history: History) -> list[Copies]:
 def audit(history: History) -> list[Finding]:
     """Return what is wrong with a history by its files, faults first; each with the reports of users that mention its
     steps."""
+    copies = find_copies(history)
+    copied = {copy.revision for group in copies for copy in group.copies}
     findings = [
-        *_copies(history),
-        *_no_update(history),
-        *_shared_files(history),
+        *_copies(history, copies),
+        *_shared_files(history, copied),
         *_missing(history),
-        *_main(history),
-        *_sizes(history),
-        *_dates(history),
+        *_unusual(history, copied),
     ]
-    known = history.selection.known_faults
-    reported = [_with_reports(finding, known) for finding in findings]
-    unseen = [_not_seen(fault, history, findings) for fault in known]
-    return sorted([*reported, *filter(None, unseen)], key=lambda finding: finding.severity != "fault")
+    for number, finding in enumerate(findings):
+        known = [fault for fault in history.selection.known_faults if fault.is_shown_by(finding.kind, finding.steps)]
+        findings[number] = replace(finding, reports=tuple(dict.fromkeys(fault.report for fault in known)))
+    return sorted([*findings, *_unseen(history, findings)], key=lambda finding: finding.severity != "fault")
 
 
 def _content(files: Files) -> frozenset[str]:
     return frozenset(f"{name} {file.digest}" for name, file in files.items())
-
-
-def _readable(history: History) -> list[CheckpointFiles]:
-    return [checkpoint for checkpoint in history.checkpoints if checkpoint.weights]
 
 
 def _finding(
@@ -175,9 +168,9 @@ def _finding(
     return Finding(severity, kind, sentence.replace("{names}", shorten_list(names)), names, steps, **fields)
 
 
-def _copies(history: History) -> Iterator[Finding]:
+def _copies(history: History, groups: Iterable[Copies]) -> Iterator[Finding]:
     by_name = {checkpoint.revision: checkpoint for checkpoint in history.checkpoints}
-    for group in find_copies(history):
+    for group in groups:
         n = len(group.copies)
         if group.are_final:
             sentence = f"the final weights, those of {group.same_as}, under {n} other name{'s' * (n > 1)}: {{names}}"
@@ -188,50 +181,37 @@ def _copies(history: History) -> Iterator[Finding]:
             yield _finding("fault", "identical", members, sentence, same_as=group.same_as)
 
 
-def _no_update(history: History) -> Iterator[Finding]:
-    """Yield the first two steps, if they are the same."""
-    first = [each for each in _readable(history) if each.step in _NO_UPDATE]
-    copies = {copy.revision for group in find_copies(history) for copy in group.copies}
-    if len(first) == 2 and first[0].content == first[1].content and not copies & {each.revision for each in first}:
-        yield _finding(
-            "remark", "no update", first, "the same weights, as if the learning rate started at zero: {names}"
-        )
-
-
-def _shared_files(history: History) -> Iterator[Finding]:
+def _shared_files(history: History, copied: set[str]) -> Iterator[Finding]:
     """Yield the files that checkpoints with different weights share."""
-    copies = {copy.revision for group in find_copies(history) for copy in group.copies}
-    distinct = {each.revision: each for each in _readable(history) if each.revision not in copies}
+    ends = [end for end in (history.last, history.main) if end is not None]
+    distinct = {each.content: each for each in history.readable if each.revision not in copied}
     if history.last is not None and history.last.weights:
-        distinct[history.last.revision] = history.last
-    if history.main is not None and not any(history.main.contains(each.content) for each in distinct.values()):
-        distinct[history.main.revision] = history.main
-    distinct = {each.revision: each for each in {each.content: each for each in distinct.values()}.values()}
-    owners: dict[str, dict[str, str]] = {}
-    for revision, checkpoint in distinct.items():
+        distinct[history.last.content] = history.last
+    if history.main is not None and not any(history.main.contains(content) for content in distinct):
+        distinct[history.main.content] = history.main
+    owners: dict[str, dict[str, tuple[str, CheckpointFiles]]] = {}
+    for checkpoint in distinct.values():
         for name, file in {**checkpoint.weights, **checkpoint.other_weights}.items():
-            owners.setdefault(file.digest, {})[revision] = name
-    shared: dict[tuple[str, ...], set[str]] = {}
-    for names in owners.values():
-        if len(names) > 1:
-            shared.setdefault(tuple(names), set()).add(next(iter(names.values())))
-    for revisions, names in shared.items():
-        checkpoints = [distinct[revision] for revision in revisions]
-        yield _shared(history, checkpoints, sorted(names), in_all=len(revisions) == len(distinct) > 2)
-
-
-def _shared(history: History, checkpoints: Sequence[CheckpointFiles], files: list[str], *, in_all: bool) -> Finding:
-    if in_all:
-        sentence = f"the same in all checkpoints, as weights that are not trained would be: {shorten_list(files)}"
-        return _finding("remark", "frozen file", checkpoints, sentence, files=tuple(files))
-    final = next((end for end in (history.last, history.main) if end in checkpoints), None)
-    if final is None:
-        sentence = f"one file, though the other weights are not the same: {shorten_list(files)} of {{names}}"
-        return _finding("fault", "shared file", checkpoints, sentence, files=tuple(files))
-    others = [checkpoint for checkpoint in checkpoints if checkpoint not in (history.last, history.main)]
-    which = f"{len(files)} of {len(others[0].weights)} weight files, {shorten_list(files)}"
-    sentence = f"the final weights, those of {final.revision}, in {which}: {{names}}"
-    return _finding("fault", "shared file", others, sentence, same_as=final.revision, files=tuple(files))
+            owners.setdefault(file.digest, {})[checkpoint.revision] = name, checkpoint
+    shared: dict[tuple[str, ...], dict[str, list[CheckpointFiles]]] = {}
+    for by_name in (owner for owner in owners.values() if len(owner) > 1):
+        name = next(name for name, _ in by_name.values())
+        shared.setdefault(tuple(by_name), {})[name] = [checkpoint for _, checkpoint in by_name.values()]
+    for revisions, found in shared.items():
+        files, checkpoints = tuple(sorted(found)), next(iter(found.values()))
+        listed = shorten_list(files)
+        final = next((end.revision for end in ends if end in checkpoints), None)
+        if len(revisions) == len(distinct) > 2:
+            sentence = f"the same in all checkpoints, as weights that are not trained would be: {listed}"
+            yield _finding("remark", "frozen file", checkpoints, sentence, files=files)
+        elif final is None:
+            sentence = f"one file, though the other weights are not the same: {listed} of {{names}}"
+            yield _finding("fault", "shared file", checkpoints, sentence, files=files)
+        else:
+            others = [each for each in checkpoints if each not in ends]
+            which = f"{len(files)} of {len(others[0].weights)} weight files, {listed}"
+            sentence = f"the final weights, those of {final}, in {which}: {{names}}"
+            yield _finding("fault", "shared file", others, sentence, same_as=final, files=files)
 
 
 def _missing(history: History) -> Iterator[Finding]:
@@ -242,10 +222,9 @@ def _missing(history: History) -> Iterator[Finding]:
     for problem, checkpoints in problems.items():
         yield _finding("fault", "missing weights", checkpoints, f"{{names}}: {problem}")
     if missing := history.selection.missing_steps:
-        steps = shorten_list([str(step) for step in missing])
         unverified = history.selection.unverified
         doubt = f"; not verified: {unverified}" if unverified else ""
-        sentence = f"described, but not on the hub: {steps}{doubt}"
+        sentence = f"described, but not on the hub: {shorten_list([*map(str, missing)])}{doubt}"
         yield Finding("remark" if doubt else "fault", "missing step", sentence, steps=missing)
 
 
@@ -259,57 +238,45 @@ def _missing_shards(weights: Files) -> str | None:
     return None
 
 
-def _main(history: History) -> Iterator[Finding]:
-    """Yield the single step that the main branch serves, if that is not the last one."""
-    if history.main is None or (history.last is not None and history.main.contains(history.last.content)):
-        return
-    served = [each for each in _readable(history) if history.main.contains(each.content)]
-    if len(served) == 1:
-        yield _finding("remark", "main", served, "the main branch serves {names}, not the last step")
-
-
-def _sizes(history: History) -> Iterator[Finding]:
-    sizes = {checkpoint.revision: total_bytes(checkpoint.weights) for checkpoint in _readable(history)}
-    usual = median(sizes.values()) if sizes else 0
-    unusual: dict[str, list[CheckpointFiles]] = {}
-    for checkpoint in _readable(history):
-        if abs(sizes[checkpoint.revision] - usual) > _UNUSUAL * usual:
-            unusual.setdefault(gigabytes(sizes[checkpoint.revision]), []).append(checkpoint)
-    for size, checkpoints in unusual.items():
-        yield _finding(
-            "remark", "size", checkpoints, f"{size} of weights, the others {gigabytes(int(usual))}: {{names}}"
-        )
-
-
-def _dates(history: History) -> Iterator[Finding]:
-    """Yield the checkpoints that were uploaded before one of an earlier step."""
-    newest: datetime | None = None
-    early = []
-    for checkpoint in _readable(history):
-        if checkpoint.date is None:
-            continue
-        if newest is not None and checkpoint.date < newest:
-            early.append(checkpoint)
-        newest = max(newest or checkpoint.date, checkpoint.date)
+def _unusual(history: History, copied: set[str]) -> Iterator[Finding]:
+    """Yield the first two steps if they are the same, a single step at main, other sizes, and early dates."""
+    readable, last, main = history.readable, history.last, history.main
+    first = [each for each in readable if each.step in _NO_UPDATE]
+    if len(first) == 2 and first[0].content == first[1].content and not copied & {each.revision for each in first}:
+        sentence = "the same weights, as if the learning rate started at zero: {names}"
+        yield _finding("remark", "no update", first, sentence)
+    if main is not None and not (last is not None and main.contains(last.content)):
+        served = [each for each in readable if main.contains(each.content)]
+        if len(served) == 1:
+            yield _finding("remark", "main", served, "the main branch serves {names}, not the last step")
+    usual = median([total_bytes(each.weights) for each in readable] or [0])
+    by_size: dict[str, list[CheckpointFiles]] = {}
+    for each in readable:
+        if abs((size := total_bytes(each.weights)) - usual) > _UNUSUAL * usual:
+            by_size.setdefault(gigabytes(size), []).append(each)
+    for size, checkpoints in by_size.items():
+        sentence = f"{size} of weights, the others {gigabytes(int(usual))}: {{names}}"
+        yield _finding("remark", "size", checkpoints, sentence)
+    newest, early = None, []
+    for each in readable:
+        date = max((file.date for file in each.weights.values() if file.date), default=None)
+        if date and newest and date < newest:
+            early.append(each)
+        newest = max(filter(None, (newest, date)), default=None)
     if early:
         yield _finding("remark", "date", early, f"{len(early)} uploaded before an earlier step: {{names}}")
 
 
-def _with_reports(finding: Finding, known: Sequence[KnownFault]) -> Finding:
-    reports = dict.fromkeys(fault.report for fault in known if fault.is_shown_by(finding.kind, finding.steps))
-    return replace(finding, reports=tuple(reports))
-
-
-def _not_seen(fault: KnownFault, history: History, findings: Sequence[Finding]) -> Finding | None:
-    """Return the checkpoints of a reported fault that no finding shows, if there are any."""
-    shown = [finding for finding in findings if fault.is_shown_by(finding.kind, finding.steps)]
-    seen = {name for finding in shown for name in (*finding.revisions, finding.same_as)}
-    unseen = [each for each in history.checkpoints if each.step in fault.steps and each.revision not in seen]
-    if not unseen:
-        return None
-    shows = "show only at the other steps reported" if seen else "do not show"
-    sentence = f"users reported {fault.what} for {{names}}, which these files {shows}"
-    return _finding("remark", "reported", unseen, sentence, reports=(fault.report,))
+def _unseen(history: History, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the checkpoints of reported faults that no finding shows."""
+    for fault in history.selection.known_faults:
+        shown = [finding for finding in findings if fault.is_shown_by(finding.kind, finding.steps)]
+        seen = {name for finding in shown for name in (*finding.revisions, finding.same_as)}
+        unseen = [each for each in history.checkpoints if each.step in fault.steps and each.revision not in seen]
+        if unseen:
+            shows = "show only at the other steps reported" if seen else "do not show"
+            sentence = f"users reported {fault.what} for {{names}}, which these files {shows}"
+            yield _finding("remark", "reported", unseen, sentence, reports=(fault.report,))
 
 
 def fault_lines(history: History, findings: Iterable[Finding]) -> Iterator[str]:
@@ -323,7 +290,7 @@ def fault_lines(history: History, findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def list_histories(selections: Sequence[Selection], hub: Hub, *, with_dates: bool = False) -> list[History]:
-    """Return the history of each selection; of local checkpoints nothing is listed, and their history is empty."""
+    """Return the history of each selection; where there is nothing to compare nothing is listed, and it is empty."""
 
     def look_up(commit: tuple[str, str]) -> Files | CheckpointError:
         try:
@@ -331,36 +298,55 @@ def list_histories(selections: Sequence[Selection], hub: Hub, *, with_dates: boo
         except CheckpointError as error:
             return error
 
-    listed = [target for selection in selections for target in _to_list(selection)]
-    commits = list(dict.fromkeys((target.repository, target.commit) for target in listed))
+    def compared(selection: Selection) -> list[Target]:
+        ends = [end for end in (selection.last, selection.main) if end is not None]
+        targets = [*selection.targets, *ends]
+        return [target for target in targets if target.commit] if len(set(targets)) > 1 else []
+
+    listed = [compared(selection) for selection in selections]
+    commits = list(dict.fromkeys((each.repository, each.commit) for targets in listed for each in targets))
     found = dict(zip(commits, map_concurrently(look_up, commits), strict=True))
-    return [_history(selection, found) for selection in selections]
+    histories = []
+    for selection, targets in zip(selections, listed, strict=True):
+        last, main = (end and _checkpoint_files(end, found) for end in (selection.last, selection.main))
+        checkpoints = [_checkpoint_files(each, found) for each in (selection.targets if targets else ())]
+        histories.append(History(selection, tuple(sorted(checkpoints, key=lambda each: each.step)), last, main))
+    return histories
+
+
+def _checkpoint_files(target: Target, found: Mapping[tuple[str, str], Files | CheckpointError]) -> CheckpointFiles:
+    checkpoint = CheckpointFiles(target.step, target.revision, target.commit)
+    listed = found.get((target.repository, target.commit))
+    if listed is None or isinstance(listed, CheckpointError):
+        return replace(checkpoint, problem=target.missing_reason or str(listed))
+    weights, prefix = weight_files(listed, target.subfolder), f"{target.subfolder}/" if target.subfolder else ""
+    try:
+        chosen = choose_files(listed, target.subfolder)
+    except CheckpointError as error:
+        return replace(checkpoint, other_weights=weights, problem=str(error))
+    loaded = {name: file for name, file in weights.items() if f"{prefix}{name}" in chosen}
+    return replace(checkpoint, weights=loaded, other_weights={n: f for n, f in weights.items() if n not in loaded})
 
 
 def find_foreign_targets(histories: Iterable[History]) -> dict[Target, ForeignWeights]:
     """Return the targets with the weights, or single files, of another checkpoint of their history.
 
     A sweep does not measure them: their values would be those of another step, or of none. Files that all checkpoints
-    have from some step to the end are their own, as of weights that are no longer trained.
+    have from some step to the end are their own, as of weights that are no longer trained: a mixture is one with files
+    of the end that a later checkpoint with weights of its own lacks.
     """
     foreign = {}
     for history in histories:
         by_name = {target.revision: target for target in history.selection.targets}
         copied = {copy.revision: group.same_as for group in find_copies(history) for copy in group.copies}
         foreign |= {by_name[name]: ForeignWeights(owner) for name, owner in copied.items()}
-        own = [each for each in history.checkpoints if each.weights and each.revision not in copied]
         for finding in audit(history):
             if finding.kind == "shared file" and finding.same_as is not None:
-                mixture = ForeignWeights(finding.same_as, in_part=True)
-                foreign |= {by_name[name]: mixture for name in _mixed(finding, own)}
+                having = {*copied, *finding.revisions, finding.same_as}
+                last = max((each.step for each in history.readable if each.revision not in having), default=-1)
+                mixed = [name for name, step in zip(finding.revisions, finding.steps, strict=True) if step < last]
+                foreign |= {by_name[name]: ForeignWeights(finding.same_as, in_part=True) for name in mixed}
     return foreign
-
-
-def _mixed(finding: Finding, own: Sequence[CheckpointFiles]) -> list[str]:
-    """Return the checkpoints of a finding with files of the end that a later one of those with own weights lacks."""
-    lacking = [each.step for each in own if each.revision not in (*finding.revisions, finding.same_as)]
-    last = max(lacking, default=-1)
-    return [name for name, step in zip(finding.revisions, finding.steps, strict=True) if step < last]
 
 
 def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
@@ -377,33 +363,3 @@ def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
             f"{endpoint}, got {name!r}; local folders are measured by repdyn sweep FOLDER"
         )
     return models_of(repository) or [PublishedModel(repository, "", repository, repository, DEFAULT_PATTERN)]
-
-
-def _to_list(selection: Selection) -> list[Target]:
-    """Return the checkpoints whose files are listed; none where there is nothing to compare."""
-    ends = [end for end in (selection.last, selection.main) if end is not None]
-    remote = [target for target in (*selection.targets, *ends) if target.path is None]
-    return [target for target in remote if target.commit] if len(set(remote)) > 1 else []
-
-
-def _history(selection: Selection, found: Mapping[tuple[str, str], Files | CheckpointError]) -> History:
-    targets = selection.targets if _to_list(selection) else ()
-    checkpoints = [_checkpoint_files(target, found) for target in targets]
-    last, main = (end and _checkpoint_files(end, found) for end in (selection.last, selection.main))
-    return History(selection, tuple(sorted(checkpoints, key=lambda checkpoint: checkpoint.step)), last, main)
-
-
-def _checkpoint_files(target: Target, found: Mapping[tuple[str, str], Files | CheckpointError]) -> CheckpointFiles:
-    checkpoint = CheckpointFiles(target.step, target.revision, target.commit)
-    listed = found.get((target.repository, target.commit))
-    if listed is None or isinstance(listed, CheckpointError):
-        return replace(checkpoint, problem=target.missing_reason or str(listed))
-    weights = weight_files(listed, target.subfolder)
-    try:
-        chosen = choose_files(listed, target.subfolder)
-    except CheckpointError as error:
-        return replace(checkpoint, other_weights=weights, problem=str(error))
-    prefix = f"{target.subfolder}/" if target.subfolder else ""
-    loaded = {name: file for name, file in weights.items() if f"{prefix}{name}" in chosen}
-    others = {name: file for name, file in weights.items() if name not in loaded}
-    return replace(checkpoint, weights=loaded, other_weights=others)

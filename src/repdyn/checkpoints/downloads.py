@@ -6,23 +6,23 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Condition, Event
+from threading import Event
 from typing import TypeVar
 from uuid import uuid4
 
 from repdyn.checkpoints.errors import CancelledError, OutOfBoundsError, SweepStoppedError
 from repdyn.checkpoints.hub import PREFETCHING, Hub, total_bytes
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.revisions import Target
-from repdyn.utils.files import remove_abandoned_folders, temporary_folder
+from repdyn.checkpoints.targets import Target
+from repdyn.utils.files import cache_directory, remove_abandoned_folders, temporary_folder
 
 _RESERVED_BYTES = 200_000_000
 """Left free on the disk for other programs."""
-_CANCEL_SECONDS = 1.0
+_CANCEL_SECONDS, _POLL_SECONDS = 1.0, 0.1
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -55,19 +55,18 @@ class Downloads:
         self._budget = budget_bytes
         self._with_code = with_code
         self._held: dict[Path, int] = {}
-        self._changed = Condition()
         self._cancelled = Event()
 
     @contextmanager
-    def opened(self) -> Iterator[Downloads]:
-        """Open the folder for downloads; on exit, all downloads are deleted."""
+    def opened(self) -> Iterator[None]:
+        """Open the folder for downloads; on exit, a running one is cancelled, and all are deleted."""
         self.purge()
         self._cancelled.clear()
         with temporary_folder("downloads", self._root) as self._folder:
             try:
-                yield self
+                yield
             finally:
-                self.cancel()
+                self._cancelled.set()
                 # an abandoned download that is still running would create its folder again
                 for thread in threading.enumerate():
                     if thread.name.startswith(PREFETCHING):
@@ -87,15 +86,13 @@ class Downloads:
         if target.path is not None:
             return LocalFiles(target.path)
         files = target.remote_files(self._hub, with_code=self._with_code)
-        if cached := self._hub.cached(target.repository, target.commit, files):
+        place = target.repository, target.commit, files
+        if cached := self._hub.cached(*place):
             return LocalFiles(cached / target.subfolder)
         total = total_bytes(files)
-        folder = self._reserve(total)
-        start = time.perf_counter()
+        folder, start = self._reserve(total), time.perf_counter()
         try:
-            self._hub.download(
-                target.repository, target.commit, files, folder, self._cancelled, lambda n: on_bytes(n, total)
-            )
+            self._hub.download(*place, folder, self._cancelled, lambda n: on_bytes(n, total))
         except BaseException:
             self._remove(folder)
             raise
@@ -107,72 +104,57 @@ class Downloads:
             if fetched.folder.is_relative_to(folder):
                 self._remove(folder)
 
-    def cancel(self) -> None:
-        """Cancel a running download, and reject new ones."""
-        with self._changed:
-            self._cancelled.set()
-            self._changed.notify_all()
-
     def _reserve(self, n_bytes: int) -> Path:
+        """Return the folder for so many bytes, as soon as there is room for them."""
         if self._budget is not None and n_bytes > self._budget:
             raise OutOfBoundsError(
                 f"its files take {n_bytes / 1e9:.3g} GB, more than the {self._budget / 1e9:.3g} GB of --max-disk"
             )
-        with self._changed:
-            self._changed.wait_for(lambda: self._cancelled.is_set() or self._fits(n_bytes))
-            if self._cancelled.is_set():
-                raise CancelledError
-            if n_bytes + _RESERVED_BYTES > (free := self._free_bytes()):
-                raise SweepStoppedError(
-                    f"the disk of {self._root} is full: the next checkpoint takes {n_bytes / 1e9:.3g} GB and "
-                    f"{free / 1e9:.3g} GB are free; free some space, or choose another folder with --downloads FOLDER, "
-                    "then repeat the command"
-                )
-            folder = self._folder / uuid4().hex[:12]
-            self._held[folder] = n_bytes
+        # space becomes free when the checkpoint that is being measured is deleted
+        while self._held and not self._fits(n_bytes) and not self._cancelled.wait(_POLL_SECONDS):
+            pass
+        if self._cancelled.is_set():
+            raise CancelledError
+        if n_bytes + _RESERVED_BYTES > (free := self._free_bytes()):
+            raise SweepStoppedError(
+                f"the disk of {self._root} is full: the next checkpoint takes {n_bytes / 1e9:.3g} GB and "
+                f"{free / 1e9:.3g} GB are free; free some space, or choose another folder with --downloads FOLDER, "
+                "then repeat the command"
+            )
+        folder = self._folder / uuid4().hex[:12]
+        self._held[folder] = n_bytes
         return folder
 
     def _fits(self, n_bytes: int) -> bool:
-        if not self._held:
-            return True
-        # while other downloads are held, space may become free again
-        within_budget = self._budget is None or sum(self._held.values()) + n_bytes <= self._budget
+        within_budget = self._budget is None or sum([*self._held.values()]) + n_bytes <= self._budget
         return within_budget and n_bytes + _RESERVED_BYTES <= self._free_bytes()
 
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self._root).free
 
     def _remove(self, folder: Path) -> None:
-        with self._changed:
-            shutil.rmtree(folder, ignore_errors=True)
-            self._held.pop(folder, None)
-            self._changed.notify_all()
+        shutil.rmtree(folder, ignore_errors=True)
+        self._held.pop(folder, None)
 
 
 def downloads_of(options: SweepOptions, hub: Hub) -> Downloads:
     """Return the downloads that the options of a sweep describe."""
-    return Downloads(hub, options.downloads_folder(), options.max_disk, with_code=options.trust_remote_code)
+    folder = (options.downloads or cache_directory() / "downloads").absolute() / "repdyn-downloads"
+    return Downloads(hub, folder, options.max_disk, with_code=options.trust_remote_code)
 
 
-def prefetch(
-    work: Callable[[Item], Result], items: Sequence[Item], cancel: Callable[[], None]
-) -> Generator[tuple[Item, Future[Result]]]:
+def prefetch(work: Callable[[Item], Result], items: Sequence[Item]) -> Generator[tuple[Item, Result]]:
     """Yield each item with the result of its work, while a thread works on the next item.
 
-    At most two results exist at any time: the one yielded last, and the next one. If the caller stops early, ``cancel``
-    is called, which must end running work soon.
+    At most two results exist at any time: the one yielded last, and the next one.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix=PREFETCHING)
     try:
         following = [pool.submit(work, item) for item in items[:1]]
-        for index, item in enumerate(items):
-            current = following.pop()
-            current.exception()  # waits; exceptions are raised by the caller
-            following = [pool.submit(work, next_item) for next_item in items[index + 1 : index + 2]]
-            yield item, current
-    except BaseException:
-        cancel()
+        for number, item in enumerate(items, start=1):
+            result = following.pop().result()
+            following = [pool.submit(work, item) for item in items[number : number + 1]]
+            yield item, result
+    finally:
         # not waited for, since a hub that does not respond would block until the timeout
         pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()

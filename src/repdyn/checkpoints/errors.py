@@ -19,6 +19,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from repdyn.utils.printing import printable
 from repdyn.utils.redaction import redacted
 
 
@@ -48,13 +49,6 @@ class CancelledError(Exception):
     """A download cancelled because the sweep ends."""
 
 
-_LONGEST = 400
-_NONSENSE = (
-    *(httpx2.HTTPError, httpx2.InvalidURL),
-    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
-)
-
-
 @contextmanager
 def hub_errors(what: str, endpoint: str) -> Iterator[None]:
     """Convert exceptions of the hub client into CheckpointError or SweepStoppedError.
@@ -67,39 +61,60 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
         yield
     except (CheckpointError, SweepStoppedError, CancelledError, HFValidationError):
         raise  # the last is an invalid repository name, an error of the command
-    except GatedRepoError as error:
-        raise CheckpointError(
-            f"access to {what} is gated; accept its conditions on {endpoint}, then log in with 'hf auth login'"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise CheckpointError(f"the hub has no such revision of {what} (404)") from error
-    except RepositoryNotFoundError as error:
-        raise CheckpointError(
-            f"the hub knows no repository {what} (404); if it is private, log in with 'hf auth login'"
-        ) from error
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-        raise _without_connection(what, endpoint, error) from error
-    except EntryNotFoundError as error:
-        raise CheckpointError(f"a file of {what} is not on the hub (404): {_in_one_line(error)}") from error
-    except HfHubHTTPError as error:
-        raise CheckpointError(f"{what}: {_answer(error)}") from error
-    except _NONSENSE as error:
-        # a portal or proxy may answer instead of the hub
-        broken = "the connection broke off" if isinstance(error, httpx2.HTTPError) else "the answer made no sense"
-        raise CheckpointError(f"{broken} while {what} was fetched: {_described(error)}") from error
-    except RuntimeError as error:
-        if "home directory" not in str(error):
-            raise
-        raise SweepStoppedError(
-            "the hub's cache needs a home directory, and this user has none; set HOME, or HF_HOME to a folder"
-        ) from error
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise SweepStoppedError(
-                f"the disk is full ({error.filename or what}); free some space, or choose another place with "
+    except Exception as error:
+        raise _explained(error, what, endpoint) from error
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return why the hub did not answer, where its client says that a file is not in the cache either."""
+    while isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _explained(error: Exception, what: str, endpoint: str) -> Exception:
+    """Return what an exception of the hub client means: the error of one checkpoint, or the end of the sweep."""
+    cause = cause_of(error)
+    text = _in_one_line(cause)
+    match cause:
+        case OfflineModeIsEnabled():
+            return SweepStoppedError(
+                f"HF_HUB_OFFLINE is set, and the hub's cache lacks some of {what}; unset it, or give a local folder"
+            )
+        case LocalEntryNotFoundError() | httpx2.ConnectError() | httpx2.ConnectTimeout():
+            return NoConnectionError(endpoint, text)
+        case GatedRepoError():
+            reason = f"access to {what} is gated; accept its conditions on {endpoint}, then log in with 'hf auth login'"
+        case RevisionNotFoundError():
+            reason = f"the hub has no such revision of {what} (404)"
+        case RepositoryNotFoundError():
+            reason = f"the hub knows no repository {what} (404); if it is private, log in with 'hf auth login'"
+        case EntryNotFoundError():
+            reason = f"a file of {what} is not on the hub (404): {text}"
+        case HfHubHTTPError() if cause.response.status_code == 429:
+            reason = (
+                f"{what}: the hub asks to slow down (429) and still did after repeated waiting; try later, or log in"
+            )
+        case HfHubHTTPError():
+            reason = f"{what}: the hub answered {cause.response.status_code}: {text}"
+        case httpx2.HTTPError():
+            reason = f"the connection broke off while {what} was fetched: {_described(cause)}"
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return SweepStoppedError(
+                f"the disk is full ({cause.filename or what}); free some space, or choose another place with "
                 "--downloads FOLDER, then repeat the command"
-            ) from error
-        raise CheckpointError(f"{what} could not be fetched: {_in_one_line(error)}") from error
+            )
+        case TimeoutError():
+            reason = f"{what} took longer than --timeout"
+        case OSError():
+            reason = f"{what} could not be fetched: {text}"
+        case RuntimeError() if "home directory" in text:
+            return SweepStoppedError(
+                "the hub's cache needs a home directory, and this user has none; set HOME, or HF_HOME to a folder"
+            )
+        case _:  # a portal or proxy may answer instead of the hub
+            reason = f"the answer made no sense while {what} was fetched: {_described(cause)}"
+    return CheckpointError(reason)
 
 
 @contextmanager
@@ -120,29 +135,6 @@ def model_errors(what: str) -> Iterator[None]:
         raise CheckpointError(f"{what}: {_described(error)}") from error
 
 
-def _answer(error: HfHubHTTPError) -> str:
-    status = error.response.status_code
-    if status == 429:
-        return "the hub asks to slow down (429) and still did after repeated waiting; try later, or log in"
-    return f"the hub answered {status}: {_in_one_line(error)}"
-
-
-def _without_connection(what: str, endpoint: str, error: Exception) -> Exception:
-    """Return the error for a failed connection: no connection ends the sweep, a bad answer fails one checkpoint."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, HfHubHTTPError):
-            return CheckpointError(f"{what}: {_answer(cause)}")
-        if isinstance(cause, httpx2.TimeoutException) and not isinstance(cause, httpx2.ConnectTimeout):
-            return CheckpointError(f"the hub did not answer in time when asked for {what}")
-        cause = cause.__cause__
-    if isinstance(error, OfflineModeIsEnabled):
-        return SweepStoppedError(
-            f"HF_HUB_OFFLINE is set, and the hub's cache lacks some of {what}; unset it, or give a local folder"
-        )
-    return NoConnectionError(endpoint, _in_one_line(error))
-
-
 def _described(error: BaseException) -> str:
     if type(error).__name__ == "UnpicklingError":  # the message of torch recommends running the code
         return "a file is damaged, or contains code that would run when it is read"
@@ -150,6 +142,5 @@ def _described(error: BaseException) -> str:
 
 
 def _in_one_line(error: BaseException) -> str:
-    # Redacted before it is shortened, since half a token is not recognised as one; control characters affect terminals.
-    text = "".join(character if character.isprintable() else " " for character in redacted(str(error)))
-    return shorten(text, _LONGEST, placeholder=" ...") or type(error).__name__
+    # redacted before it is shortened, since half a token is not recognised as one
+    return shorten(printable(redacted(str(error))), 400, placeholder=" ...") or type(error).__name__

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from glob import escape
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from threading import Event
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -21,18 +21,25 @@ from urllib.parse import quote
 import httpx2
 from huggingface_hub import (
     CachedRepoInfo,
+    CachedRevisionInfo,
     HfApi,
     constants,
     get_session,
     scan_cache_dir,
-    snapshot_download,
     try_to_load_from_cache,
 )
 from huggingface_hub.errors import CacheNotFound, HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from tqdm.auto import tqdm
 
-from repdyn.checkpoints.errors import CancelledError, CheckpointError, NoConnectionError, SweepStoppedError, hub_errors
+from repdyn.checkpoints.errors import (
+    CancelledError,
+    CheckpointError,
+    NoConnectionError,
+    SweepStoppedError,
+    cause_of,
+    hub_errors,
+)
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory
 
@@ -44,7 +51,10 @@ _CONNECT_SECONDS = 8
 _LOOKUPS = 8
 _MARGIN_BYTES = 4_000_000
 """Of the client's own notes beside the files that it downloads."""
+_BUSY = {408, 429, *range(500, 600)}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# names between slashes, none of them "." or ".."
+_PATH = re.compile(r"(?!\.{1,2}(/|$))[^/]+(/(?!\.{1,2}(/|$))[^/]+)*")
 # The first format that a commit has is used. Pickles are only read with weights_only=True.
 ADAPTER = "adapter_config.json"
 """The file by which a folder is an adapter, such as LoRA's, of another model."""
@@ -121,11 +131,7 @@ class Hub:
     def commit(self, repository: str, revision: str) -> str:
         """Return the commit of a branch or tag."""
         if self.offline:
-            cached = _in_cache(repository)
-            found = {one.commit_hash: one for one in cached.revisions} | cached.refs
-            if revision not in found:
-                raise CheckpointError(f"HF_HUB_OFFLINE is set, and the hub's cache has no {repository}@{revision}")
-            return found[revision].commit_hash
+            return _cached_revision(repository, revision).commit_hash
         info = self._ask(f"{repository}@{revision}", lambda: self._api.repo_info(repository, revision=revision))
         return _validated_commit(info.sha)
 
@@ -151,7 +157,7 @@ class Hub:
         tree = partial(self._api.list_repo_tree, repository, revision=commit, recursive=True, expand=with_dates)
         entries = self._ask(f"{repository}@{commit}", lambda: [one for one in tree() if isinstance(one, RepoFile)])
         return {
-            _validated_path(entry.path): RemoteFile(
+            _validated(entry.path, "path inside the repository", _PATH): RemoteFile(
                 max(0, int(entry.size)),
                 (entry.lfs.sha256 if entry.lfs else None) or entry.blob_id,
                 entry.last_commit.date if entry.last_commit else None,
@@ -214,36 +220,27 @@ class Hub:
                 if stopped.is_set():
                     raise CancelledError
 
-        def fetch(*, force: bool = False) -> None:
-            snapshot_download(
-                repository,
-                revision=commit,
-                allow_patterns=[escape(name) for name in files],
-                local_dir=folder,
-                max_workers=4,
-                force_download=force,
-                tqdm_class=Stoppable,
-                endpoint=self.endpoint,
-                library_name="repdyn",
-            )
-
-        def damaged() -> list[str]:
-            found = self._api.verify_repo_checksums(repository, revision=commit, local_dir=folder)
-            return [f"{one['path']} ({one['algorithm']} {one['actual'][:12]})" for one in found.mismatches]
-
-        def complete(*, force: bool = False) -> list[str]:
+        def fetch(force: bool) -> str:
             """Download, and return what is wrong with what arrived."""
+            settings: dict[str, Any] = {
+                "allow_patterns": [escape(name) for name in files],
+                "local_dir": folder,
+                "max_workers": 4,
+                "force_download": force,
+                "tqdm_class": Stoppable,
+            }
             try:
-                with_retries(partial(fetch, force=force))
+                with_retries(lambda: self._api.snapshot_download(repository, revision=commit, **settings))
             except OSError as error:
                 if "Consistency check failed" not in str(error):  # the size is not the one that was announced
                     raise
-                return [str(error)]
-            return with_retries(damaged)
+                return str(error)
+            found = with_retries(lambda: self._api.verify_repo_checksums(repository, revision=commit, local_dir=folder))
+            return ", ".join(f"{one['path']} ({one['algorithm']} {one['actual'][:12]})" for one in found.mismatches)
 
         def work() -> None:
-            if complete() and (wrong := complete(force=True)):
-                raise CheckpointError(f"arrived damaged, twice: {', '.join(wrong)}")
+            if fetch(force=False) and (wrong := fetch(force=True)):
+                raise CheckpointError(f"arrived damaged, twice: {wrong}")
 
         before, limit = _bytes_in(folder), total_bytes(files)
 
@@ -259,7 +256,7 @@ class Hub:
 
         with hub_errors(f"{repository}@{commit}", self.endpoint):
             try:
-                self._limited(DOWNLOADING, work, watch)
+                TimeoutRunner(self.timeout_seconds)(DOWNLOADING, work, watch)
             finally:
                 stopped.set()
         arrived(limit)
@@ -269,14 +266,7 @@ class Hub:
         with hub_errors(what, self.endpoint):
             if not self.offline:
                 _reach(self.endpoint)
-            return self._limited(ASKING, lambda: with_retries(request))
-
-    def _limited(self, name: str, request: Callable[[], T], watch: Callable[[], None] | None = None) -> T:
-        """Return the answer to a request, made by a thread of this name, within the time limit."""
-        try:
-            return TimeoutRunner(self.timeout_seconds)(name, request, watch)
-        except TimeoutError as error:
-            raise CheckpointError(f"it took longer than --timeout {self.timeout_seconds:g} seconds") from error
+            return TimeoutRunner(self.timeout_seconds)(ASKING, lambda: with_retries(request))
 
 
 @cache
@@ -302,16 +292,19 @@ def _in_cache(repository: str) -> CachedRepoInfo:
     )
 
 
+def _cached_revision(repository: str, name: str) -> CachedRevisionInfo:
+    """Return what the client's cache has of a branch, tag or commit."""
+    cached = _in_cache(repository)
+    found = {one.commit_hash: one for one in cached.revisions} | cached.refs
+    if name not in found:
+        raise CheckpointError(f"HF_HUB_OFFLINE is set, and the hub's cache has no {repository}@{name}")
+    return found[name]
+
+
 def _files_in_cache(repository: str, commit: str) -> Files:
-    for revision in _in_cache(repository).revisions:
-        if commit in {revision.commit_hash, *revision.refs}:
-            return {
-                file.file_path.relative_to(revision.snapshot_path).as_posix(): RemoteFile(
-                    file.size_on_disk, file.blob_path.name
-                )
-                for file in revision.files
-            }
-    raise CheckpointError(f"HF_HUB_OFFLINE is set, and the hub's cache has no {repository}@{commit}")
+    revision = _cached_revision(repository, commit)
+    paths = {file.file_path.relative_to(revision.snapshot_path).as_posix(): file for file in revision.files}
+    return {path: RemoteFile(file.size_on_disk, file.blob_path.name) for path, file in paths.items()}
 
 
 def with_retries(request: Callable[[], T]) -> T:
@@ -320,12 +313,13 @@ def with_retries(request: Callable[[], T]) -> T:
         try:
             return request()
         except (HfHubHTTPError, LocalEntryNotFoundError, httpx2.ReadError, httpx2.RemoteProtocolError) as error:
-            response = _response(error)
-            if response is None and not isinstance(error, httpx2.TransportError):
+            cause, named = cause_of(error), ""
+            if isinstance(cause, HfHubHTTPError):
+                if cause.response.status_code not in _BUSY:
+                    raise
+                named = cause.response.headers.get("Retry-After", "").strip()
+            elif isinstance(error, LocalEntryNotFoundError):
                 raise
-            if response is not None and response.status_code not in {408, 429} and response.status_code < 500:
-                raise
-            named = "" if response is None else response.headers.get("Retry-After", "").strip()
             wait = float(named) if re.fullmatch(r"[0-9]+", named) else seconds
             if wait > _LONGEST_WAIT_SECONDS:
                 raise CheckpointError(
@@ -334,15 +328,6 @@ def with_retries(request: Callable[[], T]) -> T:
                 ) from error
             time.sleep(wait)
     return request()
-
-
-def _response(error: BaseException | None) -> httpx2.Response | None:
-    """Return the response that caused an error, if one did."""
-    while error is not None:
-        if isinstance(response := getattr(error, "response", None), httpx2.Response):
-            return response
-        error = error.__cause__
-    return None
 
 
 def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list[Result]:
@@ -414,20 +399,12 @@ def _bytes_in(folder: Path) -> int:
 
 
 def _validated_commit(commit: object) -> str:
-    return _validated(commit, "commit of 40 hexadecimal digits", _COMMIT.fullmatch)
+    return _validated(commit, "commit of 40 hexadecimal digits", _COMMIT)
 
 
-def _validated_path(path: object) -> str:
-    def is_inside(path: str) -> bool:
-        whole = PurePosixPath(path)
-        return str(whole) == path and path != "." and not whole.is_absolute() and ".." not in whole.parts
-
-    return _validated(path, "path inside the repository", is_inside)
-
-
-def _validated(name: object, what: str, is_valid: Callable[[str], object] = bool) -> str:
+def _validated(name: object, what: str, form: re.Pattern[str] = re.compile(r".+")) -> str:
     """Check a name from a hub, which becomes a path and terminal output."""
-    if not isinstance(name, str) or _plain(name) != name or not is_valid(name):
+    if not isinstance(name, str) or _plain(name) != name or not form.fullmatch(name):
         raise CheckpointError(f"expected a {what} from the hub, got {name!r:.80}")
     return name
 

@@ -9,14 +9,13 @@ import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 from repdyn.checkpoints.errors import CheckpointError, model_errors
-from repdyn.checkpoints.hub import ADAPTER, GGUF, RemoteFile, weight_files
-from repdyn.checkpoints.revisions import Target, parse_revision, whole_number
+from repdyn.checkpoints.hub import ADAPTER, GGUF
+from repdyn.checkpoints.suites import whole_number
+from repdyn.checkpoints.targets import Target, parse_revision
 from repdyn.store.schema import FINISHED
-from repdyn.utils.printing import shorten_list
 
 LIGHTNING = ".ckpt"
 """Suffix of Lightning's checkpoints."""
@@ -24,7 +23,8 @@ LIGHTNING = ".ckpt"
 _STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
 _LAST = re.compile(r"last(-v\d+)?")
 _LONGEST_METADATA = 1 << 28
-_WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING, GGUF}
+_FILES = (LIGHTNING, GGUF)
+_WEIGHTS = {".safetensors", ".bin", ".json", *_FILES}
 
 
 def checkpoints_folder(folder: Path) -> Path:
@@ -51,49 +51,47 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     ``checkpoint-512``). A folder with such a file but without such subfolders, or a single file, is one checkpoint;
     without a step in its name it is a finished model. Where there is neither, Lightning files (``last.ckpt``) of
     :class:`repdyn.models.LanguageModel` are used, which contain their step, or else GGUF files, of which each has a
-    step in its name or one is there alone. Next to any of these, incomplete checkpoints of other steps count too, so
-    that a sweep reports them: what has such a name, or has a step in its name and holds weights, but no
-    ``config.json``.
+    step in its name or one is there alone.
 
     Args:
         folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
         run: name of the run in the rows.
     """
     folder = checkpoints_folder(Path(folder))
-    if folder.is_file() and is_model(folder.parent) and folder.suffix not in (LIGHTNING, GGUF):
+    if folder.is_file() and is_model(folder.parent) and folder.suffix not in _FILES:
         folder = folder.parent  # of a single file of weights
-    revisions = {path: revision for path in model_folders(folder) if (revision := _revision(path))}
-    if not revisions and (is_model(folder) or folder.suffix in (LIGHTNING, GGUF)):
-        revisions = {folder: _revision(folder) or _finished(folder)}
-    if not revisions:
-        revisions = {path: revision for path in _lightning_files(folder) if (revision := _revision(path))}
-    if not revisions:
-        files = sorted(folder.glob(f"[!.]*{GGUF}"))
-        revisions = {path: revision for path in files if (revision := _revision(path))}
-        if not revisions and len(files) > 1:
-            raise ValueError(
-                f"expected one GGUF file, or a step in the name of each, in {folder}, got "
-                f"{shorten_list([path.name for path in files])}; give one of the files"
-            )
-        revisions = revisions or {path: _finished(path) for path in files}
-    incomplete = _incomplete(folder)
-    _validate_names([*revisions, *incomplete])
-    if not revisions:
+    is_one = is_model(folder) or folder.suffix in _FILES
+    quantised = sorted(folder.glob(f"[!.]*{GGUF}"))
+    found = (
+        _with_steps(model_folders(folder))
+        or ({folder: _revision(folder) or _finished(folder)} if is_one else {})
+        or _lightning_files(folder)
+        or _with_steps(quantised)
+        or {path: _finished(path) for path in quantised}
+    )
+    if not found:
         raise ValueError(
             "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf files) in "
             f"{folder}, got none; give the folder that contains them, such as runs/quickstart/TIME/hf_checkpoints"
         )
-    paths = sorted(revisions, key=lambda path: revisions[path].step)
-    for one, other in pairwise(paths):
-        if revisions[one].step == revisions[other].step:
-            raise ValueError(f"expected one checkpoint for each step, got {one} and {other}; sweep them separately")
-    by_step = {at.step: path for path, at in [*reversed(incomplete.items()), *revisions.items()]}
-    revisions |= incomplete
-    kinds = {path: quantization_of(path) for path in revisions if path.suffix == GGUF}
+    by_step: dict[int, Path] = {}
+    for path, at in found.items():
+        if (other := by_step.setdefault(at.step, path)) != path:
+            raise ValueError(f"expected one checkpoint for each step, got {other} and {path}; sweep them separately")
     return [
-        replace(revisions[path], run=run, path=path, commit=_fingerprint(path), weights_kind=kinds.get(path))
+        replace(
+            found[path],
+            run=run,
+            path=path,
+            commit=_fingerprint(path),
+            weights_kind=quantization_of(path) if path.suffix == GGUF else None,
+        )
         for _, path in sorted(by_step.items())
     ]
+
+
+def _with_steps(paths: Iterable[Path]) -> dict[Path, Target]:
+    return {path: at for path in paths if (at := _revision(path))}
 
 
 def _finished(path: Path) -> Target:
@@ -117,39 +115,14 @@ def quantization_of(path: Path) -> str:
         return "GGUF"
 
 
-def _incomplete(folder: Path) -> dict[Path, Target]:
-    """Return the entries of a folder that look like checkpoints without a ``config.json``, such as broken links."""
-    found = {path: parse_revision(path.name) for path in sorted(folder.glob("[!.]*"))}
-    return {
-        path: at
-        for path, at in found.items()
-        if at and not is_model(path) and (_STEP.fullmatch(path.name) or _holds_weights(path))
-    }
-
-
-def _holds_weights(path: Path) -> bool:
-    return path.is_dir() and bool(weight_files({file.name: RemoteFile(0) for file in path.iterdir()}))
-
-
-def ignored_models(folder: str | Path, targets: Iterable[Target]) -> list[str]:
-    """Return the names of models in a folder that are not used as checkpoints: those without a step, for example."""
-    folder = checkpoints_folder(Path(folder))
-    used = {target.path for target in targets}
-    own = [folder] if is_model(folder) else []
-    files = [] if any(path and path.suffix == LIGHTNING for path in used) else sorted(folder.glob(f"[!.]*{LIGHTNING}"))
-    incomplete = [
-        f"{path.name} (incomplete, and another has its step)" for path in _incomplete(folder) if path not in used
-    ]
-    files += sorted(folder.glob(f"[!.]*{GGUF}"))
-    return [path.name for path in (*own, *model_folders(folder), *files) if path not in used] + incomplete
-
-
-def _validate_names(paths: Iterable[Path]) -> None:
-    for path in paths:
-        try:
-            str(path).encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"expected names of folders in UTF-8, got {str(path)!r}; rename it") from error
+def ignored_entries(folder: str | Path, targets: Iterable[Target]) -> list[str]:
+    """Return the names in a folder that are not used as checkpoints: models without a step, steps without a model."""
+    folder, used = checkpoints_folder(Path(folder)), {target.path for target in targets}
+    has_lightning = any(path and path.suffix == LIGHTNING for path in used)  # then last.ckpt may repeat one of them
+    files = [path for suffix in _FILES[has_lightning:] for path in sorted(folder.glob(f"[!.]*{suffix}"))]
+    steps = [path for path in sorted(folder.glob("[!.]*")) if _STEP.fullmatch(path.name)]
+    found = [*([folder] if is_model(folder) else []), *model_folders(folder), *files, *steps]
+    return [path.name for path in dict.fromkeys(found) if path not in used]
 
 
 def _fingerprint(path: Path) -> str:
@@ -160,12 +133,11 @@ def _fingerprint(path: Path) -> str:
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
 
 
-def _lightning_files(folder: Path) -> list[Path]:
+def _lightning_files(folder: Path) -> dict[Path, Target]:
     """Return Lightning's files, without a ``last.ckpt`` that duplicates the newest of the others."""
-    files = sorted(folder.glob(f"[!.]*{LIGHTNING}"))
-    others = [path for path in files if not _LAST.fullmatch(path.stem)]
-    steps = {revision.step for path in others if (revision := _revision(path))}
-    return [path for path in files if path in others or ((at := _revision(path)) and at.step not in steps)]
+    found = _with_steps(sorted(folder.glob(f"[!.]*{LIGHTNING}")))
+    steps = {at.step for path, at in found.items() if not _LAST.fullmatch(path.stem)}
+    return {path: at for path, at in found.items() if not (_LAST.fullmatch(path.stem) and at.step in steps)}
 
 
 def _revision(path: Path) -> Target | None:
@@ -193,15 +165,14 @@ def with_averaged(targets: Iterable[Target]) -> tuple[list[Target], list[Target]
     ``weights_kind`` says which weights each is, where a file has both; the averaged ones are in a run "NAME
     (averaged)".
     """
-    from repdyn.checkpoints.weights import lightning_content
+    from repdyn.checkpoints.weights import lightning_content  # with torch, which other folders do without
 
-    raw, averaged = [], []
-    for target in targets:
-        has_both = False
-        if target.path is not None and target.path.suffix == LIGHTNING:
-            with suppress(CheckpointError), model_errors("unreadable"):  # which measuring records
-                has_both = "current_model_state" in lightning_content(target.path)
-        if has_both:
-            averaged.append(replace(target, run=f"{target.run} (averaged)", weights_kind="averaged"))
-        raw.append(replace(target, weights_kind="raw") if has_both else target)
+    raw, averaged = [*targets], []
+    for number, target in enumerate(raw):
+        if target.path is None or target.path.suffix != LIGHTNING:
+            continue
+        with suppress(CheckpointError), model_errors("unreadable"):  # which measuring records
+            if "current_model_state" in lightning_content(target.path):
+                raw[number] = replace(target, weights_kind="raw")
+                averaged.append(replace(target, run=f"{target.run} (averaged)", weights_kind="averaged"))
     return raw, averaged

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Parameter
 
-from repdyn.metrics import resolve
-from repdyn.probe.design import CLASS_OPTIONS, DESIGNS, INDEPENDENT, MAX_VECTORS, SUBSETS, class_names
-from repdyn.text.corpus import cache_directory
+from repdyn.probe.design import CLASS_OPTIONS, DESIGNS, class_names
 from repdyn.utils.arguments import (
     EXECUTION,
     MEASUREMENT,
@@ -43,45 +41,19 @@ _PROBE, _MEASUREMENT, _MODELS, _EXECUTION = (
 _IN_PYTHON = Parameter(parse=False)
 
 
-@dataclass(frozen=True)
-class Loading:
-    """Settings for loading models.
-
-    Args:
-        device: device of the model; with a device map, device of its input.
-        dtype: precision of the weights; "auto" keeps the published one. Kernels always compute in float32 and float64.
-        device_map: "auto" spreads a model that is larger than the GPU over GPU, memory and disk with accelerate; or a
-            device for each module.
-        trust_remote_code: run Python code that comes with the model.
-        attention: implementation of the attention, such as "eager" or "sdpa"; None for that of the configuration.
-    """
-
-    device: str = "cpu"
-    dtype: str = "auto"
-    device_map: str | Mapping[str, str] | None = None
-    trust_remote_code: bool = False
-    attention: str | None = None
-
-
-def resolved_device(device: str) -> str:
-    """Return the device that "auto" stands for on this machine; any other unchanged."""
-    if device != "auto":
-        return device
+def available_device(device: str) -> str:
+    """Return a device of this machine, the one that "auto" stands for; raise ValueError unless there is such a one."""
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def check_device(device: str) -> None:
-    """Raise ValueError unless this machine has the device."""
-    import torch
-
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
         raise ValueError(
             f"expected an available device, such as cpu, cuda or cuda:1, got {device!r}: {str(error).splitlines()[0]}"
         ) from error
+    return device
 
 
 def n_bytes(text: str) -> int:
@@ -123,9 +95,27 @@ def positions_of(text: str) -> slice:
 
 
 @dataclass(frozen=True)
-class SharedOptions:
+class Loading:
+    """How a model is loaded. Kernels always compute in float32 and float64."""
+
+    device: Annotated[str, _MODELS] = "cpu"
+    """Device to run models on, such as cpu, cuda or cuda:1; auto is cuda if available."""
+    dtype: Annotated[Dtype | None, _MODELS] = None
+    """Precision of the weights (default: float32 for published models, their own for local ones)."""
+    device_map: Annotated[Literal["auto", "balanced", "sequential"] | None, _MODELS] = None
+    """Distribute a large model over devices and disk."""
+    trust_remote_code: Annotated[bool, _MODELS] = False
+    """Run Python code that comes with a model."""
+    attention: Annotated[str | None, _IN_PYTHON] = None
+    """Implementation of the attention, such as "eager"; None for the live run's, or that of the configuration."""
+
+
+@dataclass(frozen=True)
+class SharedOptions(Loading):
     """The options that sweeps and reproductions of papers share."""
 
+    device: Annotated[str, _MODELS] = "auto"
+    """Device to run models on, such as cpu, cuda or cuda:1; auto is cuda if available."""
     text: Annotated[str | None, _PROBE] = None
     """Text of the probe: enwik8, builtin, hf:DATASET, or a path (default: enwik8)."""
     sequence_length: Annotated[int | None, _PROBE, at_least(2)] = None
@@ -134,14 +124,6 @@ class SharedOptions:
     """Vectors measured per layer, in batches of 4096 (default: 4096)."""
     tokenizer: Annotated[str | None, _MODELS] = None
     """Folder or hub repository of the tokenizer (default: the model's own)."""
-    device: Annotated[str, _MODELS] = "auto"
-    """Device to run models on, such as cpu, cuda or cuda:1; auto is cuda if available."""
-    dtype: Annotated[Dtype | None, _MODELS] = None
-    """Precision of the weights (default: float32 for published models, their own for local ones)."""
-    device_map: Annotated[Literal["auto", "balanced", "sequential"] | None, _MODELS] = None
-    """Distribute a large model over devices and disk."""
-    trust_remote_code: Annotated[bool, _MODELS] = False
-    """Run Python code that comes with a model."""
     tokens_per_forward: Annotated[Count, _MODELS] = 8192
     """Tokens of one forward pass."""
     retry_failed: Annotated[bool, _EXECUTION] = False
@@ -192,23 +174,6 @@ class SweepOptions(SharedOptions):
     """Pattern of the blocks' names, as "layers.*", or "text=text_model.*,vision=..." (default: detected)."""
     token_positions: Annotated[Any, _MEASUREMENT, converted(positions_of, "SLICE")] = None
     """Positions of the tokens, such as "2:" after two learned vectors (default: all)."""
-    attention: Annotated[str | None, _IN_PYTHON] = None
-    """Implementation of the attention, such as "eager"; None for the live run's, or that of the configuration."""
-
-    def checked(self) -> SweepOptions:
-        """Return the options, which are complete, with the precision that a default stands for."""
-        # the probe of a run or file may have other classes
-        has_own_probe = self.probe is not None or self.is_local
-        resolve(self.metrics, subsets=None if has_own_probe else (*SUBSETS, *class_names(self.classes)))
-        # Live runs are measured in the precision of their weights. Published weights are often stored in half precision
-        # to reduce their size; rounding the states as well would affect the estimated dimension.
-        return replace(self, dtype=self.dtype or ("auto" if self.is_local else "float32"))
-
-    def on_device(self) -> SweepOptions:
-        """Return the options with the device that "auto" stands for; raise ValueError unless this machine has it."""
-        if self.engine == "serial" and self.device != "auto":
-            check_device(self.device)
-        return replace(self, device=resolved_device(self.device))
 
     @property
     def is_local(self) -> bool:
@@ -216,10 +181,6 @@ class SweepOptions(SharedOptions):
         if isinstance(self.source, str | Path):
             return Path(self.source).exists()
         return self.source is not None
-
-    def loading(self) -> Loading:
-        """Return how a model is loaded."""
-        return Loading(self.device, self.dtype or "auto", self.device_map, self.trust_remote_code, self.attention)
 
     @property
     def in_order(self) -> bool:
@@ -232,11 +193,6 @@ class SweepOptions(SharedOptions):
         given = (self.text, self.tokenizer, self.sequence_length, self.max_vectors, self.design)
         return bool(class_names(self.classes)) or any(option is not None for option in given)
 
-    @property
-    def sampling(self) -> tuple[str, int]:
-        """Name of the sampling design of a probe that is made, and number of vectors."""
-        return self.design or INDEPENDENT.name, self.max_vectors or MAX_VECTORS
-
     def place(self) -> str | Path:
         """Return the store: next to local checkpoints, or one for all published models, which can be compared there."""
         if self.store is not None:
@@ -245,7 +201,3 @@ class SweepOptions(SharedOptions):
             source = Path(self.source)
             return (source if source.is_dir() else source.parent) / "sweep"
         return Path("sweeps")
-
-    def downloads_folder(self) -> Path:
-        """Return the folder that all processes share for their downloads."""
-        return (self.downloads or cache_directory() / "downloads").absolute() / "repdyn-downloads"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -14,12 +15,19 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from repdyn.checkpoints.audit import ForeignWeights
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.local import checkpoints_folder, find_checkpoints, ignored_models, with_averaged
+from repdyn.checkpoints.local import checkpoints_folder, find_checkpoints, ignored_entries, with_averaged
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Target, match_revisions, select_revisions
 from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, models_of
-from repdyn.checkpoints.targets import Selection, select_models
-from repdyn.metrics import DEFAULT_METRICS, METRICS
+from repdyn.checkpoints.targets import (
+    DEFAULT_PATTERN,
+    Selection,
+    Target,
+    match_revisions,
+    select_models,
+    select_revisions,
+)
+from repdyn.metrics import DEFAULT_METRICS, METRICS, resolve
+from repdyn.probe.design import SUBSETS, class_names
 from repdyn.store import MeasurementKey, Store, find_store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.utils.arguments import Dtype
@@ -115,9 +123,15 @@ def partition_tasks(tasks: Iterable[Task], store: Store, options: SweepOptions) 
 
 def completed(options: SweepOptions) -> SweepOptions:
     """Return options with what the rows of a live run, or else a default, say about what was not given."""
-    if (store := _live_store(options)) is not None:
-        options = _like(options, store)
-    return replace(options, metrics=options.metrics or DEFAULT_METRICS).checked()
+    if (live := _live_store(options)) is not None:
+        options = _like(options, live)
+    metrics, is_local = options.metrics or DEFAULT_METRICS, options.is_local
+    # the probe of a run or file may have other classes
+    has_own_probe = options.probe is not None or is_local
+    resolve(metrics, subsets=None if has_own_probe else (*SUBSETS, *class_names(options.classes)))
+    # Live runs are measured in the precision of their weights. Published weights are often stored in half precision
+    # to reduce their size; rounding the states as well would affect the estimated dimension.
+    return replace(options, metrics=metrics, dtype=options.dtype or ("auto" if is_local else "float32"))
 
 
 def _live_store(options: SweepOptions) -> Store | None:
@@ -132,18 +146,15 @@ def _live_store(options: SweepOptions) -> Store | None:
 
 
 def _like(options: SweepOptions, store: Store) -> SweepOptions:
-    columns = ("attention", "dtype", "metric", "subset")
-    rows = [row for run in store.runs() for row in store.distinct(run, columns)]
+    rows = [row for run in store.runs() for row in store.distinct(run, ("attention", "dtype", "metric", "subset"))]
 
     def common(column: str) -> str | None:
         values = {row[column] for row in rows}
         return values.pop() if len(values) == 1 else None
 
-    dtype = options.dtype or common("dtype")
-    # others are one's own
-    known = [row for row in rows if row["metric"].partition("[")[0] in METRICS]
-    metrics = dict.fromkeys(f"{row['metric']}@{row['subset']}" for row in known)
-    probe = options.probe
+    dtype, probe = options.dtype or common("dtype"), options.probe
+    # other metrics are one's own
+    metrics = [f"{row['metric']}@{row['subset']}" for row in rows if row["metric"].partition("[")[0] in METRICS]
     if probe is None and not options.has_probe_text:
         stored = sorted((store.path / "probes").glob("*.safetensors"))
         if len(stored) > 1:
@@ -156,7 +167,7 @@ def _like(options: SweepOptions, store: Store) -> SweepOptions:
         attention=options.attention or common("attention"),
         dtype=dtype if dtype in get_args(Dtype) else None,
         probe=probe,
-        metrics=options.metrics or tuple(metrics),
+        metrics=options.metrics or tuple(dict.fromkeys(metrics)),
     )
 
 
@@ -164,23 +175,23 @@ def find_sources(
     options: SweepOptions, hub: Hub, models: Sequence[PublishedModel] | None = None
 ) -> tuple[list[Source], list[str]]:
     """Return the sources that complete options select, or that of other models, and why others cannot be listed."""
-    if models is not None:
-        return _sources_of_models(models, options, hub)
-    if options.tokenizer:
+    source = options.source
+    if models is None and options.tokenizer:
         _is_local(options.tokenizer)
-    if options.suite:
-        return _sources_of_models(find_models(options.suite), options, hub)
-    if not isinstance(options.source, str | Path):
-        return [_source_of_loads(options)], []
-    if _is_local(options.source):
-        return _local_sources(Path(options.source), options, hub), []
-    try:
-        model = _model_of_repository(str(options.source), options, hub)
-    except CheckpointError as error:
-        return [], [f"{options.source}: {error}"]
-    except NoConnectionError as error:
-        raise NoConnectionError(hub.endpoint, f"and there is no local folder {str(options.source)!r}") from error
-    return _sources_of_models([model], options, hub)
+    if models is None and options.suite:
+        models = find_models(options.suite)
+    elif models is None and not isinstance(source, str | Path):
+        return [_source_of_loads(options, hub)], []
+    elif models is None and _is_local(source):
+        return _local_sources(Path(source), options, hub), []
+    elif models is None:
+        try:
+            models = [_model_of_repository(str(source), options, hub)]
+        except CheckpointError as error:
+            return [], [f"{source}: {error}"]
+        except NoConnectionError as error:
+            raise NoConnectionError(hub.endpoint, f"and there is no local folder {str(source)!r}") from error
+    return _sources_of_models(models, options, hub)
 
 
 def check_contradictions(options: SweepOptions) -> None:
@@ -231,22 +242,20 @@ def _sources_of_models(
                 f"{model.name} of {model.suite}; sweep them separately into two stores"
             )
     found, problems = select_models(named, hub, options.revisions)
-    return [Source(selection, _probe_maker(model, selection, options, hub)) for model, selection in found], problems
+    return [Source(each, partial(_probe_of, options, hub, each, model)) for model, each in found], problems
 
 
-def _probe_maker(model: PublishedModel, selection: Selection, options: SweepOptions, hub: Hub) -> Callable[[], Probe]:
-    def make() -> Probe:
-        from repdyn.checkpoints.probes import hub_probe  # with torch and transformers, which plans do without
+def _probe_of(options: SweepOptions, hub: Hub, selection: Selection, source: PublishedModel | Path) -> Probe:
+    """Return the probe that was given, or one that is made for a published model or for the checkpoints in a folder."""
+    from repdyn.probe import Probe  # with torch and transformers, which plans do without
 
-        return _given_probe(options) or hub_probe(model, selection, options, hub)
+    if options.probe is not None:
+        return Probe.load(options.probe) if isinstance(options.probe, str | Path) else options.probe
+    from repdyn.checkpoints.probes import hub_probe, local_probe
 
-    return make
-
-
-def _given_probe(options: SweepOptions) -> Probe | None:
-    from repdyn.probe import Probe
-
-    return Probe.load(options.probe) if isinstance(options.probe, str | Path) else options.probe
+    if isinstance(source, Path):
+        return local_probe(source, selection.targets, options, hub)
+    return hub_probe(source, selection, options, hub)
 
 
 def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> PublishedModel:
@@ -279,30 +288,22 @@ def _local_sources(folder: Path, options: SweepOptions, hub: Hub) -> list[Source
     parts = checkpoints_folder(folder).resolve().parts
     run = options.name or "/".join(parts[1:][-2:])
     targets = find_checkpoints(folder, run)
-    selected = select_revisions(targets, options.revisions)
-    raw, averaged = with_averaged(selected)
-
-    def probe() -> Probe:
-        from repdyn.checkpoints.probes import local_probe
-
-        return _given_probe(options) or local_probe(folder, selected, options, hub)
-
-    found = [Source(Selection(run, tuple(raw), unmatched=tuple(ignored_models(folder, targets))), probe)]
-    if averaged:
-        found.append(Source(Selection(averaged[0].run, tuple(averaged)), lambda: found[0].probe))
-    return found
+    raw, averaged = with_averaged(select_revisions(targets, options.revisions))
+    selection = Selection(run, tuple(raw), unmatched=tuple(ignored_entries(folder, targets)))
+    own = Source(selection, partial(_probe_of, options, hub, selection, folder))
+    return [own, Source(Selection(averaged[0].run, tuple(averaged)), lambda: own.probe)] if averaged else [own]
 
 
-def _source_of_loads(options: SweepOptions) -> Source:
+def _source_of_loads(options: SweepOptions, hub: Hub) -> Source:
     """Return the source of pairs of a step and a function that loads the model."""
-    probe = _given_probe(options)
-    if probe is None:
+    if options.probe is None:
         raise ValueError("expected a probe for models that are loaded by a function, got none; give probe=")
     if options.engine == "ray":
         raise ValueError("expected folders or repositories with the engine ray, got functions; leave out the engine")
     run = options.name or "model"
     targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in options.source]
-    return Source(Selection(run, tuple(select_revisions(targets, options.revisions))), lambda: probe)
+    selection = Selection(run, tuple(select_revisions(targets, options.revisions)))
+    return Source(selection, partial(_probe_of, options, hub, selection, Path.cwd()))
 
 
 def tasks_of(sources: Sequence[Source]) -> tuple[list[Task], list[str]]:
@@ -318,23 +319,21 @@ def tasks_of(sources: Sequence[Source]) -> tuple[list[Task], list[str]]:
 
 def select_shard(sources: Sequence[Source], part: int, n_parts: int) -> list[Source]:
     """Return the sources of a shard, which does not depend on the checkpoints already measured."""
-    pairs = [(source, target) for source in sources for target in source.selection.targets]
-    selected = pairs[part - 1 :: n_parts]
-    parts = [(source, tuple(target for owner, target in selected if owner is source)) for source in sources]
-    return [
-        replace(source, selection=replace(source.selection, targets=targets)) for source, targets in parts if targets
-    ]
+    numbers, found = count(), []
+    for source in sources:
+        targets = tuple(each for each in source.selection.targets if next(numbers) % n_parts == part - 1)
+        if targets:
+            found.append(replace(source, selection=replace(source.selection, targets=targets)))
+    return found
 
 
 def selection_notes(selection: Selection) -> list[str]:
     """Describe how a repository differs from its description."""
-    steps = [str(step) for step in selection.missing_steps]
     notes = {
-        "not verified, since no page of the publisher states it": selection.unverified,
-        "ignored, because a newer commit has the same step": shorten_list(selection.superseded),
-        "described, but not on the hub": shorten_list(steps),
-        "ignored, because they do not match the pattern or have no step in their names": shorten_list(
-            selection.unmatched
-        ),
+        "not verified, since no page of the publisher states it": filter(None, [selection.unverified]),
+        "ignored, because a newer commit has the same step": selection.superseded,
+        "described, but not on the hub": map(str, selection.missing_steps),
+        "ignored, because they do not match the pattern, have no step in their names, or no model": selection.unmatched,
     }
-    return [f"{selection.run}: {what}: {which}" for what, which in notes.items() if which]
+    listed = {what: shorten_list([*names]) for what, names in notes.items()}
+    return [f"{selection.run}: {what}: {which}" for what, which in listed.items() if which]

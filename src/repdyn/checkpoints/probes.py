@@ -15,12 +15,11 @@ from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_
 from repdyn.checkpoints.hub import GGUF, Files, Hub
 from repdyn.checkpoints.local import LIGHTNING, is_model
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.revisions import Target
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Selection
+from repdyn.checkpoints.targets import Selection, Target
 from repdyn.checkpoints.weights import base_of, load_lightning, place_of, remote_code_errors
 from repdyn.probe import Probe
-from repdyn.probe.design import class_names, resolve_design
+from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, class_names, resolve_design
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
 from repdyn.utils.files import temporary_folder
 from repdyn.utils.printing import without_reports
@@ -97,7 +96,7 @@ def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: Sw
     loaded = load_tokenizer(tokenizer, name, trust_remote_code=options.trust_remote_code)
     with model_errors(f"the tokenizer of {name} does not load"):
         context = context_length(config, loaded)
-    design, max_vectors = options.sampling
+    design = options.design or INDEPENDENT.name
     length = options.sequence_length or min(resolve_design(design).window_tokens or context, context)
     if length > context:
         raise ValueError(
@@ -106,7 +105,7 @@ def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: Sw
         )
     settings: dict[str, Any] = {
         "sequence_length": length,
-        "max_vectors": max_vectors,
+        "max_vectors": options.max_vectors or MAX_VECTORS,
         "classes": class_names(options.classes),
         "design": design,
     }

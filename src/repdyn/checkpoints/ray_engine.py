@@ -17,14 +17,13 @@ from repdyn.checkpoints.downloads import downloads_of
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
-from repdyn.checkpoints.revisions import Target
 from repdyn.checkpoints.run import (
     ProgressDisplay,
     SweepResult,
-    abort_on_repeated_failure,
     measure_tasks,
     store_failure,
 )
+from repdyn.checkpoints.targets import Target
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
 from repdyn.utils.files import is_url
@@ -65,16 +64,12 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
                 (finished, *_), _ = ray.wait(list(waiting), num_returns=1)
                 task = waiting.pop(finished)
                 outcome = _outcome(ray, finished, task, store, options)
-                report.add(outcome)
                 if outcome.failed:
                     display.finished(task, f"failed: {outcome.failed[0][1]}", failed=True)
                 else:
                     done = "measured" if outcome.measured else "skipped, measured by another process"
                     display.finished(task, done)
-                store.refresh()
-                for measured in outcome.measured:
-                    display.warn_of_own_windows(measured, store.read(measured.key(options)))
-                abort_on_repeated_failure(report)
+                report.add(outcome)
         finally:
             for call in waiting:
                 ray.cancel(call, force=True)
@@ -97,8 +92,7 @@ def _outcome(ray: Any, call: Any, task: Task, store: Store, options: SweepOption
     """Return the result of a call that ended, with this process's task in place of the worker's copy."""
     try:
         result = ray.get(call)
-        failed = [(task, reason) for _, reason in result.failed]
-        return SweepResult([task] * len(result.measured), failed, [task] * len(result.skipped))
+        return SweepResult([task] * len(result.measured), [(task, reason) for _, reason in result.failed])
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError) as error:

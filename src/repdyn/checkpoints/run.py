@@ -9,7 +9,7 @@ import gc
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -30,7 +30,7 @@ from repdyn.checkpoints.errors import CheckpointError, OutOfBoundsError, SweepSt
 from repdyn.checkpoints.local import LIGHTNING
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
-from repdyn.checkpoints.revisions import location_of
+from repdyn.checkpoints.targets import location_of
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import Progress as OnProgress
 from repdyn.measurement.measure import layer_choice, measure_with, no_progress, prepare_for
@@ -39,7 +39,6 @@ from repdyn.store import Store
 from repdyn.store.files import STATES_FOLDER, own_folder
 from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, FINISHED, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
-from repdyn.tables.designs import own_window_warning
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import temporary_folder, write_atomically
 from repdyn.utils.redaction import redacted
@@ -55,18 +54,22 @@ _FIRST_EMBEDDINGS, _TENSOR = "input_embeddings.safetensors", "embeddings"
 
 @dataclass
 class SweepResult:
-    """The outcome of a sweep."""
+    """The outcome of a sweep, or of one of its checkpoints; those that another process has measured are in neither."""
 
     measured: list[Task] = field(default_factory=list)
     failed: list[tuple[Task, str]] = field(default_factory=list)
     """With the reasons, which are also stored."""
-    skipped: list[Task] = field(default_factory=list)
-    """Measured in the meantime by another process."""
 
     def add(self, other: SweepResult) -> None:
+        """Add the outcome of a checkpoint; raise SweepStoppedError if all failed for one reason, as a wrong option."""
         self.measured += other.measured
         self.failed += other.failed
-        self.skipped += other.skipped
+        reasons = {reason for _, reason in self.failed}
+        if len(self.failed) == MAX_IDENTICAL_FAILURES and len(reasons) == 1 and not self.measured:
+            raise SweepStoppedError(
+                f"the first {MAX_IDENTICAL_FAILURES} checkpoints failed for the same reason: {reasons.pop()}; fix it, "
+                "then repeat the sweep with --retry-failed"
+            )
 
 
 def measure_tasks(
@@ -77,73 +80,52 @@ def measure_tasks(
     display: ProgressDisplay | None = None,
 ) -> SweepResult:
     """Measure checkpoints one after another; it can be stopped at any time and repeated with the remaining ones."""
-    for run in {task.target.run for task in tasks}:
-        own_folder(store.folder_of(run))
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
         store.save_probe(probe)
-    display = display or ProgressDisplay(len(tasks), shown=False)
-    result = SweepResult()
+    display, result = display or ProgressDisplay(len(tasks), shown=False), SweepResult()
 
     def fetch(task: Task) -> LocalFiles | CheckpointError | None:
         """Return the files of a checkpoint, or why they cannot be fetched; None if it has been measured meanwhile."""
         if task.key(options) in store:
             return None
-        if task.target.path is None:
-            display.fetching(task)
         try:
             return downloads.fetch(task.target, partial(display.fetching, task))
         except CheckpointError as error:
             return error
 
-    with display, downloads.opened(), closing(prefetch(fetch, tasks, downloads.cancel)) as fetches:
-        for task, future in fetches:
-            fetched = future.result()
-            if fetched is None:
-                result.skipped.append(task)
-                display.finished(task, "skipped, measured by another process")
-                continue
+    with display, downloads.opened(), closing(prefetch(fetch, tasks)) as fetched:
+        for task, files in fetched:
             try:
-                _measure(task, fetched, store, options, display, result)
+                outcome = _measured(task, files, store, options, display)
             finally:
-                if isinstance(fetched, LocalFiles):
-                    downloads.release(fetched)
-            abort_on_repeated_failure(result)
+                if isinstance(files, LocalFiles):
+                    downloads.release(files)
+            result.add(outcome)
     return result
 
 
-def _measure(
+def _measured(
     task: Task,
-    fetched: LocalFiles | CheckpointError,
+    files: LocalFiles | CheckpointError | None,
     store: Store,
     options: SweepOptions,
     display: ProgressDisplay,
-    result: SweepResult,
-) -> None:
+) -> SweepResult:
+    """Measure a checkpoint, or store why that is not possible; either is shown."""
+    if files is None:
+        display.finished(task, "skipped, measured by another process")
+        return SweepResult()
     try:
-        if isinstance(fetched, CheckpointError):
-            raise fetched
-        display.measuring(task)
-        timing = measure_checkpoint(task, fetched, store, options, partial(display.measuring, task))
+        if isinstance(files, CheckpointError):
+            raise files
+        timing = measure_checkpoint(task, files, store, options, partial(display.measuring, task))
     except CheckpointError as error:
         if not isinstance(error, OutOfBoundsError):
             store_failure(task, store, options, str(error))
-        result.failed.append((task, str(error)))
         display.finished(task, f"failed: {error}", failed=True)
-    else:
-        result.measured.append(task)
-        display.finished(task, timing)
-        with suppress(ValueError):  # the store was deleted meanwhile
-            display.warn_of_own_windows(task, store.read(task.key(options)))
-
-
-def abort_on_repeated_failure(result: SweepResult) -> None:
-    """Raise SweepStoppedError if all checkpoints so far failed for the same reason, such as a wrong option."""
-    reasons = {reason for _, reason in result.failed}
-    if len(result.failed) == MAX_IDENTICAL_FAILURES and len(reasons) == 1 and not result.measured:
-        raise SweepStoppedError(
-            f"the first {MAX_IDENTICAL_FAILURES} checkpoints failed for the same reason: {reasons.pop()}; fix it, then "
-            "repeat the sweep with --retry-failed"
-        )
+        return SweepResult(failed=[(task, str(error))])
+    display.finished(task, timing)
+    return SweepResult([task])
 
 
 class ProgressDisplay:
@@ -155,8 +137,7 @@ class ProgressDisplay:
         hidden = not self._console.is_terminal or not shown
         self._bar = tqdm(total=n_checkpoints, desc="checkpoints", disable=hidden, leave=False)
         self._n, self._finished = n_checkpoints, 0
-        self._warned_runs: set[str] = set()
-        self._fetching = self._measuring = ""
+        self._now = {"measured": "", "fetched": ""}
 
     def __enter__(self) -> ProgressDisplay:
         return self
@@ -164,76 +145,58 @@ class ProgressDisplay:
     def __exit__(self, *exception: Any) -> None:
         self._bar.close()
 
-    def fetching(self, task: Task, n_bytes: int = 0, of_bytes: int = 0) -> None:
+    def fetching(self, task: Task, n_bytes: int, of_bytes: int) -> None:
         """Show that ``n_bytes`` of ``of_bytes`` of a checkpoint are downloaded."""
-        self._fetching = f"download of {task.target}: {n_bytes / 1e9:.2f} of {of_bytes / 1e9:.2f} GB"
-        self._show()
+        self._show("fetched", f"download of {task.target}: {n_bytes / 1e9:.2f} of {of_bytes / 1e9:.2f} GB")
 
-    def measuring(self, task: Task, what: str = "load", share: float = 0.0) -> None:
+    def measuring(self, task: Task, what: str, share: float) -> None:
         """Show how far a checkpoint is, as reported by :func:`repdyn.measure`."""
-        self._measuring = f"{task.target}: {what} {share:.0%}"
-        self._show()
+        self._show("measured", f"{task.target}: {what} {share:.0%}")
 
     def finished(self, task: Task, text: str, *, failed: bool = False) -> None:
         """Print the outcome of a checkpoint."""
         self._finished += 1
         self._bar.update()
-        self._print(f"[{self._finished}/{self._n}] {task.target}: {text}", "yellow" if failed else None)
-
-    def warn_of_own_windows(self, task: Task, rows: Sequence[Row]) -> None:
-        """Print the warning of :func:`repdyn.tables.designs.own_window_warning`, once per run."""
-        run = task.target.run
-        if run not in self._warned_runs and (warning := own_window_warning(rows)):
-            self._warned_runs.add(run)
-            self._print(f"{task.target}: {warning}", "yellow")
-
-    def _show(self) -> None:
-        self._bar.set_postfix_str("; ".join(filter(None, (self._measuring, self._fetching))))
-
-    def _print(self, line: str, style: str | None) -> None:
+        line, style = f"[{self._finished}/{self._n}] {task.target}: {text}", "yellow" if failed else None
         with tqdm.external_write_mode():
             self._console.print(redacted(line), style=style, markup=False, highlight=False, soft_wrap=True)
 
+    def _show(self, what: str, text: str) -> None:
+        self._now[what] = text
+        self._bar.set_postfix_str("; ".join(filter(None, self._now.values())))
+
 
 def measure_checkpoint(
-    task: Task, fetched: LocalFiles, store: Store, options: SweepOptions, progress: OnProgress = no_progress
+    task: Task, files: LocalFiles, store: Store, options: SweepOptions, progress: OnProgress = no_progress
 ) -> str:
     """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text."""
-    target, probe = task.target, task.probe
     state_cache = _state_cache(task, store, options)
     start = time.perf_counter()
     progress("load", 0.0)
     with temporary_folder("offload") as offload_folder:
-        model = _load(task, fetched.folder, options, offload_folder)
+        model = _load(task, files.folder, options, offload_folder)
         load_seconds = time.perf_counter() - start
         embedding_rows = _embedding_rows(model, task, store, options)
+        measurement, how = task.measurement(options), {"progress": progress, "state_cache": state_cache}
         with model_errors("the model cannot be measured"):
-            measurement = task.measurement(options)
-            profile = measure_with(
-                prepare_for(model, probe, measurement),
-                probe,
-                measurement,
-                checkpoint=target.checkpoint,
-                progress=progress,
-                state_cache=state_cache,
-            )
-        del model
+            prepared = prepare_for(model, task.probe, measurement)
+            profile = measure_with(prepared, task.probe, measurement, checkpoint=task.target.checkpoint, **how)
+        del model, prepared
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     seconds = {
-        "download": fetched.seconds,
+        "download": files.seconds,
         "load": load_seconds,
         "forward": profile.forward_seconds,
         "kernels": profile.kernel_seconds,
     }
-    costs = {f"seconds/{stage}": value for stage, value in seconds.items()}
-    costs["bytes/download"] = float(fetched.bytes_fetched)
-    rows = [scalar_row(profile.checkpoint, name, value, probe=probe.hash) for name, value in costs.items()]
+    costs = {f"seconds/{stage}": value for stage, value in seconds.items()} | {"bytes/download": files.bytes_fetched}
+    rows = [scalar_row(profile.checkpoint, name, float(cost), probe=task.probe.hash) for name, cost in costs.items()]
     rows += [replace(row, **asdict(profile.checkpoint)) for row in embedding_rows]
     store.write(task.key(options), [*profile.rows, *profile.scalars, *rows])
     if state_cache is not None:
-        state_cache.delete_before(target.checkpoint.step)
+        state_cache.delete_before(task.target.step)
     parts = ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items())
     return f"{parts} ({seconds['kernels'] / sum(seconds.values()):.0%} of it in the kernels)"
 
@@ -267,17 +230,14 @@ def _captures(task: Task, options: SweepOptions, what: str) -> bool:
 
 
 def _load(task: Task, path: Path, options: SweepOptions, offload_folder: Path) -> nn.Module:
-    loading = options.loading()
-    if task.target.load is not None:
-        with model_errors("the model does not load"):
-            return task.target.load().to(loading.device, DTYPES.get(loading.dtype)).eval()
-    if path.suffix == LIGHTNING:
-        with model_errors("the checkpoint does not load"):
-            model = load_lightning(path, raw=task.target.weights_kind == "raw")
-            return model.to(loading.device, DTYPES.get(loading.dtype)).eval()
-    # for the loss, and for metrics that read states through the model's output head
-    with_head = task.measures_loss(options) or _captures(task, options, "output_head")
-    return load_model(path, loading, offload_folder, with_head=with_head)
+    target = task.target
+    if target.load is None and path.suffix != LIGHTNING:
+        # for the loss, and for metrics that read states through the model's output head
+        with_head = task.measures_loss(options) or _captures(task, options, "output_head")
+        return load_model(path, options, offload_folder, with_head=with_head)
+    with model_errors("the model does not load"):
+        model = target.load() if target.load else load_lightning(path, raw=target.weights_kind == "raw")
+        return model.to(options.device, DTYPES.get(options.dtype or "auto")).eval()
 
 
 def _embedding_rows(model: nn.Module, task: Task, store: Store, options: SweepOptions) -> list[Row]:
@@ -319,20 +279,16 @@ def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bo
     own = embeddings.detach()[places.to(embeddings.device)].float().cpu()
     path = folder / _FIRST_EMBEDDINGS
     try:
-        with safe_open(path, framework="pt") as file:
-            first, first_step = file.get_tensor(_TENSOR), int((file.metadata() or {})["step"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        if not is_first:
-            return None
-        if not isinstance(error, FileNotFoundError):
-            log.warning("The input embeddings in %s cannot be read and are replaced by those of step %d", path, step)
-        try:
+        if is_first and not path.exists():
             kept = {_TENSOR: own.contiguous()}
             write_atomically(path, lambda partial: save_file(kept, partial, metadata={"step": str(step)}))
-        except (OSError, SafetensorError) as failure:
-            log.warning("The input embeddings of step %d could not be kept for comparison: %s", step, failure)
-            return None
-        first, first_step = own, step
+        with safe_open(path, framework="pt") as file:
+            first, first_step = file.get_tensor(_TENSOR), int(file.metadata()["step"])
+    except FileNotFoundError:
+        return None
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        log.warning("The input embeddings of step %d are not compared with those in %s: %s", step, path, error)
+        return None
     if first.shape != own.shape:
         return None
     return first_step, float(cosine_similarity(own.double(), first.double(), dim=1).median())
@@ -347,7 +303,7 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions)
             "layers": (layer_choice(options.layers, options.token_positions), {row["layers"] for row in rows}),
             "dtype": (options.dtype, {row["dtype"] for row in rows}),
             "location": (
-                next(targets).target.location,
+                location_of(next(targets).target.origin),
                 {location_of(row["checkpoint"]) for row in rows if row["checkpoint"]},
             ),
         }

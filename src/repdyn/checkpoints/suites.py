@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from fractions import Fraction
 from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr, with_config
 
-from repdyn.checkpoints.revisions import compile_pattern, whole_number
 from repdyn.utils.arguments import closest
 from repdyn.utils.records import read_yaml, validated
 
@@ -24,8 +24,42 @@ _SOURCES = (*_PATTERNS, "checkpoints")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?::(\d{1,18}))?", re.ASCII)
 _MAX_ITEMS = 100_000
+_ZEROS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
+_LARGEST = (1 << 63) - 1
+_GROUPS = ("step", "tokens", "stage")
 
 Description = TypeVar("Description")
+
+
+def whole_number(text: str, what: str) -> int:
+    """Parse a whole number that may have a unit: k, M, B or T.
+
+    >>> whole_number("240k", "step"), whole_number("1.5T", "tokens"), whole_number("007", "step")
+    (240000, 1500000000000, 7)
+    """
+    parts = re.fullmatch(r"(\d{1,40}(?:\.\d{1,40})?)([kmbt]?)", text, re.ASCII | re.IGNORECASE)
+    value = Fraction(parts[1]) * 10 ** _ZEROS[parts[2].lower()] if parts else None
+    if value is None or value.denominator != 1:
+        raise ValueError(f"expected a whole number such as 1000, 240k, 1.5T as {what}, got {text!r:.80}")
+    if value > _LARGEST:
+        raise ValueError(f"expected at most {_LARGEST} as {what}, got {text!r:.80}; no store holds more")
+    return int(value)
+
+
+@cache
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern with a group ``step`` and optional groups ``tokens`` and ``stage``."""
+    try:
+        compiled = re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"expected a regular expression, got {pattern!r:.80}: {error}") from error
+    groups = list(compiled.groupindex)
+    if "step" not in groups or not set(groups) <= set(_GROUPS):
+        raise ValueError(
+            f"expected the named group step, and no others than tokens and stage, in {pattern!r}, got "
+            rf"{', '.join(groups) or 'none'}; write the step as (?P<step>\d+)"
+        )
+    return compiled
 
 
 def expand_ranges(items: Iterable[Any]) -> list[Any]:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repdyn.checkpoints.audit import ForeignWeights, audit, fault_lines, find_foreign_targets, list_histories
-from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
-from repdyn.checkpoints.options import Loads, SweepOptions
+from repdyn.checkpoints.options import Loads, SweepOptions, available_device
 from repdyn.checkpoints.plan import (
     Source,
-    Task,
     TaskList,
     check_contradictions,
     completed,
@@ -23,8 +22,8 @@ from repdyn.checkpoints.plan import (
     selection_notes,
     tasks_of,
 )
-from repdyn.checkpoints.revisions import Target
 from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import Target
 from repdyn.store import Store, open_store
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.files import remove_abandoned_folders
@@ -114,7 +113,7 @@ def sweep(
     """
     if isinstance(options.get("suite"), str):
         options["suite"] = [options["suite"]]
-    prepared = prepare(SweepOptions(source=source, store=store, **options).on_device(), say=lambda line: None)
+    prepared = prepare(SweepOptions(source=source, store=store, **options), say=lambda line: None)
     return measure_prepared(prepared, say=lambda line: None, quiet=quiet)
 
 
@@ -123,76 +122,88 @@ def prepare(
     models: Sequence[PublishedModel] | None = None,
     *,
     say: Say,
+    to_plan: bool = False,
     offline: bool | None = None,
 ) -> Prepared:
     """Find what the options of a sweep select, or other models, and what is wrong with it.
 
-    ``say`` prints a note; with ``offline`` the hub is asked nothing, None for what HF_HUB_OFFLINE says.
+    Args:
+        options: of the sweep.
+        models: to measure in place of the options' source.
+        say: prints a note.
+        to_plan: nothing is to be measured: no device is needed, and without network the hub's cache is asked.
+        offline: whether the hub is asked nothing; None for what HF_HUB_OFFLINE says.
     """
     if models is None:
         check_contradictions(options)
+    if not to_plan and options.engine == "serial":
+        options = replace(options, device=available_device(options.device))
     options = completed(options)
     hub = Hub(timeout_seconds=options.timeout, offline=offline)
-    sources, problems = find_sources(options, hub, models)
-    for source in sources:
-        for note in selection_notes(source.selection):
-            say(note)
-    # of a hub: the files of local checkpoints are not compared
-    selections = [each.selection for each in sources if any(not target.path for target in each.selection.targets)]
-    histories = list_histories(selections, hub)
-    for history in histories:
-        for line in fault_lines(history, audit(history)):
-            say(line)
-    foreign = find_foreign_targets(histories)
+    try:
+        sources, problems = find_sources(options, hub, models)
+        # the files of local checkpoints are not compared
+        histories = [] if options.is_local else list_histories([each.selection for each in sources], hub)
+    except NoConnectionError as error:
+        if not to_plan:
+            raise
+        try:
+            prepared = prepare(options, models, say=say, to_plan=True, offline=True)
+        except SweepStoppedError:  # the cache has nothing of it
+            raise error from None
+        say(f"{error}; this plan is of what the hub's cache has")
+        return prepared
+    notes = [note for source in sources for note in selection_notes(source.selection)]
+    for line in [*notes, *(line for history in histories for line in fault_lines(history, audit(history)))]:
+        say(line)
     chosen = select_shard(sources, *options.shard) if options.shard else sources
-    return Prepared(options, hub, open_store(options.place()), chosen, foreign, problems)
+    return Prepared(options, hub, open_store(options.place()), chosen, find_foreign_targets(histories), problems)
 
 
 def measure_prepared(prepared: Prepared, *, say: Say, quiet: bool = False) -> Sweep:
     """Measure what the store lacks of what :func:`prepare` found, and wait for its uploads; ``say`` prints a note."""
-    is_complete, problem = False, None
+    from repdyn.utils.printing import without_reports  # with transformers, which plans do without
+
+    seconds = INTERRUPTED_UPLOAD_SECONDS
     try:
-        swept = _measured(prepared, say=say, quiet=quiet)
-        is_complete = True
+        # remarks of transformers on a model that works, such as kernels that are not installed, look like errors
+        with without_reports():
+            swept = _measured(prepared, say=say, quiet=quiet)
+        seconds = UPLOAD_SECONDS
     finally:
-        problem = prepared.store.drain(UPLOAD_SECONDS if is_complete else INTERRUPTED_UPLOAD_SECONDS)
+        problem = prepared.store.drain(seconds)
         if problem is not None:
             say(problem)
     return replace(swept, not_uploaded=problem)
 
 
 def _measured(prepared: Prepared, *, say: Say, quiet: bool) -> Sweep:
-    # with torch and transformers, which plans do without
-    from repdyn.checkpoints import run
+    from repdyn.checkpoints import run  # with torch and transformers, which plans do without
     from repdyn.checkpoints.downloads import downloads_of
-    from repdyn.utils.printing import without_reports
 
-    options, hub, store = prepared.options, prepared.hub, prepared.store
+    options, hub, store, foreign = prepared.options, prepared.hub, prepared.store, prepared.foreign
     downloads = downloads_of(options, hub)
-    # its remarks on a model that works, such as kernels that are not installed, look like errors
-    with without_reports():
-        every_task, problems = tasks_of(prepared.sources)
-        problems = [*prepared.problems, *problems]
-        tasks = [task for task in every_task if task.target not in prepared.foreign]
-        run.check_comparable(tasks, store, options)
-        listed = partition_tasks(tasks, store, options)
-        for task in every_task:
-            if task.target in prepared.foreign:
-                run.store_foreign(task, store, options, prepared.foreign[task.target])
-        # those of running processes are locked, and remain
-        removed = [*remove_unfinished_files(store), *remove_abandoned_folders(), *downloads.purge()]
-        if removed:
-            say(f"removed what killed processes left: {shorten_list([str(path) for path in removed])}")
-        if listed.done:
-            say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
-        if options.engine == "ray":
-            from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
+    every_task, without_probe = tasks_of(prepared.sources)
+    tasks = [task for task in every_task if task.target not in foreign]
+    run.check_comparable(tasks, store, options)
+    listed = partition_tasks(tasks, store, options)
+    for task in every_task:
+        if task.target in foreign:
+            run.store_foreign(task, store, options, foreign[task.target])
+    # those of running processes are locked, and remain
+    removed = [*remove_unfinished_files(store), *remove_abandoned_folders(), *downloads.purge()]
+    if removed:
+        say(f"removed what killed processes left: {shorten_list([str(path) for path in removed])}")
+    if listed.done:
+        say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
+    if options.engine == "ray":
+        from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
 
-            result = sweep_with_ray(listed.waiting, store, options, hub)
-        else:
-            display = run.ProgressDisplay(len(listed.waiting), shown=not quiet)
-            result = run.measure_tasks(listed.waiting, store, options, downloads, display)
-    problems += [f"{task.target}: {reason}" for task, reason in result.failed]
+        result = sweep_with_ray(listed.waiting, store, options, hub)
+    else:
+        display = run.ProgressDisplay(len(listed.waiting), shown=not quiet)
+        result = run.measure_tasks(listed.waiting, store, options, downloads, display)
+    problems = [*prepared.problems, *without_probe, *(f"{task.target}: {reason}" for task, reason in result.failed)]
     problems += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
     runs = tuple(dict.fromkeys(source.selection.run for source in prepared.sources))
     return Sweep(store, runs, tuple(str(task.target) for task in result.measured), tuple(problems))
@@ -200,8 +211,8 @@ def _measured(prepared: Prepared, *, say: Say, quiet: bool) -> Sweep:
 
 def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
     """Return what a sweep would do for each model, as docs/cli.md describes it, and why some cannot be measured."""
-    options, store, foreign, hub = prepared.options, prepared.store, prepared.foreign, prepared.hub
-    plans, problems = [], []
+    options, store, foreign = prepared.options, prepared.store, prepared.foreign
+    plans, problems = [], [*prepared.problems]
     for source in prepared.sources:
         targets = source.selection.targets
         listed, waiting = TaskList([], [], []), [target for target in targets if target not in foreign]
@@ -211,9 +222,8 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
             problems += without_probe
             listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
             waiting = [task.target for task in listed.waiting]
-        found = map_concurrently(lambda target: _download_bytes(target, hub), waiting)
+        found = map_concurrently(lambda target: _download_bytes(target, prepared.hub), waiting)
         sizes = [size for size in found if isinstance(size, int)]
-        seconds = _seconds(store, listed.done, options)
         owners = {target.revision: foreign[target] for target in targets if target in foreign}
         plans.append(
             {
@@ -225,7 +235,7 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
                 "failed_before": len(listed.failed_before),
                 "download_bytes": sum(sizes),
                 "largest_bytes": max(sizes, default=0),
-                "minutes": None if seconds is None else seconds * len(waiting) / 60,
+                "minutes": _minutes(store, listed, options),
                 "same_as": {name: each.owner for name, each in owners.items() if not each.in_part},
                 "mixed_with": {name: each.owner for name, each in owners.items() if each.in_part},
                 "would_fail": [redacted(reason) for reason in found if isinstance(reason, str)],
@@ -234,14 +244,13 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
     return plans, problems
 
 
-def _seconds(store: Store, done: Sequence[Task], options: SweepOptions) -> float | None:
-    """Return the seconds of the last measured checkpoint, without its download."""
-    for task in reversed(done):
-        key = task.key(options)
+def _minutes(store: Store, listed: TaskList, options: SweepOptions) -> float | None:
+    """Return how long the waiting ones take at the pace of the one measured last, without their downloads."""
+    for key in (task.key(options) for task in reversed(listed.done)):
         rows = store.read(key) if key in store else []
         parts = [row.value for row in rows if row.metric in {"seconds/load", "seconds/forward", "seconds/kernels"}]
         if parts:
-            return sum(parts)
+            return sum(parts) * len(listed.waiting) / 60
     return None
 
 

@@ -70,33 +70,33 @@ def load_model(
         with_head: load the language-modelling head too, if the configuration names one and the checkpoint holds its
             weights.
     """
-    with model_errors("the checkpoint does not load"):
+    with model_errors("the checkpoint does not load"), remote_code_errors(), without_reports():
         if (base := base_of(folder, with_code=loading.trust_remote_code)) is not None:
             return _load_adapter(folder, base, loading, offload_folder, with_head=with_head)
-        if folder.suffix == GGUF:
-            _require_free(folder.stat().st_size, loading.dtype)  # at least
-        else:
-            _require_weights_inside(folder)
-            chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
-            if loading.device_map is None:
-                _require_memory([folder / name for name in chosen], loading.dtype)
-    with model_errors("the checkpoint does not load"), remote_code_errors(), without_reports():
+        _require_memory(folder, loading)
         config = AutoConfig.from_pretrained(
             **place_of(folder), local_files_only=True, trust_remote_code=loading.trust_remote_code
         )
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
         auto_class = _auto_class(config) if with_head else AutoModel
-        model, report = _from_pretrained(auto_class, folder, config, loading, offload_folder)
-        if prefix := _prefix_of(report["unexpected_keys"], _absent(report["missing_keys"])):
+        model, absent, report = _from_pretrained(auto_class, folder, config, loading, offload_folder)
+        if prefix := _prefix_of(report["unexpected_keys"], absent):
             mapping = {f"^{re.escape(prefix)}": ""}
-            model, report = _from_pretrained(auto_class, folder, config, loading, offload_folder, mapping)
-        if auto_class is not AutoModel and _absent(report["missing_keys"]):
+            model, absent, report = _from_pretrained(auto_class, folder, config, loading, offload_folder, mapping)
+        if auto_class is not AutoModel and absent:
             return load_model(folder, loading, offload_folder)
+        name = type(model).__name__
+        if absent:
+            raise CheckpointError(
+                f"{len(absent)} weights of {name} are not in the checkpoint and would be random: "
+                f"{', '.join(absent[:3])}"
+            )
+        if wrong := list(report["mismatched_keys"]):
+            raise CheckpointError(f"weights of another shape than {name}'s: {wrong[0]}")
+        _require_every_block(model, report["unexpected_keys"])
         if loading.device_map is None:
             model = model.to(loading.device)
-        _require_every_weight(model, report["missing_keys"], report["mismatched_keys"])
-        _require_every_block(model, report["unexpected_keys"])
         _require_finite(model)
         return model.eval()
 
@@ -132,7 +132,11 @@ def _load_adapter(
         raise CheckpointError(
             f"it is an adapter ({ADAPTER}) of another model; pip install peft, or merge the two and sweep the result"
         ) from error
-    saved = _names_of_weights(folder)
+    if (path := folder / "adapter_model.safetensors").exists():
+        with safe_open(path, framework="pt") as file:
+            saved = set(file.keys())
+    else:
+        saved = set(torch.load(folder / "adapter_model.bin", map_location="cpu", weights_only=True))
     for has_head in (True, False):  # by which the names differ
         model = load_model(base, loading, offload_folder, with_head=has_head)
         with warnings.catch_warnings(action="ignore"):  # of the weights that are compared below
@@ -153,14 +157,6 @@ def _load_adapter(
     )
 
 
-def _names_of_weights(folder: Path) -> set[str]:
-    """Return the names of an adapter's weights."""
-    if (path := folder / "adapter_model.safetensors").exists():
-        with safe_open(path, framework="pt") as file:
-            return set(file.keys())
-    return set(torch.load(folder / "adapter_model.bin", map_location="cpu", weights_only=True))
-
-
 def _from_pretrained(
     auto_class: Any,
     folder: Path,
@@ -168,12 +164,13 @@ def _from_pretrained(
     loading: Loading,
     offload_folder: Path | None,
     key_mapping: Mapping[str, str] | None = None,
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[Any, list[str], dict[str, Any]]:
+    """Return a model, the names of its weights that the checkpoint lacks, and what else transformers reports."""
     settings: dict[str, Any] = {
         "key_mapping": key_mapping,
         "config": config,
         # "auto" is the precision in which a live run measures
-        "dtype": DTYPES.get(loading.dtype, "auto"),
+        "dtype": DTYPES.get(loading.dtype or "auto", "auto"),
         "local_files_only": True,
         "trust_remote_code": loading.trust_remote_code,
         "output_loading_info": True,
@@ -183,17 +180,20 @@ def _from_pretrained(
         settings["quantization_config"] = GgufConfig(dequantize=True)
     if loading.device_map:
         settings |= {"device_map": loading.device_map, "offload_folder": offload_folder}
-    if loading.attention is not None:
-        try:
-            return auto_class.from_pretrained(attn_implementation=loading.attention, **settings)
-        except (ImportError, ValueError) as error:
-            log.warning(
-                "The run was measured with the attention %r, which is not available here; its values may differ in the "
-                "last digits: %s",
-                loading.attention,
-                str(error).splitlines()[0],
-            )
-    return auto_class.from_pretrained(**settings)
+    try:
+        given = {} if loading.attention is None else {"attn_implementation": loading.attention}
+        model, report = auto_class.from_pretrained(**given, **settings)
+    except (ImportError, ValueError) as error:
+        if loading.attention is None:
+            raise
+        log.warning(
+            "The run was measured with the attention %r, which is not available here; its values may differ in the "
+            "last digits: %s",
+            loading.attention,
+            str(error).splitlines()[0],
+        )
+        model, report = auto_class.from_pretrained(**settings)
+    return model, sorted(name for name in report["missing_keys"] if not _AFTER_THE_BLOCKS.fullmatch(name)), report
 
 
 def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
@@ -208,7 +208,7 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
     with model_errors(what):
         content = lightning_content(path)
         weights = content["current_model_state" if raw else "state_dict"]
-        _require_free(sum(tensor.numel() * tensor.element_size() for tensor in weights.values()), "auto")
+        _require_free(sum(tensor.nbytes for tensor in weights.values()), "auto")
         # not load_from_checkpoint, with which the file chooses what is called with its hyperparameters
         parameters = content["hyper_parameters"]
         given = {name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters}
@@ -225,10 +225,7 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
 
 def lightning_content(path: Path) -> dict[str, Any]:
     """Read a Lightning checkpoint: tensors and plain values, no pickled code."""
-    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    if not isinstance(content, dict):
-        raise CheckpointError(f"expected a Lightning checkpoint, got {type(content).__name__}")
-    return content
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def place_of(checkpoint: Path) -> dict[str, Any]:
@@ -266,20 +263,6 @@ def remote_code_errors(what: str = "it") -> Iterator[None]:
         ) from error
 
 
-def _require_weights_inside(folder: Path) -> None:
-    """Check that the weights are in this folder: others would be loaded as if they were this checkpoint's."""
-    for path in folder.glob("*.index.json"):
-        if not is_weight_file(path.name):
-            continue
-        index = json.loads(path.read_text(encoding="utf-8"))
-        shards = index.get("weight_map") if isinstance(index, dict) else None
-        if not isinstance(shards, dict):
-            raise CheckpointError(f"{path.name} is no index of weights: it has no weight_map")
-        for name in sorted({str(name) for name in shards.values()}):
-            if name != Path(name).name or not is_weight_file(name):
-                raise CheckpointError(f"{path.name} names {name!r:.80}, which is no weight file of this folder")
-
-
 def _check_no_remote_code(config: PreTrainedConfig) -> None:
     """Check the attention implementation: one with a slash is a repository of compiled code that would be run."""
     parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
@@ -291,18 +274,29 @@ def _check_no_remote_code(config: PreTrainedConfig) -> None:
         )
 
 
-def _require_memory(paths: Iterable[Path], dtype: str) -> None:
-    """Check that the weights of files fit into memory in a precision: Linux would kill the process otherwise."""
-    n_bytes = 0.0
-    for path in paths:
-        ratio = 1.0
-        if path.suffix == ".safetensors":
-            with safe_open(path, framework="pt") as weights:  # raises an error for a file that was cut off
-                first = next(iter(weights.keys()), None)
-                if first and dtype in DTYPES:
-                    ratio = DTYPES[dtype].itemsize / weights.get_tensor(first).dtype.itemsize
-        n_bytes += path.stat().st_size * ratio if is_weight_file(path.name) else 0
-    _require_free(n_bytes, dtype)
+def _require_memory(folder: Path, loading: Loading) -> None:
+    """Check that the weights are in this folder, or else they would be another checkpoint's, and fit into memory."""
+    dtype = loading.dtype or "auto"
+    if folder.suffix == GGUF:
+        _require_free(folder.stat().st_size, dtype)  # at least
+        return
+    for path in (each for each in folder.glob("*.index.json") if is_weight_file(each.name)):
+        for name in json.loads(path.read_text(encoding="utf-8"))["weight_map"].values():
+            if name != Path(name).name or not is_weight_file(name):
+                raise CheckpointError(f"{path.name} names {name!r:.80}, which is no weight file of this folder")
+    chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
+    if loading.device_map is None:  # Linux would kill the process otherwise
+        weights = [folder / name for name in chosen if is_weight_file(name)]
+        _require_free(sum(path.stat().st_size * _growth(path, dtype) for path in weights), dtype)
+
+
+def _growth(path: Path, dtype: str) -> float:
+    """Return the size of weights in a precision relative to that in a file; 1 for a pickle."""
+    if path.suffix != ".safetensors" or dtype not in DTYPES:
+        return 1.0
+    with safe_open(path, framework="pt") as weights:
+        stored = [weights.get_tensor(name).dtype for name in [*weights.keys()][:1]]
+    return DTYPES[dtype].itemsize / stored[0].itemsize if stored else 1.0
 
 
 def _require_free(n_bytes: float, dtype: str) -> None:
@@ -313,16 +307,6 @@ def _require_free(n_bytes: float, dtype: str) -> None:
             f"out of memory: its weights take {n_bytes / 1e9:.1f} GB in {precision}, and {available / 1e9:.1f} GB are "
             "free; try --dtype bfloat16 or --device-map auto"
         )
-
-
-def _require_every_weight(model: PreTrainedModel, missing: Iterable[str], mismatched: Iterable[object]) -> None:
-    if absent := _absent(missing):
-        raise CheckpointError(
-            f"{len(absent)} weights of {type(model).__name__} are not in the checkpoint and would be random: "
-            f"{', '.join(absent[:3])}"
-        )
-    if wrong := list(mismatched):
-        raise CheckpointError(f"weights of another shape than {type(model).__name__}'s: {wrong[0]}")
 
 
 def _require_every_block(model: PreTrainedModel, unexpected: Iterable[str]) -> None:
@@ -350,10 +334,6 @@ def _prefix_of(names: Collection[str], missing: Sequence[str]) -> str:
     """Return what torch.compile, DistributedDataParallel or a module around the model put before all names; or ""."""
     found = (name.removesuffix(missing[0]) for name in names if missing and name.endswith(f".{missing[0]}"))
     return next((prefix for prefix in found if set(names).issuperset(prefix + name for name in missing)), "")
-
-
-def _absent(missing: Iterable[str]) -> list[str]:
-    return sorted(name for name in missing if not _AFTER_THE_BLOCKS.fullmatch(name))
 
 
 def _require_finite(model: nn.Module) -> None:

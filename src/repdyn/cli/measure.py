@@ -21,7 +21,6 @@ from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.audit import History
-    from repdyn.checkpoints.suites import PublishedModel
     from repdyn.checkpoints.sweep import Prepared, Sweep
     from repdyn.recipes import Recipe
     from repdyn.recipes.measured import Measured
@@ -63,34 +62,16 @@ def sweep(
       repdyn sweep --suite pythia-70m --engine ray --workers 4
       repdyn sweep --suite pythia-70m --store s3://bucket/sweeps
     """
+    from repdyn.checkpoints.sweep import prepare
+
     if list_suites:
         _list_suites(records)
         return 0
     if records and not dry_run:
         raise ValueError("expected --json or --csv with --dry-run or --list-suites, got it alone; add one of them")
     with _resumable():
-        prepared = _prepared(replace(options, source=source), to_plan=dry_run)
+        prepared = prepare(replace(options, source=source), say=_warn, to_plan=dry_run)
         return _plan([prepared], records) if dry_run else _measure(prepared, views=True, export=export)
-
-
-def _prepared(
-    options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, to_plan: bool = False
-) -> Prepared:
-    """Find what a sweep measures, and say what is wrong with it; a plan is made without network too."""
-    from repdyn.checkpoints.errors import NoConnectionError, SweepStoppedError
-    from repdyn.checkpoints.sweep import prepare
-
-    if not to_plan:
-        return prepare(options.on_device(), models, say=_warn)
-    try:
-        return prepare(options, models, say=_warn)
-    except NoConnectionError as error:
-        try:
-            prepared = prepare(options, models, say=_warn, offline=True)
-        except SweepStoppedError:  # the cache has nothing of it
-            raise error from None
-        _warn(f"{error}; this plan is of what the hub's cache has")
-        return prepared
 
 
 def _plan(prepared: Iterable[Prepared], records: Records) -> int:
@@ -100,9 +81,9 @@ def _plan(prepared: Iterable[Prepared], records: Records) -> int:
 
     plans, problems = [], []
     for each in prepared:
-        more, without_probe = make_plans(each)
+        more, why = make_plans(each)
         plans += more
-        problems += [*each.problems, *without_probe]
+        problems += why
     if records:
         records.print(plans)
     elif plans:
@@ -313,6 +294,7 @@ def reproduce(
       repdyn reproduce three-phases --evaluate-only --json
       repdyn reproduce three-phases --evaluate-only --store RUN --runs
     """
+    from repdyn.checkpoints.sweep import prepare
     from repdyn.cli.tables import print_outcomes
     from repdyn.recipes import evaluate, find_models_of, find_recipe, missing_metrics, shipped_recipes, shortfalls
     from repdyn.recipes.evaluation import is_reproduced
@@ -336,7 +318,8 @@ def reproduce(
         options = SweepOptions(metrics=recipe.metrics, revisions=revisions or recipe.revisions, store=place, **settings)
         found = find_models_of(models or recipe.models)
         with _resumable():
-            prepared = [_prepared(replace(options, design=each), found, to_plan=dry_run) for each in cloud.designs]
+            each_design = [replace(options, design=each) for each in cloud.designs]
+            prepared = [prepare(each, found, say=_warn, to_plan=dry_run) for each in each_design]
             for note in shortfalls(recipe, found, prepared[0].n_distinct()):
                 _warn(note)
             if dry_run:

@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.tables.style import gigabytes, short_value
+from repdyn.tables.style import short_value
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.printing import in_one_line, shorten_list
+from repdyn.utils.printing import gigabytes, in_one_line, shorten_list
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,7 +23,7 @@ from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import GGUF, Files, Hub, choose_files
 from repdyn.checkpoints.local import checkpoints_folder
-from repdyn.checkpoints.options import Loading, check_device, resolved_device
+from repdyn.checkpoints.options import Loading, available_device
 from repdyn.checkpoints.probes import context_length, holds_tokenizer, load_tokenizer, tokenizer_files
 
 _MAX_LISTED = 12
@@ -128,8 +128,7 @@ def load_models(options: Any, *, release: bool = True, with_heads: bool = False)
             first model is loaded.
     """
     sources = _sources(options.models, options.revisions)
-    device, with_code = resolved_device(options.device), options.trust_remote_code
-    check_device(device)
+    device, with_code = available_device(options.device), options.trust_remote_code
     loading, hub = Loading(device, options.dtype, None, with_code), Hub(timeout_seconds=options.timeout)
     for name, source in sources.items():
         of_model, of_tokenizer = _folders(name, source, options.tokenizer, hub, with_code=with_code)

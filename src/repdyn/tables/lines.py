@@ -13,7 +13,8 @@ from repdyn.alerts import Alert
 from repdyn.store.schema import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
 from repdyn.tables.frames import LOSS_TITLES, failures, is_finished, scalar
 from repdyn.tables.runs import spans
-from repdyn.tables.style import gigabytes, number_text
+from repdyn.tables.style import number_text
+from repdyn.utils.printing import gigabytes
 
 PHASES = ("download", "load", "forward", "kernels")
 """Phases of the measurement of a swept checkpoint, stored as the scalars "seconds/PHASE"."""

@@ -185,17 +185,6 @@ def short_value(value: float) -> str:
     return f"{value:4.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
 
 
-def gigabytes(n_bytes: float) -> str:
-    """Return a number of bytes in gigabytes.
-
-    >>> gigabytes(0), gigabytes(3_649_400_000_000), gigabytes(21_560_000_000), gigabytes(1_400_000)
-    ('0 GB', '3649 GB', '21.6 GB', '0.0014 GB')
-    """
-    if n_bytes >= 1e12:
-        return f"{n_bytes / 1e9:.0f} GB"
-    return f"{n_bytes / 1e9:.3g} GB" if n_bytes >= 1e7 else f"{n_bytes / 1e9:.2g} GB"
-
-
 def is_dimension(metric: str) -> bool:
     """Return whether a metric estimates a dimension.
 

@@ -50,6 +50,17 @@ def shorten_list(names: Sequence[str]) -> str:
     return f"{', '.join(names[: MAX_LISTED - 1])} .. {names[-1]} ({len(names)})"
 
 
+def gigabytes(n_bytes: float) -> str:
+    """Return a number of bytes in gigabytes.
+
+    >>> gigabytes(0), gigabytes(3_649_400_000_000), gigabytes(21_560_000_000), gigabytes(1_400_000)
+    ('0 GB', '3649 GB', '21.6 GB', '0.0014 GB')
+    """
+    if n_bytes >= 1e12:
+        return f"{n_bytes / 1e9:.0f} GB"
+    return f"{n_bytes / 1e9:.3g} GB" if n_bytes >= 1e7 else f"{n_bytes / 1e9:.2g} GB"
+
+
 def print_above_bars(text: str) -> None:
     """Print a line to standard error, above the bars of tqdm that are drawn there or on standard output.
 

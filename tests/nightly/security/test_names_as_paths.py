@@ -98,7 +98,7 @@ SHARD = "model-00001-of-00001.safetensors"
 def test_an_index_names_shards_beside_it(family, index):
     (family[8] / "model.safetensors").rename(family[8] / SHARD)
     (family[8] / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match="model.safetensors.index.json (names|is no index)"):
+    with pytest.raises(CheckpointError, match="model.safetensors.index.json names|does not load"):
         load_model(family[8], Loading())
 
 

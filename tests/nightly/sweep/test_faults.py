@@ -155,7 +155,7 @@ def test_a_disk_that_fills_up_ends_the_sweep(published, store, downloads, monkey
         raise OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
 
     tasks = published()
-    monkeypatch.setattr("repdyn.checkpoints.hub.snapshot_download", full)
+    monkeypatch.setattr("huggingface_hub.HfApi.snapshot_download", full)
     with pytest.raises(SweepStoppedError, match=r"the disk is full \(model.safetensors\); free some space"):
         measure_tasks(tasks, store, SETTINGS, downloads)
 

@@ -55,7 +55,7 @@ def test_every_example_runs(place, family, capfd):
             given = {"probe": PROBE, "model": models["step8.pt"], "load_mine": models.__getitem__}
             exec(here(code).replace("(100, 200)", "(8, 16)"), given)
             continue
-        for line in code.splitlines():
+        for line in (line for line in code.splitlines() if ".gguf" not in line):
             words = shlex.split(here(line), comments=True)[1:]
             quick = QUICK if words[0] == "sweep" and "--list-suites" not in words else ()
             try:
