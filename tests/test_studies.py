@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+from scipy.spatial.distance import cdist, pdist
 from torch.nn.functional import cosine_similarity, normalize
 from transformers import (
     AutoModel,
@@ -38,14 +39,18 @@ from repdyn.studies.sentence_measurements import (
     CHARACTERS,
     FIRST,
     LAST,
+    MAXIMUM,
     MEAN,
     SENSE,
+    TEMPLATES,
     WORDS,
     SentenceVectors,
     consistency,
+    fill_slots,
     kind_matrix,
     nonsense,
     nonsense_table,
+    read_texts,
     sentence_vectors,
     separation,
 )
@@ -70,6 +75,7 @@ from repdyn.studies.topic_measurements import (
     measure_topics,
     shifted_topics,
 )
+from repdyn.studies.two_collections import BETWEEN, collections_table
 from repdyn.utils.arguments import ModelOptions
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
@@ -239,7 +245,10 @@ def test_one_direction_for_each_kind():
 GROUPS = {"cats": ["a cat", "one cat sat", "cats"], "dogs": ["a dog", "the dog"], "rain": ["it rains", "wet", "rain"]}
 
 
-FIGURES = ("separation", "changes", "collection", "kinds_of_change", "plane_of_sentences", "plane_of_changes")
+FIGURES = (
+    *("separation", "changes", "collection", "kinds_of_change", "plane_of_sentences", "plane_of_changes"),
+    *("two_collections", "plane_of_collections"),
+)
 CHANGED = {"more": [["a cat", "cats"], ["a dog", "dogs"]], "not": [["he runs", "he runs not"], ["i eat", "i eat not"]]}
 
 
@@ -254,7 +263,7 @@ def files(tmp_path) -> list[str | Path]:
     groups.write_text(json.dumps(GROUPS))
     changes.write_text(json.dumps(CHANGED))
     text.write_text("\n\n".join(f"paragraph {n} of {n * n}" for n in range(20)))
-    return ["--groups", groups, "--changes", changes, "--text", text, "--texts", "8"]
+    return ["--groups", groups, "--changes", changes, "--text", text, "--texts", "8", "--other", "builtin"]
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
@@ -265,14 +274,14 @@ def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch)
     model = AutoModel.from_pretrained(save_model(family=family)).eval()
     sequences = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14], [20, 21]]
     found = {(one.layer, one.pooling): one.vectors for one in sentence_vectors(model, sequences)}
-    kinds = [FIRST, MEAN, LAST] if family == "bert" else [MEAN, LAST]
+    kinds = [FIRST, MEAN, LAST, MAXIMUM] if family == "bert" else [MEAN, LAST, MAXIMUM]
     assert set(found) == {(layer, kind) for layer in range(3) for kind in kinds}
     # the last of a decoder's hidden_states is after its final norm
     for layer in range(3 if family == "bert" else 2):
         for number, sequence in enumerate(sequences):
             with torch.no_grad():
                 whole = model(torch.tensor([sequence]), output_hidden_states=True).hidden_states[layer][0].double()
-            expected = {FIRST: whole[0], MEAN: whole.mean(0), LAST: whole[-1]}
+            expected = {FIRST: whole[0], MEAN: whole.mean(0), LAST: whole[-1], MAXIMUM: whole.amax(0)}
             for kind in kinds:
                 np.testing.assert_allclose(found[layer, kind][number], expected[kind], rtol=1e-3, atol=1e-5)
 
@@ -301,12 +310,31 @@ def test_nonsense_is_told_apart_where_its_vectors_are():
     pd.testing.assert_frame_equal(made, nonsense(3, seed=0))
 
 
+def test_two_collections_against_pairs_by_hand():
+    random = np.random.RandomState(0)
+    one, other = random.randn(5, 4) - 30, random.randn(6, 4) + 30
+    vectors = SentenceVectors(None, 1, MEAN, np.concatenate([one, other]))
+    found = collections_table([vectors], np.repeat(["a", "b"], [5, 6])).set_index(["texts", "quantity"])
+    assert found["nearest"].eq(1).all()
+    assert found.loc[("a", "distance"), "max"] == pytest.approx(pdist(one).max())
+    assert found.loc[(BETWEEN, "distance"), ["n", "min"]].tolist() == pytest.approx([30, cdist(one, other).min()])
+    assert found.loc[("b", "length"), "mean"] == pytest.approx(np.linalg.norm(other, axis=1).mean())
+
+
+def test_a_group_with_slots_stands_for_every_sentence():
+    filled = fill_slots(read_texts(TEMPLATES, "group", "sentence"))
+    assert filled["group"].value_counts().to_dict() == {"hello": 27, "new car": 27, "happy boss": 27, "meeting": 10}
+    assert filled["sentence"].is_unique
+    assert filled["sentence"][1] == "Hello there! I am glad to meet such a nice fellow here."
+
+
 def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("repdyn.studies.planes.methods", lambda: ("PCA",))
     ran(save_model("small"), *files, "-o", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
         *("separation.csv", "changes.csv", "collection.csv", "collection_histograms.csv"),
-        *("nonsense.csv", "kinds_of_change.csv", "plane_of_sentences.csv"),
+        *("nonsense.csv", "kinds_of_change.csv", "plane_of_sentences.csv", "two_collections.csv"),
+        "plane_of_collections.csv",
         *(f"{name}.{end}" for name in FIGURES for end in ("png", "svg")),
     }
     separation = pd.read_csv(tmp_path / "out" / "small" / "separation.csv")
@@ -314,6 +342,7 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
         MEAN: 3,
         LAST: 3,
         FIRST: 3,
+        MAXIMUM: 3,
         sentence_measurements.SHARED_TOKENS: 1,
     }
     collection = pd.read_csv(tmp_path / "out" / "small" / "collection.csv")
@@ -321,7 +350,7 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
     text = " ".join(capsys.readouterr().out.split())
     assert "vector within between effect nearest first token" in text
     assert "cosine of two differences at the last layer: vector change n within across p length" in text
-    assert f"tables and figures: {tmp_path / 'out' / 'small'} (19 files)" in text
+    assert f"tables and figures: {tmp_path / 'out' / 'small'} (25 files)" in text
 
 
 THEMES = (

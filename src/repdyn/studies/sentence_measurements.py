@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,14 +24,18 @@ from repdyn.text.corpus import load_corpus
 
 BUILT_IN_GROUPS = Path(__file__).with_name("paraphrases.json")
 """12 groups of 5 sentences of the same meaning in words as different as possible."""
+TEMPLATES = Path(__file__).with_name("templates.json")
+"""The four groups of Luisto 2024, section 4.4.1: three templates of 27 sentences with synonyms in their slots, and ten
+sentences of our own about a meeting."""
 BUILT_IN_CHANGES = Path(__file__).with_name("changes.json")
 """4 kinds of change of the same 12 sentences, so that the content of a sentence does not reveal the kind."""
 CONCEPTS = Path(__file__).with_name("concepts.json")
 """Ten changes of each of six kinds, those of Luisto 2024, table 6, in sentences of our own: bright to dim, doctor to
 nurse, woman to man, Finnish to Czech, funny to sad, laughing to crying."""
 SENSE, CHARACTERS, WORDS = "sentences", "random characters", "random words"
-FIRST, MEAN, LAST = POOLINGS = "first token", "mean", "last token"
-"""The ways to make one vector of a sentence's tokens."""
+FIRST, MEAN, LAST, MAXIMUM = POOLINGS = "first token", "mean", "last token", "maximum"
+"""The ways to make one vector of a sentence's tokens; the maximum is that of each coordinate."""
+_SLOT = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _BATCH_SENTENCES = 64
 SHARED_TOKENS = "tokens in common"
 """In the column vector: the baseline without a model, the share of tokens that two sentences have in common."""
@@ -63,6 +68,17 @@ def read_texts(path: Path, *columns: str) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
+def fill_slots(groups: pd.DataFrame) -> pd.DataFrame:
+    """Return groups with each sentence of slots, "{Hello|Hi} there!", replaced by all that it stands for."""
+
+    def filled(sentence: str) -> list[str]:
+        # every second part is the inside of a slot
+        parts = enumerate(_SLOT.split(sentence))
+        return ["".join(chosen) for chosen in product(*(part.split("|") if n % 2 else [part] for n, part in parts))]
+
+    return groups.assign(sentence=groups["sentence"].map(filled)).explode("sentence", ignore_index=True)
+
+
 def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
     """Read paragraphs of a text, spread evenly over it; return the name of the text and the paragraphs."""
     corpus = load_corpus(source)
@@ -83,7 +99,7 @@ class SentenceVectors:
     stack: str | None
     layer: int
     pooling: str
-    """:data:`FIRST`, :data:`MEAN` or :data:`LAST`."""
+    """One of :data:`POOLINGS`."""
     vectors: np.ndarray
     """(n_sentences, dim) float64"""
 
@@ -121,8 +137,10 @@ def _pool(states: Tensor, lengths: Sequence[int]) -> dict[str, Tensor]:
     """Return (n_sentences, dim) float64 by pooling, from the states of all tokens, sentence after sentence."""
     ends = torch.tensor(lengths, device=states.device).cumsum(0)
     starts = ends - torch.tensor(lengths, device=states.device)
-    means = torch.stack([sentence.double().mean(0) for sentence in states.split(list(lengths))])
-    return {FIRST: states[starts].double(), MEAN: means, LAST: states[ends - 1].double()}
+    sentences = states.double().split(list(lengths))
+    means = torch.stack([each.mean(0) for each in sentences])
+    maxima = torch.stack([each.amax(0) for each in sentences])
+    return {FIRST: states[starts].double(), MEAN: means, LAST: states[ends - 1].double(), MAXIMUM: maxima}
 
 
 def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[int] = ()) -> np.ndarray:
@@ -235,8 +253,8 @@ def nonsense_table(vectors: Iterable[SentenceVectors], kinds: Sequence[str]) -> 
     for one in vectors:
         cosines = cosine_matrix(one.vectors)
         if np.isfinite(cosines).all():
-            sides = _nearest(cosines, is_sense)
-            apart = _nearest(cosines[np.ix_(~is_sense, ~is_sense)], of_nonsense)
+            sides = nearest_in_group(cosines, is_sense)
+            apart = nearest_in_group(cosines[np.ix_(~is_sense, ~is_sense)], of_nonsense)
             rows.append({**one.keys, "nonsense": sides, "kinds": apart})
     return pd.DataFrame(rows)
 
@@ -363,7 +381,7 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
     drawn = random.randint(len(members), size=(N_BOOTSTRAP, len(members)))
     weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(float)
     observed = _statistics(blocks, np.ones((1, len(members))))
-    found = {"nearest": _nearest(cosines, np.asarray(groups))}
+    found = {"nearest": nearest_in_group(cosines, np.asarray(groups))}
     for (name, draws), value in zip(_statistics(blocks, weights).items(), observed.values(), strict=True):
         # a draw of the same group every time has no value
         draws = draws[~np.isnan(draws)]
@@ -423,7 +441,8 @@ def _statistics(blocks: _Blocks, weights: np.ndarray) -> dict[str, np.ndarray]:
     return {"within": within, "between": between, "effect": effect, "probability": closer}
 
 
-def _nearest(cosines: np.ndarray, groups: np.ndarray) -> float:
+def nearest_in_group(cosines: np.ndarray, groups: np.ndarray) -> float:
+    """Return the share of vectors whose nearest other one is of their own group, from cosines (n, n)."""
     others = cosines.copy()
     np.fill_diagonal(others, -math.inf)
     return float((groups[others.argmax(1)] == groups).mean())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,14 +25,17 @@ from repdyn.studies.sentence_measurements import (
     CONCEPTS,
     FIRST,
     LAST,
+    MAXIMUM,
     MEAN,
     POOLINGS,
     SENSE,
     SHARED_TOKENS,
+    TEMPLATES,
     SentenceVectors,
     change_table,
     collection_histograms,
     collection_table,
+    fill_slots,
     kind_matrix,
     nonsense,
     nonsense_table,
@@ -54,12 +58,15 @@ from repdyn.studies.study import (
     select,
     stem,
 )
+from repdyn.studies.two_collections import collection_values, collections_figure, collections_table
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import DIVERGING, of_stack, styled
 from repdyn.utils.arguments import ModelOptions, Models, at_least
 
-_COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00"}
+_COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00", MAXIMUM: "#009E73"}
 SIGNIFICANT = 0.05
+_MOST_COLOURS = 4
+"""Groups that a plane tells apart; of more, all have one colour."""
 
 
 class SentenceStudy(Study):
@@ -67,10 +74,14 @@ class SentenceStudy(Study):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self.groups = read_texts(options.groups or BUILT_IN_GROUPS, "group", "sentence")
+        groups = {"paraphrases": BUILT_IN_GROUPS, "templates": TEMPLATES}.get(options.groups, Path(options.groups))
+        self.groups = fill_slots(read_texts(groups, "group", "sentence"))
         changes = {"grammar": BUILT_IN_CHANGES, "concepts": CONCEPTS}.get(options.changes, Path(options.changes))
         self.changes = read_texts(changes, "kind", "before", "after")
         self.collection = read_collection(options.text, options.texts)
+        self.other = read_collection(options.other, options.texts) if options.other else None
+        if self.other and self.other[0] == self.collection[0]:
+            raise ValueError(f"expected two different texts, got {self.other[0]} twice; name another with --other")
 
     def measure(self, loaded: LoadedModel) -> None:
         output = Output()
@@ -98,7 +109,9 @@ class SentenceStudy(Study):
         texts = pd.concat([self.groups[["sentence"]].assign(kind=SENSE), made], ignore_index=True)
         vectors = sentence_vectors(loaded, self._encode(loaded, texts["sentence"]), "nonsense")
         output.tables["nonsense"] = table = nonsense_table(vectors, texts["kind"].tolist())
-        labels = {name: texts[name].tolist() for name in ("sentence", "kind")}
+        groups = self.groups["group"].tolist()
+        of_sense = groups if len(set(groups)) <= _MOST_COLOURS else [SENSE] * len(groups)
+        labels = {"sentence": texts["sentence"].tolist(), "kind": [*of_sense, *made["kind"]]}
         for stack, one in _last_means(vectors).items():
             rows = select(table, stack=stack, layer=one.layer)
             print_line("nearest sentence is of the same side, sense or nonsense, and of the same kind of nonsense:")
@@ -144,6 +157,30 @@ class SentenceStudy(Study):
             print_table(last, "vector", "mean", "q05", "median", "q95", "min", "positive")
             figure = collection_figure(of_stack(loaded.name, stack), name, rows, counts[stack])
             output.figures[stem("collection", stack)] = figure
+        if self.other is not None:
+            self._add_other(loaded, vectors, *self.other, output)
+
+    def _add_other(
+        self, loaded: LoadedModel, vectors: Sequence[SentenceVectors], name: str, texts: Sequence[str], output: Output
+    ) -> None:
+        others = sentence_vectors(loaded, self._encode(loaded, texts), "other texts")
+        labels = np.repeat([self.collection[0], name], [len(self.collection[1]), len(texts)])
+        both = [
+            replace(one, vectors=np.concatenate([one.vectors, other.vectors]))
+            for one, other in zip(vectors, others, strict=True)
+        ]
+        output.tables["two_collections"] = collections_table(both, labels)
+        for stack, one in _last_means(both).items():
+            title = f"{of_stack(loaded.name, stack)}: two collections of texts"
+            caption = f"mean of the tokens after layer {one.layer}"
+            planes = plane_table(torch.from_numpy(one.vectors), {"texts": labels.tolist()}, self.options.seed)
+            output.tables[stem("plane_of_collections", stack)] = planes
+            output.figures[stem("plane_of_collections", stack)] = plane_figure(title, caption, planes, "texts")
+            figure = collections_figure(title, caption, collection_values(one, labels))
+            output.figures[stem("two_collections", stack)] = figure
+            print_line(f"lengths, and pairs of texts, at the last layer (mean of the tokens) of {name} as well:")
+            rows = select(output.tables["two_collections"], **one.keys)
+            print_table(rows, "texts", "quantity", "mean", "q05", "q95", "nearest")
 
     def _encode(self, loaded: LoadedModel, sentences: Iterable[str]) -> list[list[int]]:
         limit, sequences = min(self.options.max_tokens, loaded.context), []
@@ -162,9 +199,10 @@ def sentences(
     *,
     output: Folder,
     loading: ModelOptions = ModelOptions(),
-    groups: Path | None = None,
+    groups: str = "paraphrases",
     changes: str = "grammar",
     text: str = "builtin",
+    other: str | None = None,
     texts: Annotated[int, at_least(3)] = 500,
     max_tokens: Annotated[int, at_least(2)] = 128,
     seed: Annotated[int, at_least(0)] = 0,
@@ -178,19 +216,21 @@ def sentences(
     Args:
         models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
         output: Folder for tables and figures.
-        groups: File of groups of paraphrases (default: 12 built-in ones).
+        groups: File of groups of paraphrases, or built-in ones: paraphrases (12 groups of 5), or templates (27, 27, 27
+            and 10 sentences). A sentence may have slots: "{Hello|Hi} there!" stands for two.
         changes: File of changed sentences, or built-in ones: grammar (number, negation, tense, he to she), or concepts
             (light, profession, gender, nationality, mood, laughter).
         text: Collection of texts: builtin, enwik8, or a path.
-        texts: Paragraphs of it, spread evenly.
+        other: Second collection, for comparison.
+        texts: Paragraphs of each, spread evenly.
         max_tokens: Tokens of a sentence or paragraph; longer ones are cut off.
         seed: Of bootstrap and permutations.
 
     Examples:
       repdyn study sentences bert-base-cased gpt2 -o FOLDER
       repdyn study sentences bert-base-cased --changes concepts -o FOLDER
-      repdyn study sentences gpt2 --groups paraphrases.json -o FOLDER
-      repdyn study sentences bert-base-cased --text enwik8 --texts 1000 -o FOLDER
+      repdyn study sentences gpt2 --groups templates -o FOLDER
+      repdyn study sentences gpt2 --text enwik8 --other tweets.txt -o FOLDER
     """
     run_study(SentenceStudy, loading, locals())
 
@@ -200,7 +240,7 @@ def separation_figure(name: str, table: pd.DataFrame) -> Figure:
     """Draw cosines within and between groups for each pooling, and how well they separate groups."""
     of_vectors, baseline = table.loc[table["vector"] != SHARED_TOKENS], select(table, vector=SHARED_TOKENS)
     poolings = _poolings(of_vectors)
-    figure = Figure(figsize=(3.4 * (len(poolings) + 1) + 0.6, 4.2))
+    figure = Figure(figsize=(2.9 * (len(poolings) + 1) + 0.6, 4.2))
     panels = figure.subplots(1, len(poolings) + 1, squeeze=False)[0]
     lowest = float(of_vectors[["within_low", "between_low"]].to_numpy(float).min())
     curves = {"within": ("#009E73", "paraphrases"), "between": ("#D55E00", "other sentences")}
@@ -325,7 +365,7 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
 def collection_figure(name: str, source: str, table: pd.DataFrame, histograms: pd.DataFrame) -> Figure:
     """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last."""
     poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
-    figure = Figure(figsize=(3.4 * (len(poolings) + 1) + 0.6, 4.2))
+    figure = Figure(figsize=(2.9 * (len(poolings) + 1) + 0.6, 4.2))
     panels = figure.subplots(1, len(poolings) + 1, squeeze=False)[0]
     lowest = min(0.0, table["q01"].to_numpy(float).min())
     for panel, pooling in zip(panels, poolings, strict=False):

@@ -1,4 +1,5 @@
 import pytest
+from test_studies import files as files  # the fixture of small inputs
 
 
 @pytest.fixture(autouse=True)

@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import stats
+from test_studies import grouped, split
 
 from repdyn.studies import sentence_measurements as tables
 from repdyn.studies.embedding_tables import cosine_matrix
 from repdyn.studies.sentence_measurements import consistency, separation
-
-
-def grouped(n_groups=8, n_each=4, dim=20, spread=1.0, seed=0) -> tuple[np.ndarray, list[int]]:
-    """Sentences around the middle of their group."""
-    random = np.random.default_rng(seed)
-    middles = random.normal(size=(n_groups, dim))
-    vectors = np.repeat(middles, n_each, axis=0) + spread * random.normal(size=(n_groups * n_each, dim))
-    return vectors, np.repeat(range(n_groups), n_each).tolist()
-
-
-def split(vectors: np.ndarray, groups: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines within and between, one pair after the other."""
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    values = {True: [], False: []}
-    for a in range(len(unit)):
-        for b in range(a):
-            values[groups[a] == groups[b]].append(unit[a] @ unit[b])
-    return np.array(values[True]), np.array(values[False])
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says():

@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_studies import GROUPS, ran
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
-from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
-from repdyn.studies.sentence_measurements import FIRST, LAST, MEAN
-
-GROUPS = {"cats": ["a cat", "one cat sat", "cats"], "dogs": ["a dog", "the dog"], "rain": ["it rains", "wet", "rain"]}
-
-
-CHANGED = {"more": [["a cat", "cats"], ["a dog", "dogs"]], "not": [["he runs", "he runs not"], ["i eat", "i eat not"]]}
-
-
-def ran(*arguments):
-    main(["study", "sentences", *map(str, arguments)])
-
-
-@pytest.fixture
-def files(tmp_path) -> list[str | Path]:
-    """Options for small inputs."""
-    groups, changes, text = (tmp_path / name for name in ("groups.json", "changes.json", "text.txt"))
-    groups.write_text(json.dumps(GROUPS))
-    changes.write_text(json.dumps(CHANGED))
-    text.write_text("\n\n".join(f"paragraph {n} of {n * n}" for n in range(20)))
-    return ["--groups", groups, "--changes", changes, "--text", text, "--texts", "8"]
+from repdyn.studies.sentence_measurements import FIRST, LAST, MAXIMUM, MEAN
 
 
 @pytest.fixture
@@ -74,5 +52,5 @@ def test_each_stack_of_an_encoder_decoder(files, tmp_path, drawn, capsys):
     [names] = drawn
     assert {"separation_encoder", "separation_decoder", "changes_encoder", "collection_decoder"} <= names
     table = pd.read_csv(tmp_path / "out" / "t5" / "separation.csv")
-    assert set(table.query("stack == 'encoder'")["vector"]) == {FIRST, MEAN, LAST}
-    assert set(table.query("stack == 'decoder'")["vector"]) == {MEAN, LAST}
+    assert set(table.query("stack == 'encoder'")["vector"]) == {FIRST, MEAN, LAST, MAXIMUM}
+    assert set(table.query("stack == 'decoder'")["vector"]) == {MEAN, LAST, MAXIMUM}
