@@ -25,7 +25,6 @@ from scipy.stats import binomtest
 from tqdm import tqdm
 
 from repdyn import Probe, measure
-from repdyn.alerts import find_alerts
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.diagnosis import describe_run
 from repdyn.models import build_model
@@ -94,7 +93,7 @@ def _training(seed: int, tokens: torch.Tensor, probe: Probe) -> dict[str, object
         schedule.step()
         losses.append(loss.item())
     frame = to_pandas(to_table(rows))
-    found = describe_run(frame, find_alerts(frame))
+    found = describe_run(frame)
     means = np.convolve(losses, np.ones(WINDOW) / WINDOW, mode="valid")
     rise = float(means[-1] / np.min(means)) if np.isfinite(means).all() else math.inf
     return {"seed": seed, "learning_rate": rate, "last_loss": losses[-1], "rise": rise, "status": found.status}

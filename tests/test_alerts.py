@@ -19,6 +19,7 @@ from repdyn.alerts import (
     write_rules,
 )
 from repdyn.alerts.evaluation import SeriesKey, applies
+from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.charts import MARKED
 from repdyn.figures.run import heatmap
 from repdyn.store.schema import too_few_distinct
@@ -302,7 +303,7 @@ def test_cells_of_a_heatmap_are_outlined(collapsed):
 def test_the_summary_lists_the_first_alerts(run):
     stream = io.StringIO()
     frame = run(steps=range(0, 100, 10), n_blocks=2, dimension=lambda step, depth: 9.0 if step % 20 else 3.0)
-    print_summary(frame, alerts=find_alerts(frame), console=Console(file=stream, width=160))
+    print_summary(*stacks_of_run(frame), console=Console(file=stream, width=160))
     said = [line for line in stream.getvalue().splitlines() if "alert" in line]
     assert [line.partition(",")[0] for line in said[:3]] == ["alert at step 20", "alert at step 40", "alert at step 60"]
     assert said[3].startswith("and 1 more alerts")

@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.colors import CenteredNorm, LogNorm, SymLogNorm
-from matplotlib.patches import StepPatch
 from scipy.stats import t as student_t
 from synthetic_families import PYTHIA, make_everything
 from synthetic_runs import make_published, to_frame
 
 from repdyn.figures.comparison import ComparedRuns, means_over_layers, profiles
-from repdyn.figures.overviews import depth_overview, panes_of, steps_overview
+from repdyn.figures.panes import panes_of
 from repdyn.figures.run import (
     DIMENSIONS,
     MAX_STEPS,
     all_figures,
-    convergence,
+    depth_overview,
     heads_heatmap,
     heatmap,
     mean_over_layers,
     profile_over_depth,
     scales,
+    steps_overview,
 )
 from repdyn.tables.fits import isotonic_fit, lower_envelope
 from repdyn.tables.frames import measurements
@@ -78,14 +78,12 @@ def test_mean_over_layers_with_loss(run):
     dimension, anisotropy = panels(figure)[:2]
     np.testing.assert_array_equal(dimension.lines[0].get_xdata(), [0, 8, 64])
     np.testing.assert_allclose(np.asarray(dimension.lines[0].get_ydata(), float), [10.5, 18.5, 74.5])
-    assert dimension.get_title(loc="left") == "Intrinsic dimension (TwoNN), all tokens (3 layers)"
+    assert dimension.get_title(loc="left") == "Intrinsic dimension (TwoNN), all tokens"
     assert dimension.get_ylabel() == "dimension"
     assert anisotropy.get_xscale() == "symlog"
     assert anisotropy.get_xlim()[0] < 0, "step 0 shows"
-    assert legend_of(anisotropy) == [
-        "all tokens (3 layers)",
-        "without first positions and special tokens (3 layers)",
-    ]
+    assert legend_of(anisotropy) == ["all tokens", "no sinks"]
+    assert "no sinks: without first positions and special tokens" in figure.get_suptitle().replace("\n", " ")
     (twin,) = [axes for axes in figure.axes if axes.get_ylabel() == "train/loss (dashed)"]
     np.testing.assert_array_equal(twin.lines[0].get_ydata(), frame[frame["metric"] == "train/loss"]["value"])
 
@@ -114,9 +112,8 @@ def test_a_finished_model_has_profiles_alone(run):
     figures = all_figures(frame)
     assert list(figures) == ["profile_anisotropy", "profile_two_nn"]
     for figure in figures.values():
-        (legend,) = figure.legends
-        assert [text.get_text() for text in legend.get_texts()] == ["finished"]
-        assert legend.get_title().get_text() == ""
+        assert figure.legends == []
+        assert figure.get_suptitle().splitlines()[0].endswith("over depth, finished")
 
 
 def test_heatmap_shows_every_cell(run):
@@ -133,7 +130,7 @@ def test_heatmap_shows_every_cell(run):
     assert axes.patch.get_hatch()
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "100"]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1", "2", "3"]
-    assert figure.get_suptitle().splitlines()[0].endswith("all tokens; hatched: none that compares")
+    assert figure.get_suptitle().splitlines()[0].endswith("all tokens; hatched: no value")
     assert figure.axes[1].get_ylabel() == "dimension"
 
 
@@ -202,21 +199,6 @@ def test_dimension_against_neighbours(rows_of_scales):
     ]
 
 
-BOTH = ("alignment", "alignment_gradient")
-
-
-@pytest.fixture
-def rows_of_convergence_figure(frame_of):
-    return lambda **given: frame_of(make_everything(**({"n_blocks": 4, "steps": (0, 64), "metrics": BOTH} | given)))
-
-
-def with_gradient(frame, values):
-    for layer, value in enumerate(values):
-        chosen = (frame["metric"] == "alignment_gradient") & (frame["layer"] == layer) & (frame["step"] == 64)
-        frame.loc[chosen, "value"] = value
-    return frame
-
-
 def test_the_fit_is_no_bound_but_the_envelope_is():
     gradient = np.array([0.2576, 0.05, 0.06, 0.04, 0.0998])
     fit, bound = isotonic_fit(gradient), lower_envelope(gradient)
@@ -233,25 +215,6 @@ def test_published_average_of_a_constant_fit():
     # DistilBERT: A_0 = 0.0717 and a gradient that falls, whose fit is the constant (1 - A_0) / 6 = 0.1547
     gradient = np.array([0.4143, 0.2, 0.12, 0.08, 0.06, 0.054])
     np.testing.assert_allclose(isotonic_fit(gradient), 0.1547, atol=1e-4)
-
-
-def test_alignment_and_gradient_at_the_last_step(rows_of_convergence_figure):
-    frame = with_gradient(rows_of_convergence_figure(), [0.3, 0.1, 0.2, 0.4])
-    alignment, gradient = convergence(frame).axes
-    at_last = frame.query("metric == 'alignment' and step == 64 and subset == 'all'")["value"]
-    np.testing.assert_array_equal(alignment.lines[0].get_ydata(), at_last)
-    rate = (at_last.iloc[-1] - at_last.iloc[0]) / 4
-    assert alignment.get_title(loc="left").endswith(f"average rate {rate:.3g} per layer")
-    np.testing.assert_allclose([bar.get_height() for bar in gradient.containers[0]], [0.3, 0.1, 0.2, 0.4])
-    np.testing.assert_allclose(
-        [bar.get_x() + bar.get_width() / 2 for bar in gradient.containers[0]], [0.5, 1.5, 2.5, 3.5]
-    )
-    fit, bound = (patch.get_data() for patch in gradient.patches if isinstance(patch, StepPatch))
-    np.testing.assert_allclose(fit.values, [0.2, 0.2, 0.2, 0.4])
-    np.testing.assert_allclose(bound.values, [0.1, 0.1, 0.2, 0.4])
-    np.testing.assert_array_equal(fit.edges, [0, 1, 2, 3, 4])
-    assert gradient.get_title(loc="left").endswith("fit 0.2 to 0.4; envelope 0.1 to 0.4")
-    assert alignment.get_xlim() == gradient.get_xlim()
 
 
 @pytest.fixture
@@ -308,7 +271,7 @@ def told(panes):
 
 
 def test_each_metric_and_subset_has_a_panel(rows_of_panes):
-    assert told(panes_of(rows_of_panes("mean_cosine", "isoscore"), "similarity", "depth")) == [
+    assert told(panes_of(rows_of_panes("mean_cosine", "isoscore"), ("mean_cosine", "isoscore"), "depth")) == [
         ("Mean cosine of two tokens", "all tokens", ["all tokens"]),
         ("Mean cosine of two tokens", "no sinks", ["no sinks"]),
         ("IsoScore", "all tokens", ["all tokens"]),
@@ -317,7 +280,7 @@ def test_each_metric_and_subset_has_a_panel(rows_of_panes):
 
 def test_classes_that_are_held_against_each_other_share_a_panel(rows_of_panes):
     classes = ("rare", "verbs", "function", "frequent", "nouns", "content")
-    found = panes_of(rows_of_panes("token_cosine", classes=classes), "tokens", "depth")
+    found = panes_of(rows_of_panes("token_cosine", classes=classes), ["token_cosine"], "depth")
     assert [(pane.tokens, [trace.label for trace in pane.traces], pane.pair) for pane in found] == [
         ("all tokens", ["all tokens"], False),
         ("frequent and rare", ["frequent", "rare"], True),

@@ -9,7 +9,6 @@ from scipy import stats
 from scipy.stats import spearmanr
 from synthetic_runs import make_failures, make_row, make_rows, make_scalar, to_frame
 
-from repdyn.alerts import find_alerts
 from repdyn.diagnosis import RunInsights, describe_run
 from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, PROBE_LOSS
 
@@ -18,7 +17,7 @@ STEPS = tuple(range(0, 240, 10))
 
 def described(rows) -> RunInsights:
     frame = to_frame(rows)
-    return describe_run(frame, find_alerts(frame))
+    return describe_run(frame)
 
 
 def layers_at(values_by_step, metric="two_nn", subset="all", noise=0.0, n_layers=6, **more):

@@ -31,9 +31,8 @@ from repdyn.cli.main import main
 from repdyn.figures.charts import value_axis
 from repdyn.plots import heatmap, means, profile
 from repdyn.report import write_report
-from repdyn.report.plotly_panels import LOSS as LOSS_COLOUR
-from repdyn.report.plotly_panels import colour_axis, coloured, plotly_axis
-from repdyn.report.plots import course_plot
+from repdyn.report.plots import LOSS as LOSS_COLOUR
+from repdyn.report.plots import colour_axis, coloured, course_plot, plotly_axis
 from repdyn.report.runs import ReportData, report_data, report_runs
 from repdyn.report.sections import correlation_with_loss
 from repdyn.report.write import Packer, as_text, page_tree

@@ -16,7 +16,6 @@ from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, to_fra
 
 from repdyn.diagnosis import insight
 from repdyn.figures import charts
-from repdyn.figures import run as run_figures
 from repdyn.metrics import FAMILIES, METRICS
 from repdyn.store import Store
 from repdyn.store.schema import (
@@ -33,17 +32,17 @@ from repdyn.tables.frames import (
     layer_mean,
     loss_of_run,
     measurements,
+    missing_values,
     of_heads,
     scalar,
     select_steps,
     stack_of,
     subsets_of,
     tokens_by_step,
-    undefined,
 )
 from repdyn.tables.frames import failures as failures_of
 from repdyn.tables.lines import cost_line, failure_line
-from repdyn.tables.runs import differences, is_measured, measured_runs, never_measured, select, short_names
+from repdyn.tables.runs import differences, is_measured, measured_runs, select, short_names
 from repdyn.tables.series import thin
 
 NAN = math.nan
@@ -207,7 +206,7 @@ def test_two_stacks_are_not_mixed(two_stacks, frame_of, names, listed):
 
 
 @pytest.mark.parametrize(
-    "module", [charts, run_figures, effects, frames, insight, series, style], ids=lambda module: module.__name__
+    "module", [charts, effects, frames, insight, series, style], ids=lambda module: module.__name__
 )
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)
@@ -222,18 +221,16 @@ def test_every_metric_has_a_title_a_unit_and_a_known_family(metric):
     assert metric.family in FAMILIES
 
 
-def test_what_has_no_value_anywhere_is_told_with_its_reason(frame_of):
+def test_what_lacks_values_is_told_with_its_reason(frame_of):
     frame = frame_of(make_everything(steps=(0, 1), n_blocks=2, metrics=("norm", "token_rank", "token_cosine")))
-    tokens = frame["metric"].isin(["token_rank", "token_cosine"])
+    tokens = frame["metric"].isin(["token_rank", "token_cosine"]) & (frame["subset"] == "all")
     frame.loc[tokens, ["value", "reason"]] = [NAN, "batch 0: the input embeddings have 64 coordinates"]
-    frame.loc[tokens & (frame["subset"] == "rare"), ["value", "reason"]] = [0.5, None]
-    frame.loc[(frame["metric"] == "norm") & (frame["layer"] == 1), ["value", "reason"]] = [NAN, "infinite"]
-    found = undefined(measurements(frame))
-    assert list(found) == ["the input embeddings have 64 coordinates"]
-    assert "token_rank (all)" in found["the input embeddings have 64 coordinates"]
-    assert "token_rank (rare)" not in found["the input embeddings have 64 coordinates"]
-    frame.loc[tokens, "value"] = NAN
-    assert ["token_cosine", "token_rank"] in undefined(measurements(frame)).values()
+    chosen = (frame["metric"] == "norm") & (frame["layer"] == 1) & (frame["subset"] == "no_sink")
+    frame.loc[chosen, ["value", "reason"]] = [NAN, "infinite"]
+    assert missing_values(measurements(frame)) == [
+        ([("norm", "no_sink")], 2, 6, "infinite"),
+        ([("token_rank", "all"), ("token_cosine", "all")], 6, 6, "the input embeddings have 64 coordinates"),
+    ]
 
 
 def test_order_is_kind_then_size_then_name(published, finished, frame_of):
@@ -261,7 +258,6 @@ def test_what_a_run_knows_of_itself(published, finished, failures, frame_of):
 def test_runs_that_only_failed_are_left_out(published, failures, frame_of):
     frame = frame_of(published("lab/a"), failures(0, run="lab/gone"))
     assert [run.name for run in measured_runs(frame)] == ["lab/a"]
-    assert never_measured(frame) == ["lab/gone"]
 
 
 NAMES = {

@@ -12,11 +12,12 @@ from synthetic_families import make_everything
 from synthetic_runs import SAMPLED, make_rows, make_scalar, to_frame
 
 from repdyn.alerts import Alert
-from repdyn.diagnosis import describe_run
+from repdyn.diagnosis import stacks_of_run
 from repdyn.metrics import METRICS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.lines import seconds_by_metric
+from repdyn.tables.runs import measured_runs
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.metric_list import markdown, print_metrics
 from repdyn.terminal.summary import (
@@ -35,7 +36,8 @@ NAN = math.nan
 
 def printed(frame, *, width=80, terminal=False, **given):
     stream = io.StringIO()
-    print_summary(frame, console=Console(file=stream, width=width, force_terminal=terminal), **given)
+    (one,) = stacks_of_run(frame, ())
+    print_summary(one, console=Console(file=stream, width=width, force_terminal=terminal), **given)
     return stream.getvalue()
 
 
@@ -88,7 +90,7 @@ def test_names_are_not_markup(run):
 def test_a_terminal_without_unicode(run):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
-    print_summary(run(run="größer"), console=PrintableConsole(file=stream, width=80))
+    print_summary(*stacks_of_run(run(run="größer")), console=PrintableConsole(file=stream, width=80))
     stream.flush()
     text = raw.getvalue().decode("ascii")
     assert text.startswith("gr??er")
@@ -118,14 +120,14 @@ def test_a_finished_model_has_no_step(finished, frame_of):
     assert "step" not in text
 
 
-def test_missing_values_are_counted_with_the_commonest_reason(run):
+def test_missing_values_are_counted_by_reason(run):
     frame = run(steps=(0, 1), dimension=lambda step, depth: NAN if depth < 0.2 else 10.0)
     frame.loc[(frame["metric"] == "anisotropy") & (frame["layer"] == 3), ["value", "reason"]] = [NAN, "infinite"]
-    frame.loc[(frame["step"] == 1) & (frame["subset"] == "no_sink"), "reason"] = None
-    text = printed(frame)
-    # two_nn: 2 layers at 2 steps; anisotropy: 1 layer at 2 steps on 2 subsets, one of them without its reason
-    assert "warning: 8 of 42 values are left out, mostly: 2 distinct vectors, 3 needed" in text
-    assert "nan" not in text
+    lines = printed(frame).splitlines()
+    # two layers at two steps; one layer at two steps on two subsets
+    assert "no value in 4 of 14 cells of two_nn (all): 2 distinct vectors, 3 needed" in lines
+    assert "no value in 2 of 14 cells of anisotropy (all), anisotropy (no_sink): infinite" in lines
+    assert not any("nan" in line for line in lines)
 
 
 @pytest.mark.parametrize(("stack", "n_layers"), [("encoder", 5), ("decoder", 7)])
@@ -153,7 +155,7 @@ SAMPLING = f"sampling: {SAMPLED}, own window's neighbours left out"
 
 def printed_of_terminal_comparison(frame, *, width=100, terminal=False):
     stream = io.StringIO()
-    print_comparison(frame, console=Console(file=stream, width=width, force_terminal=terminal))
+    print_comparison(measured_runs(frame), console=Console(file=stream, width=width, force_terminal=terminal))
     return stream.getvalue()
 
 
@@ -190,12 +192,10 @@ def test_means_are_those_of_the_figures(published, frame_of):
 def closing(frame, *, encoding="utf-8", **given):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    found = [describe_run(rows, []) for rows in by_stack(frame).values()]
-    print_closing(
-        frame, found, **{"store": Path("runs/my run")} | given, console=PrintableConsole(file=stream, width=80)
-    )
+    runs = stacks_of_run(frame, ())
+    print_closing(runs, **{"store": Path("runs/my run")} | given, console=PrintableConsole(file=stream, width=80))
     stream.flush()
-    return found, raw.getvalue().decode(encoding).splitlines()
+    return [one.insights for one in runs], raw.getvalue().decode(encoding).splitlines()
 
 
 def test_headline_curves_report_and_what_to_type(run):
@@ -209,13 +209,13 @@ def test_headline_curves_report_and_what_to_type(run):
 @pytest.mark.parametrize("scale", [1e-7, 1.0, 1e5])
 def test_long_steps_and_any_values_fit_a_terminal(run, scale):
     steps = (0, *range(1_000_000, 144_000_000, 11_000_000))
-    lines = course(run(steps=steps, dimension=lambda step, depth: scale * (1.0 + step)))
+    lines = course(*stacks_of_run(run(steps=steps, dimension=lambda step, depth: scale * (1.0 + step))))
     assert max(map(len, lines)) <= 80
 
 
 def test_a_swept_run_has_a_course_of_its_loss_on_the_probe():
     on_probe = [make_scalar(step, 10.0 - step, "probe/loss") for step in (0, 8)]
-    lines = course(to_frame([*make_rows(steps=(0, 8), loss=False), *on_probe]), curves=False)
+    lines = course(*stacks_of_run(to_frame([*make_rows(steps=(0, 8), loss=False), *on_probe])), curves=False)
     assert lines[0].startswith("probe loss  10.0 to 2.00")
     assert [line.split()[0] for line in lines] == ["probe", "dimension", "anisotropy"]
 

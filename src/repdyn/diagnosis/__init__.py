@@ -1,9 +1,17 @@
 """What happened in a run: a status, and ranked statements with their evidence."""
 
 from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations, RunInsights, Severity, Status
-from repdyn.diagnosis.run import continuity_statements, describe_run, insights
+from repdyn.diagnosis.run import (
+    DescribedRun,
+    continuity_statements,
+    describe_run,
+    described_runs,
+    insights,
+    stacks_of_run,
+)
 
 __all__ = [
+    "DescribedRun",
     "Insight",
     "LossCorrelation",
     "LossCorrelations",
@@ -12,5 +20,7 @@ __all__ = [
     "Status",
     "continuity_statements",
     "describe_run",
+    "described_runs",
     "insights",
+    "stacks_of_run",
 ]

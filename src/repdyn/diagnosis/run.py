@@ -1,15 +1,16 @@
-"""The insights of the runs of a store."""
+"""The runs of a store with their alerts, insights and findings, which every view takes from here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from repdyn.alerts import ALERT_COLUMNS, Alert, find_alerts, stored_rules
+from repdyn.alerts import ALERT_COLUMNS, RULES, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis.curves import (
     activation_statements,
     coupling_statements,
@@ -41,8 +42,9 @@ from repdyn.diagnosis.training import (
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.metric import base_name
 from repdyn.store.schema import LOSS
-from repdyn.tables.frames import by_stack, is_finished, loss_of_run, measurements, scalar, stack_of
-from repdyn.tables.runs import is_measured, run_labels, select
+from repdyn.tables.findings import JUDGED, Finding, findings
+from repdyn.tables.frames import by_stack, loss_of_run, scalar
+from repdyn.tables.runs import MeasuredRun, is_measured, run_labels, select
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.style import of_stack
 
@@ -61,6 +63,65 @@ _WATCHED_KINDS = {"overfitting", "missing values", "failed measurement"}
 """Kinds of statements by which a run is watched, apart from alerts."""
 
 
+@dataclass(frozen=True, eq=False)
+class DescribedRun(MeasuredRun):
+    """One run on one probe, or one stack of its model, with what every view says of it."""
+
+    rules: Sequence[Rule] = RULES
+
+    @cached_property
+    def series(self) -> dict[tuple[str, str], MetricSeries]:
+        """Return the series by metric and token subset, in the order of display, with the values of single heads."""
+        return metric_series(self.rows, self.frame)
+
+    @cached_property
+    def alerts(self) -> list[Alert]:
+        return find_alerts(self.frame, self.rules)
+
+    @cached_property
+    def insights(self) -> RunInsights:
+        """The status and the statements, with links to a report that shows the run under its label."""
+        statements = _ranked(chain(_of_training(self), _of_continuity(self), _of_metrics(self)))
+        linked = tuple(replace(each, stack=self.stack, link=_link(each, self.label)) for each in statements)
+        probe, correlations = str(self.rows["probe"].iloc[0]), loss_correlations(self.frame, self.series)
+        return RunInsights(self.name, probe, self.stack, *_status(self, linked), linked, correlations)
+
+    @property
+    def failed(self) -> bool:
+        return self.insights.status == "failed"
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """The published findings, judged; empty if none of the metrics that they are about was measured."""
+        return findings(self.frame) if any(metric in JUDGED for metric, _ in self.series) else []
+
+
+def stacks_of_run(frame: pd.DataFrame, rules: Sequence[Rule] = RULES, label: str | None = None) -> list[DescribedRun]:
+    """Return each stack of one run, from all of its rows on one probe; its label is its name unless given."""
+    name = str(frame["run"].iloc[0])
+    return [
+        DescribedRun(name, of_stack(label or name, stack), stack, rows, rules)
+        for stack, rows in by_stack(frame).items()
+    ]
+
+
+def described_runs(
+    store: Store, runs: Sequence[str] | None = None, probe: str | None = None, columns: Sequence[str] | None = None
+) -> list[DescribedRun]:
+    """Return the measured runs of a store for each probe and stack, in the order of the store, with their own rules.
+
+    The arguments are those of :func:`repdyn.tables.runs.select`.
+    """
+    selected = select(store, runs, probe, columns=columns)
+    found = {key: rows for key, rows in selected.items() if is_measured(rows)}
+    labels = run_labels({run: rows for (run, _), rows in found.items()})
+    return [
+        one
+        for (run, _), rows in found.items()
+        for one in stacks_of_run(rows, stored_rules(store.alerts_path(run)), labels[run])
+    ]
+
+
 def insights(store: Store, runs: Sequence[str] | None = None, probe: str | None = None) -> list[RunInsights]:
     """Return the status of each run of a store and ranked statements on what happened in it.
 
@@ -77,14 +138,13 @@ def insights(store: Store, runs: Sequence[str] | None = None, probe: str | None 
     Raises:
         ValueError: nothing is stored; no such run or probe.
     """
-    found = {key: rows for key, rows in select(store, runs, probe, columns=_COLUMNS).items() if is_measured(rows)}
-    labels = run_labels({run: rows for (run, _), rows in found.items()})
-    described = []
-    for (run, _), rows in found.items():
-        rules = stored_rules(store.alerts_path(run))
-        for stack, of_one in by_stack(rows).items():
-            described.append(describe_run(of_one, find_alerts(of_one, rules), label=of_stack(labels[run], stack)))
-    return described
+    return [run.insights for run in described_runs(store, runs, probe, _COLUMNS)]
+
+
+def describe_run(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> RunInsights:
+    """Return the status and the statements of one run whose model has one stack, from all of its rows on one probe."""
+    (run,) = stacks_of_run(frame, rules)
+    return run.insights
 
 
 def continuity_statements(
@@ -92,79 +152,44 @@ def continuity_statements(
 ) -> list[tuple[str, Insight]]:
     """Return the statements of :func:`insights` on steps that repeat another one or are out of line, each with the name
     of its run."""
-    stated = []
-    for (run, _), frame in select(store, runs, probe, columns=_COLUMNS).items():
-        for stack, rows in by_stack(frame).items() if is_measured(frame) else ():
-            measured = measurements(rows)
-            chosen = measured.loc[measured["metric"].map(base_name).isin(DEFAULT_METRICS)]
-            series = metric_series(chosen) if len(chosen) else {}
-            stated += [(of_stack(run, stack), each) for each in _ranked(_of_continuity(rows, measured, series))]
-    return stated
+    found = described_runs(store, runs, probe, _COLUMNS)
+    return [(of_stack(run.name, run.stack), each) for run in found for each in _ranked(_of_continuity(run))]
 
 
-def describe_run(
-    frame: pd.DataFrame,
-    alerts: Sequence[Alert],
-    *,
-    rows: pd.DataFrame | None = None,
-    series: dict[tuple[str, str], MetricSeries] | None = None,
-    label: str | None = None,
-) -> RunInsights:
-    """Return the status and the statements of one run, or of one stack of its model, from all of its rows on one probe.
-
-    Its measurements and series are found again unless they are given; links to a report have its ``label``, by default
-    its name.
-    """
-    rows = measurements(frame) if rows is None else rows
-    series = metric_series(rows) if series is None else series
-    stack, run = stack_of(rows), str(rows["run"].iloc[0])
-    statements = _ranked(
-        chain(_of_training(frame, rows, alerts), _of_continuity(frame, rows, series), _of_metrics(frame, rows, series))
-    )
-    linked = tuple(replace(each, stack=stack, link=_link(each, label or run)) for each in statements)
-    status, reason = _status(frame, rows, alerts, linked)
-    correlations = loss_correlations(frame, series)
-    return RunInsights(run, str(rows["probe"].iloc[0]), stack, status, reason, linked, correlations)
+def _of_training(run: DescribedRun) -> Iterator[Insight]:
+    if not run.finished:
+        yield from loss_statements(run.frame)
+        yield from overfitting(run.frame)
+        yield from probe_loss_statements(run.frame)
+    yield from alert_statements(run.alerts, _second_half(run))
+    yield from failed_measurements(run.frame)
+    yield from missing_statements(run.rows)
+    yield from window_statements(run.rows)
+    yield from below_one_statements(run.rows)
 
 
-def _of_training(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert]) -> Iterator[Insight]:
-    if not is_finished(rows):
-        yield from loss_statements(frame)
-        yield from overfitting(frame)
-        yield from probe_loss_statements(frame)
-    yield from alert_statements(alerts, _second_half(rows))
-    yield from failed_measurements(frame)
-    yield from missing_statements(rows)
-    yield from window_statements(rows)
-    yield from below_one_statements(rows)
-
-
-def _of_continuity(
-    frame: pd.DataFrame, rows: pd.DataFrame, series: dict[tuple[str, str], MetricSeries]
-) -> Iterator[Insight]:
+def _of_continuity(run: DescribedRun) -> Iterator[Insight]:
     """Yield the steps that repeat another one or are out of line; of geometry, if there is no training loss, in which
     case there are no alerts for its jumps."""
-    if is_finished(rows):
+    if run.finished:
         return
-    yield from repeated_checkpoints(frame, rows)
-    yield from out_of_line_statements(frame)
-    yield from embedding_statements(frame)
-    if scalar(frame, LOSS).empty:
-        for metric in dict.fromkeys(metric for metric, _ in series if base_name(metric) in DEFAULT_METRICS):
-            yield from geometry_statements(series[metric, _subset_of(metric, series)])
+    yield from repeated_checkpoints(run.frame, run.rows)
+    yield from out_of_line_statements(run.frame)
+    yield from embedding_statements(run.frame)
+    if scalar(run.frame, LOSS).empty:
+        for chosen in _chosen(run):
+            if base_name(chosen.metric) in DEFAULT_METRICS:
+                yield from geometry_statements(chosen)
 
 
-def _of_metrics(
-    frame: pd.DataFrame, rows: pd.DataFrame, series: dict[tuple[str, str], MetricSeries]
-) -> Iterator[Insight]:
-    loss, finished = loss_of_run(frame), is_finished(rows)
-    for metric in dict.fromkeys(metric for metric, _ in series):
-        chosen = series[metric, _subset_of(metric, series)]
+def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
+    loss = loss_of_run(run.frame)
+    for chosen in _chosen(run):
         yield from layer_statements(chosen)
         yield from sequence_statements(chosen)
-        if base_name(metric) in DEFAULT_METRICS:
+        if base_name(chosen.metric) in DEFAULT_METRICS:
             yield from profile_statements(chosen)
-        if not finished:
+        if not run.finished:
             course = list(course_statements(chosen))
             yield from course
             if not any(each.kind in {"peak", "trough"} for each in course):  # where the course turns anyway
@@ -173,10 +198,12 @@ def _of_metrics(
             yield from activation_statements(chosen)
 
 
-def _subset_of(metric: str, series: dict[tuple[str, str], MetricSeries]) -> str:
-    """Return the subset that is described: the one without attention sinks if it was measured, otherwise the first."""
-    subsets = [subset for name, subset in series if name == metric]
-    return "no_sink" if "no_sink" in subsets else subsets[0]
+def _chosen(run: DescribedRun) -> Iterator[MetricSeries]:
+    """Yield the series of each metric that is described: without attention sinks if it was measured so, otherwise on
+    the first subset."""
+    for metric in dict.fromkeys(metric for metric, _ in run.series):
+        subsets = [subset for name, subset in run.series if name == metric]
+        yield run.series[metric, "no_sink" if "no_sink" in subsets else subsets[0]]
 
 
 def _ranked(statements: Iterator[Insight]) -> list[Insight]:
@@ -188,9 +215,7 @@ def _ranked(statements: Iterator[Insight]) -> list[Insight]:
     return sorted(weighted, key=lambda each: (SEVERITIES.index(each.severity), -each.weight, each.kind, each.sentence))
 
 
-def _status(
-    frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert], statements: Sequence[Insight]
-) -> tuple[Status, str]:
+def _status(run: DescribedRun, statements: Sequence[Insight]) -> tuple[Status, str]:
     """Return the status and the reason for it.
 
     A run has failed if a statement says so: the loss is not finite or has diverged, or states contain NaN or infinity.
@@ -199,26 +224,22 @@ def _status(
     """
     if failed := [each for each in statements if each.severity == "failed"]:
         return "failed", failed[0].sentence
-    steps = rows["step"].unique().tolist()
-    if is_finished(rows) or len(steps) < MIN_LOSSES:
-        if is_finished(rows):
-            return "unknown", "A finished model has no course of training to judge."
-        return "unknown", f"{len(steps)} measured steps are too few to judge; {MIN_LOSSES} are enough."
-    recent = [alert for alert in alerts if alert.step >= _second_half(rows)]
+    if run.finished:
+        return "unknown", "A finished model has no course of training to judge."
+    if (number := len(run.steps)) < MIN_LOSSES:
+        return "unknown", f"{number} measured steps are too few to judge; {MIN_LOSSES} are enough."
     watched = [each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS]
-    if recent:
-        since = sorted({alert.step for alert in recent})
-        return "watch", f"Alerts were raised at {len(since)} of the last {len(steps) - len(steps) // 2} measured steps."
+    if recent := {alert.step for alert in run.alerts if alert.step >= _second_half(run)}:
+        return "watch", f"Alerts were raised at {len(recent)} of the last {number - number // 2} measured steps."
     if watched:
         return "watch", watched[0].sentence
-    has_loss = len(scalar(frame, LOSS)) >= MIN_LOSSES
+    has_loss = len(scalar(run.frame, LOSS)) >= MIN_LOSSES
     return "healthy", f"No alert in the second half of the run{', and the loss has not diverged' if has_loss else ''}."
 
 
-def _second_half(rows: pd.DataFrame) -> int:
+def _second_half(run: DescribedRun) -> int:
     """Return the first step of the second half of the measured steps."""
-    steps = rows["step"].unique().tolist()
-    return steps[len(steps) // 2]
+    return run.steps[len(run.steps) // 2]
 
 
 def _link(insight: Insight, run: str) -> str:

@@ -13,13 +13,22 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.metrics import metric_info
-from repdyn.store.schema import FINISHED, LOSS
+from repdyn.store.schema import LOSS
 from repdyn.tables.designs import brief_sampling
-from repdyn.tables.frames import stack_of
+from repdyn.tables.frames import OF_THE_SAME_VECTORS, stack_of
 from repdyn.tables.runs import Key, MeasuredRun
 from repdyn.tables.seeds import SeedSeries
 from repdyn.tables.series import MetricSeries
-from repdyn.tables.style import KIND_COLOURS, LOSS_COLOUR, SEQUENTIAL, is_between, metric_unit, shades, short_count
+from repdyn.tables.style import (
+    KIND_COLOURS,
+    LOSS_COLOUR,
+    ORDERED,
+    STEPS,
+    is_between,
+    metric_unit,
+    shades,
+    short_count,
+)
 
 ZERO_SHARE = 10**-0.4
 """Where a logarithmic axis shows 0, as a share of the value from which on it is logarithmic."""
@@ -153,9 +162,7 @@ class Chart:
     legend_title: str | None = None
 
 
-RELATIVE_DEPTH = Axis(
-    label="relative depth (0 = embedding output, 1 = last layer)", limits=(0.0, 1.0), padding=(0.04, 0.04)
-)
+RELATIVE_DEPTH = Axis(label="relative depth (0 = embedding output)", limits=(0.0, 1.0), padding=(0.04, 0.04))
 
 
 def value_axis(metric: str, values: np.ndarray, margins: np.ndarray | None = None, label: str | None = None) -> Axis:
@@ -267,15 +274,13 @@ _MAX_MARKERS = 40
 _MARKERS = "os^DvPX*<>"
 
 
-def profile_lines(
-    series: MetricSeries, colours: Mapping[int, str], *, is_finished: bool = False, **look: Any
-) -> list[Line]:
+def profile_lines(series: MetricSeries, colours: Mapping[int, str], **look: Any) -> list[Line]:
     """Return a metric over depth, one line for each of the steps that have a colour and were measured."""
     lines = []
     for step in (step for step in colours if step in series.steps):
         y, margin = series.at(step)
-        label, description = FINISHED if is_finished else f"{step:,}", f"layer %{{x}}, step {step:,}"
-        named = {"label": label, "description": description, "marker_size": marker_size(series.layers, 3.5)}
+        label, description = f"{step:,}", f"layer %{{x}}, step {step:,}"
+        named = {"label": label, "description": description, "marker_size": marker_size(series.layers)}
         lines.append(Line(**{"x": series.places, "y": y, "margin": margin, "colour": colours[step], **named, **look}))
     return lines
 
@@ -292,7 +297,7 @@ def mean_lines(series: MetricSeries, **look: Any) -> list[Line]:
     means = series.layer_mean
     steps = means.mean.index.tolist()
     data = {"x": steps, "y": means.mean.to_numpy(float), "margin": means.margin.to_numpy(float)}
-    line = Line(**{**data, "marker_size": marker_size(steps, 3.5), "description": "step %{text}", **look})
+    line = Line(**{**data, "marker_size": marker_size(steps), "description": "step %{text}", **look})
     seeds = series.means_by_seed.to_numpy(float) if isinstance(series, SeedSeries) else ()
     return [*(Line(x=steps, y=values, **{**look, **SEED_LOOK}) for values in seeds), line]
 
@@ -306,9 +311,9 @@ def loss_line(losses: pd.Series, name: str = LOSS, **look: Any) -> Line | None:
     return Line(x=losses.index.tolist(), y=losses.to_numpy(float), **{**text, **default, **look})
 
 
-def marker_size(points: Sequence[Any], size: float) -> float:
+def marker_size(points: Sequence[Any]) -> float:
     """Return the size of the markers of a line: 0 on a line of many points."""
-    return size if len(points) <= _MAX_MARKERS else 0
+    return 3.5 if len(points) <= _MAX_MARKERS else 0
 
 
 def alerts_on(alerts: Iterable[Alert], metric: str, subset: str | None = None) -> list[Alert]:
@@ -330,7 +335,21 @@ def marks_on(alerts: Iterable[Alert], line: Line | None) -> list[Mark]:
     return marks
 
 
-def heatmap_panel(series: MetricSeries, alerts: Iterable[Alert] = (), steps: Sequence[int] | None = None) -> Panel:
+def shared_axis(
+    series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries], *, has_bands: bool = True
+) -> Axis:
+    """Return the axis of a metric, or its scale of colours: one for all tokens and for those without sinks."""
+    alike = [one for key, one in others.items() if key[0] == series.metric and key[1] in OF_THE_SAME_VECTORS]
+    drawn = alike if series.subset in OF_THE_SAME_VECTORS else [series]
+    values = np.concatenate([one.values.ravel() for one in drawn])
+    return value_axis(
+        series.metric, values, np.concatenate([one.margins.ravel() for one in drawn]) if has_bands else None
+    )
+
+
+def heatmap_panel(
+    series: MetricSeries, colours: Axis, alerts: Iterable[Alert] = (), steps: Sequence[int] | None = None
+) -> Panel:
     """Return a metric by layer (upwards) and measured step (to the right, equally spaced), with its alerts marked.
 
     Some of the steps may be chosen; alerts at other ones are left out.
@@ -346,12 +365,11 @@ def heatmap_panel(series: MetricSeries, alerts: Iterable[Alert] = (), steps: Seq
         for alert in alerts_on(alerts, series.metric, series.subset)
         if alert.step in columns and (alert.layer is None or alert.layer in rows)
     ]
-    values = series.values[:, chosen]
     cells = Cells(
-        values=values,
+        values=series.values[:, chosen],
         rows=[str(layer) for layer in series.layers],
         columns=[f"{step:,}" for step in steps],
-        colours=value_axis(series.metric, values),
+        colours=colours,
         margins=series.margins[:, chosen],
         reasons=series.reasons,
     )
@@ -424,7 +442,12 @@ def compared(rows: pd.DataFrame) -> str:
 
 def step_colours(number: int) -> list[str]:
     """Return colours for a number of steps, dark to light."""
-    return shades(SEQUENTIAL, number, 0.0, 0.9)
+    return shades(STEPS, number, 0.0, 0.9)
+
+
+def layer_colours(number: int) -> list[str]:
+    """Return colours for a number of layers, or of others with an order, dark to light."""
+    return shades(ORDERED, number, 0.0, 0.9)
 
 
 def run_colours(

@@ -15,46 +15,34 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from repdyn.figures.charts import (
     RELATIVE_DEPTH,
-    Chart,
     Line,
     Panel,
-    axis_of_lines,
     end_lines,
     mean_lines,
     notes,
     run_looks,
     training_axis,
-    wrapped,
 )
 from repdyn.figures.drawing import LEGEND_ROWS, draw, draw_all
-from repdyn.figures.overviews import Pane, about_tokens, arranged, board_size, n_columns, panes_of
+from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
 from repdyn.metrics import FAMILIES
 from repdyn.metrics.metric import file_stem
 from repdyn.tables.designs import brief_sampling, intervals
-from repdyn.tables.frames import concatenated, in_order, members_of, metrics_of, of_metric, select_steps
-from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, spans
+from repdyn.tables.frames import concatenated, members_of, metrics_of, select_steps
+from repdyn.tables.runs import Key, MeasuredRun, differences, listed, measured_runs, spans
 from repdyn.tables.seeds import INTERVAL, SeedGroup, seed_groups, with_seeds
-from repdyn.tables.style import (
-    KINDS,
-    family_of,
-    has_own_figures,
-    metric_title,
-    metric_unit,
-    overview_families,
-    subset_title,
-)
+from repdyn.tables.style import KINDS, has_own_figures, metric_title, overview_families
 from repdyn.utils.attempts import Attempt
 
-_MAX_COLUMNS = 3
 _MAX_MARKERS = 8
 _MAX_NAMES = 3
-_TITLE_WIDTH = 66
 _BAND_OPACITY, _SEEDS_OPACITY = 0.1, 0.2
 
 
@@ -82,49 +70,57 @@ class ComparedRuns:
 
 
 def profiles(compared: ComparedRuns, metric: str) -> Figure:
-    """Draw a metric against relative depth, one line per run at its last measured step, one panel per token subset.
-
-    The panels share the axis of values. The band is the 95 % interval over probes, if it is known. Layers without a
-    value leave a gap and are listed in the caption.
-    """
-    drawn = [run for run in compared.runs if metric in metrics_of(run.rows)]
-    if not drawn:
+    """Draw a metric over relative depth, a panel for each token subset on one axis of values."""
+    if not any(metric in metrics_of(run.rows) for run in compared.runs):
         measured = ", ".join(sorted(compared.at_end["metric"].unique()))
         raise ValueError(f"expected a measured metric, got {metric!r}; measured were {measured}")
-    cells = {run.label: of_metric(run.at_end(), metric) for run in drawn}
-    subsets = in_order(concatenated([*cells.values()])["subset"].unique())
-    lines = {
-        subset: [
-            line
-            for run in drawn
-            if (metric, subset) in run.series
-            for line in end_lines(run.series[metric, subset], **compared.looks[run.key])
-        ]
-        for subset in subsets
-    }
-    columns = min(_MAX_COLUMNS, len(subsets))
-    y = axis_of_lines(metric, [line for of_subset in lines.values() for line in of_subset])
-    panels = [
-        Panel(
-            title=subset_title(subset),
-            x=RELATIVE_DEPTH,
-            y=replace(y, label="" if number % columns else metric_unit(metric)),
-            lines=lines[subset],
-            widens_hidden=True,
-        )
-        for number, subset in enumerate(subsets)
-    ]
-    when, suffixes = _end_checkpoints(drawn)
-    legend = compared.legend(drawn, suffixes)
-    chart = Chart(
-        title=f"{metric_title(metric)} over depth, {_count_kinds(drawn)}",
-        caption=_caption(drawn, cells, when, _missing_layers(cells)),
-        panels=panels,
-        columns=columns,
-        size=(max(7.2, 4.4 * columns + _legend_width(legend)), 4.6 * -(-len(panels) // columns)),
+    return _over_depth(compared, [metric], metric_title(metric), LARGE)
+
+
+def compare_family(compared: ComparedRuns, family: str) -> Figure:
+    """Draw the metrics of a family over relative depth, one line per run at its last measured step.
+
+    A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
+    second dashed. Values between two layers are drawn between them. Layers without a value leave a gap; of a single
+    metric they are listed.
+    """
+    return _over_depth(compared, members_of(compared.at_end, family), FAMILIES[family], SMALL)
+
+
+def _over_depth(compared: ComparedRuns, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Figure:
+    drawn = [run for run in compared.runs if set(metrics) & set(metrics_of(run.rows))]
+    board = Board(panes_of(compared.at_end, metrics, "runs"), panel)
+    (when, suffixes), cells = _end_checkpoints(drawn), {run.label: run.at_end() for run in drawn}
+    cells = {name: rows.loc[rows["metric"].isin(metrics)] for name, rows in cells.items()}
+    legend, to = compared.legend(drawn, suffixes), concatenated([*cells.values()])["compared_to"].dropna().unique()
+    texts = (
+        when,
+        "dashed: the second of two classes" * any(pane.pair for pane in board.panes),
+        board.about_tokens(),
+        f"each compared with {f'step {to[0]:,}' if len(to) == 1 else 'the checkpoint before'}" * bool(len(to)),
+        _missing_layers(cells) if len(metrics) == 1 else "",
+    )
+    chart = board.chart(
+        [
+            Panel(x=RELATIVE_DEPTH, lines=_pane_lines(pane, drawn, compared.looks), widens_hidden=True)
+            for pane in board.panes
+        ],
+        legend_width=_legend_width(legend),
+        title=f"{title} over depth, {_count_kinds(drawn)}",
+        caption=_caption(drawn, cells, *texts),
         legend=legend,
     )
     return draw(chart)
+
+
+def _pane_lines(pane: Pane, runs: Sequence[MeasuredRun], looks: Mapping[Key, Mapping[str, Any]]) -> list[Line]:
+    return [
+        line
+        for trace, dash in zip(pane.traces, ("-", "--"), strict=False)
+        for run in runs
+        if (trace.metric, trace.subset) in run.series
+        for line in end_lines(run.series[trace.metric, trace.subset], **looks[run.key], dash=dash)
+    ]
 
 
 def means_over_layers(compared: ComparedRuns) -> Figure:
@@ -139,74 +135,42 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
     if not drawn:
         raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
     rows = concatenated([run.rows for run in drawn])
-    wanted = [m for m in metrics_of(rows) if has_own_figures(m)]
-    keys = [(m, s) for m in reversed(wanted) for s in in_order(of_metric(rows, m)["subset"].unique())]
-    if not keys:
+    wanted = [metric for metric in reversed(metrics_of(rows)) if has_own_figures(metric)]
+    if not wanted:
         raise ValueError(
             f"expected metrics of geometry or the user's own, got {', '.join(metrics_of(rows))}; draw families"
         )
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     axis = training_axis([x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens)
-    lines = {
-        key: [line for run in drawn if key in run.series for line in _mean_lines(compared, run, key, by_tokens)]
-        for key in keys
-    }
-    panels = [
-        Panel(
-            title=wrapped(f"{metric_title(metric)}, {subset_title(subset)}", _TITLE_WIDTH),
-            x=replace(axis, label=axis.label if (metric, subset) == keys[-1] else ""),
-            y=axis_of_lines(metric, [line for other in keys if other[0] == metric for line in lines[other]]),
-            lines=lines[metric, subset],
-            widens_hidden=True,
-        )
-        for metric, subset in keys
-    ]
+    board = Board(panes_of(rows, wanted, "runs"), WIDE)
+    keys = [(trace.metric, trace.subset) for pane in board.panes for trace in pane.traces]
     legend = compared.legend(drawn, [_layers_used(run, keys) for run in drawn])
     n_left = len(compared.runs) - len(drawn)
-    left = f"; {n_left} with one checkpoint left out" if n_left else ""
-    chart = Chart(
-        title=f"Mean over layers during training, {_count_kinds(drawn)}{left}",
-        caption=_caption(drawn, {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}),
-        panels=panels,
-        size=(6.4 + _legend_width(legend), 1.3 + 2.4 * len(panels)),
-        shares_x=True,
+    panels = [
+        Panel(x=axis, lines=_mean_lines(compared, pane, drawn, by_tokens), widens_hidden=True) for pane in board.panes
+    ]
+    dashed = "dashed: the second of two classes" * any(pane.pair for pane in board.panes)
+    chart = board.chart(
+        panels,
+        legend_width=_legend_width(legend),
+        title=f"Mean over layers during training, {_count_kinds(drawn)}"
+        + (f"; {n_left} with one checkpoint left out" if n_left else ""),
+        caption=_caption(drawn, {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}, dashed),
         legend=legend,
     )
     return draw(chart)
 
 
-def compare_family(compared: ComparedRuns, family: str) -> Figure:
-    """Draw the metrics of a family against relative depth, one line per run at its last measured step.
-
-    A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
-    second dashed. Values between two layers are drawn between them.
-    """
-    at_end = compared.at_end
-    panes, members = panes_of(at_end, family, "runs"), members_of(at_end, family)
-    drawn = [run for run in compared.runs if any(family_of(metric) == family for metric in metrics_of(run.rows))]
-    panels = [_family_panel(compared, pane, drawn) for pane in panes]
-    when, suffixes = _end_checkpoints(drawn)
-    legend = compared.legend(drawn, suffixes)
-    cells = {run.label: run.at_end() for run in drawn}
-    cells = {name: rows.loc[rows["metric"].isin(members)] for name, rows in cells.items()}
-    steps = concatenated([*cells.values()])["compared_to"].dropna().unique().tolist()
-    to = f"step {steps[0]:,}" if len(steps) == 1 else "the checkpoint before"
-    texts = (
-        when,
-        "dashed: the second of two classes" * any(pane.pair for pane in panes),
-        about_tokens(panes),
-        f"each compared with {to}" * bool(steps),
-    )
-    chart = Chart(
-        title=f"{FAMILIES[family]} over depth, {_count_kinds(drawn)}",
-        caption=_caption(drawn, cells, *texts),
-        panels=arranged(panels, panes),
-        columns=n_columns(panes),
-        size=board_size(panes, _legend_width(legend)),
-        is_small=True,
-        legend=legend,
-    )
-    return draw(chart)
+def _mean_lines(compared: ComparedRuns, pane: Pane, runs: Sequence[MeasuredRun], by_tokens: bool) -> list[Line]:
+    lines = []
+    for trace, dash in zip(pane.traces, ("-", "--"), strict=False):
+        for run in (run for run in runs if (trace.metric, trace.subset) in run.series):
+            of_run = mean_lines(run.series[trace.metric, trace.subset], **compared.looks[run.key], dash=dash)
+            steps = [int(step) for step in of_run[-1].x]
+            x = run.tokens[steps].tolist() if by_tokens else steps
+            marked = [steps.index(step) for step in select_steps(steps, _MAX_MARKERS)] if steps else []
+            lines += [replace(line, x=x, marked=marked) for line in of_run]
+    return lines
 
 
 def comparison_figures(
@@ -220,36 +184,16 @@ def comparison_figures(
     """
     compared = ComparedRuns(frame, seeds)
     at_end = compared.at_end
-    own = [metric for metric in sorted(at_end["metric"].unique()) if has_own_figures(metric)]
+    valued = sorted(at_end.loc[at_end["value"].notna(), "metric"].unique())
+    own = [metric for metric in valued if has_own_figures(metric)]
     drawings: dict[str, Callable[[], Figure]] = {
         f"profiles_{file_stem(metric)}": partial(profiles, compared, metric) for metric in own
     }
     if any(run.rows.loc[run.rows["metric"].isin(own), "step"].nunique() > 1 for run in compared.runs):
         drawings["means_over_layers"] = partial(means_over_layers, compared)
-    for family in overview_families(at_end.loc[at_end["value"].notna(), "metric"].unique()):
+    for family in overview_families(valued):
         drawings[f"compare_{family}"] = partial(compare_family, compared, family)
     return draw_all(drawings, attempt)
-
-
-def _family_panel(compared: ComparedRuns, pane: Pane, runs: Sequence[MeasuredRun]) -> Panel:
-    lines = [
-        line
-        for trace, dash in zip(pane.traces, ("-", "--"), strict=False)
-        for run in runs
-        if (trace.metric, trace.subset) in run.series
-        for line in end_lines(run.series[trace.metric, trace.subset], **compared.looks[run.key], dash=dash)
-    ]
-    return Panel(
-        x=replace(RELATIVE_DEPTH, label="relative depth (0 = embedding output)"), lines=lines, widens_hidden=True
-    )
-
-
-def _mean_lines(compared: ComparedRuns, run: MeasuredRun, key: tuple[str, str], by_tokens: bool) -> list[Line]:
-    lines = mean_lines(run.series[key], **compared.looks[run.key])
-    steps = [int(step) for step in lines[-1].x]
-    x = run.tokens[steps].tolist() if by_tokens else steps
-    marked = [steps.index(step) for step in select_steps(steps, _MAX_MARKERS)] if steps else []
-    return [replace(line, x=x, marked=marked) for line in lines]
 
 
 def _layers_used(run: MeasuredRun, keys: Sequence[tuple[str, str]]) -> str:

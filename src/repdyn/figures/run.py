@@ -1,18 +1,16 @@
-"""Figures of one run: profiles over depth, means over layers during training, heatmaps, convergence, scales.
+"""Figures of one run: metrics over depth, their means over layers during training, heatmaps, dimension against scale.
 
-Each metric of geometry and each of the user's own has profile, mean and heatmaps; other families have overviews, see
-``repdyn.figures.overviews``.
+Each metric of geometry and each of the user's own has a figure over depth, its place in one of the means, and heatmaps;
+those of another family share a figure over depth and one of means. Bands are 95 % intervals over probes, if known.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,30 +29,28 @@ from repdyn.figures.charts import (
     heads_panel,
     heatmap_panel,
     layer_axis,
+    layer_colours,
     layer_label,
     loss_line,
+    marker_size,
     marks_on,
     mean_lines,
     profile_lines,
     run_caption,
     run_title,
+    shared_axis,
     step_colours,
     training_axis,
-    wrapped,
 )
 from repdyn.figures.drawing import draw, draw_all
-from repdyn.figures.overviews import depth_overview, last_place, steps_overview
-from repdyn.metrics import METRICS
+from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
+from repdyn.metrics import FAMILIES, METRICS
 from repdyn.metrics.metric import file_stem
 from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import intervals
-from repdyn.tables.fits import isotonic_fit, lower_envelope
 from repdyn.tables.frames import (
-    NO_CLASSES,
-    defined_subsets,
     drop_first_comparison,
     filled,
-    grid,
     in_order,
     is_finished,
     loss_of_run,
@@ -69,24 +65,13 @@ from repdyn.tables.frames import (
     tokens_by_step,
 )
 from repdyn.tables.series import MetricSeries, metric_series, thin
-from repdyn.tables.style import (
-    LOSS_COLOUR,
-    ORDERED,
-    SUBSET_COLOURS,
-    has_own_figures,
-    metric_title,
-    metric_unit,
-    overview_families,
-    shades,
-    subset_title,
-)
+from repdyn.tables.style import has_own_figures, metric_title, overview_families, subset_title
 from repdyn.utils.attempts import Attempt
 
 MAX_STEPS = 8
-MAX_COLUMNS = 3
 _MAX_HEATMAP_STEPS = 48
 _HEATMAP_SIZE = (7.2, 4.3)
-_TITLE_WIDTH = 80
+_LEGEND_WIDTH = 1.2
 _COLUMNS = (
     *("run", "model", "causal", "step", "tokens_seen", "stage", "probe", "design", "layers", "stack", "layer", "depth"),
     *("head", "metric", "subset", "settings", "compared_to", "value", "std", "low", "high", "reason", "n_batches"),
@@ -94,42 +79,88 @@ _COLUMNS = (
 )
 """Columns that the figures of a run show or describe."""
 
+_Series = Mapping[tuple[str, str], MetricSeries]
+
 
 def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
-    """Draw a metric of a run against layer, one line per step, one panel per token subset, on one axis of values.
+    """Draw a metric of a run over depth, one panel per token subset on one axis of values, as :func:`depth_overview`.
 
-    At most eight steps are drawn, dark to light: the first, the last, those with the lowest and the highest mean, and
-    others between. The band is the 95 % interval over probes, if it is known. Layers without a value leave a gap. The
-    line of a finished model is labelled "finished".
+    The steps are the first, the last, those with the lowest and the highest mean, and others between.
     """
     rows = measurements(frame)
-    subsets, finished, shown = subsets_of(rows, metric), is_finished(rows), of_metric(rows, metric)
-    mean = pd.Series(shown.groupby("step")["value"].mean())
+    subsets_of(rows, metric)  # a metric that was not measured is an error
+    shown = of_metric(rows, metric)
+    mean = pd.Series(shown.groupby("step")["value"].mean()).dropna()
     steps = [int(mean.index[index]) for index in thin(mean.index.tolist(), mean.tolist(), MAX_STEPS)]
+    return _over_depth(shown, [metric], metric_title(metric), steps, LARGE)
+
+
+def depth_overview(frame: pd.DataFrame, family: str) -> Figure:
+    """Draw the metrics of a family of one run over depth, a panel each.
+
+    A line is a step, at most eight. Where several metrics or classes of tokens share a panel a line is one of them at
+    the last step, and dotted at the first. Layers without a value leave a gap.
+    """
+    rows = measurements(frame)
+    metrics = members_of(rows, family)
+    shown = rows.loc[rows["metric"].isin(metrics)]
+    steps = sorted(shown.loc[shown["value"].notna(), "step"].unique().tolist())
+    return _over_depth(shown, metrics, FAMILIES[family], select_steps(steps, MAX_STEPS), SMALL)
+
+
+def _over_depth(
+    rows: pd.DataFrame, metrics: Sequence[str], title: str, steps: Sequence[int], panel: tuple[float, float]
+) -> Figure:
+    board, series = Board(panes_of(rows, metrics, "depth"), panel), metric_series(rows)
     colours = dict(zip(steps, step_colours(len(steps)), strict=True))
-    drawn = list(metric_series(shown).values())
-    lines = [profile_lines(series, colours, is_finished=finished) for series in drawn]
-    columns = min(MAX_COLUMNS, len(subsets))
-    y = axis_of_lines(metric, [line for of_subset in lines for line in of_subset])
-    panels = [
-        Panel(
-            title=subset_title(series.subset),
-            x=layer_axis(layer_label(metric, series.layers[-1]), *_valued_places(series)),
-            y=replace(y, label="" if number % columns else metric_unit(metric)),
-            lines=lines[number],
-        )
-        for number, series in enumerate(drawn)
-    ]
-    chart = Chart(
-        title=run_title(rows, f"{metric_title(metric)} over depth"),
-        caption=run_caption(shown, intervals(shown)),
-        panels=panels,
-        columns=columns,
-        size=(max(7.2, 4.6 * columns + 1.4), 4.3 * -(-len(panels) // columns)),
-        legend=lines[0][::-1],
-        legend_title=None if finished else "step",
+    several = len(steps) > 1
+    by_step = several and any(len(pane.traces) == 1 for pane in board.panes)
+    by_trace = several and any(len(pane.traces) > 1 for pane in board.panes)
+    both = f"named lines: step {steps[-1]:,}, dotted: step {steps[0]:,}" if by_trace else ""
+    when = "" if several else f", {FINISHED}" if is_finished(rows) else f", at step {steps[0]:,}"
+    axis = _depth_axis([series[trace.metric, trace.subset] for pane in board.panes for trace in pane.traces])
+    chart = board.chart(
+        [replace(_depth_panel(series, pane, colours), x=axis) for pane in board.panes],
+        legend_width=_LEGEND_WIDTH * by_step,
+        panel_legend_width=_LEGEND_WIDTH,
+        title=run_title(rows, f"{title} over depth{when}"),
+        caption=run_caption(rows, both, board.about_tokens(), compared(rows), intervals(rows)),
+        legend=[Line(x=(), y=(), colour=colours[step], label=f"{step:,}") for step in reversed(steps) if by_step],
+        legend_title="step",
     )
     return draw(chart)
+
+
+def _depth_axis(drawn: Sequence[MetricSeries]) -> Axis:
+    """Return the axis from the first layer with a value to the last; one without any at layer 0 says so."""
+    places = np.concatenate([one.places[~np.isnan(one.values).all(axis=1)] for one in drawn])
+    label = "layer (0 = embedding output)"
+    if len({one.metric for one in drawn}) == 1:
+        label = layer_label(drawn[0].metric, max(one.layers[-1] for one in drawn))
+    if min(places) >= 1 and any(0 in one.layers for one in drawn):
+        label = "layer (no value at 0, the embedding output)"
+    return layer_axis(label, min(places), max(places))
+
+
+def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> Panel:
+    """Return one line per step; or one per trace at its last step, dotted at its first."""
+    if len(pane.traces) == 1:
+        one = series[pane.traces[0].metric, pane.traces[0].subset]
+        chosen = {step: colour for step, colour in colours.items() if step in one.steps_with_values}
+        return Panel(lines=profile_lines(one, chosen))
+    lasts, firsts = [], []
+    for trace, colour in zip(pane.traces, pane.colours, strict=True):
+        one = series[trace.metric, trace.subset]
+        first, last = one.steps_with_values[0], one.steps_with_values[-1]
+        lasts += profile_lines(one, {last: colour}, label=trace.label)
+        if first != last:
+            firsts += profile_lines(one, {first: colour}, label="", margin=None, dash=":", width=1.4, marker="")
+    return _named_lines(pane, lasts, firsts)
+
+
+def _named_lines(pane: Pane, lines: Sequence[Line], others: Sequence[Line] = ()) -> Panel:
+    legend = "right" if len(lines) > 1 else ""
+    return Panel(lines=[*others, *lines], gap=lines if pane.pair else (), widens_hidden=True, legend=legend)
 
 
 def mean_over_layers(
@@ -137,12 +168,12 @@ def mean_over_layers(
     metrics: Sequence[str] = ("two_nn", "anisotropy"),
     alerts: Sequence[Alert] = (),
 ) -> Figure:
-    """Draw metrics of a run averaged over layers against step, one panel each, with a loss in the first.
+    """Draw metrics of a run averaged over layers against step, below each other, with a loss in the first panel.
 
     Metrics that were not measured are left out; the loss is that of :func:`repdyn.tables.frames.loss_of_run`. The step
     axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it are the training tokens if every
-    checkpoint has them. The band is the 95 % interval of :func:`repdyn.tables.frames.layer_mean`. Steps with an alert
-    on a metric are marked in its panel.
+    checkpoint has them. The means are those of :func:`repdyn.tables.frames.layer_mean`; one over fewer layers than
+    measured is labelled. Steps with an alert on a metric are marked in its panel.
     """
     rows = of_training(frame, "profile_over_depth")
     present = [metric for metric in metrics if metric in metrics_of(rows)]
@@ -151,38 +182,61 @@ def mean_over_layers(
             f"expected one of the metrics {', '.join(metrics)}, got rows of {', '.join(metrics_of(rows))}; "
             "name one of these"
         )
-    shown = rows.loc[rows["metric"].isin(present)]
-    series, axis = metric_series(shown), training_axis(sorted(rows["step"].unique().tolist()))
-    panels = [
-        replace(
-            _means_panel(metric, [one for one in series.values() if one.metric == metric]),
-            x=replace(axis, label=axis.label if metric == present[-1] else ""),
-            marks=marks_on(alerts_on(alerts, metric), None),
-        )
-        for metric in present
-    ]
+    chart = _against_step(rows, present, "Mean over layers during training", alerts, WIDE)
     tokens = tokens_by_step(rows)
     # otherwise a number of tokens has no position on the axis
     has_tokens = len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique
-    loss = loss_of_run(frame)
-    losses = loss_line(loss.values, loss.name)
-    panels[0] = replace(panels[0], loss=losses, tokens=tokens.to_dict() if has_tokens else None)
-    marked = any(alerts_on(alerts, metric) for metric in present)
-    chart = Chart(
-        title=run_title(rows, "Mean over layers during training"),
-        caption=run_caption(shown, intervals(shown), MARKED * marked),
-        panels=panels,
-        size=(7.2, 1.3 + 2.9 * len(panels)),
-        shares_x=True,
+    loss, (first, *others) = loss_of_run(frame), chart.panels
+    first = replace(first, loss=loss_line(loss.values, loss.name), tokens=tokens.to_dict() if has_tokens else None)
+    return draw(replace(chart, panels=[replace(panel, legend=panel.legend and "inside") for panel in (first, *others)]))
+
+
+def steps_overview(frame: pd.DataFrame, family: str, alerts: Sequence[Alert] = ()) -> Figure:
+    """Draw the metrics of a family of one run as :func:`mean_over_layers`, a small panel each, without a loss."""
+    rows = of_training(frame, "depth_overview")
+    title = f"{FAMILIES[family]}: means over layers during training"
+    return draw(_against_step(rows, members_of(rows, family), title, alerts, SMALL))
+
+
+def _against_step(
+    rows: pd.DataFrame, metrics: Sequence[str], title: str, alerts: Sequence[Alert], panel: tuple[float, float]
+) -> Chart:
+    shown = rows.loc[rows["metric"].isin(metrics)]
+    board, series = Board(panes_of(shown, metrics, "step"), panel), metric_series(shown)
+    axis = training_axis(sorted(shown["step"].unique().tolist()))
+    marked = MARKED * any(alert.metric in metrics for alert in alerts)
+    return board.chart(
+        [replace(_step_panel(series, pane, alerts), x=axis) for pane in board.panes],
+        panel_legend_width=_LEGEND_WIDTH * (panel == SMALL),
+        title=run_title(rows, title),
+        caption=run_caption(shown, board.about_tokens(), compared(shown), intervals(shown), marked),
     )
-    return draw(chart)
+
+
+def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> Panel:
+    """Return one line per trace; its label tells if layers are left out."""
+    lines, notes_on_layers = [], []
+    for trace, colour in zip(pane.traces, pane.colours, strict=True):
+        one = series[trace.metric, trace.subset]
+        note = ""
+        if trace.layer is None:
+            note = f"\n({one.layer_mean.coverage})" if one.layer_mean.is_partial else ""
+            lines += mean_lines(one, label=trace.label + note, colour=colour)
+        else:
+            at, size = one.layers.index(trace.layer), marker_size(one.steps)
+            look = {"colour": colour, "marker_size": size, "label": trace.label}
+            lines.append(Line(x=one.steps, y=one.values[at], margin=one.margins[at], **look))
+        notes_on_layers.append(note)
+    raised = [alert for trace in pane.traces for alert in alerts_on(alerts, trace.metric, trace.subset)]
+    panel = replace(_named_lines(pane, lines), marks=marks_on(raised, None))
+    return replace(panel, title=notes_on_layers[0]) if len(lines) == 1 else panel
 
 
 def heatmap(frame: pd.DataFrame, metric: str, subset: str, alerts: Sequence[Alert] = ()) -> Figure:
     """Draw a metric of a run by layer (upwards) and measured step (to the right, equally spaced), alerts marked.
 
     Cells without a value are hatched. Of more than 48 measured steps, log-spaced ones are drawn, those with an alert,
-    and those with the lowest and the highest value.
+    and those with the lowest and the highest value. All subsets of the tokens that the frame has share their colours.
     """
     rows = of_training(frame, "profile_over_depth")
     shown = of_metric(rows, metric, subset)
@@ -195,8 +249,9 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str, alerts: Sequence[Aler
     known = series.rows.dropna(subset="value")
     extremes = [int(known.loc[at(), "step"]) for at in (known["value"].idxmin, known["value"].idxmax) if len(known)]
     steps = sorted({*select_steps(series.steps, _MAX_HEATMAP_STEPS), *with_alert, *extremes})
-    panel = heatmap_panel(series, alerts, steps)
-    hatched = "; hatched: none that compares" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
+    colours = shared_axis(series, metric_series(of_metric(rows, metric)), has_bands=False)
+    panel = heatmap_panel(series, colours, alerts, steps)
+    hatched = "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
     title = f"{metric_title(metric)} by layer and step, {subset_title(subset)}{hatched}"
     caption = run_caption(shown, compared(shown), MARKED * bool(panel.marks))
     return draw(Chart(title=run_title(shown, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
@@ -217,81 +272,6 @@ def heads_heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
     return draw(Chart(title=title, caption=run_caption(cells), panels=[panel], size=_HEATMAP_SIZE))
 
 
-def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Sequence[Alert] = ()) -> dict[str, Figure]:
-    """Return all figures of a run, by name (a stem for a file, a key for a logger).
-
-    A metric of geometry, or of the user's own, has a profile, its place in the means over layers, and heatmaps. Any
-    other family has an overview over depth and one against step, and some have figures of their own. A finished model
-    has no figures against step. ``attempt`` collects the errors of figures, so that the others are drawn; by default
-    they are raised at once.
-    """
-    # the other columns would be copied with each selection of rows
-    frame = pd.DataFrame(frame[[name for name in _COLUMNS if name in frame]])
-    return draw_all(dict(_drawings(frame, measurements(frame), alerts)), attempt)
-
-
-def _drawings(
-    frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert]
-) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    """Yield the figures, whose rows are selected when they are drawn: all together would be a second table."""
-
-    def drawn(draw_rows: Callable[..., Figure], metrics: Sequence[str], *given: object) -> Callable[[], Figure]:
-        return lambda: draw_rows(rows.loc[rows["metric"].isin([*metrics])], *given)
-
-    def heatmaps(metric: str) -> Iterator[tuple[str, Callable[[], Figure]]]:
-        for subset in subsets_of(rows, metric):
-            yield f"heatmap_{file_stem(metric)}_{subset}", drawn(heatmap, [metric], metric, subset, alerts)
-
-    trained, valued = not is_finished(rows), rows.loc[rows["value"].notna(), ["metric"]]
-    own = [metric for metric in metrics_of(rows) if has_own_figures(metric)]
-    for metric in own:
-        yield f"profile_{file_stem(metric)}", drawn(profile_over_depth, [metric], metric)
-    if own and trained:
-        with_loss = frame.loc[frame["layer"].isna() | frame["metric"].isin(own)]
-        yield "mean_over_layers", partial(mean_over_layers, with_loss, sorted(own, reverse=True), alerts=alerts)
-        for metric in own:
-            yield from heatmaps(metric)
-    for family in overview_families(valued["metric"].unique()):
-        members = members_of(rows, family)
-        yield f"depth_{family}", drawn(depth_overview, members, family)
-        if trained:
-            yield f"steps_{family}", drawn(steps_overview, members, family, alerts)
-        if family == "dimension" and has_scales(valued):
-            yield "scales", drawn(scales, DIMENSIONS)
-        if family == "convergence" and bool((valued["metric"] == GRADIENT).any()):
-            yield "convergence", drawn(convergence, members)
-        if family == "change" and trained:
-            for metric in members_of(valued, family):
-                yield from heatmaps(metric)
-    heads = frame.loc[frame["head"].notna()]
-    for metric, subset in _measured_by_head(heads):
-        ending = "" if subset == "all" else f"_{subset}"
-        yield f"heads_{file_stem(metric)}{ending}", partial(heads_heatmap, heads, metric, subset)
-
-
-def _means_panel(metric: str, series: Sequence[MetricSeries]) -> Panel:
-    labels = [f"{subset_title(one.subset)} ({one.layer_mean.coverage})" for one in series]
-    lines = [
-        line
-        for one, colour, label in zip(series, cycle(SUBSET_COLOURS), labels, strict=False)
-        for line in mean_lines(one, colour=colour, label=label)
-    ]
-    title = metric_title(metric) if len(series) > 1 else f"{metric_title(metric)}, {labels[0]}"
-    return Panel(
-        title=wrapped(title, _TITLE_WIDTH),
-        y=axis_of_lines(metric, lines),
-        lines=lines,
-        widens_hidden=True,
-        legend="inside" if len(series) > 1 else "",
-    )
-
-
-def _valued_places(series: MetricSeries) -> tuple[float, float]:
-    """Return the places of the first and the last layer with a value; of all layers if none has one."""
-    places = series.places[~np.isnan(series.values).all(axis=1)]
-    return tuple((places if len(places) else series.places)[[0, -1]].tolist())
-
-
 def _measured_by_head(frame: pd.DataFrame) -> list[tuple[str, str]]:
     """Return each metric and token subset that has values of single attention heads."""
     rows = frame.loc[frame["layer"].notna() & frame["head"].notna() & frame["value"].notna()]
@@ -300,90 +280,8 @@ def _measured_by_head(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return [(metric, subset) for metric in metrics for subset in in_order(of_metric(pairs, metric)["subset"])]
 
 
-ALIGNMENT, GRADIENT = "alignment", "alignment_gradient"
-
-
-def convergence(frame: pd.DataFrame) -> Figure:
-    """Draw alignment and its gradient at the last measured step of a run, on all tokens and, if known, without sinks.
-
-    With the alignment, the constant rate that would lead from its first value to its last; with the gradient, its
-    isotonic fit, which pools layers, and the monotone lower envelope, which is a bound.
-    """
-    rows = measurements(frame)
-    known = defined_subsets(rows, GRADIENT) if GRADIENT in metrics_of(rows) else []
-    if not known:
-        raise ValueError(f"expected values of {GRADIENT}, got none; measure it on a model with two layers or more")
-    subsets = [subset for subset in in_order(known) if subset in NO_CLASSES] or in_order(known)
-    step = max(rows.loc[(rows["metric"] == GRADIENT) & rows["value"].notna(), "step"].tolist())
-    axis = layer_axis("layer (0 = embedding output)", 0.0, float(last_place(rows)))
-    panels = [make(rows, subset, step) for subset in subsets for make in (_alignment_panel, _gradient_panel)]
-    shown = rows.loc[rows["metric"].isin([ALIGNMENT, GRADIENT]) & rows["subset"].isin(subsets)]
-    when = FINISHED if is_finished(rows) else f"at step {step:,}"
-    chart = Chart(
-        title=run_title(rows, f"Convergence to the last layer, {when}"),
-        caption=run_caption(shown, intervals(shown.loc[shown["step"] == step], "band and bars")),
-        panels=[replace(panel, x=axis) for panel in panels],
-        columns=2,
-        size=(10.6, 1.0 + 3.2 * len(subsets)),
-        is_small=True,
-    )
-    return draw(chart)
-
-
-def _alignment_panel(rows: pd.DataFrame, subset: str, step: int) -> Panel:
-    title = f"{metric_title(ALIGNMENT)}, {subset_title(subset)}"
-    if ALIGNMENT not in metrics_of(rows) or subset not in defined_subsets(rows, ALIGNMENT):
-        return Panel(title=f"{title}: not measured", y=Axis(label=metric_unit(ALIGNMENT)))
-    layers, values, margins = _at(rows, ALIGNMENT, subset, step)
-    (first, last), ends = layers[[0, -1]].tolist(), values[[0, -1]].tolist()
-    rate = (ends[1] - ends[0]) / (last - first) if last > first else np.nan
-    look: dict[str, Any] = {"colour": "0.45", "dash": "--", "width": 1.2, "marker": ""}
-    return Panel(
-        title=f"{title}\nat layer {first:.0f}: {ends[0]:.3g}; average rate {rate:.3g} per layer",
-        y=Axis(label=metric_unit(ALIGNMENT), limits=(min(0.0, float(values.min())), float(values.max()))),
-        lines=[
-            Line(x=layers, y=values, margin=margins, label="alignment", colour=SUBSET_COLOURS[0]),
-            Line(x=(first, last), y=ends, label="constant rate", **look),
-        ],
-        legend="right",
-    )
-
-
-def _gradient_panel(rows: pd.DataFrame, subset: str, step: int) -> Panel:
-    layers, values, margins = _at(rows, GRADIENT, subset, step)
-    fit, bound = isotonic_fit(values), lower_envelope(values)
-    blue, text = SUBSET_COLOURS[0], f"{metric_title(GRADIENT)}, {subset_title(subset)}"
-    return Panel(
-        title=f"{text}\nfit {_ends(fit)}; envelope {_ends(bound)}",
-        y=Axis(label=metric_unit(GRADIENT), is_signed=True),
-        lines=[
-            Line(x=layers + 0.5, y=values, margin=margins, kind="bars", label="gradient", colour=blue),
-            Line(x=layers, y=fit, kind="steps", label="isotonic fit", colour=LOSS_COLOUR),
-            Line(x=layers, y=bound, kind="steps", label="lower envelope", colour="0.2", dash="--", width=1.5),
-        ],
-        legend="right",
-    )
-
-
-def _at(rows: pd.DataFrame, metric: str, subset: str, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the layers with a value at a step, the values, and half of their 95 % intervals."""
-    values = grid(rows, metric, subset).loc[:, step].dropna()
-    margins = grid(rows, metric, subset, "margin").loc[values.index, step]
-    return values.index.to_numpy(float), values.to_numpy(float), margins.to_numpy(float)
-
-
-def _ends(values: Sequence[float] | np.ndarray) -> str:
-    """Describe a curve by its first and last value.
-
-    >>> _ends([0.25, 0.25]), _ends([0.1, 0.5])
-    ('0.25 throughout', '0.1 to 0.5')
-    """
-    low, high = f"{values[0]:.3g}", f"{values[-1]:.3g}"
-    return f"{low} throughout" if low == high else f"{low} to {high}"
-
-
 GRIDE = tuple(name for name in METRICS if name.startswith("gride_"))
-_MAX_STEPS = 3
+_MAX_SCALE_STEPS = 3
 _MAX_LAYERS = 7
 _SINGLE_SCALE = {"two_nn": ("TwoNN", "s"), "levina_bickel": ("Levina-Bickel", "D")}
 """Estimates at one scale, with their name and marker."""
@@ -413,11 +311,11 @@ def scales(frame: pd.DataFrame) -> Figure:
         raise ValueError(f"expected two of {', '.join(GRIDE)} with values, got fewer; measure several scales")
     subset = in_order(gride["subset"].unique())[0]
     known = known.loc[known["subset"] == subset]
-    steps = select_steps(sorted(gride["step"].unique().tolist()), _MAX_STEPS)
+    steps = select_steps(sorted(gride["step"].unique().tolist()), _MAX_SCALE_STEPS)
     layers = sorted(gride["layer"].unique().tolist())
     chosen = np.linspace(0, len(layers) - 1, min(len(layers), _MAX_LAYERS)).round().astype(int)
     layers = [layers[index] for index in chosen]
-    colours = dict(zip(layers, shades(ORDERED, len(layers), 0, 0.9), strict=True))
+    colours = dict(zip(layers, layer_colours(len(layers)), strict=True))
     shown = known.loc[known["metric"].isin(GRIDE) & known["step"].isin(steps)]
     lines = {
         step: [line for layer, colour in colours.items() for line in _layer_lines(known, step, layer, colour)]
@@ -431,10 +329,9 @@ def scales(frame: pd.DataFrame) -> Figure:
         for metric, (name, marker) in _SINGLE_SCALE.items()
         if metric in set(known["metric"])
     ]
-    bars = intervals(shown, "bars")
     chart = Chart(
         title=run_title(rows, "Intrinsic dimension against scale"),
-        caption=run_caption(known, subset_title(subset), bars),
+        caption=run_caption(known, subset_title(subset), intervals(shown, "bars")),
         panels=[
             Panel(title=titles[number], x=_AXIS, y=replace(y, label="" if number else y.label), lines=lines[step])
             for number, step in enumerate(steps)
@@ -458,3 +355,51 @@ def _layer_lines(known: pd.DataFrame, step: int, layer: int, colour: str) -> Ite
         cells = rows.loc[rows["metric"] == metric]
         look = {"marker": marker, "dash": "none", "marker_size": 6}
         yield Line(x=cells["k"].tolist(), y=cells["value"].to_numpy(float), colour=colour, **look)
+
+
+def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Sequence[Alert] = ()) -> dict[str, Figure]:
+    """Return all figures of a run, by name (a stem for a file, a key for a logger).
+
+    A finished model has no figures against step, and a metric without any value none at all. ``attempt`` collects the
+    errors of figures, so that the others are drawn; by default they are raised at once.
+    """
+    # the other columns would be copied with each selection of rows
+    frame = pd.DataFrame(frame[[name for name in _COLUMNS if name in frame]])
+    return draw_all(dict(_drawings(frame, measurements(frame), alerts)), attempt)
+
+
+def _drawings(
+    frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert]
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """Yield the figures, whose rows are selected when they are drawn: all together would be a second table."""
+
+    def drawn(draw_rows: Callable[..., Figure], metrics: Sequence[str], *given: object) -> Callable[[], Figure]:
+        return lambda: draw_rows(rows.loc[rows["metric"].isin([*metrics])], *given)
+
+    def heatmaps(metric: str) -> Iterator[tuple[str, Callable[[], Figure]]]:
+        for subset in subsets_of(rows, metric):
+            yield f"heatmap_{file_stem(metric)}_{subset}", drawn(heatmap, [metric], metric, subset, alerts)
+
+    trained, valued = not is_finished(rows), rows.loc[rows["value"].notna(), ["metric"]]
+    own = [metric for metric in metrics_of(valued) if has_own_figures(metric)]
+    for metric in own:
+        yield f"profile_{file_stem(metric)}", drawn(profile_over_depth, [metric], metric)
+    if own and trained:
+        with_loss = frame.loc[frame["layer"].isna() | frame["metric"].isin(own)]
+        yield "mean_over_layers", partial(mean_over_layers, with_loss, sorted(own, reverse=True), alerts=alerts)
+        for metric in own:
+            yield from heatmaps(metric)
+    for family in overview_families(valued["metric"].unique()):
+        members = members_of(rows, family)
+        yield f"depth_{family}", drawn(depth_overview, members, family)
+        if trained:
+            yield f"steps_{family}", drawn(steps_overview, members, family, alerts)
+        if family == "dimension" and has_scales(valued):
+            yield "scales", drawn(scales, DIMENSIONS)
+        if family == "change" and trained:
+            for metric in members_of(valued, family):
+                yield from heatmaps(metric)
+    heads = frame.loc[frame["head"].notna()]
+    for metric, subset in _measured_by_head(heads):
+        ending = "" if subset == "all" else f"_{subset}"
+        yield f"heads_{file_stem(metric)}{ending}", partial(heads_heatmap, heads, metric, subset)

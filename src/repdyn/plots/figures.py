@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
-from repdyn.figures.charts import placed, profile_lines, training_axes, training_axis, value_axis
-from repdyn.report.plotly_panels import HEIGHT, LIGHT, VALUE, PlotlyDict, band_traces, plotly_axis
+from repdyn.figures.charts import placed, profile_lines, shared_axis, training_axes, training_axis
 from repdyn.report.plots import (
+    HEIGHT,
+    LIGHT,
+    VALUE,
+    PlotlyDict,
+    band_traces,
     compared_colours,
     compared_with,
     course_plot,
     heatmap_plot,
     measured_with,
+    plotly_axis,
     profile_plot,
     profiles_plot,
     training_plot,
@@ -92,7 +97,7 @@ def profile(
     found, series = _series(_rows(store, run, probe, stack), metric, subset)
     if step is None:
         plot = profile_plot(found, series)
-        plot |= _played(plot, series) if len(series.steps) > 1 else {}
+        plot |= _played(plot, found, series) if len(series.steps) > 1 else {}
         return _figure(plot, _title(metric, subset), found.title)
     if step not in series.steps:
         around = sorted(sorted(series.steps, key=lambda other: abs(other - step))[:3])
@@ -239,9 +244,9 @@ def _with_axis_buttons(plot: PlotlyDict, run: ReportRun) -> PlotlyDict:
     return {"data": traces, "layout": layout}
 
 
-def _played(plot: PlotlyDict, series: MetricSeries) -> PlotlyDict:
+def _played(plot: PlotlyDict, run: ReportRun, series: MetricSeries) -> PlotlyDict:
     """Return frames, and the slider and button that show them."""
-    floor = value_axis(series.metric, series.values, series.margins).floor
+    floor = shared_axis(series, run.series).floor
     first = len(plot["data"]) - 3
     frames, stops = [], []
     at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}

@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
-from repdyn.alerts import find_alerts, stored_rules
-from repdyn.diagnosis import insights
+from repdyn.alerts import stored_rules
+from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import (
     LOGGED_SCALARS,
@@ -32,7 +32,6 @@ from repdyn.report import write_report
 from repdyn.store import Store
 from repdyn.store.files import folder_inside
 from repdyn.store.schema import SCHEMA, Row
-from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.runs import is_measured, select
 from repdyn.utils.arguments import Destination
 from repdyn.utils.attempts import attempts
@@ -64,7 +63,7 @@ def export_run(
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     origin = provenance(store, frame)
     values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures
-    steps, rules = sorted(values["step"].unique().tolist()), stored_rules(store.alerts_path(run))
+    steps, stacks = sorted(values["step"].unique().tolist()), stacks_of_run(frame, stored_rules(store.alerts_path(run)))
     with attempts() as attempt:
         for logger in loggers:
             with attempt():
@@ -73,15 +72,14 @@ def export_run(
             stored = values.loc[values["step"] == step]
             with attempt():
                 log_rows(_records(stored), loggers, step, also=_scalars(stored), log_layers=log_layers)
-        for stack, rows in by_stack(frame).items():
-            last, alerts = int(measurements(rows)["step"].iloc[-1]), find_alerts(rows, rules)
-            log_figures(all_figures(rows, attempt, alerts), loggers, last, stack, attempt)
+        for one in stacks:
+            log_figures(all_figures(one.frame, attempt, one.alerts), loggers, one.steps[-1], one.stack, attempt)
         if any(target_of(logger).takes_pages for logger in loggers):
             with attempt(), TemporaryDirectory() as folder:
                 page = write_report(store, Path(folder) / "report.html", runs=[run], probe=probe)
                 each_target(loggers, lambda target: target.log_page(page, "report", steps[-1]))
         with attempt():
-            log_status(insights(store, [run], probe), loggers)
+            log_status([one.insights for one in stacks], loggers)
     return len(steps)
 
 

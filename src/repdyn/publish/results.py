@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from rich.console import Console
 
-from repdyn.alerts import Alert, find_alerts, stored_rules
+from repdyn.alerts import stored_rules
+from repdyn.diagnosis import DescribedRun, stacks_of_run
 from repdyn.publish.loggers import Target, each_target, log_figures
 from repdyn.publish.stored_run import log_status
 from repdyn.report import write_report
@@ -20,11 +21,10 @@ from repdyn.store import Store
 from repdyn.store.files import folder_inside
 from repdyn.tables.designs import sampling
 from repdyn.tables.fits import activation_fits
-from repdyn.tables.frames import by_stack, concatenated, measurements
+from repdyn.tables.frames import by_stack, concatenated
 from repdyn.tables.lines import copies_line, failure_line
 from repdyn.tables.runs import differences, is_measured, measured_runs, select
 from repdyn.tables.seeds import groups_or_reason, seed_table
-from repdyn.tables.style import of_stack
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_closing, print_line, print_summary
 from repdyn.utils.attempts import Attempt, attempts
@@ -70,15 +70,14 @@ def show_run(
         stacks are in ``comparison`` next to theirs.
     """
     frame = store.to_pandas(run, categorical=True)
-    if probe is not None:
-        frame = frame.loc[frame["probe"] == probe]
+    frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     console, folder = PrintableConsole(), _folder(store, run, frame, folder_inside(store.output, "figures"))
     used_loggers, written = list(loggers), []
-    last = max(int(measurements(rows)["step"].iloc[-1]) for rows in by_stack(frame).values())
-    data = report_data([store]) if report else report_data([store], [run], probe)
-    # measured on several probes, it has another name for each there
-    own = [each for each in data.runs if each.name == run] or report_data([store], [run], probe).runs
-    stacks = [one for stack in by_stack(frame) for one in own if one.stack == stack]
+    # what is said of the run is found once, for the report too, unless it has another name for each probe there
+    data = report_data([store]) if report else None
+    own = {each.stack: each for each in data.runs if each.name == run} if data else {}
+    stacks = [own.get(each.stack, each) for each in stacks_of_run(frame, stored_rules(store.alerts_path(run)))]
+    last = max(one.steps[-1] for one in stacks)
     with attempts() as attempt:
         if report is not None:
             with attempt():
@@ -86,14 +85,13 @@ def show_run(
                 log_page = partial(Target.log_page, page=report, name=f"{prefix}report", step=last)
                 each_target(used_loggers, log_page)
         for one in stacks:
-            stack, files = one.stack, []
+            files = []
             with attempt():
-                figures, files = _draw(one.frame, one.alerts, _folder_of(stack, store, folder), attempt, (".png",))
-                log_figures(figures, used_loggers, last, stack, attempt, prefix)
+                figures, files = _draw(one, _of_stack(folder, one.stack), attempt, (".png",))
+                log_figures(figures, used_loggers, last, one.stack, attempt, prefix)
             with attempt():
                 written += files
-                alerts, found = one.alerts, one.findings
-                print_summary(one.frame, figures=files, console=console, alerts=alerts, found=found, **spent())
+                print_summary(one, figures=files, console=console, **spent())
                 spent = dict  # printed once
                 if len(stacks) > 1:
                     print_line(console, "")
@@ -101,7 +99,7 @@ def show_run(
             written += _compare({(run, probe or ""): frame}, folder / "comparison", console, attempt)
         with attempt():
             found, page = [one.insights for one in stacks], report if report and report.exists() else None
-            print_closing(frame, found, store=store.location, report=page, console=console)
+            print_closing(stacks, store=store.location, report=page, console=console)
             log_status(found, used_loggers, prefix)
     return written
 
@@ -127,27 +125,25 @@ def show_store(
     """
     console, base = console or PrintableConsole(), folder or folder_inside(store.output, "figures")
     frames = select(store, runs, probe)
-    n_summaries = sum(len(by_stack(frame)) for frame in frames.values() if is_measured(frame))
-    written = []
+    for (run, _), frame in frames.items():
+        if not is_measured(frame):
+            print_line(console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}")
+    measured = {key: frame for key, frame in frames.items() if is_measured(frame)}
+    shown = {key: stacks_of_run(frame, stored_rules(store.alerts_path(key[0]))) for key, frame in measured.items()}
+    are_few, written = sum(map(len, shown.values())) <= MAX_SUMMARIES, []
     with attempts() as attempt:
-        for (run, _), frame in frames.items():
-            if not is_measured(frame):
-                print_line(console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}")
-                continue
-            run_folder = _folder(store, run, frame, base)
-            rules = stored_rules(store.alerts_path(run))
-            for stack, rows in by_stack(frame).items():
+        for key, stacks in shown.items():
+            run_folder = _folder(store, key[0], measured[key], base)
+            for one in stacks:
                 with attempt():
-                    alerts, into = find_alerts(rows, rules), _folder_of(stack, store, run_folder)
-                    _, files = _draw(rows, alerts, into, attempt)
+                    into = _of_stack(run_folder, one.stack)
+                    _, files = _draw(one, into, attempt)
                     written += files
-                    if n_summaries <= MAX_SUMMARIES:
-                        print_summary(rows, figures=files, console=console, alerts=alerts)
-                        print_line(console, "")
-                    else:
-                        print_line(console, f"{of_stack(run, stack)}: {len(files)} files in {into}")
+                    if are_few:
+                        print_summary(one, figures=files, console=console)
+                    print_line(console, "" if are_few else f"{one.label}: {len(files)} files in {into}")
         with attempt():
-            written += _compare(frames, base / "comparison", console, attempt, seeds)
+            written += _compare(measured, base / "comparison", console, attempt, seeds)
     return written
 
 
@@ -169,21 +165,13 @@ def compare_stores(
 
 
 def _draw(
-    rows: pd.DataFrame,
-    alerts: Sequence[Alert],
-    folder: Path,
-    attempt: Attempt,
-    formats: Sequence[str] = (".png", ".svg"),
+    run: DescribedRun, folder: Path, attempt: Attempt, formats: Sequence[str] = (".png", ".svg")
 ) -> tuple[Mapping[str, Figure], list[Path]]:
-    """Draw and save the figures of a stack of a run; return them, and their files."""
+    """Draw and save the figures of a run; return them, and their files."""
     from repdyn.figures.run import all_figures  # with Matplotlib, which a run without views does without
 
-    figures = all_figures(rows, attempt, alerts)
-    return figures, [*_save(figures, folder, attempt, formats), *_write_fits(rows, folder)]
-
-
-def _folder_of(stack: str | None, store: Store, folder: Path) -> Path:
-    return folder if stack is None else folder / store.folder_of(stack).name
+    figures = all_figures(run.frame, attempt, run.alerts)
+    return figures, [*_save(figures, folder, attempt, formats), *_write_fits(run.frame, folder)]
 
 
 def _write_fits(rows: pd.DataFrame, folder: Path) -> list[Path]:
@@ -203,14 +191,13 @@ def _compare(
     attempt: Attempt,
     seeds: Sequence[str] | None = None,
 ) -> list[Path]:
-    """Compare runs, or the stacks of one run, if there are several."""
-    measured = {key: rows for key, rows in frames.items() if is_measured(rows)}
-    if len({(run, stack) for (run, _), rows in measured.items() for stack in by_stack(rows)}) < 2:
+    """Compare measured runs, or the stacks of one run, if there are several."""
+    if len({(run, stack) for (run, _), rows in frames.items() for stack in by_stack(rows)}) < 2:
         return []
-    probes = Counter(run for run, _ in measured)
+    probes = Counter(run for run, _ in frames)
     if several := [run for run, number in probes.items() if number > 1]:
         print_line(console, f"not compared: several probes of {', '.join(several)}; choose one with --probe HASH:")
-        for (run, probe), rows in measured.items():
+        for (run, probe), rows in frames.items():
             if run in several:
                 print_line(console, f"  {run}, probe {probe}: {sampling(rows.loc[rows['layer'].notna()])}")
         return []
@@ -224,7 +211,9 @@ def _draw_comparison(
     """Print the table of a comparison and draw its figures; write the means over seeds as ``seeds.csv``."""
     runs = measured_runs(frame)
     groups, refused = groups_or_reason(runs, seeds)
-    print_comparison(frame, groups, console=console)
+    print_comparison(runs, groups, console=console)
+    if missing := sorted(set(frame["run"]) - {run.name for run in runs}):
+        print_line(console, f"warning: nothing measured of {', '.join(missing)}")
     if refused:
         print_line(console, f"warning: not shown as seeds of one model: {refused}")
     if differences(runs):  # the table names them
@@ -245,11 +234,21 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
 
     A swept run has a folder of its own even if it is the only one: more models are likely to follow into its store.
     """
-    rows = store.to_pandas(run, columns=["layer", "checkpoint", "probe"], categorical=True)
-    alone = store.runs() == [run] and bool(rows["checkpoint"].isna().all())
-    folder = base if alone else base / store.folder_of(run).name
+    rows, runs = store.to_pandas(run, columns=["layer", "checkpoint", "probe"], categorical=True), store.runs()
+    alone = runs == [run] and bool(rows["checkpoint"].isna().all())
+    is_unique = [_readable(other) for other in runs].count(_readable(run)) == 1
+    folder = base if alone else base / (_readable(run) if is_unique else safe_file_name(run))
     probes = rows.loc[rows["layer"].notna(), "probe"].unique()
     return folder if len(probes) < 2 else folder / safe_file_name(str(frame["probe"].iloc[0]))
+
+
+def _of_stack(folder: Path, stack: str | None) -> Path:
+    return folder if stack is None else folder / _readable(stack)
+
+
+def _readable(name: str) -> str:
+    """Return a name as that of a folder, a_b for a/b."""
+    return safe_file_name(name.replace("/", "_"))
 
 
 def _save(

@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from repdyn.alerts import find_alerts, stored_rules
-from repdyn.diagnosis import RunInsights
+from repdyn.alerts import stored_rules
+from repdyn.diagnosis import RunInsights, stacks_of_run
 from repdyn.metrics.metric import file_stem
 from repdyn.publish.loggers import Target, each_target, named_figures
 from repdyn.store import Store
 from repdyn.tables.designs import sampling
-from repdyn.tables.frames import (
-    by_stack,
-    causality,
-    concatenated,
-    grid,
-    measurements,
-    metrics_of,
-    subsets_of,
-    tokens_by_step,
-)
+from repdyn.tables.frames import concatenated, tokens_by_step
 from repdyn.tables.style import KINDS, has_own_figures
 from repdyn.utils.attempts import attempts
 
@@ -62,22 +53,20 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
         return
     from repdyn.figures.run import heatmap  # with Matplotlib, which a run without views does without
 
-    frame, rules = store.to_pandas(run, categorical=True), stored_rules(store.alerts_path(run))
+    frame = store.to_pandas(run, categorical=True)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     with attempts() as attempt:
-        for stack, of_stack in by_stack(frame).items():
-            rows, alerts, figures = measurements(of_stack), find_alerts(of_stack, rules), {}
-            last = int(rows["step"].to_numpy().max())
-            for metric in filter(has_own_figures, metrics_of(rows)):
-                for subset in subsets_of(rows, metric):
-                    with attempt():
-                        chart = "_".join(filter(None, [file_stem(metric), stack, subset]))
-                        values = grid(rows, metric, subset)
-                        lines = {f"layer {layer}": line.tolist() for layer, line in values.iterrows()}
-                        steps = "step", values.columns.tolist()
-                        target.log_lines(f"charts/{prefix}{chart}_layers", steps, lines, last)
-                        figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(rows, metric, subset, alerts)
-            target.log_images(named_figures(figures, stack, prefix), last, attempt)
+        for one in stacks_of_run(frame, stored_rules(store.alerts_path(run))):
+            figures, last = {}, one.steps[-1]
+            for metric, subset in (key for key in one.series if has_own_figures(key[0])):
+                with attempt():
+                    series, stem = one.series[metric, subset], file_stem(metric)
+                    names = [f"layer {layer}" for layer in series.layers]
+                    lines = dict(zip(names, series.values.tolist(), strict=True))
+                    chart = "_".join(filter(None, [stem, one.stack, subset]))
+                    target.log_lines(f"charts/{prefix}{chart}_layers", ("step", series.steps), lines, last)
+                    figures[f"heatmap_{stem}_{subset}"] = heatmap(one.rows, metric, subset, one.alerts)
+            target.log_images(named_figures(figures, one.stack, prefix), last, attempt)
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
@@ -85,17 +74,17 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
 
     In a model with several stacks ``kind`` and ``n_layers`` end in the name of the stack: ``kind_decoder``.
     """
-    stacks = {stack: measurements(rows) for stack, rows in by_stack(frame).items()}
-    rows = concatenated([*stacks.values()])
+    stacks = stacks_of_run(frame)
+    rows = concatenated([one.rows for one in stacks])
     tokens = tokens_by_step(rows)
     known: dict[str, Any] = {
         "store": str(store.path.resolve()) if store.output == store.path else store.location,
         "tokens_seen": None if tokens.empty else int(tokens.to_numpy(float).max()),
     }
-    for stack, of_one in stacks.items():
-        ending, causal = f"_{stack}" if stack else "", causality(of_one)
-        known[f"kind{ending}"] = None if causal is None else KINDS[causal]
-        known[f"n_layers{ending}"] = len(of_one["layer"].unique())
+    for one in stacks:
+        ending = f"_{one.stack}" if one.stack else ""
+        known[f"kind{ending}"] = None if one.causal is None else KINDS[one.causal]
+        known[f"n_layers{ending}"] = one.rows["layer"].nunique()
     known["sampling"] = sampling(rows)
     columns = ("run", "model", "parameters", "stage", "probe", "design", "n_vectors", "n_batches", "dim", "dtype")
     for column in (*columns, "device", "attention", "repdyn_version"):

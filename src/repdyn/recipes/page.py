@@ -15,15 +15,16 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
-from repdyn.figures.charts import Axis, Chart, Line, Panel
+from repdyn.figures.charts import Axis, Chart, Line, Panel, notes
 from repdyn.figures.drawing import draw, save
 from repdyn.recipes.criteria import Across, Between, Control, Correlation, Phases, Scaling, turning_points
 from repdyn.recipes.evaluation import Outcome, count_verdicts, describe_sampling
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.recipe import Criterion, Published, Recipe
 from repdyn.report.markup import Markup, asset, joined, policy, table, tag
-from repdyn.tables.designs import sampling_of_runs
+from repdyn.tables.designs import brief_sampling
 from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Estimate
+from repdyn.tables.frames import concatenated
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, metric_title, metric_unit, shades, short_subset_title
 from repdyn.utils.files import write_atomically
 
@@ -89,10 +90,9 @@ def _chart(recipe: Recipe, panels: Sequence[Panel], shown: Mapping[str, Line], m
         *(["rings: turning points"] if any(isinstance(criterion, Phases) for criterion in criteria) else []),
         *([] if recipe.by_values else ["shades and bars: 95% intervals"]),
     ]
-    sampled = sampling_of_runs({each.name: each.rows for each in measured})
     return Chart(
         title=f"{recipe.title} (arXiv {recipe.paper})",
-        caption="\n".join(filter(None, ["; ".join(marks), sampled])),
+        caption=notes(*marks, brief_sampling(concatenated([each.rows for each in measured]))),
         panels=panels,
         size=(_PANEL[0] * columns + _LEGEND_WIDTH, _PANEL[1] * -(-len(panels) // columns) + 0.7),
         columns=columns,
@@ -128,7 +128,21 @@ def _panel(
     y = {"onset": "relative depth of the onset", "trend": "correlation with depth"}.get(
         feature, _name(published.metric)
     )
-    return Panel(title="\n".join([*claim, f"{count_verdicts(outcomes)}{otherwise}"]), x=x, y=Axis(label=y), lines=lines)
+    title = "\n".join([*claim, f"{count_verdicts(outcomes)}{otherwise}"])
+    return Panel(title=title, x=x, y=_axis_from_zero(y, lines), lines=lines)
+
+
+def _axis_from_zero(label: str, lines: Sequence[Line]) -> Axis:
+    """Return an axis of values that shows 0: a small change is not to fill the panel."""
+    ends = [
+        np.asarray(line.y, float) + side * np.nan_to_num(0.0 if line.margin is None else line.margin)
+        for line in lines
+        for side in (-1, 1)
+    ]
+    shown = np.concatenate([np.zeros(1), *ends])
+    shown = shown[np.isfinite(shown)]
+    low, high = float(shown.min()), float(shown.max())
+    return Axis(label=label, limits=(low, high if high > low else 1.0), padding=(0.05 * (low < 0), 0.05))
 
 
 def _colour(outcomes: Sequence[Outcome]) -> str:

@@ -12,16 +12,15 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from repdyn.alerts import RULES, Alert, Rule, find_alerts, stored_rules
-from repdyn.diagnosis import RunInsights, describe_run
+from repdyn.alerts import RULES, Rule, stored_rules
+from repdyn.diagnosis import DescribedRun
 from repdyn.store import Store
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.designs import sampling
-from repdyn.tables.findings import JUDGED, Finding, findings
-from repdyn.tables.frames import SUBSETS, by_stack, concatenated, design_names, scalar
-from repdyn.tables.runs import MeasuredRun, by_run, measured_runs, select, short_names
+from repdyn.tables.findings import JUDGED
+from repdyn.tables.frames import SUBSETS, concatenated, design_names, scalar
+from repdyn.tables.runs import measured_runs, select, short_names
 from repdyn.tables.seeds import SeedGroup, groups_or_reason
-from repdyn.tables.series import MetricSeries, metric_series
 
 RunKey: TypeAlias = tuple[Store, str, str]
 """Store, name and probe of a run."""
@@ -29,17 +28,8 @@ _TITLE_WIDTH = 100
 
 
 @dataclass(frozen=True, eq=False)
-class ReportRun(MeasuredRun):
+class ReportRun(DescribedRun):
     """One run, or one stack of its model, as a report shows it."""
-
-    frame: pd.DataFrame
-    """Its rows, scalars and failures among them."""
-    alerts: tuple[Alert, ...]
-
-    @cached_property
-    def series(self) -> dict[tuple[str, str], MetricSeries]:
-        """Return the series by metric and token subset, in the order of display, with the values of single heads."""
-        return metric_series(self.rows, self.frame)
 
     @property
     def title(self) -> str:
@@ -61,20 +51,6 @@ class ReportRun(MeasuredRun):
         """Training tokens by step; empty for a finished model, and unless every row knows them."""
         tokens = self.tokens.iloc[: None if not self.finished else 0]
         return dict(zip(tokens.index.astype(int).tolist(), tokens.tolist(), strict=True))
-
-    @cached_property
-    def insights(self) -> RunInsights:
-        return describe_run(self.frame, self.alerts, rows=self.rows, series=self.series, label=self.label)
-
-    @property
-    def failed(self) -> bool:
-        return self.insights.status == "failed"
-
-    @cached_property
-    def findings(self) -> list[Finding]:
-        """The published findings, judged; empty for a run that failed: they are about trainings that converge."""
-        is_judged = not self.failed and any(metric in JUDGED for metric, _ in self.series)
-        return findings(self.frame) if is_judged else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,12 +106,10 @@ def report_runs(frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] | None 
 
     ``rules`` are those of the alerts of a run, by its name; other runs have the default ones.
     """
-    of_runs = {name: by_stack(of_one) for name, of_one in by_run(frame).items()}
-    found = []
-    for run in measured_runs(frame):
-        rows, of_run = of_runs[run.name][run.stack], (rules or {}).get(run.name, RULES)
-        found.append(ReportRun(**vars(run), frame=rows, alerts=tuple(find_alerts(rows, of_run))))
-    return found
+    known = rules or {}
+    return [
+        ReportRun(run.name, run.label, run.stack, run.frame, known.get(run.name, RULES)) for run in measured_runs(frame)
+    ]
 
 
 def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None) -> dict[RunKey, pd.DataFrame]:

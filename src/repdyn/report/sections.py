@@ -17,7 +17,7 @@ from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Correlation, Verdict
 from repdyn.tables.findings import JUDGED, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
 from repdyn.tables.fits import METRIC, N_PARAMETERS, fits_of
-from repdyn.tables.frames import drop_first_comparison, failures, metrics_of, most_common_reason
+from repdyn.tables.frames import failures, metrics_of, missing_values
 from repdyn.tables.lines import alert_events, copies_line, cost_line, failure_line, seconds_by_metric
 from repdyn.tables.runs import differences
 from repdyn.tables.style import (
@@ -166,7 +166,7 @@ def overview(data: ReportData) -> Markup:
 
 def alerts_and_findings(data: ReportData) -> Markup:
     """Return the alerts, then the published findings with their verdicts."""
-    judged = [run for run in data.runs if run.findings]
+    judged = [run for run in data.runs if run.findings and not run.failed]
     failed = [run.label for run in data.runs if run.failed]
     parts = [_alerts(data.runs), tag("h3", "Published findings")]
     if failed:
@@ -174,7 +174,7 @@ def alerts_and_findings(data: ReportData) -> Markup:
         parts.append(tag("p", f"{why}{', '.join(failed)}."))
     if judged:
         over_seeds = [
-            (group.label, findings_over_seeds(group.frames(data.frame)))
+            (group.label, findings_over_seeds([member.frame for member in group.members]))
             for group in data.seeds
             if any(metric in JUDGED for metric, _ in group.series)
         ]
@@ -230,20 +230,12 @@ def failed_checkpoints(data: ReportData) -> Markup:
 
 def without_value(data: ReportData) -> Markup:
     """Return the metrics that lack values, by reason."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for run in data.runs:
-        # the other columns would be copied with each selection of rows
-        expected = drop_first_comparison(run.rows.loc[:, ["step", "metric", "subset", "value", "reason"]])
-        missing = expected.loc[expected["value"].isna()]
-        sizes = expected.groupby(["metric", "subset"], observed=True).size()
-        for key, cells in missing.groupby(["metric", "subset"], sort=False, observed=True):
-            of_all = f"{len(cells):,} of {sizes[key]:,}"
-            metric, subset = key
-            name = metric_title(metric) if subset == "all" else f"{metric_title(metric)} ({subset_title(subset)})"
-            found.setdefault((run.label, of_all, most_common_reason(cells)), []).append(name)
-    if not found:
+    rows = []
+    for run, missing in ((one, each) for one in data.runs for each in missing_values(one.rows)):
+        names = [metric_title(name) + f" ({subset_title(of)})" * (of != "all") for name, of in missing.metrics]
+        rows.append((run.label, ", ".join(names), f"{missing.number:,} of {missing.of:,}", missing.reason))
+    if not rows:
         return tag("p", "Every measured metric has a value at every layer and step.")
-    rows = [(label, ", ".join(names), of_all, reason) for (label, of_all, reason), names in found.items()]
     return table("Values that are NaN", ("run", "metrics", "cells of each", "mostly because"), rows, quiet=True)
 
 

@@ -15,33 +15,28 @@ from typing import Any
 
 import numpy as np
 
-from repdyn.figures.charts import training_axes, value_axis
+from repdyn.figures.charts import shared_axis, training_axes
 from repdyn.metrics import FAMILIES, METRICS, metric_info
 from repdyn.metrics.metric import settings_in_words
 from repdyn.report.markup import Markup, asset, joined, policy, visible
-from repdyn.report.plotly_panels import (
+from repdyn.report.plots import (
     DARK,
-    DARK_COLOURS,
     DIVERGING_SCALE,
     LIGHT,
-    TRAIL_COLOURS,
-    PlotlyDict,
-    dark_run_colours,
-    plotly_axis,
-    transparent,
-)
-from repdyn.report.plots import (
     MAX_BANDS,
     MAX_PANELS,
     ComparedMember,
+    PlotlyDict,
     compared_colours,
     compared_with,
     course_plot,
+    dark_colours,
     heads_plot,
     heatmap_plot,
     heatmaps_plot,
     layers_plot,
     measured_with,
+    plotly_axis,
     profile_plot,
     profiles_plot,
     training_plot,
@@ -64,7 +59,7 @@ from repdyn.store import Store
 from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED
 from repdyn.tables.runs import differences
-from repdyn.tables.seeds import SeedGroup, with_seeds
+from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import family_of, family_title, metric_title, short_subset_title, subset_title
 from repdyn.utils.files import write_atomically
@@ -88,7 +83,7 @@ def page_tree(data: ReportData) -> PlotlyDict:
         "alerts": any(run.alerts for run in runs),
         "diverging": DIVERGING_SCALE,
         "themes": {"light": LIGHT, "dark": DARK},
-        "dark_colours": _dark_colours(runs, data.seeds),
+        "dark_colours": dark_colours(runs, data.seeds),
     }
 
 
@@ -116,12 +111,12 @@ def _series_tree(run: ReportRun, series: MetricSeries) -> PlotlyDict:
         "values": series.values,
         "margins": series.margins,
         "reasons": series.reasons,
-        "floor": value_axis(series.metric, series.values, series.margins).floor,
+        "floor": shared_axis(series, run.series).floor,
         "interval": series.interval,
         "profile": profile_plot(run, series),
         "heatmap": heatmap_plot(run, series) if is_trained else None,
         "course": course_plot(run, series, _published_metrics(run, series)) if is_trained else None,
-        "lines": layers_plot(series) if is_trained else None,
+        "lines": layers_plot(run, series) if is_trained else None,
         "mean": {"steps": mean.index.tolist(), "values": mean.to_numpy(float)},
         "heads": heads_plot(series),
         "by_head": series.by_head,
@@ -185,12 +180,6 @@ def _meaning(metric: str) -> str:
     low, high = info.range
     settings = f", with {settings}" if settings else ""
     return f"{info.meaning}{settings}; from {low:g} to {high:g}".replace("inf", "\u221e")
-
-
-def _dark_colours(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[str, str]:
-    """Return the colours of the dark theme by those of the light one, opaque and transparent."""
-    colours = {**TRAIL_COLOURS, **dark_run_colours(with_seeds(runs, seeds)), **DARK_COLOURS}
-    return colours | {transparent(colour): transparent(dark) for colour, dark in colours.items()}
 
 
 _OF_CHARTS = ("drawing", "step", "playing", "charts", "sparkline", "multiples", "comparison", "download")

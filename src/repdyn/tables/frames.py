@@ -13,9 +13,8 @@ import pandas as pd
 from repdyn.metrics import METRICS
 from repdyn.metrics.metric import base_name
 from repdyn.probe.design import NO_MASSIVE, NORMED, VIEWS
-from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS, too_few_distinct
-from repdyn.tables.style import compares_checkpoints, family_of, has_own_figures
-from repdyn.utils.printing import in_one_line
+from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS
+from repdyn.tables.style import compares_checkpoints, family_of
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:
@@ -43,17 +42,6 @@ def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) 
     return pd.concat(alike, ignore_index=ignore_index)
 
 
-def in_lines_of_their_own(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with the line breaks and tabs in its texts written as escape sequences, for a terminal."""
-    escaped = {}
-    for name, column in frame.select_dtypes(["category", "object", "string"]).items():
-        shown = {text: in_one_line(text) for text in column.dropna().unique() if isinstance(text, str)}
-        if changed := {text: other for text, other in shown.items() if other != text}:
-            texts = column.astype(object).replace(changed)
-            escaped[str(name)] = pd.Categorical(texts, sorted(texts.dropna().unique()), ordered=True)
-    return frame.assign(**escaped)
-
-
 def counted(column: pd.Series) -> pd.Series:
     """Return how often each text occurs, the most common first; of equally common ones the first that occurs."""
     return column.astype(object).value_counts()
@@ -61,7 +49,9 @@ def counted(column: pd.Series) -> pd.Series:
 
 SUBSETS = ("all", "no_sink")
 """The token subsets that findings are judged on."""
-_UNNORMED = (*SUBSETS, NO_MASSIVE, *VIEWS)
+OF_THE_SAME_VECTORS = (*SUBSETS, NO_MASSIVE)
+"""The token subsets of which one is among the vectors of the other, so that charts show them on one scale."""
+_UNNORMED = (*OF_THE_SAME_VECTORS, *VIEWS)
 NO_CLASSES = (*_UNNORMED, *(f"{name}{NORMED}" for name in _UNNORMED))
 """The token subsets and views that are not a class of tokens, in display order."""
 
@@ -343,23 +333,6 @@ def defined_subsets(rows: pd.DataFrame, metric: str) -> list[str]:
     return rows.loc[(rows["metric"] == metric) & rows["value"].notna(), "subset"].unique().tolist()
 
 
-def undefined(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the metrics of overviews that have no value anywhere on some subset, by reason."""
-    valued = rows.loc[rows["value"].notna(), ["metric", "subset"]].drop_duplicates()
-    empty = rows.loc[rows["value"].isna(), ["metric", "subset", "reason"]]
-    found: dict[str, list[str]] = {}
-    for metric in metrics_of(empty):
-        if has_own_figures(metric):
-            continue
-        cells, there = of_metric(empty, metric), set(of_metric(valued, metric)["subset"])
-        for subset in in_order(set(cells["subset"]) - there):
-            reason = most_common_reason(cells.loc[cells["subset"] == subset])
-            name = f"{metric} ({subset})" if there else metric
-            if name not in found.setdefault(reason, []):
-                found[reason].append(name)
-    return found
-
-
 def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows without those of the first step that would need an earlier checkpoint."""
     comparing = [metric for metric in rows["metric"].unique() if compares_checkpoints(metric)]
@@ -367,11 +340,24 @@ def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.loc[~(rows["metric"].isin(comparing) & at_first & rows["value"].isna())]
 
 
-def without_distinct_embeddings(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of layer 0 that lack a value because its vectors are those of a small vocabulary, as of bytes."""
-    cells = rows.loc[(rows["layer"] == 0) & rows["value"].isna()]
-    samples = zip(cells["on_distinct"], cells["n_unique"], cells["n_vectors"], strict=True)
-    return cells.loc[cells["reason"].astype(object) == [too_few_distinct(*sample) for sample in samples]]
+class Missing(NamedTuple):
+    """Metrics, each with its token subset, that lack as many of as many values for the same most common reason."""
+
+    metrics: list[tuple[str, str]]
+    number: int
+    of: int
+    reason: str
+
+
+def missing_values(rows: pd.DataFrame) -> list[Missing]:
+    """Return what lacks values, in the order of the rows, leaving out comparisons of the first step."""
+    expected = drop_first_comparison(rows.loc[:, ["step", "metric", "subset", "value", "reason"]])
+    found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
+    for key, cells in expected.groupby(["metric", "subset"], sort=False, observed=True):
+        missing = cells.loc[cells["value"].isna()]
+        if len(missing):
+            found.setdefault((len(missing), len(cells), most_common_reason(missing)), []).append(key)
+    return [Missing(metrics, *numbers) for numbers, metrics in found.items()]
 
 
 def most_common_reason(missing: pd.DataFrame) -> str:

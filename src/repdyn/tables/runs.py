@@ -119,24 +119,33 @@ Key: TypeAlias = tuple[str, str | None]
 """The name of a run and that of a stack of its model, None where the blocks have none."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MeasuredRun:
-    """The measurements of one run, or of one stack of its model."""
+    """The measurements of one run on one probe, or of one stack of its model."""
 
     name: str
     label: str
     """Short name of the run, with that of the stack."""
     stack: str | None
-    rows: pd.DataFrame
-    """From :func:`repdyn.tables.frames.measurements`."""
-    n_failed: int
+    frame: pd.DataFrame
+    """Its rows, scalars and failures among them."""
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The rows of :func:`repdyn.tables.frames.measurements`."""
+        return measurements(self.frame)
+
+    @cached_property
+    def n_failed(self) -> int:
+        """The number of checkpoints that could not be measured."""
+        return failures(self.frame)["step"].nunique()
 
     @property
     def key(self) -> Key:
         """The key that identifies the run and stack in a comparison."""
         return self.name, self.stack
 
-    @property
+    @cached_property
     def causal(self) -> bool | None:
         return causality(self.rows)
 
@@ -174,18 +183,15 @@ def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
     Of a model with several stacks each is there on its own, under the size of the whole. Runs without a single
     measurement are left out.
     """
-    measured = frame.loc[frame["layer"].notna(), "run"].unique().tolist()
+    measured = {name: rows for name, rows in by_run(frame).items() if is_measured(rows)}
     if not measured:
         raise ValueError("expected runs with measurements, got none; measure at least one checkpoint first")
-    of_runs = by_run(frame)
-    labels = run_labels({name: of_runs[name] for name in measured})
-    runs = []
-    for name in measured:
-        of_run = of_runs[name]
-        n_failed = len(failures(of_run)["step"].unique())
-        for stack, rows in by_stack(of_run).items():
-            runs.append(MeasuredRun(name, of_stack(labels[name], stack), stack, measurements(rows), n_failed))
-    return in_comparison_order(runs)
+    labels = run_labels(measured)
+    return in_comparison_order(
+        MeasuredRun(name, of_stack(labels[name], stack), stack, rows)
+        for name, of_run in measured.items()
+        for stack, rows in by_stack(of_run).items()
+    )
 
 
 def by_run(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -204,11 +210,6 @@ def in_comparison_order(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
         return (True, False, None).index(run.causal), size, run.name, run.stack or ""
 
     return sorted(runs, key=place)
-
-
-def never_measured(frame: pd.DataFrame) -> list[str]:
-    """Return the runs that have no measurement, by name."""
-    return sorted(set(frame["run"]) - set(frame.loc[frame["layer"].notna(), "run"]))
 
 
 def differences(runs: Sequence[MeasuredRun]) -> str | None:

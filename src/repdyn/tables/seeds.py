@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from repdyn.tables.effects import CONFIDENCE
-from repdyn.tables.frames import LayerMean, by_stack, concatenated
+from repdyn.tables.frames import LayerMean, concatenated
 from repdyn.tables.runs import MeasuredRun, differences, disagreement, in_comparison_order, listed, spans
 from repdyn.tables.series import MetricSeries
 
@@ -121,7 +121,7 @@ def model_of(run: str) -> str | None:
     return ("/".join(named) or _UNNAMED) + (found["ending"] or "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeedGroup(MeasuredRun):
     """Runs of one model that differ in their seed alone; a view shows them like one run with a band.
 
@@ -129,6 +129,14 @@ class SeedGroup(MeasuredRun):
     """
 
     members: tuple[MeasuredRun, ...] = ()
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        return self.frame
+
+    @cached_property
+    def n_failed(self) -> int:
+        return sum(member.n_failed for member in self.members)
 
     @cached_property
     def series(self) -> Mapping[tuple[str, str], SeedSeries]:
@@ -140,10 +148,6 @@ class SeedGroup(MeasuredRun):
         """Training tokens by step; empty unless every row of every seed knows them, and seeds agree."""
         agree = self.rows.drop_duplicates(["step", "tokens_seen"])["step"].is_unique
         return super().tokens if agree else pd.Series(dtype=float)
-
-    def frames(self, frame: pd.DataFrame) -> list[pd.DataFrame]:
-        """Return the rows of each seed among those of all runs, scalars and failures among them."""
-        return [by_stack(frame.loc[frame["run"] == member.name])[self.stack] for member in self.members]
 
 
 def seed_groups(runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = None) -> list[SeedGroup]:
@@ -235,11 +239,8 @@ def _group(name: str, members: Sequence[MeasuredRun], patterns: Sequence[str] | 
         raise ValueError(f"expected seeds of {name} with a measured step in common, got none: {listed(steps)}")
     rows = concatenated([member.rows for member in members], ignore_index=True)
     cells = pd.MultiIndex.from_arrays([rows["metric"], rows["subset"], rows["step"]])
-    number, n_failed = f" ({len(members)} seeds)", sum(member.n_failed for member in members)
-    label = name if patterns is not None else model_of(members[0].label) or name
-    return SeedGroup(
-        name + number, label + number, members[0].stack, rows.loc[cells.isin(shared)], n_failed, tuple(members)
-    )
+    number, label = f" ({len(members)} seeds)", name if patterns is not None else model_of(members[0].label) or name
+    return SeedGroup(name + number, label + number, members[0].stack, rows.loc[cells.isin(shared)], tuple(members))
 
 
 def _differences(members: Sequence[MeasuredRun]) -> str | None:

@@ -30,8 +30,8 @@ LOSS_COLOUR = "#D55E00"
 ALERT_COLOUR = "#D7191C"
 SEQUENTIAL = "viridis"
 DIVERGING = "RdBu_r"
-# of depth, or of members of a group that have an order; apart from the steps' colours
-ORDERED = "plasma"
+# of steps, whose first ones differ in hue too; and of layers, or of members of a group that have an order
+STEPS, ORDERED = "plasma", "viridis"
 # Of the classes of decoders and of encoders, each from light to dark; grey for what is not known.
 KIND_COLOURS = {True: ("Blues", "Greens", "Purples"), False: ("Oranges", "Reds"), None: ("Greys",)}
 KINDS = {True: "decoder", False: "encoder", None: "decoder or encoder not known"}

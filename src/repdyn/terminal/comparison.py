@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 
-import pandas as pd
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -17,8 +13,8 @@ from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import sampling_of_runs
 from repdyn.tables.effects import Verdict
 from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
-from repdyn.tables.frames import LayerMean, by_stack
-from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, never_measured
+from repdyn.tables.frames import LayerMean
+from repdyn.tables.runs import MeasuredRun, differences, listed
 from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.style import short_count, short_value, subset_title
 from repdyn.utils.console import PrintableConsole
@@ -32,61 +28,19 @@ _MEANS = (("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all"))
 _HEADINGS = {"bell": "bell\nall ns", "uniform": "unif.\nall ns", "growth": "growth\nall ns", "dimension": "dim.\nall"}
 
 
-def print_comparison(frame: pd.DataFrame, seeds: Sequence[SeedGroup] = (), *, console: Console | None = None) -> None:
+def print_comparison(
+    runs: Sequence[MeasuredRun], seeds: Sequence[SeedGroup] = (), *, console: Console | None = None
+) -> None:
     """Print a table with one line for each run: what it is, how far it was measured, its means over layers at the end.
 
     Seeds of one model have a line for themselves below: means over the seeds, and verdicts by the intervals over them.
 
     Marks show the verdict on each published finding, and means over fewer layers than the run has; they are explained
-    below the table. A long name is shortened in its middle where it is too wide: no line is wider than 100 columns.
+    below the table. A name is broken where it is too wide: no line is wider than 100 columns.
     """
     console = console or PrintableConsole()
-    runs = measured_runs(frame)
     width = min(console.width, MAX_WIDTH)
-    runs = [replace(run, label=in_one_line(run.label)) for run in runs]
-    groups = [replace(group, label=in_one_line(group.label)) for group in seeds]
-    console.print(_table(runs, groups, frame, console, width), highlight=False, width=width)
-    warnings = _notes(never_measured(frame), differences(runs))
-    for line in [*_legend(), *_sampled(runs), *_fewer([*runs, *groups]), *warnings]:
-        console.print(line, highlight=False, width=width)
-
-
-def _table(
-    runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup], frame: pd.DataFrame, console: Console, width: int
-) -> Table:
     several = any(run.n_failed for run in runs)
-    frames = {run.name: by_stack(frame.loc[frame["run"] == run.name]) for run in runs}
-    cells = [[*_numbers(run, with_failed=several), *_marks(findings(frames[run.name][run.stack]))] for run in runs]
-    for group in groups:
-        cells.append([*_numbers(group, with_failed=several), *_marks(findings_over_seeds(group.frames(frame)))])
-    nameless = _filled([""] * len(cells), cells, several)
-    taken = Measurement.get(console, console.options.update(width=width), nameless).maximum
-    room = len("model") + width - taken
-    names = shortened([run.label for run in (*runs, *groups)], room, "..." if console.options.ascii_only else "…")
-    return _filled(names, cells, several)
-
-
-def shortened(names: Sequence[str], width: int, ellipsis: str) -> list[str]:
-    """Return names of at most ``width`` characters, cut near their middle such that different ones stay different.
-
-    If that is impossible they are wrapped, preferably at hyphens.
-
-    >>> shortened(["pythia-70m", "bloom-560m-intermediate", "bloom-560m-intermodal"], 12, "...")
-    ['pythia-70m', 'bloom...iate', 'bloom...odal']
-    """
-    room = width - len(ellipsis)
-    for n_head in sorted(range(room + 1), key=lambda n_head: abs(2 * n_head - room - 1)):
-        tails = [name[len(name) - (room - n_head) :] for name in names]
-        cut = [
-            name if len(name) <= width else name[:n_head] + ellipsis + tail
-            for name, tail in zip(names, tails, strict=True)
-        ]
-        if len(set(cut)) == len(set(names)):
-            return cut
-    return ["\n".join(textwrap.wrap(name, width)) for name in names]
-
-
-def _filled(names: Sequence[str], cells: Sequence[Sequence[str | Text]], several: bool) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("\nmodel", overflow="fold")
     table.add_column("\nkind", no_wrap=True)
@@ -95,9 +49,15 @@ def _filled(names: Sequence[str], cells: Sequence[Sequence[str | Text]], several
     # justified by hand: their digits stay below each other where only some have a mark
     for heading in ("anisotropy\n all    ns", "two_nn\n   all", *_HEADINGS.values()):
         table.add_column(heading, no_wrap=True)
-    for name, row in zip(names, cells, strict=True):
-        table.add_row(name, *row)
-    return table
+    for run in (*runs, *seeds):
+        is_group = isinstance(run, SeedGroup)
+        found = findings_over_seeds([member.frame for member in run.members]) if is_group else findings(run.frame)
+        table.add_row(Text(in_one_line(run.label)), *_numbers(run, with_failed=several), *_marks(found))
+    console.print(table, highlight=False, width=width)
+    difference = differences(runs)
+    warning = Text(in_one_line(f"warning: these values do not compare, {difference}"), style="yellow")
+    for line in [*_legend(), *_sampled(runs), *_fewer([*runs, *seeds]), *([warning] if difference else [])]:
+        console.print(line, highlight=False, width=width)
 
 
 def _numbers(run: MeasuredRun, with_failed: bool) -> list[str]:
@@ -170,9 +130,3 @@ def _sampled(runs: Sequence[MeasuredRun]) -> list[Text]:
     if all(of_one.empty for of_one in rows.values()):
         return []
     return [Text(in_one_line(f"sampling: {sampling_of_runs(rows)}"), style="dim")]
-
-
-def _notes(missing: list[str], difference: str | None) -> list[Text]:
-    notes = [f"nothing measured of {', '.join(missing)}"] if missing else []
-    notes += [f"these values do not compare, {difference}"] if difference else []
-    return [Text(in_one_line(f"warning: {note}"), style="yellow") for note in notes]

@@ -18,40 +18,17 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
-from repdyn.diagnosis import RunInsights, Severity, Status
+from repdyn.diagnosis import DescribedRun, RunInsights, Severity, Status
 from repdyn.store import Store
 from repdyn.store.schema import FINISHED, PROBE_LOSS
 from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Verdict
-from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding, findings
-from repdyn.tables.frames import (
-    by_stack,
-    causality,
-    drop_first_comparison,
-    grid,
-    in_lines_of_their_own,
-    is_finished,
-    layer_mean,
-    loss_of_run,
-    measurements,
-    metrics_of,
-    most_common_reason,
-    of_metric,
-    stack_of,
-    subsets_of,
-    undefined,
-    without_distinct_embeddings,
-)
+from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding
+from repdyn.tables.frames import grid, loss_of_run, metrics_of, missing_values, subsets_of
 from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line, probe_loss_line
 from repdyn.tables.runs import select
 from repdyn.tables.series import thin
-from repdyn.tables.style import (
-    KINDS,
-    NO_VALUE,
-    of_stack,
-    short_count,
-    short_value,
-)
+from repdyn.tables.style import KINDS, NO_VALUE, of_stack, short_count, short_value
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.printing import in_one_line
 
@@ -100,7 +77,8 @@ def layer_table(rows: pd.DataFrame, n_layers: int, alerts: Sequence[Alert] = (),
     table.add_column("\nlayer", justify="right", no_wrap=True)
     for metric, subset in grids:
         # brackets in a name would be read as markup
-        table.add_column(Text(f"{metric}, {subset}\n{_COURSE if several else 'value'}"), no_wrap=True)
+        heading = in_one_line(f"{metric}, {subset}")
+        table.add_column(Text(f"{heading}\n{_COURSE if several else 'value'}"), no_wrap=True)
     for layer in select_layers(list(grids.values()), sorted(rows["layer"].unique().tolist()), alerts, n_layers):
         table.add_row(str(layer), *(column.get(layer, "") for column in columns))
     return table
@@ -225,22 +203,16 @@ _DIMENSION, _ANISOTROPY = "two_nn", "anisotropy"
 
 
 def print_closing(
-    frame: pd.DataFrame,
-    insights: Sequence[RunInsights],
-    *,
-    store: str | Path,
-    report: Path | None = None,
-    console: Console,
+    runs: Sequence[DescribedRun], *, store: str | Path, report: Path | None = None, console: Console
 ) -> None:
     """Print a headline for each stack of a run, its loss, dimension and anisotropy by step, and the next command.
 
-    ``frame`` has all rows of the run on one probe. In an encoding other than Unicode there are no curves.
+    In an encoding other than Unicode there are no curves.
     """
     lines = [Text()]
-    for insight in insights:
-        lines.append(Text(in_one_line(insight.headline), style=f"bold {STATUS_STYLES[insight.status]}"))
-        rows = by_stack(frame)[insight.stack]
-        lines += [Text(in_one_line(line)) for line in course(rows, curves=not console.options.ascii_only)]
+    for run in runs:
+        lines.append(Text(in_one_line(run.insights.headline), f"bold {STATUS_STYLES[run.insights.status]}"))
+        lines += [Text(in_one_line(line)) for line in course(run, curves=not console.options.ascii_only)]
     for line in lines:
         console.print(line, highlight=False)
     if report is not None:
@@ -248,16 +220,14 @@ def print_closing(
     print_line(console, f"next: repdyn insights {shlex.quote(str(store))}")
 
 
-def course(frame: pd.DataFrame, *, curves: bool = True) -> list[str]:
+def course(run: DescribedRun, *, curves: bool = True) -> list[str]:
     """Return a line for the loss, and for the means over layers of dimension and anisotropy: curve, ends and
     extremes."""
-    loss = loss_of_run(frame)
-    series = {"probe loss" if loss.name == PROBE_LOSS else "loss": loss.values}
-    rows = measurements(frame)
-    for name, metric in (("dimension", _DIMENSION), ("anisotropy", _ANISOTROPY)):
-        if len(of_metric(rows, metric, "all")):
-            series[name] = layer_mean(rows, metric, "all").mean
-    return [_line(name, values, curves) for name, values in series.items() if len(values) > 1]
+    loss = loss_of_run(run.frame)
+    values = {"probe loss" if loss.name == PROBE_LOSS else "loss": loss.values}
+    means = {"dimension": run.series.get((_DIMENSION, "all")), "anisotropy": run.series.get((_ANISOTROPY, "all"))}
+    values |= {name: series.layer_mean.mean for name, series in means.items() if series}
+    return [_line(name, of_one, curves) for name, of_one in values.items() if len(of_one) > 1]
 
 
 def _line(name: str, values: pd.Series, curves: bool) -> str:
@@ -275,15 +245,13 @@ _MIN_ROWS, _MAX_ROWS = 3, 13
 _HEADING_LINES = 2
 _MAX_ALERTS = 3
 _MAX_NAMED = 6
-_OF_MISSING = ("step", "layer", "metric", "subset", "value", "reason", "on_distinct", "n_unique", "n_vectors")
+_MAX_REASONS = 3
 
 
 def print_summary(
-    frame: pd.DataFrame,
+    run: DescribedRun,
     *,
     figures: Sequence[Path] = (),
-    alerts: Sequence[Alert] = (),
-    found: Sequence[Finding] | None = None,
     tracking_seconds: float | None = None,
     kernel_seconds: float | None = None,
     total_seconds: float | None = None,
@@ -297,24 +265,21 @@ def print_summary(
     encoding other than Unicode gets plain ASCII without the curves.
 
     Args:
-        frame: rows of one run; where its model has several stacks of one of them, which the head names.
+        run: or one of the stacks of its model, which the head names.
         figures: files written, whose folder is named.
-        alerts: of the run, of which the first few are printed.
-        found: the published findings, if they have been judged already.
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: how many of them went into the metrics themselves, the rest being the model's forward passes.
         total_seconds: wall-clock seconds of the training, measuring included.
         console: where to; standard output unless given.
     """
     console = console or PrintableConsole()
-    frame = in_lines_of_their_own(frame)
-    rows = measurements(frame)
-    before = [*_head(rows), *_lines([probe_loss_line(frame)]), Text()]
+    rows, frame = run.rows, run.frame
+    before = [*_head(run), *_lines([probe_loss_line(frame)]), Text()]
     after = [
         Text(),
-        *_findings(found or findings(frame)),
+        *_findings(run.findings),
         *_left_out(rows),
-        *_alerts(alerts),
+        *_alerts(run.alerts),
         *_missing(rows),
         *_lines([failure_line(frame), copies_line(frame)], "warning: ", "yellow"),
         *_lines([cost_line(frame)]),
@@ -323,29 +288,29 @@ def print_summary(
     ]
     n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
     n_layers = max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken))
-    table = layer_table(rows, n_layers, alerts, sparklines=not console.options.ascii_only)
+    table = layer_table(rows, n_layers, run.alerts, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
         console.print(part, highlight=False)
 
 
-def _head(rows: pd.DataFrame) -> list[Text]:
-    first = rows.iloc[0]
-    name, kind = of_stack(first["run"], stack_of(rows)), KINDS[causality(rows)]
-    steps = rows["step"].unique().tolist()
+def _head(run: DescribedRun) -> list[Text]:
+    first, steps = run.rows.iloc[0], run.steps
     span = f"{len(steps)} steps, {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"step {steps[0]:,}"
-    span = FINISHED if is_finished(rows) else span
+    what = in_one_line(f"  {first['model']} ({KINDS[run.causal]})")
     return [
-        Text.assemble((name, "bold"), f"  {first['model']} ({kind})"),
-        Text(f"{span}; probe {first['probe'][:8]}, {sampling(rows)}"),
+        Text.assemble((in_one_line(of_stack(run.name, run.stack)), "bold"), what),
+        Text(f"{FINISHED if run.finished else span}; probe {first['probe'][:8]}, {in_one_line(sampling(run.rows))}"),
     ]
 
 
 def _lines(texts: Sequence[str | None], before: str = "", style: str = "") -> Iterator[Text]:
-    yield from (Text(f"{before}{text}", style) for text in texts if text)
+    yield from (Text(in_one_line(f"{before}{text}"), style) for text in texts if text)
 
 
 def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
     """Yield each verdict with its evidence; subsets of one verdict are joined, with the evidence of the first."""
+    if not found:
+        return
     yield Text(f"published findings, criteria version {VERSION}")
     first = found[0]
     if len({(finding.verdict, finding.explanation) for finding in found}) == 1:
@@ -369,45 +334,33 @@ def _evidence(text: str) -> Padding:
 
 
 def _left_out(rows: pd.DataFrame) -> Iterator[Text]:
-    others = [f"{metric} ({subset})" for metric, subset in curves_of(rows)[MAX_CURVES:]]
-    if len(others) > _MAX_NAMED:
-        others[_MAX_NAMED:] = [f"{len(others) - _MAX_NAMED} more, which repdyn report shows"]
-    if others:
-        yield Text(f"also measured: {', '.join(others)}")
+    if others := [f"{metric} ({subset})" for metric, subset in curves_of(rows)[MAX_CURVES:]]:
+        yield Text(in_one_line(f"also measured: {_some(others)}"))
 
 
 def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
     lines = alert_lines(alerts)
     for line in lines[:_MAX_ALERTS]:
-        yield Text(f"alert at {line}", style="red")
+        yield Text(in_one_line(f"alert at {line}"), style="red")
     if (more := len(lines) - _MAX_ALERTS) > 0:
         yield Text(f"and {more} more alerts, which repdyn insights --alerts lists", style="red")
 
 
 def _missing(rows: pd.DataFrame) -> Iterator[Text]:
-    """Report missing values; metrics without any value have a line for each reason.
+    """Yield a line for each of the commonest reasons of missing values."""
+    for names, number, of, reason in sorted(missing_values(rows), key=lambda each: -len(each.metrics) * each.number)[
+        :3
+    ]:
+        text = _some(f"{metric} ({subset})" for metric, subset in names)
+        yield Text(in_one_line(f"no value in {number:,} of {of:,} cells of {text}: {reason}"), style="yellow")
 
-    Values that nothing is wrong with, those of few distinct embeddings, are no warning.
-    """
-    # the other columns would be copied with each selection of rows
-    rows = rows.loc[:, [*_OF_MISSING]]
-    expected = drop_first_comparison(rows)
-    embeddings = without_distinct_embeddings(rows)
-    expected = expected.drop(expected.index.intersection(embeddings.index))
-    without_value = undefined(rows)
-    nowhere = {name for names in without_value.values() for name in names}
-    missing = expected.loc[expected["value"].isna()]
-    cells = zip(missing["metric"], missing["subset"], strict=True)
-    missing = missing.loc[[not {metric, f"{metric} ({subset})"} & nowhere for metric, subset in cells]]
-    if len(embeddings):
-        metrics, first = ", ".join(metrics_of(embeddings)), embeddings.iloc[0]
-        few = f"{first['n_unique']:,.0f} of {first['n_vectors']:,.0f} vectors are distinct"
-        yield Text(f"layer 0, the embeddings, has no {metrics}: {few}", style="dim")
-    for reason, names in without_value.items():
-        yield Text(f"warning: no value of {', '.join(names)}: {reason}", style="yellow")
-    if len(missing):
-        reason = most_common_reason(missing)
-        yield Text(f"warning: {len(missing)} of {len(rows)} values are left out, mostly: {reason}", style="yellow")
+
+def _some(names: Iterable[str]) -> str:
+    """Return the first names, and how many more there are."""
+    shown = list(names)
+    if len(shown) > _MAX_NAMED:
+        shown[_MAX_NAMED:] = [f"{len(shown) - _MAX_NAMED} more, which repdyn report shows"]
+    return ", ".join(shown)
 
 
 def _overhead(

@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,17 +15,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from repdyn.alerts import Rule, find_alerts, stored_rules
-from repdyn.diagnosis import RunInsights, Status, describe_run
+from repdyn.alerts import stored_rules
+from repdyn.diagnosis import DescribedRun, Status, stacks_of_run
 from repdyn.store import Store
 from repdyn.store.files import ROW_FILE, is_failure, read_tables, step_of
 from repdyn.store.find import RUN_STORE
 from repdyn.store.frame import BY_LAYER, as_frame, encoded
 from repdyn.store.runs import RunPath
 from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, SCHEMA
-from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.runs import by_probe, is_measured
-from repdyn.tables.series import MetricSeries, metric_series, thin
+from repdyn.tables.series import thin
 from repdyn.utils.records import json_values, read_yaml
 
 _SETTLED_NS = 2_000_000_000
@@ -236,12 +234,12 @@ class WatchedRun:
         try:
             self._total = self._total or total_steps(self.store.path)
             rules = stored_rules(self.store.alerts_path(self.rows.run)) if self.rows.run else []
-            described = [each for frame in self.frames().values() for each in _stacks(frame, rules)]
+            described = [one for frame in self.frames().values() for one in stacks_of_run(frame, rules)]
+            worst = min(described, key=lambda one: STATUSES.index(one.insights.status), default=None)
         except ValueError as error:  # rows that cannot be judged together, such as those of two models
             self.judgement = Judgement(reason=str(error))
         else:
-            worst = min(described, key=lambda each: STATUSES.index(each[0].status), default=None)
-            self.judgement = Judgement(reason="Nothing is measured yet.") if worst is None else _judgement(*worst)
+            self.judgement = Judgement(reason="Nothing is measured yet.") if worst is None else _judgement(worst)
         ended = time.monotonic()
         self._due = ended + max(self._interval, (ended - started) / _DESCRIBING_SHARE)
 
@@ -312,23 +310,15 @@ def total_steps(store: Path) -> int | None:
     return None
 
 
-def _stacks(
-    frame: pd.DataFrame, rules: Sequence[Rule]
-) -> Iterator[tuple[RunInsights, dict[tuple[str, str], MetricSeries]]]:
-    """Yield the status of each stack of a run on one probe, with its series."""
-    for rows in by_stack(frame).values():
-        series = metric_series(measurements(rows), rows)
-        yield describe_run(rows, find_alerts(rows, rules), series=series), series
-
-
-def _judgement(insights: RunInsights, series: dict[tuple[str, str], MetricSeries]) -> Judgement:
+def _judgement(run: DescribedRun) -> Judgement:
     means = {}
     for metric in METRICS:
         # without sinks where it was measured so, as the statements
-        of_metric = next((series[metric, subset] for subset in ("no_sink", "all") if (metric, subset) in series), None)
+        found = (run.series.get((metric, subset)) for subset in ("no_sink", "all"))
+        of_metric = next(filter(None, found), None)
         if of_metric is not None and len(mean := of_metric.layer_mean.mean):
             means[metric] = float(mean.iloc[-1])
-    return Judgement(insights.status, insights.reason, means)
+    return Judgement(run.insights.status, run.insights.reason, means)
 
 
 def _known(losses: dict[int, float]) -> dict[int, float]:

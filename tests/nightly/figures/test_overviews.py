@@ -3,7 +3,7 @@
 import pytest
 from synthetic_families import make_everything
 
-from repdyn.figures.overviews import depth_overview, steps_overview
+from repdyn.figures.run import depth_overview, steps_overview
 
 
 @pytest.fixture

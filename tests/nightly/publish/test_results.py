@@ -66,14 +66,14 @@ def test_a_live_run_has_its_figures_in_the_store_itself(published, filled, tmp_p
 
 def test_several_runs_have_a_folder_each(published, filled, tmp_path, unpainted):
     store = filled(tmp_path, published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 8)))
-    assert folders(show_run(store, "lab/a"), store) == ["figures/lab%2Fa"]
+    assert folders(show_run(store, "lab/a"), store) == ["figures/lab_a"]
 
 
 def test_probes_of_one_run_do_not_overwrite_each_other(published, filled, tmp_path):
     store = filled(tmp_path, published("lab/a", probe="one"), published("lab/a", probe="two", n_blocks=2))
     first = {path: path.read_bytes() for path in show_run(store, "lab/a", probe="one")}
     second = show_run(store, "lab/a", probe="two")
-    assert folders([*first, *second], store) == ["figures/lab%2Fa/one", "figures/lab%2Fa/two"]
+    assert folders([*first, *second], store) == ["figures/lab_a/one", "figures/lab_a/two"]
     assert all(path.read_bytes() == content for path, content in first.items())
     with pytest.raises(ValueError, match="^expected the rows of one probe, got 2"):
         show_run(store, "lab/a")
@@ -90,7 +90,7 @@ def test_a_figure_is_drawn_once_for_its_file_and_the_loggers(published, filled, 
 def test_a_few_runs_have_a_summary_each_and_a_comparison(published, finished, filled, tmp_path, unpainted):
     store = filled(tmp_path, published("lab/a", steps=(0, 8)), finished("lab/bert"))
     text, written = shown(store)
-    assert folders(written, store) == ["figures/comparison", "figures/lab%2Fa", "figures/lab%2Fbert"]
+    assert folders(written, store) == ["figures/comparison", "figures/lab_a", "figures/lab_bert"]
     assert all(path.exists() for path in written)
     assert "lab/a  GPTNeoXForCausalLM (decoder)" in text
     assert "lab/bert  BertModel (encoder)" in text
@@ -102,7 +102,7 @@ def test_a_run_that_only_failed_is_said_and_left_out(published, failures, filled
     store = filled(tmp_path, published("lab/a", steps=(0,)), failures(8, "gated", run="lab/b"))
     text, written = shown(store)
     assert "lab/b: nothing measured, 1 checkpoint failed: step 8: gated; --retry-failed tries again" in text
-    assert folders(written, store) == ["figures/lab%2Fa"]
+    assert folders(written, store) == ["figures/lab_a"]
 
 
 def test_several_probes_are_shown_one_by_one_and_not_compared(published, filled, tmp_path, unpainted):
@@ -113,19 +113,19 @@ def test_several_probes_are_shown_one_by_one_and_not_compared(published, filled,
         published("lab/b", steps=(0, 8), probe="one"),
     )
     text, written = shown(store)
-    assert folders(written, store) == ["figures/lab%2Fa/one", "figures/lab%2Fa/two", "figures/lab%2Fb"]
+    assert folders(written, store) == ["figures/lab_a/one", "figures/lab_a/two", "figures/lab_b"]
     assert "not compared: several probes of lab/a; choose one with --probe HASH:\n" in text
     assert f"  lab/a, probe one: {SAMPLED}, own window's neighbours left out\n" in text
     assert "  lab/a, probe two: dense design: 8 batches of 4,096 vectors" in text
     _, chosen = shown(store, probe="one")
-    assert folders(chosen, store) == ["figures/comparison", "figures/lab%2Fa/one", "figures/lab%2Fb"]
+    assert folders(chosen, store) == ["figures/comparison", "figures/lab_a/one", "figures/lab_b"]
 
 
 def test_runs_that_do_not_compare_have_a_table_and_no_pictures(published, filled, tmp_path, unpainted):
     store = filled(tmp_path, published("lab/a", steps=(0,)), published("lab/b", steps=(0,), n_vectors=512))
     text, written = shown(store)
     assert "these values do not compare" in text
-    assert folders(written, store) == ["figures/lab%2Fa", "figures/lab%2Fb"]
+    assert folders(written, store) == ["figures/lab_a", "figures/lab_b"]
 
 
 def test_each_stack_of_a_model_is_shown_for_itself_and_beside_the_other(two_stacks, filled, tmp_path, capsys):
@@ -152,8 +152,8 @@ def test_a_stack_may_have_any_name(two_stacks, filled, tmp_path, unpainted):
     rows = [replace(row, stack=row.stack and f"../{row.stack}.blocks") for row in two_stacks("lab/t5", steps=(0, 8))]
     store = filled(tmp_path, rows)
     assert folders(show_run(store, "lab/t5"), store) == [
-        "figures/%2E.%2Fdecoder.blocks",
-        "figures/%2E.%2Fencoder.blocks",
+        "figures/%2E._decoder.blocks",
+        "figures/%2E._encoder.blocks",
         "figures/comparison",
     ]
 

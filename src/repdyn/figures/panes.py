@@ -1,0 +1,218 @@
+"""The panels of a figure of several metrics: which metric and tokens stand in which, and how they are arranged."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pandas as pd
+
+from repdyn.figures.charts import Chart, Line, Panel, axis_of_lines, wrapped
+from repdyn.metrics import metric_info
+from repdyn.metrics.metric import base_name
+from repdyn.tables.frames import NO_CLASSES, defined_subsets, in_order, missing_values, of_metric
+from repdyn.tables.style import ORDERED, SUBSET_COLOURS, metric_title, metric_unit, shades, subset_title
+from repdyn.tables.style import short_subset_title as short
+
+PAIRS = (("frequent", "rare"), ("function", "content"), ("simple", "complex"))
+"""Classes of tokens that are compared with each other."""
+SMALL, LARGE, WIDE = (3.5, 2.35), (4.6, 3.4), (6.4, 2.6)
+"""Sizes of a panel in inches: one of many metrics, one of a single metric, and one across the whole figure."""
+_MAX_COLUMNS = 4
+_TITLE_WIDTH = {SMALL: 50, LARGE: 50, WIDE: 80}
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One line: a metric on a token subset, under a label that distinguishes it from the others of the panel."""
+
+    metric: str
+    subset: str
+    label: str
+    layer: int | None = None
+    """The layer of a line against step; None for the mean over layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """One panel, whose metrics share a scale."""
+
+    title: str
+    tokens: str
+    """The tokens as text; empty if the lines are labelled with them."""
+    traces: tuple[Trace, ...]
+    ordered: bool = False
+    """Whether the lines have an order, shown by their colours."""
+    pair: bool = False
+    """Whether there are two lines with a gap to be shaded."""
+
+    @property
+    def metric(self) -> str:
+        return self.traces[0].metric
+
+    @property
+    def unit(self) -> str:
+        return metric_unit(self.metric)
+
+    @property
+    def quantity(self) -> str:
+        """What its values are of, before or after the feed-forward part, on any tokens: panels of one share a scale."""
+        return self.unit if self.unit == "dimension" else self.metric.removesuffix("_attention")
+
+    @property
+    def colours(self) -> list[str]:
+        """A colour for each line."""
+        if self.ordered and len(self.traces) > 1:
+            return shades(ORDERED, len(self.traces), 0.05, 0.85)
+        places = (0, -1) if self.pair else range(len(self.traces))
+        return [SUBSET_COLOURS[place % len(SUBSET_COLOURS)] for place in places]
+
+
+def panes_of(rows: pd.DataFrame, metrics: Sequence[str], along: Literal["depth", "step", "runs"]) -> list[Pane]:
+    """Return the panels of those of some metrics that have a value.
+
+    Over depth, metrics on one scale that differ in a number share a panel, and any other metric has one for all tokens
+    and one without sinks. Against step these two share one, with the embedding output for metrics that show it. Two
+    contrasted classes of tokens share one, and so do all other classes. Of several runs, each metric and subset has a
+    panel of its own, except contrasted classes.
+    """
+    groups: dict[str, list[str]] = {}
+    for metric in metrics:
+        if defined_subsets(rows, metric):
+            # a variant with other settings does not belong to the group
+            panel = metric_info(metric).panel if metric == base_name(metric) and along != "runs" else ""
+            groups.setdefault(panel or metric, []).append(metric)
+    if not groups:
+        reasons = dict.fromkeys(reason for *_, reason in missing_values(rows.loc[rows["metric"].isin(metrics)]))
+        raise ValueError(
+            f"expected a value of {', '.join(metrics)} at some layer and step, got none; {'; '.join(reasons)}"
+        )
+    panes = [pane for panel, members in groups.items() for pane in _panes(rows, panel, members, along)]
+    # metrics with fewer panels than fit a row come last if one metric fills a row
+    counts = Counter(pane.metric for pane in panes)
+    of_one = max(counts.values())
+    return sorted(panes, key=lambda pane: counts[pane.metric] < of_one) if 2 < of_one <= _MAX_COLUMNS else panes
+
+
+def _panes(rows: pd.DataFrame, panel: str, metrics: Sequence[str], along: str) -> list[Pane]:
+    """Return the panels of one metric, or of several that share theirs."""
+    by_metric = {metric: defined_subsets(rows, metric) for metric in metrics}
+    subsets = in_order({subset for measured in by_metric.values() for subset in measured})
+    if len(metrics) > 1:
+        members = {subset: [metric for metric in metrics if subset in by_metric[metric]] for subset in subsets}
+        return [
+            Pane(panel, short(subset), tuple(Trace(m, subset, metric_info(m).line) for m in of_subset), ordered=True)
+            for subset, of_subset in members.items()
+        ]
+    (metric,) = metrics
+    title = metric_title(metric)
+
+    def pane(names: Iterable[str], tokens: str, *, pair: bool = False) -> Pane:
+        return Pane(title, tokens, tuple(Trace(metric, name, short(name)) for name in names), pair=pair)
+
+    pairs = [pair for pair in PAIRS if set(pair) <= set(subsets)]
+    whole = [subset for subset in subsets if subset in NO_CLASSES]
+    classes = [name for name in subsets if name not in whole and not any(name in pair for pair in pairs)]
+    of_pairs = [pane(pair, " and ".join(pair), pair=True) for pair in pairs]
+    if along == "runs":
+        return [*(pane([subset], short(subset)) for subset in (*whole, *classes)), *of_pairs]
+    of_whole = [pane([subset], short(subset)) for subset in whole]
+    if along == "step" and whole:
+        of_whole = [_with_embeddings(rows, pane(whole, "" if len(whole) > 1 else short(whole[0])))]
+    tokens = short(classes[0]) if len(classes) == 1 else "classes of tokens"
+    return [*of_whole, *of_pairs, *([pane(classes, tokens)] if classes else [])]
+
+
+def _with_embeddings(rows: pd.DataFrame, pane: Pane) -> Pane:
+    """Return a panel with the embedding output beside the means over layers, if the metric shows it."""
+    first = pane.traces[0]
+    embeddings = of_metric(rows.loc[rows["layer"] == 0, ["metric", "subset", "value"]], first.metric, first.subset)
+    if not metric_info(first.metric).shows_embeddings or embeddings["value"].isna().all():
+        return pane
+    if pane.tokens:
+        traces = (replace(first, label="mean over layers"), replace(first, label="layer 0", layer=0))
+    else:
+        traces = (*pane.traces, replace(first, label=f"{first.label},\nlayer 0", layer=0))
+    return replace(pane, traces=traces)
+
+
+@dataclass(frozen=True)
+class Board:
+    """Panels of one size in rows."""
+
+    panes: Sequence[Pane]
+    panel: tuple[float, float] = SMALL
+
+    @property
+    def columns(self) -> int:
+        """The number of panels in a row, such that those of one metric share a row if possible."""
+        number, counts = len(self.panes), set(Counter(pane.metric for pane in self.panes).values())
+        if self.panel == WIDE:
+            return 1
+        if self.panel == LARGE:
+            return min(3, number)
+        if 2 < max(counts) <= _MAX_COLUMNS:
+            return max(counts)
+        if counts == {2}:
+            return _MAX_COLUMNS if number > 6 else 2
+        if number in {4, 2, 1}:
+            return min(2, number)
+        return 3 if number <= 9 and number not in {7, 8} else _MAX_COLUMNS
+
+    @property
+    def subsets(self) -> list[str]:
+        """The token subsets that have a line, in order."""
+        return in_order({trace.subset for pane in self.panes for trace in pane.traces})
+
+    def about_tokens(self) -> str:
+        """Return which tokens all panels show, or the meaning of a short name for tokens."""
+        if self.panel == SMALL and len(self.subsets) == 1:
+            return subset_title(self.subsets[0])
+        by_short_name = [pane for pane in self.panes if self.panel == SMALL or len(pane.traces) > 1]
+        is_there = any(trace.subset == "no_sink" for pane in by_short_name for trace in pane.traces)
+        return f"{short('no_sink')}: {subset_title('no_sink')}" if is_there else ""
+
+    def chart(
+        self, panels: Sequence[Panel], *, legend_width: float = 0.0, panel_legend_width: float = 0.0, **texts: Any
+    ) -> Chart:
+        """Return the chart of a panel for each pane: with titles, one scale for the panels of one quantity, and labels
+        of the x axis on the lowest.
+
+        Args:
+            panels: without titles and scales of values.
+            legend_width: of the legend of all, in inches.
+            panel_legend_width: by which each column with a panel of several lines is wider.
+            texts: further fields of the chart.
+        """
+        lines: defaultdict[str, list[Line]] = defaultdict(list)
+        for pane, panel in zip(self.panes, panels, strict=True):
+            lines[pane.quantity] += panel.lines
+        arranged = []
+        for number, (panel, pane) in enumerate(zip(panels, self.panes, strict=True)):
+            x = panel.x if number + self.columns >= len(panels) else replace(panel.x, label="")
+            y = axis_of_lines(pane.metric, lines[pane.quantity], pane.unit)
+            if self.panel == LARGE and number % self.columns:
+                y = replace(y, label="")
+            arranged.append(replace(panel, title=self._title(pane) + panel.title, x=x, y=y))
+        named = {number % self.columns for number, pane in enumerate(self.panes) if len(pane.traces) > 1}
+        width, height = self.panel
+        width = self.columns * width + len(named) * panel_legend_width + legend_width
+        return Chart(
+            panels=arranged,
+            columns=self.columns,
+            size=(max(7.2, width), 1.1 + -(-len(panels) // self.columns) * height),
+            is_small=self.panel == SMALL,
+            shares_x=self.panel == WIDE,
+            **texts,
+        )
+
+    def _title(self, pane: Pane) -> str:
+        width = _TITLE_WIDTH[self.panel]
+        if self.panel == SMALL:
+            several = len(self.subsets) > 1
+            return wrapped(pane.title, width) + (f"\n{pane.tokens}" if several and pane.tokens else "")
+        tokens = subset_title(pane.traces[0].subset) if len(pane.traces) == 1 else pane.tokens
+        one_metric = len({each.metric for each in self.panes}) == 1 and self.panel == LARGE
+        return wrapped(", ".join(filter(None, [pane.title * (not one_metric), tokens])), width)
