@@ -82,9 +82,8 @@ def test_mean_over_layers_with_loss(run):
     assert dimension.get_ylabel() == "dimension"
     assert anisotropy.get_xscale() == "symlog"
     assert anisotropy.get_xlim()[0] < 0, "step 0 shows"
-    assert legend_of(anisotropy) == ["all tokens", "no sinks"]
-    assert "no sinks: without first positions and special tokens" in figure.get_suptitle().replace("\n", " ")
-    (twin,) = [axes for axes in figure.axes if axes.get_ylabel() == "train/loss (dashed)"]
+    assert legend_of(anisotropy) == ["all tokens", "without first positions and special tokens"]
+    (twin,) = [axes for axes in figure.axes if axes.get_ylabel() == "training loss (dashed)"]
     np.testing.assert_array_equal(twin.lines[0].get_ydata(), frame[frame["metric"] == "train/loss"]["value"])
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.metrics import metric_info
-from repdyn.store.schema import LOSS
+
 from repdyn.tables.designs import brief_sampling
 from repdyn.tables.frames import OF_THE_SAME_VECTORS, stack_of
 from repdyn.tables.runs import Key, MeasuredRun
@@ -302,7 +302,7 @@ def mean_lines(series: MetricSeries, **look: Any) -> list[Line]:
     return [*(Line(x=steps, y=values, **{**look, **SEED_LOOK}) for values in seeds), line]
 
 
-def loss_line(losses: pd.Series, name: str = LOSS, **look: Any) -> Line | None:
+def loss_line(losses: pd.Series, name: str, **look: Any) -> Line | None:
     """Return a loss against step; None if none is stored."""
     if losses.empty:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -70,8 +70,13 @@ class Pane:
         return [SUBSET_COLOURS[place % len(SUBSET_COLOURS)] for place in places]
 
 
-def panes_of(rows: pd.DataFrame, metrics: Sequence[str], along: Literal["depth", "step", "runs"]) -> list[Pane]:
-    """Return the panels of those of some metrics that have a value.
+def panes_of(
+    rows: pd.DataFrame,
+    metrics: Sequence[str],
+    along: Literal["depth", "step", "runs"],
+    name: Callable[[str], str] = short,
+) -> list[Pane]:
+    """Return the panels of those of some metrics that have a value; ``name`` names a token subset.
 
     Over depth, metrics on one scale that differ in a number share a panel, and any other metric has one for all tokens
     and one without sinks. Against step these two share one, with the embedding output for metrics that show it. Two
@@ -89,39 +94,41 @@ def panes_of(rows: pd.DataFrame, metrics: Sequence[str], along: Literal["depth",
         raise ValueError(
             f"expected a value of {', '.join(metrics)} at some layer and step, got none; {'; '.join(reasons)}"
         )
-    panes = [pane for panel, members in groups.items() for pane in _panes(rows, panel, members, along)]
+    panes = [pane for panel, members in groups.items() for pane in _panes(rows, panel, members, along, name)]
     # metrics with fewer panels than fit a row come last if one metric fills a row
     counts = Counter(pane.metric for pane in panes)
     of_one = max(counts.values())
     return sorted(panes, key=lambda pane: counts[pane.metric] < of_one) if 2 < of_one <= _MAX_COLUMNS else panes
 
 
-def _panes(rows: pd.DataFrame, panel: str, metrics: Sequence[str], along: str) -> list[Pane]:
+def _panes(
+    rows: pd.DataFrame, panel: str, metrics: Sequence[str], along: str, name: Callable[[str], str]
+) -> list[Pane]:
     """Return the panels of one metric, or of several that share theirs."""
     by_metric = {metric: defined_subsets(rows, metric) for metric in metrics}
     subsets = in_order({subset for measured in by_metric.values() for subset in measured})
     if len(metrics) > 1:
         members = {subset: [metric for metric in metrics if subset in by_metric[metric]] for subset in subsets}
         return [
-            Pane(panel, short(subset), tuple(Trace(m, subset, metric_info(m).line) for m in of_subset), ordered=True)
+            Pane(panel, name(subset), tuple(Trace(m, subset, metric_info(m).line) for m in of_subset), ordered=True)
             for subset, of_subset in members.items()
         ]
     (metric,) = metrics
     title = metric_title(metric)
 
-    def pane(names: Iterable[str], tokens: str, *, pair: bool = False) -> Pane:
-        return Pane(title, tokens, tuple(Trace(metric, name, short(name)) for name in names), pair=pair)
+    def pane(subsets: Iterable[str], tokens: str, *, pair: bool = False) -> Pane:
+        return Pane(title, tokens, tuple(Trace(metric, subset, name(subset)) for subset in subsets), pair=pair)
 
     pairs = [pair for pair in PAIRS if set(pair) <= set(subsets)]
     whole = [subset for subset in subsets if subset in NO_CLASSES]
-    classes = [name for name in subsets if name not in whole and not any(name in pair for pair in pairs)]
+    classes = [subset for subset in subsets if not any(subset in others for others in (whole, *pairs))]
     of_pairs = [pane(pair, " and ".join(pair), pair=True) for pair in pairs]
     if along == "runs":
-        return [*(pane([subset], short(subset)) for subset in (*whole, *classes)), *of_pairs]
-    of_whole = [pane([subset], short(subset)) for subset in whole]
+        return [*(pane([subset], name(subset)) for subset in (*whole, *classes)), *of_pairs]
+    of_whole = [pane([subset], name(subset)) for subset in whole]
     if along == "step" and whole:
-        of_whole = [_with_embeddings(rows, pane(whole, "" if len(whole) > 1 else short(whole[0])))]
-    tokens = short(classes[0]) if len(classes) == 1 else "classes of tokens"
+        of_whole = [_with_embeddings(rows, pane(whole, "" if len(whole) > 1 else name(whole[0])))]
+    tokens = name(classes[0]) if len(classes) == 1 else "classes of tokens"
     return [*of_whole, *of_pairs, *([pane(classes, tokens)] if classes else [])]
 
 
@@ -129,7 +136,7 @@ def _with_embeddings(rows: pd.DataFrame, pane: Pane) -> Pane:
     """Return a panel with the embedding output beside the means over layers, if the metric shows it."""
     first = pane.traces[0]
     embeddings = of_metric(rows.loc[rows["layer"] == 0, ["metric", "subset", "value"]], first.metric, first.subset)
-    if not metric_info(first.metric).shows_embeddings or embeddings["value"].isna().all():
+    if not metric_info(first.metric).shows_embeddings or not bool(embeddings["value"].notna().any()):
         return pane
     if pane.tokens:
         traces = (replace(first, label="mean over layers"), replace(first, label="layer 0", layer=0))
@@ -167,12 +174,11 @@ class Board:
         return in_order({trace.subset for pane in self.panes for trace in pane.traces})
 
     def about_tokens(self) -> str:
-        """Return which tokens all panels show, or the meaning of a short name for tokens."""
+        """Return which tokens all small panels show, or the meaning of a short name for tokens."""
         if self.panel == SMALL and len(self.subsets) == 1:
             return subset_title(self.subsets[0])
-        by_short_name = [pane for pane in self.panes if self.panel == SMALL or len(pane.traces) > 1]
-        is_there = any(trace.subset == "no_sink" for pane in by_short_name for trace in pane.traces)
-        return f"{short('no_sink')}: {subset_title('no_sink')}" if is_there else ""
+        is_short = self.panel == SMALL and "no_sink" in self.subsets
+        return f"{short('no_sink')}: {subset_title('no_sink')}" if is_short else ""
 
     def chart(
         self, panels: Sequence[Panel], *, legend_width: float = 0.0, panel_legend_width: float = 0.0, **texts: Any

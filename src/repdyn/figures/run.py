@@ -65,7 +65,7 @@ from repdyn.tables.frames import (
     tokens_by_step,
 )
 from repdyn.tables.series import MetricSeries, metric_series, thin
-from repdyn.tables.style import has_own_figures, metric_title, overview_families, subset_title
+from repdyn.tables.style import has_own_figures, metric_title, overview_families, short_subset_title, subset_title
 from repdyn.utils.attempts import Attempt
 
 MAX_STEPS = 8
@@ -147,7 +147,7 @@ def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> Pan
     if len(pane.traces) == 1:
         one = series[pane.traces[0].metric, pane.traces[0].subset]
         chosen = {step: colour for step, colour in colours.items() if step in one.steps_with_values}
-        return Panel(lines=profile_lines(one, chosen))
+        return Panel(lines=profile_lines(one, chosen), widens_hidden=True)
     lasts, firsts = [], []
     for trace, colour in zip(pane.traces, pane.colours, strict=True):
         one = series[trace.metric, trace.subset]
@@ -187,7 +187,7 @@ def mean_over_layers(
     # otherwise a number of tokens has no position on the axis
     has_tokens = len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique
     loss, (first, *others) = loss_of_run(frame), chart.panels
-    first = replace(first, loss=loss_line(loss.values, loss.name), tokens=tokens.to_dict() if has_tokens else None)
+    first = replace(first, loss=loss_line(loss.values, loss.title), tokens=tokens.to_dict() if has_tokens else None)
     return draw(replace(chart, panels=[replace(panel, legend=panel.legend and "inside") for panel in (first, *others)]))
 
 
@@ -202,7 +202,8 @@ def _against_step(
     rows: pd.DataFrame, metrics: Sequence[str], title: str, alerts: Sequence[Alert], panel: tuple[float, float]
 ) -> Chart:
     shown = rows.loc[rows["metric"].isin(metrics)]
-    board, series = Board(panes_of(shown, metrics, "step"), panel), metric_series(shown)
+    names = short_subset_title if panel == SMALL else subset_title
+    board, series = Board(panes_of(shown, metrics, "step", names), panel), metric_series(shown)
     axis = training_axis(sorted(shown["step"].unique().tolist()))
     marked = MARKED * any(alert.metric in metrics for alert in alerts)
     return board.chart(

@@ -353,10 +353,10 @@ def missing_values(rows: pd.DataFrame) -> list[Missing]:
     """Return what lacks values, in the order of the rows, leaving out comparisons of the first step."""
     expected = drop_first_comparison(rows.loc[:, ["step", "metric", "subset", "value", "reason"]])
     found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
-    for key, cells in expected.groupby(["metric", "subset"], sort=False, observed=True):
+    for (metric, subset), cells in expected.groupby(["metric", "subset"], sort=False, observed=True):
         missing = cells.loc[cells["value"].isna()]
         if len(missing):
-            found.setdefault((len(missing), len(cells), most_common_reason(missing)), []).append(key)
+            found.setdefault((len(missing), len(cells), most_common_reason(missing)), []).append((metric, subset))
     return [Missing(metrics, *numbers) for numbers, metrics in found.items()]
 
 

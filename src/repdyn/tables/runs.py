@@ -138,7 +138,7 @@ class MeasuredRun:
     @cached_property
     def n_failed(self) -> int:
         """The number of checkpoints that could not be measured."""
-        return failures(self.frame)["step"].nunique()
+        return len(failures(self.frame)["step"].unique())
 
     @property
     def key(self) -> Key:
