@@ -13,7 +13,6 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.metrics import metric_info
-
 from repdyn.tables.designs import brief_sampling
 from repdyn.tables.frames import OF_THE_SAME_VECTORS, stack_of
 from repdyn.tables.runs import Key, MeasuredRun
