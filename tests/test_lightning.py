@@ -179,6 +179,17 @@ def test_training_is_bit_identical(tmp_path, small_probe, settings):
     assert len(found[0][0]) >= 8
 
 
+def test_what_forward_logs_is_of_the_training_alone(tmp_path, small_probe):
+    class Logging(Job):
+        def forward(self, tokens):
+            self.log("sequences", float(len(tokens)), on_step=True, on_epoch=True)
+            return super().forward(tokens)
+
+    trained = trainer(tmp_path, tracker(small_probe, 1))
+    trained.fit(Logging(), batches())
+    assert trained.callback_metrics["sequences_epoch"] == 4
+
+
 @pytest.mark.parametrize("monitor", ["anisotropy/mean", "two_nn/layer_03"])
 def test_other_callbacks_may_monitor_what_was_measured(tmp_path, small_probe, monitor):
     best = ModelCheckpoint(tmp_path / "best", monitor=monitor, every_n_train_steps=4, filename="{step}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import itertools
 import random
 import weakref
@@ -38,6 +39,21 @@ class Cache:
 
     tensors: list = field(default_factory=list)
     length: int = 0
+
+
+STATS, TOTAL = Cache(), torch.zeros(2)
+
+
+class Held:
+    """Something that is open until it goes."""
+
+    n_open = 0
+
+    def __init__(self):
+        Held.n_open += 1
+
+    def __del__(self):
+        Held.n_open -= 1
 
 
 class Slotted:
@@ -79,6 +95,9 @@ class Part(nn.Module):
         "global list": lambda self, x: LOSSES.append(1.0),
         "global dict": lambda self, x: CALLS.update(n=CALLS["n"] + 1),
         "global generator": lambda self, x: DRAW.random(),
+        "global object": lambda self, x: (STATS.tensors.append(1), setattr(STATS, "length", 3)),
+        "global tensor": lambda self, x: TOTAL.add_(1),
+        "cached method": lambda self, x: self.cached(),
         "iterator": lambda self, x: next(self.numbers),
         "table": lambda self, x: np.add.at(self.table, [1], 1),
         "array": lambda self, x: self.array.append(1.0),
@@ -97,7 +116,7 @@ class Part(nn.Module):
         self.of_numpy, self.of_python = np.random.default_rng(1), random.Random(1)
         self.numbers, self.table, self.array = itertools.count(), np.zeros(200_000), array("d", [1.0])
         self.bound, self.partial, self.me = self.note, functools.partial(Part.note, self), weakref.ref(self)
-        here = self
+        here, self.cached = self, functools.lru_cache(self.note)
         self.closed = lambda: here.note()
 
     def note(self):
@@ -109,7 +128,17 @@ class Part(nn.Module):
 
 
 def state_of(model):
-    outside = LOSSES, CALLS, DRAW, Part.n_made, torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()
+    outside = (
+        LOSSES,
+        CALLS,
+        DRAW,
+        STATS,
+        TOTAL,
+        Part.n_made,
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        np.random.get_state(),
+    )
     return plain(model.position[1]), plain(outside), [module.training for module in model.modules()]
 
 
@@ -174,6 +203,22 @@ def test_a_shadow_gives_the_very_same_values_and_no_memory_of_weights():
         assert torch.equal(other(tokens), model(tokens))
     assert [p.data_ptr() for p in other.parameters()] == [p.data_ptr() for p in model.parameters()]
     assert not {id(module) for module in other.modules()} & {id(module) for module in model.modules()}
+
+
+def test_a_shadow_that_goes_ends_nothing_and_advances_no_iterator():
+    model = HandWritten()
+    model.held, model.pairs = Held(), zip(iter((4, 5)), range(2), strict=True)
+    other = Shadow(model).module
+    assert next(other.pairs) == next(model.pairs) == (4, 0)
+    del other
+    gc.collect()
+    assert Held.n_open == 1
+
+
+def test_a_hook_that_begins_to_act_later_is_not_left_out(probe):
+    model = HandWritten()
+    model.blocks[0].register_forward_hook(lambda module, args, output: output + 1 if LOSSES else None)
+    assert not prepare(model).on(probe).onlookers
 
 
 def test_hooks_that_look_on_see_nothing_and_hooks_that_change_something_act(probe):

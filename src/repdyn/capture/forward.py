@@ -106,18 +106,12 @@ def evaluating(
         repdyn.capture.shadow.NoShadow: the model has none; see :func:`restoring`.
         RuntimeError: the weights were overwritten by code invisible to PyTorch.
     """
-    with plain_state():
-        shadow = Shadow(model, parameters=parameters, onlookers=onlookers)
+    with plain_state(), variables_restored(model) as outside:
+        shadow = Shadow(model, parameters=parameters, onlookers=onlookers, shared=outside.objects)
         shadow.module.eval()
-        watch = Watch(device, shadow.module, shadow.shared)
+        watch = Watch(device, shadow.module, [*shadow.shared, *outside.tensors])
         dtype = next((p.dtype for p in shadow.module.parameters() if p.is_floating_point()), None)
-        with (
-            settings(device),
-            defaults_of_model(device, dtype),
-            shadow.global_hooks(),
-            variables_restored(model),
-            watch,
-        ):
+        with settings(device), defaults_of_model(device, dtype), shadow.global_hooks(), watch:
             yield shadow, watch
 
 
@@ -142,14 +136,13 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
             if not name.startswith("_") and isinstance(value, bool | int | float | str | None)
         }
         modules.append((module, module.training, attributes, dict(module._modules), dict(module._buffers)))
-    watch = Watch(device, model, [*model.parameters(), *model.buffers()])
     try:
         with (
             plain_state(),
             settings(device),
-            variables_restored(model),
+            variables_restored(model) as outside,
             _without_accelerate_autocast(model),
-            watch,
+            Watch(device, model, [*model.parameters(), *model.buffers(), *outside.tensors]) as watch,
         ):
             model.eval()
             yield watch

@@ -13,18 +13,20 @@ see :func:`variables_restored`.
 from __future__ import annotations
 
 import copy
+import dis
 import enum
 import functools
 import itertools
 import random
 import sys
+import sysconfig
 import types
 import warnings
 import weakref
 from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -40,14 +42,16 @@ _WRAPPINGS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrappe
 _SHARED_BYTES = 1 << 20
 """Larger tensors share their memory with the model's."""
 _MOST_OBJECTS = 300_000
-_ATOMS = {int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, range, slice}
+_ATOMS = {int, float, bool, str, bytes, complex, type(None), range, slice, object}
+_ATOMS |= {torch.dtype, torch.device, torch.Size}
 _FOREIGN = sys.stdlib_module_names - {"abc", "typing", "collections", "dataclasses", "types", "argparse"} | {
     *("torch", "numpy", "lightning", "pytorch_lightning", "lightning_fabric", "wandb", "tensorboard", "tensorboardX"),
     *("mlflow", "comet_ml", "tokenizers", "datasets", "accelerate", "deepspeed", "ray", "pandas", "pyarrow", "repdyn"),
 }
 """Packages whose objects are shared: what they hold is theirs, or has no copy."""
-_ITERATORS = (itertools.count, itertools.cycle, type(iter([])), type(iter(range(0))))
-_ONLOOKERS = ("wandb.", "comet_ml.", "torch.utils.flop_counter", "torch.utils.module_tracker", "torch.profiler")
+_WRITERS = ("wandb.", "comet_ml.", "mlflow.", "tensorboard", "torch.utils.tensorboard")
+"""Modules whose objects write what the training alone should."""
+_ONLOOKERS = (*_WRITERS, "torch.utils.flop_counter", "torch.utils.module_tracker", "torch.profiler")
 """Modules whose hooks only look on, so that they need not be tried."""
 _HOOKS = {"_forward_hooks": "_forward_hooks_with_kwargs", "_forward_pre_hooks": "_forward_pre_hooks_with_kwargs"}
 _BACKWARD = {"_backward_hooks", "_backward_pre_hooks"}
@@ -66,6 +70,7 @@ class Shadow:
         parameters: by their names in the model, parameters or buffers that stand in for its own, such as averages.
         onlookers: the numbers of hooks that change nothing, as a pass of a former shadow has shown, and which are left
             out; None where none has run: then the hooks are tried.
+        shared: objects that the shadow has in common with the model.
 
     Raises:
         NoShadow: the model is sharded, of TorchScript, or moved between devices as it runs; a class or an object in it
@@ -74,13 +79,18 @@ class Shadow:
     """
 
     def __init__(
-        self, model: nn.Module, *, parameters: Mapping[str, Tensor] | None = None, onlookers: set[int] | None = None
+        self,
+        model: nn.Module,
+        *,
+        parameters: Mapping[str, Tensor] | None = None,
+        onlookers: set[int] | None = None,
+        shared: Iterable[Any] = (),
     ) -> None:
         self.onlookers, self._tries_hooks = onlookers or set(), onlookers is None
         self.shared: list[Tensor] = []
         """The tensors whose memory is the model's."""
-        self._memo: dict[int, Any] = {}
-        self._originals: list[Any] = []  # an id is only that of its object while this lives
+        self._originals: list[Any] = [*shared]  # an id is only that of its object while this lives
+        self._memo: dict[int, Any] = {id(each): each for each in self._originals}
         if onlookers is None:
             for module in model.modules():
                 if is_fsdp(module):
@@ -123,6 +133,8 @@ class Shadow:
             return self._module(x)
         if isinstance(x, list | set | deque | dict):
             return self._container(x)
+        if isinstance(x, functools._lru_cache_wrapper):
+            return self._remember(x, functools.lru_cache(**x.cache_parameters())(self._copy(x.__wrapped__)))
         if isinstance(x, tuple | frozenset):
             parts = [self._copy(part) for part in x]
             if all(new is old for new, old in zip(parts, x, strict=True)):
@@ -137,10 +149,10 @@ class Shadow:
         if isinstance(x, np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random):
             return self._remember(x, copy.deepcopy(x))
         if isinstance(x, np.ndarray | array | bytearray):  # of any size: nothing tells that one was written into
-            return self._remember(x, copy.copy(x))
-        if isinstance(x, _ITERATORS):
-            with warnings.catch_warnings(action="ignore"), suppress(TypeError):  # those of itertools not from 3.14 on
-                return self._remember(x, copy.copy(x))
+            is_fixed = isinstance(x, np.ndarray) and (isinstance(x, np.memmap) or not x.flags.writeable)
+            return x if is_fixed else self._remember(x, copy.copy(x))
+        if kind.__module__ in {"builtins", "itertools"} and hasattr(x, "__next__"):
+            return self._iterator(x)
         return self._object(x)
 
     def _parameter(self, original: Tensor, tensor: Tensor) -> Tensor:
@@ -173,6 +185,8 @@ class Shadow:
             return new
         if isinstance(x, torch.jit.ScriptModule):
             raise NoShadow("a part of the model is of TorchScript")
+        if hasattr(type(x), "__del__"):
+            raise NoShadow(f"the end of a second {type(x).__name__} would end what the first holds")
         new = self._remember(x, object.__new__(type(x)))
         state = x.__dict__
         own = {name: {} for name in _BACKWARD if name in state}
@@ -190,6 +204,8 @@ class Shadow:
                 new.__dict__[name] = self._copy(value)
         if "_original_forward" in state and "forward" in state:
             new.__dict__["forward"] = self._copy(state["_original_forward"])
+        if any(kind.__name__ == "LightningModule" for kind in type(x).__mro__):
+            new.__dict__.update(log=_Silent(), log_dict=_Silent())
         self._copy_slots(x, new)
         self._add_hooks(x, new)
         return new
@@ -254,9 +270,23 @@ class Shadow:
         new.__qualname__, new.__module__ = x.__qualname__, x.__module__
         return new if _state_of(new) != _state_of(x) else self._remember(x, x)
 
+    def _iterator(self, x: Any) -> Any:
+        with warnings.catch_warnings(action="ignore"):
+            try:
+                make, arguments, *state = x.__reduce__()
+            except TypeError:  # generators, files, and what itertools makes from Python 3.14 on
+                return x
+            new = self._remember(x, make(*map(self._copy, arguments)))
+            for each in state:
+                new.__setstate__(self._copy(each))
+        return new
+
     def _object(self, x: Any) -> Any:
         kind = type(x)
-        if kind is not RemovableHandle and not _is_owned(kind):
+        if kind.__module__.startswith(_WRITERS):
+            return _Silent()
+        # the end of a copy would end what the object holds
+        if (kind is not RemovableHandle and not _is_owned(kind)) or hasattr(kind, "__del__"):
             return x
         try:
             new = kind() if kind is types.SimpleNamespace else object.__new__(kind)
@@ -302,7 +332,7 @@ class _Tried:
         self._hook = hook
         self._number = number
         self._onlookers = onlookers
-        self._acts = False
+        self._acts = _may_act(hook)
 
     def __call__(self, module: nn.Module, *passed: Any) -> Any:
         tensors = [t for t in _tensors(passed) if not t.is_inference()]
@@ -320,6 +350,29 @@ class _Tried:
         )
         (self._onlookers.discard if self._acts else self._onlookers.add)(self._number)
         return result
+
+
+def _may_act(hook: Any) -> bool:
+    """Return whether a hook decides at each call whether it acts, such as one that waits for the end of a warm-up."""
+    function = getattr(hook, "func", hook)
+    function = function if hasattr(function, "__code__") else type(function).__call__
+    steps = list(dis.get_instructions(function)) if hasattr(function, "__code__") else []
+    returns = any(
+        now.opname == "RETURN_VALUE" and (now.is_jump_target or (before.opname, before.argval) != ("LOAD_CONST", None))
+        for before, now in itertools.pairwise(steps)
+    )
+    writes = any(now.opname in {"LOAD_METHOD", "LOAD_ATTR"} and now.argval.endswith("_") for now in steps)
+    return (returns or writes) and any("JUMP" in now.opname for now in steps)
+
+
+class _Silent:
+    """Stands in for what a forward pass logs to: what it says of the probe is not of the training."""
+
+    def __getattr__(self, name: str) -> _Silent:
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> _Silent:
+        return self
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -392,51 +445,127 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 @contextmanager
-def variables_restored(model: nn.Module) -> Iterator[None]:
-    """Restore what the Python modules and classes of a model's code keep in variables: numbers, lists, generators.
+def variables_restored(model: nn.Module) -> Iterator[Outside]:
+    """Restore what the code of a model keeps outside of it: in variables of Python modules, classes and functions.
 
-    A shadow cannot have variables of its own. Restored are the variables of the modules that define the model's classes
-    and its hooks, the attributes of these classes, and the lists, dictionaries, sets and generators in them.
+    A shadow cannot have variables of its own. Restored are those that the code of the model's classes and hooks names,
+    and the functions of the user's that it calls: what they are bound to, and what is in these containers, generators,
+    arrays and objects. Others, such as a flag that a signal handler sets, are not touched.
     """
-    classes = {kind for module in model.modules() for kind in type(module).__mro__}
-    hooks = [h for module in model.modules() for name in _HOOKS for h in module.__dict__.get(name, {}).values()]
-    hooks += [h for name in _GLOBAL for h in getattr(torch_module, name).values()]
-    names = {getattr(each, "__module__", None) for each in (*classes, *hooks)}
-    owners: list[Any] = [kind for kind in classes if kind.__module__.partition(".")[0] not in _FOREIGN | {"builtins"}]
-    owners += [sys.modules[name] for name in names if name in sys.modules and name.partition(".")[0] not in _FOREIGN]
-    bound: list[tuple[Any, str, Any]] = []
-    contents: dict[int, tuple[Any, Any]] = {}
-
-    def save(value: Any) -> None:
-        if id(value) in contents or len(contents) > _MOST_OBJECTS:
-            return
-        if isinstance(value, _GENERATORS):
-            contents[id(value)] = value, _generator_state(value)
-        elif type(value) in _CONTAINERS:
-            contents[id(value)] = value, value.copy()
-            for part in value.values() if isinstance(value, dict) else value:
-                save(part)
-
-    for owner in owners:
-        for name, value in list(vars(owner).items()):
-            if not name.startswith("__") and (type(value) in _NUMBERS | _CONTAINERS or isinstance(value, _GENERATORS)):
-                bound.append((owner, name, value))
-                save(value)
+    modules = list(model.modules())
+    held = [*modules, *(value for module in modules for value in vars(module).values())]
+    hooks = [vars(module).get(kind, {}) for module in modules for kind in _HOOKS]
+    hooks += [getattr(torch_module, kind) for kind in _GLOBAL]
+    held += [hook for each in hooks for hook in each.values()]
+    code = (each if isinstance(each, types.FunctionType) else type(each) for each in held)
+    bound = [(place, name, _value(place, name)) for place, name in _variables(frozenset(code))]
+    outside = Outside((value for _, _, value in bound), inside=modules)
     try:
-        yield
+        yield outside
     finally:
-        for owner, name, value in bound:
-            if vars(owner).get(name) is not value:
-                setattr(owner, name, value)
-        for value, before in contents.values():
+        for place, name, value in bound:
+            if _value(place, name) is not value:
+                place.update({name: value}) if isinstance(place, dict) else setattr(place, name, value)
+        outside.restore()
+
+
+def _value(place: Any, name: str) -> Any:
+    if isinstance(place, dict | type):
+        return (vars(place) if isinstance(place, type) else place).get(name)
+    return getattr(place, name, None)
+
+
+@functools.lru_cache(maxsize=8)
+def _variables(code: frozenset[type | types.FunctionType]) -> list[tuple[Any, str]]:
+    """Return the variables that functions and the methods of classes name: where they are, and how they are called."""
+    found: dict[tuple[int, str], tuple[Any, str]] = {}
+    todo, seen = list(code), set()
+    while todo:
+        each = todo.pop()
+        if each in seen or (each.__module__ or "").partition(".")[0] in _FOREIGN | {"builtins"}:
+            continue
+        seen.add(each)
+        if isinstance(each, type):
+            own = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(each).values()]
+            todo += [*each.__mro__, *(code for value in own for code in _code_in(value))]
+            found |= {(id(each), name): (each, name) for name in vars(each) if not name.startswith("__")}
+            continue
+        cells = [cell for cell in each.__closure__ or () if _is_filled(cell)]
+        places = [(cell, "cell_contents", cell.cell_contents) for cell in cells]
+        names, spaces = _names(each.__code__), [each.__globals__]
+        for space in spaces:
+            places += [(space, name, space[name]) for name in names & space.keys()]
+            modules = [v for *_, v in places if isinstance(v, types.ModuleType) and not _is_installed(v)]
+            spaces += [vars(m) for m in modules if all(vars(m) is not known for known in spaces)]
+        for place, name, value in places:
+            found[id(place), name] = place, name
+            todo += [] if _is_installed(each) else _code_in(value)
+    return list(found.values())
+
+
+def _code_in(value: Any) -> list[type | types.FunctionType]:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else [value]
+    return [part if isinstance(part, type | types.FunctionType) else type(part) for part in parts]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _is_installed(x: Any) -> bool:
+    """Return whether a Python module, class or function is of a package, rather than of the user's own code."""
+    top = (x.__name__ if isinstance(x, types.ModuleType) else x.__module__ or "").partition(".")[0]
+    path = getattr(sys.modules.get(top), "__file__", None) or ""
+    return top in _FOREIGN or path.startswith(sysconfig.get_paths()["purelib"])
+
+
+class Outside:
+    """What is in containers, generators, arrays and objects that lie outside of a model, to be restored.
+
+    Args:
+        values: where to begin; what is in them is looked for.
+        inside: the modules of the model, which are left out.
+    """
+
+    def __init__(self, values: Iterable[Any], inside: Iterable[nn.Module]) -> None:
+        self.tensors: list[Tensor] = []
+        """The tensors among them, which :class:`repdyn.capture.forward.Watch` restores."""
+        self.objects: list[Any] = []
+        """Objects without parts, such as sentinels and settings, which are what they are by identity."""
+        self._before: dict[int, tuple[Any, Any]] = {}
+        todo, known = list(values), {id(module) for module in inside}
+        while todo and len(self._before) < _MOST_OBJECTS:
+            value = todo.pop()
+            if id(value) in known or type(value) in _ATOMS:
+                continue
+            known.add(id(value))
+            if isinstance(value, Tensor):
+                self.tensors.append(value)
+            elif isinstance(value, _GENERATORS):
+                self._before[id(value)] = value, _generator_state(value)
+            elif isinstance(value, np.ndarray) and value.flags.writeable and value.nbytes <= _SHARED_BYTES:
+                self._before[id(value)] = value, value.copy()
+            elif type(value) in _CONTAINERS:
+                self._before[id(value)] = value, value.copy()
+                todo += value.values() if isinstance(value, dict) else value
+            elif isinstance(value, nn.Module) or (_is_owned(type(value)) and not _is_installed(type(value))):
+                todo.append(getattr(value, "__dict__", {}))
+                if all(type(part) in _ATOMS for part in getattr(value, "__dict__", {}).values()):
+                    self.objects.append(value)
+
+    def restore(self) -> None:
+        """Restore what has been changed."""
+        for value, before in self._before.values():
             if isinstance(value, _GENERATORS):
                 _restore_generator(value, before)
+            elif isinstance(value, np.ndarray):
+                value[...] = before
             elif len(value) != len(before) or any(a is not b for a, b in zip(_flat(value), _flat(before), strict=True)):
                 value.clear()
                 (value.extend if isinstance(value, list | deque) else value.update)(before)
 
 
-_NUMBERS = {int, float, bool, type(None)}
 _CONTAINERS = {list, dict, set, deque, defaultdict, OrderedDict, Counter}
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 

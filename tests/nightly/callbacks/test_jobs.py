@@ -47,29 +47,6 @@ def test_two_trackers_with_names_keep_apart(tmp_path, probe):
         trainer(tmp_path, tracker(probe, 4, run="a"), tracker(probe, 4, run="b")).fit(Job(), batches())
 
 
-def test_several_optimizers_do_not_jump_over_scheduled_steps(tmp_path, probe):
-    class Manual(Job):
-        def __init__(self):
-            super().__init__()
-            self.automatic_optimization = False
-
-        def training_step(self, batch, batch_idx):
-            loss = super().training_step(batch, batch_idx)
-            for optimizer in self.optimizers():
-                optimizer.zero_grad()
-            self.manual_backward(loss)
-            for optimizer in self.optimizers():
-                optimizer.step()
-
-        def configure_optimizers(self):
-            parts = [self.network.blocks.parameters(), self.network.head.parameters()]
-            return [torch.optim.AdamW(part, lr=1e-3) for part in parts]
-
-    attached = tracker(probe, [1, 5])
-    trainer(tmp_path, attached).fit(Manual(), batches())
-    assert attached.store.steps("job/0") == [0, 1, 4]  # the steps of the loop, not of its optimizers
-
-
 def test_compiled_model_by_name(tmp_path, probe):
     class Compiled(Job):
         def __init__(self):
