@@ -21,13 +21,6 @@ def test_tokens_of_a_batch_that_does_not_show_them(tmp_path, probe):
     assert frame.loc[frame.step == 4, "tokens_seen"].isna().all()
 
 
-def test_named_model_inside_the_module(tmp_path, probe):
-    attached = tracker(probe, 4, model="network")
-    trainer(tmp_path, attached).fit(Job(), batches())
-    frame = attached.store.to_pandas()
-    assert set(frame.loc[frame.layer.notna(), "model"]) == {"HandWritten"}
-
-
 def test_two_trackers_with_names_keep_apart(tmp_path, probe):
     class Pair(Job):
         def __init__(self):
@@ -43,8 +36,6 @@ def test_two_trackers_with_names_keep_apart(tmp_path, probe):
     logged = pd.read_csv(tmp_path / "job" / "0" / "metrics.csv")
     assert {"anisotropy/layer_03", "teacher_anisotropy/layer_02"} <= set(logged.columns)
     assert "teacher_anisotropy/layer_03" not in logged.columns
-    with pytest.raises(ValueError, match="different names"):
-        trainer(tmp_path, tracker(probe, 4, run="a"), tracker(probe, 4, run="b")).fit(Job(), batches())
 
 
 def test_compiled_model_by_name(tmp_path, probe):

@@ -45,12 +45,3 @@ def test_a_dimension_below_one_is_announced_once(tmp_path, model, probe, without
     assert "is below 1 in layers" in statement.sentence
     assert "at 2 steps, the last of them 1" in statement.sentence
     assert statement.evidence["lowest"] == below["value"].min()
-
-
-def test_a_dimension_above_one_needs_no_word(tmp_path, model, probe, without_figures, caplog):
-    place_in_pairs(model, 1.0)
-    with Tracker(model, probe, 1, store=tmp_path / "mine", on_error="raise") as tracker:
-        pass
-    assert (tracker.store.to_pandas().query("metric == 'two_nn'")["value"] > 1).all()
-    assert "does not describe" not in caplog.text
-    assert not [each for each in insights(tracker.store)[0].statements if each.kind == "below 1"]
