@@ -40,7 +40,7 @@ ALLOWED = {
     "callbacks": "capture measurement metrics probe publish store tracking utils",
     "checkpoints": "capture measurement metrics models probe store tables text utils",
     "reading": "capture checkpoints probe text utils",
-    "recipes": "checkpoints figures metrics probe report store tables text utils",
+    "recipes": "checkpoints figures metrics probe reading report store tables text utils",
     # what reads a model is public: studies and the explorer are made of it, as a user's own study would be
     "studies": "figures kernels probe reading store tables text utils",
     "explorer": "kernels reading studies tables utils",

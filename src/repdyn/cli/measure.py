@@ -277,7 +277,7 @@ def reproduce(
         list_recipes: List the recipes.
         dry_run: Show what remains and what would be downloaded.
         evaluate_only: Judge what is in the store, without measuring anything.
-        models: Other models: of suites, patterns, YAML files or hub repositories.
+        models: Other models: of suites, patterns, YAML files, hub repositories; folders for recipes of studies.
         runs: With --evaluate-only, judge each published value on these runs of --store, or on all of them, whatever
             models it is about.
         revisions: Other revisions, as for repdyn sweep (default: those of the recipe).
@@ -287,18 +287,20 @@ def reproduce(
 
     Examples:
       repdyn reproduce --list
-      repdyn reproduce three-phases --dry-run        what would be downloaded
-      repdyn reproduce three-phases --max-disk 20GB
-      repdyn reproduce three-phases --models pythia-160m --revisions log
+      repdyn reproduce shape-of-learning --dry-run        what would be downloaded
+      repdyn reproduce shape-of-learning --max-disk 20GB
+      repdyn reproduce shape-of-learning --models pythia-160m --revisions log
+      repdyn reproduce embedding-spaces --models FOLDER    studies of a local model
       repdyn reproduce my_recipe.yaml --store sweeps
-      repdyn reproduce three-phases --evaluate-only --json
-      repdyn reproduce three-phases --evaluate-only --store RUN --runs
+      repdyn reproduce shape-of-learning --evaluate-only --json
+      repdyn reproduce shape-of-learning --evaluate-only --store RUN --runs
     """
     from repdyn.checkpoints.sweep import prepare
     from repdyn.cli.tables import print_outcomes
     from repdyn.recipes import evaluate, find_models_of, find_recipe, missing_metrics, shipped_recipes, shortfalls
     from repdyn.recipes.evaluation import is_reproduced
     from repdyn.recipes.page import write_results
+    from repdyn.recipes.recipe import is_local
     from repdyn.store import find_store, open_store
 
     if list_recipes:
@@ -312,24 +314,34 @@ def reproduce(
     given = {name: getattr(shared, name) for name in ("text", "sequence_length", "max_vectors")}
     cloud = replace(recipe.cloud, **{name: value for name, value in given.items() if value is not None})
     place = store or Path("reproductions") / recipe.name
+    tables = None if not recipe.studies else output or Path(place)
     status = 0
-    if not evaluate_only:
+    if tables and not evaluate_only:
+        status = _study(recipe, models, tables, shared, dry_run=dry_run)
+        if dry_run and not recipe.metrics:
+            return status
+    if recipe.metrics and not evaluate_only:
         settings = vars(shared) | {name: getattr(cloud, name) for name in given}
         options = SweepOptions(metrics=recipe.metrics, revisions=revisions or recipe.revisions, store=place, **settings)
         found = find_models_of(models or recipe.models)
+        if here := next((model.run for model in found if is_local(model.run)), None):
+            raise ValueError(
+                f"expected published models for a recipe of metrics, got the local {here}; sweep it with repdyn sweep "
+                f"{here} --design {cloud.design} --store {place}, and judge with --evaluate-only --store {place} --runs"
+            )
         with _resumable():
-            each_design = [replace(options, design=each) for each in cloud.designs]
-            prepared = [prepare(each, found, say=_warn, to_plan=dry_run) for each in each_design]
-            for note in shortfalls(recipe, found, prepared[0].n_distinct()):
+            prepared = prepare(replace(options, design=cloud.design), found, say=_warn, to_plan=dry_run)
+            for note in shortfalls(recipe, found, prepared.n_distinct()):
                 _warn(note)
             if dry_run:
-                return _plan(prepared, records)
-            status = max(map(_measure, prepared))
+                return _plan([prepared], records)
+            status = max(status, _measure(prepared))
         if shared.shard:
             _say(f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only")
             return status
-    judged = find_store(place) if evaluate_only else open_store(place)
-    outcomes, measured = evaluate(recipe, judged, models, probe, judged.runs() if runs == [] else runs, cloud)
+    judged = find_store(place) if evaluate_only and recipe.metrics else open_store(place)
+    runs = judged.runs() if runs == [] else runs
+    outcomes, measured = evaluate(recipe, judged, models, probe, runs, cloud, tables)
     doubts = _doubts(judged, measured)
     for sentence in (*missing_metrics(recipe, measured), *doubts):
         _say(sentence)
@@ -340,6 +352,24 @@ def reproduce(
         print_outcomes(recipe, outcomes)
         print(printable(f"page: {page}"))
     return status if is_reproduced(outcomes) else FAILED
+
+
+def _study(recipe: Recipe, names: Sequence[str] | None, folder: Path, shared: SharedOptions, *, dry_run: bool) -> int:
+    """Run the studies of a recipe, or say which ones would be, and return the exit status."""
+    from repdyn.recipes import find_models_of
+    from repdyn.recipes.studied import run_studies
+    from repdyn.utils.arguments import ModelOptions
+
+    models = find_models_of(names or recipe.models)
+    if dry_run:
+        _say(f"studies {', '.join(recipe.studies)} of {', '.join(model.run for model in models)}")
+        return 0
+    same = ("device", "trust_remote_code", "timeout")
+    loading = ModelOptions(**{name: getattr(shared, name) for name in same})
+    given = {name: getattr(shared, name) for name in ("text", "sequence_length", "max_vectors")}
+    given = {name: value for name, value in given.items() if value is not None}
+    with _resumable():
+        return _status(run_studies(recipe, models, folder, loading, given))
 
 
 def _doubts(store: Store, measured: Iterable[Measured]) -> list[str]:
@@ -361,5 +391,5 @@ def _list_recipes(recipes: Sequence[Recipe], records: Records) -> None:
         return
     for recipe in recipes:
         n_run = sum(published.criterion is not None for published in recipe.published)
-        print(printable(f"{recipe.name}: {recipe.title} (arXiv {recipe.paper})"))
+        print(printable(f"{recipe.name}: {recipe.reference}"))
         print(printable(f"    {n_run} of {len(recipe.published)} published values, on {', '.join(recipe.models)}"))

@@ -99,7 +99,7 @@ def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome]) -> None:
     from repdyn.recipes.evaluation import count_verdicts
 
     out = console()
-    out.print(Text(f"{recipe.title} (arXiv {recipe.paper})", style="bold"), soft_wrap=True)
+    out.print(Text(recipe.reference, style="bold"), soft_wrap=True)
     if recipe.by_values:
         out.print("values judged as exact, since the design has no intervals", highlight=False)
     for number, published in enumerate(recipe.published, start=1):

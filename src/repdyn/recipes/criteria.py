@@ -1,12 +1,12 @@
-"""Criteria by which published values are judged: of profiles over depth, of courses over training, over models."""
+"""Criteria by which published values are judged: of profiles over depth, of courses over training."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -27,11 +27,10 @@ from repdyn.recipes.measured import (
     require_trained,
     rho_text,
 )
-from repdyn.store.schema import PROBE_BITS_PER_BYTE, PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables import findings as of_findings
 from repdyn.tables.effects import (
     CONFIDENCE,
-    MIN_PAIRS,
     CannotBeJudgedError,
     Claim,
     Effect,
@@ -48,7 +47,7 @@ def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
     return bounds
 
 
-Axis: TypeAlias = Literal["depth", "training", "other metric", "width", "stage", "models"]
+Axis: TypeAlias = Literal["depth", "training", "other metric"]
 Change: TypeAlias = Literal["rise", "fall"]
 Bounds: TypeAlias = Annotated[tuple[float, float], AfterValidator(ascending)]
 Judgement: TypeAlias = tuple[Verdict, str]
@@ -59,22 +58,16 @@ _OPPOSITE: dict[Verdict, Verdict] = {
     "not shown": "shown",
     "cannot be judged": "cannot be judged",
 }
-_LEAST_CHECKPOINTS, _LEAST_MODELS = 5, 3
-_LOSSES = {"loss": PROBE_LOSS, "bits_per_byte": PROBE_BITS_PER_BYTE}
-"""Scalars with which features of models are compared, by the names that recipes give them."""
+_LEAST_CHECKPOINTS = 5
 
 
 class BaseCriterion(ABC):
     """A criterion by which a published value is judged on measured ones; the base class of all kinds."""
 
-    over_models: bool = False
-    """Whether all models are judged together."""
     step: Step = "last"
     """Step at which a profile is judged and drawn."""
     layers: Layers = "mean"
     """Blocks over which the values of a course are taken."""
-    least_models: int = 1
-    """Number of models that a verdict needs."""
     least_checkpoints: int = 1
     """Number of checkpoints of a model that a verdict needs."""
     axis: Axis = "training"
@@ -91,14 +84,8 @@ class BaseCriterion(ABC):
         """Sentence that states the criterion with its numbers."""
 
     @abstractmethod
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        """Judge the measurements of one model, or of all of them."""
-
-
-def changed_by_more(subject: str, effect: Effect, change: Change, more: float) -> Claim:
-    """Return the claim of a rise, or fall, by more than a share: a fall divides the value by more than 1 + ``more``."""
-    bounds = {"above": more} if change == "rise" else {"below": 1 / (1 + more) - 1}
-    return Claim(subject, ("rises", "falls"), effect, **bounds)
+    def judge(self, measured: Measured, metric: str) -> Judgement:
+        """Judge the measurements of one model."""
 
 
 def interval_verdict(low: float, high: float, least: float, most: float) -> Verdict:
@@ -106,16 +93,6 @@ def interval_verdict(low: float, high: float, least: float, most: float) -> Verd
     if least <= low and high <= most:
         return "shown"
     return "not shown" if high < least or low > most else "cannot be judged"
-
-
-def require_one_share_each(phases: Sequence[Change], more: Sequence[float]) -> None:
-    if len(more) != len(phases):
-        raise ValueError(f"expected one value of more for each of {len(phases)} phases, got {len(more)}")
-
-
-def phases_text(phases: Sequence[Change], more: Sequence[float]) -> str:
-    parts = [f"{phase} by more than {share:.0%}" for phase, share in zip(phases, more, strict=True)]
-    return ", then ".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +135,7 @@ class PublishedFinding(BaseCriterion):
     def text(self) -> str:
         return str(getattr(of_findings, self.finding.upper()))
 
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        (measured,) = models
+    def judge(self, measured: Measured, metric: str) -> Judgement:
         subset = metric.partition("@")[2] or "all"
         measured.cells(metric)
         for found in findings(measured.judged_frame):
@@ -198,8 +174,8 @@ class Peak(BaseCriterion):
         )
         return f"Not so: {claim}" if self.absent else claim
 
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        profile = models[0].profile(metric, self.step)
+    def judge(self, measured: Measured, metric: str) -> Judgement:
+        profile = measured.profile(metric, self.step)
         low, high = self.depth
         blocks = list(zip(profile.positions, profile.blocks, strict=True))
         inside = [pair for pair in blocks if low <= pair[0] <= high]
@@ -240,8 +216,8 @@ class Trend(RankCriterion):
             "its whole 95% interval over probes."
         )
 
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        profile = models[0].profile(metric, self.step)
+    def judge(self, measured: Measured, metric: str) -> Judgement:
+        profile = measured.profile(metric, self.step)
         drawn = depth_correlations(profile, redrawn(profile.blocks))
         (value,) = depth_correlations(profile, np.array([[block.value for block in profile.blocks]]))
         low, high = np.quantile(drawn, QUANTILES)
@@ -276,15 +252,17 @@ class Phases(BaseCriterion):
     layers: Layers = "mean"
 
     def __post_init__(self) -> None:
-        require_one_share_each(self.phases, self.more)
+        if len(self.more) != len(self.phases):
+            raise ValueError(f"expected one value of more for each of {len(self.phases)} phases, got {len(self.more)}")
         object.__setattr__(self, "least_checkpoints", len(self.phases) + 1)
 
     @property
     def text(self) -> str:
-        return f"Over training, {blocks_text(self.layers)}: {phases_text(self.phases, self.more)}."
+        parts = [f"{phase} by more than {share:.0%}" for phase, share in zip(self.phases, self.more, strict=True)]
+        return f"Over training, {blocks_text(self.layers)}: {', then '.join(parts)}."
 
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        course = models[0].course(metric, self.layers)
+    def judge(self, measured: Measured, metric: str) -> Judgement:
+        course = measured.course(metric, self.layers)
         _require_beginning(course, self.least_checkpoints)
         if min(value.value for value in course.values) <= 0:
             raise CannotBeJudgedError("ratios need values above 0")
@@ -293,7 +271,9 @@ class Phases(BaseCriterion):
         for number, (phase, more) in enumerate(zip(self.phases, self.more, strict=True)):
             begin, end = turns[number], turns[number + 1]
             effect = Effect.of(course.values[end], course.values[begin])
-            claims.append(changed_by_more(f"to step {course.steps[end]:,} it", effect, phase, more))
+            # a fall divides the value by more than 1 + more
+            bounds = {"above": more} if phase == "rise" else {"below": 1 / (1 + more) - 1}
+            claims.append(Claim(f"to step {course.steps[end]:,} it", ("rises", "falls"), effect, **bounds))
         return conjunction(claim.verdict for claim in claims), "; ".join(map(str, claims))
 
 
@@ -329,60 +309,94 @@ class Correlation(RankCriterion):
         steps = [step for step in values if step in others]
         return steps, [others[step] for step in steps], [values[step] for step in steps]
 
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        steps, x, y = self.pairs(models[0], metric)
+    def judge(self, measured: Measured, metric: str) -> Judgement:
+        steps, x, y = self.pairs(measured, metric)
         if len(steps) < _LEAST_CHECKPOINTS:
             raise CannotBeJudgedError(f"needs {_LEAST_CHECKPOINTS} checkpoints, got {len(steps)}")
-        notes = require_trained(models)
+        notes = require_trained(measured)
         rho = correlate(x, y, "checkpoints")
         evidence = rho_text(rho.value, rho.low, rho.high, f"{len(steps)} checkpoints")
         return self.verdict(rho.low, rho.high), "; ".join([evidence, *notes])
 
 
 @dataclass(frozen=True)
-class Halfway(BaseCriterion):
-    """The step by which a metric has made half of its change, between two steps; the change is at least ``least``."""
+class Cell:
+    """A value in a table of a study: near the published one, at least a bound, or at most one.
 
-    steps: Bounds
-    least: float
-    layers: Layers = "mean"
+    Where the table has a 95 % interval, in the columns NAME_low and NAME_high, or low and high, the whole interval must
+    be there.
+    """
 
-    least_checkpoints = 3
+    study: str
+    table: str
+    """Name of the file, without its suffix."""
+    column: str
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """Values of columns that tell the row."""
+    value: float | None = None
+    within: float | None = None
+    """Largest distance from ``value``."""
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.within is None):
+            raise ValueError("expected value and within together, got one of them")
+        if (self.value is None) == (self.at_least is None and self.at_most is None):
+            raise ValueError("expected value and within, or at_least, or at_most; keep one kind")
 
     @property
-    def band(self) -> tuple[float, float]:
-        return self.steps
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest value that is as published."""
+        if self.value is not None and self.within is not None:
+            return self.value - self.within, self.value + self.within
+        return (
+            -math.inf if self.at_least is None else self.at_least,
+            math.inf if self.at_most is None else self.at_most,
+        )
 
     @property
     def text(self) -> str:
-        low, high = self.steps
-        return (
-            f"From the first to the last measured step the value changes by at least {self.least:g}, and half of the "
-            f"change is made by a step from {low:,.0f} to {high:,.0f}, both with their whole 95% intervals "
-            f"({blocks_text(self.layers)})."
-        )
+        at = ", ".join(f"{name} {value}" for name, value in self.row.items())
+        where = f"{self.column} in {self.table}.csv of the study {self.study}" + (f" ({at})" if at else "")
+        if self.value is not None:
+            return f"{where}: within {self.within:g} of {self.value:g}."
+        low, high = self.bounds
+        return f"{where}: {f'at least {low:g}' if math.isinf(high) else f'at most {high:g}'}."
 
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        course = models[0].course(metric, self.layers)
-        _require_beginning(course, self.least_checkpoints)
-        notes = require_trained(models)
-        first, last = course.values[0].value, course.values[-1].value
-        drawn = redrawn(course.values)
-        changes = drawn[:, -1] - drawn[:, 0]
-        sign = 1.0 if last >= first else -1.0
-        least, most = np.quantile(sign * changes, QUANTILES)
-        text = f"{last - first:+.3g}, from {first:.3g} to {last:.3g}"
-        if least < self.least:
-            size = f"changes by {text}, at least {least:.2g} and at most {most:.2g} in size"
-            return ("not shown" if most < self.least else "cannot be judged"), "; ".join([size, *notes])
-        # half of the change is made by the last step in every draw, since no change is 0
-        halfway = ((drawn - drawn[:, :1]) / changes[:, None] >= 0.5).argmax(axis=1)
-        steps = np.asarray(course.steps)[halfway]
-        early, at, late = (
-            int(step) for step in np.quantile(steps, (QUANTILES[0], 0.5, QUANTILES[1]), method="nearest")
-        )
-        evidence = f"half of {text} by step {at:,} [{early:,}, {late:,}]"
-        return interval_verdict(early, late, *self.steps), "; ".join([evidence, *notes])
+    def measured(self, table: pd.DataFrame) -> tuple[float, float, float]:
+        """Return the value in a table of the study, and its interval, which is the value itself where it has none."""
+        if missing := {self.column, *self.row} - set(table):
+            raise NotMeasuredError(f"{self.table}.csv has no column {missing.pop()}")
+        found = select_rows(table, self.row)
+        if len(found) != 1:
+            at = ", ".join(f"{name} {value}" for name, value in self.row.items())
+            raise CannotBeJudgedError(f"{self.table}.csv has {len(found) or 'no'} rows with {at}")
+        (record,) = found.to_dict("records")
+        value = float(record[self.column])
+        low, high = (float(record.get(f"{self.column}_{end}", record.get(end, value))) for end in ("low", "high"))
+        return value, low, high
+
+    def judge(self, table: pd.DataFrame) -> Judgement:
+        """Judge the value in a table of the study."""
+        value, low, high = self.measured(table)
+        if math.isnan(value):
+            raise CannotBeJudgedError("the value is undefined")
+        interval = f" [{low:.4g}, {high:.4g}]" if low < high else ""
+        return interval_verdict(low, high, *self.bounds), f"{value:.4g}{interval}"
+
+
+def select_rows(table: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows of a table that have the given values; a layer below 0 counts from the last one, which is -1."""
+    for column, value in values.items():
+        own = table[column].astype(str)
+        if not isinstance(value, str):
+            numbers = own.where(own.str.fullmatch(r"-?[0-9.]+"), "nan").astype(float)
+            from_end = column == "layer" and value < 0
+            table = table.loc[numbers == (numbers.max() + 1 + value if from_end else value)]
+        else:
+            table = table.loc[own == value]
+    return table
 
 
 @dataclass(frozen=True)
@@ -398,8 +412,8 @@ class Between(BaseCriterion):
         low, high = self.bounds
         return f"At the {self.step} measured step, between {low:g} and {high:g} ({blocks_text(self.layers)})."
 
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        course = models[0].course(metric, self.layers)
+    def judge(self, measured: Measured, metric: str) -> Judgement:
+        course = measured.course(metric, self.layers)
         at = 0 if self.step == "first" else -1
         value = course.values[at]
         if math.isnan(value.std_error):
@@ -407,170 +421,6 @@ class Between(BaseCriterion):
         half = float(stdtrit(value.n_batches - 1, (1 + CONFIDENCE) / 2)) * value.std_error
         verdict = interval_verdict(value.value - half, value.value + half, *self.bounds)
         return verdict, f"{value} +- {half:.2g} at step {course.steps[at]:,}"
-
-
-@dataclass(frozen=True)
-class Scaling(BaseCriterion):
-    """The exponent of a power law of the value in the model's width, over models, between two bounds."""
-
-    exponent: Bounds
-    layers: Layers = "mean"
-
-    over_models = True
-    least_models = _LEAST_MODELS
-    axis = "width"
-
-    @property
-    def text(self) -> str:
-        low, high = self.exponent
-        return (
-            f"Over models, the value at the last step grows as a power of the width with an exponent of {low:g} to "
-            f"{high:g}, with its whole 95% interval ({blocks_text(self.layers)}; least squares of the logarithms)."
-        )
-
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        points = [(each.dim, each.course(metric, self.layers).values[-1].value) for each in models]
-        if len({dim for dim, _ in points}) < _LEAST_MODELS or len(points) < _LEAST_MODELS:
-            raise CannotBeJudgedError(f"needs models of {_LEAST_MODELS} widths, got {len({dim for dim, _ in points})}")
-        if min(value for _, value in points) <= 0:
-            raise CannotBeJudgedError("a power law needs values above 0")
-        notes = require_trained(models)
-        slope, half = _slope(*np.log(np.array(points, float)).T)
-        verdict = interval_verdict(slope - half, slope + half, *self.exponent)
-        evidence = f"exponent {slope:.2f} [{slope - half:.2f}, {slope + half:.2f}] over {len(points)} models"
-        return verdict, "; ".join([evidence, *notes])
-
-
-@dataclass(frozen=True)
-class Across(RankCriterion):
-    """Spearman's correlation over models of a feature of their last profile with their loss or size.
-
-    The feature is the relative depth of the ``onset`` of a peak, the first block that has made half of the rise from
-    the first block to the highest one; the ``trend``, Spearman's correlation of the value with depth; or the ``value``.
-    """
-
-    feature: Literal["onset", "trend", "value"]
-    against: Literal["loss", "bits_per_byte", "parameters", "width"]
-    layers: Layers = "mean"
-
-    over_models = True
-    least_models = MIN_PAIRS
-    axis = "models"
-
-    @property
-    def text(self) -> str:
-        what = {
-            "onset": "the depth of the first block that has made half of the rise from the first to the highest block",
-            "trend": "the correlation of the value with depth",
-            "value": f"the value ({blocks_text(self.layers)})",
-        }[self.feature]
-        other = {
-            "loss": "the loss on the probe",
-            "bits_per_byte": "the loss on the probe in bits per byte",
-            "parameters": "the number of parameters",
-            "width": "the width",
-        }
-        return (
-            f"Over models at their last steps, Spearman's correlation of {what} with {other[self.against]} is "
-            f"{self.bound}, with its whole 95% interval."
-        )
-
-    def point(self, measured: Measured, metric: str) -> tuple[float, float]:
-        """Return the loss or size of a model, and its feature."""
-        if self.against in _LOSSES:
-            losses = measured.scalar(_LOSSES[self.against])
-            if not losses:
-                raise NotMeasuredError(f"no loss on the probe of {measured.name} was measured; sweep with --loss")
-            x = [*losses.values()][-1]
-        else:
-            x = float(measured.dim if self.against == "width" else measured.n_parameters)
-        if self.feature == "value":
-            return x, measured.course(metric, self.layers).values[-1].value
-        profile = measured.profile(metric, "last")
-        if self.feature == "onset":
-            return x, onset(profile)
-        (trend,) = depth_correlations(profile, np.array([[block.value for block in profile.blocks]]))
-        return x, float(trend)
-
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        if len(models) < self.least_models:
-            raise CannotBeJudgedError(f"needs {self.least_models} models, got {len(models)}")
-        notes = require_trained(models)
-        x, y = zip(*(self.point(each, metric) for each in models), strict=True)
-        rho = correlate(x, y, "models")
-        evidence = rho_text(rho.value, rho.low, rho.high, f"{rho.n} models")
-        return self.verdict(rho.low, rho.high), "; ".join([evidence, *notes])
-
-
-@dataclass(frozen=True)
-class Stages(BaseCriterion):
-    """The change from each model to the next, such as stages of post-training, in the order of the recipe.
-
-    Each changes the value at the last step by more than its share of ``more``.
-    """
-
-    phases: tuple[Change, ...]
-    more: tuple[float, ...]
-    layers: Layers = "mean"
-
-    over_models = True
-    axis = "stage"
-
-    def __post_init__(self) -> None:
-        require_one_share_each(self.phases, self.more)
-        object.__setattr__(self, "least_models", len(self.phases) + 1)
-
-    @property
-    def text(self) -> str:
-        phases = phases_text(self.phases, self.more)
-        return f"From each model to the next, at their last steps, {blocks_text(self.layers)}: {phases}."
-
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        if len(models) != self.least_models:
-            raise NotMeasuredError(f"needs {self.least_models} models, got {len(models)} in the store")
-        if len(probes := {str(probe) for each in models for probe in each.rows["probe"].unique()}) > 1:
-            raise CannotBeJudgedError(f"needs models on one probe, got {len(probes)}")
-        values = [each.course(metric, self.layers).values[-1] for each in models]
-        claims = [
-            changed_by_more(f"to {models[at + 1].name} it", Effect.of(values[at + 1], values[at]), phase, more)
-            for at, (phase, more) in enumerate(zip(self.phases, self.more, strict=True))
-        ]
-        return conjunction(claim.verdict for claim in claims), "; ".join(map(str, claims))
-
-
-@dataclass(frozen=True)
-class Control(BaseCriterion):
-    """The value on the control of the recipe's cloud, such as shuffled text, against that on the cloud itself.
-
-    It is higher (``rise``) or lower (``fall``) by more than a share, at the first or last measured step.
-    """
-
-    change: Change
-    more: float
-    step: Step = "last"
-    layers: Layers = "mean"
-
-    axis = "depth"
-
-    @property
-    def text(self) -> str:
-        than = "higher" if self.change == "rise" else "lower"
-        return (
-            f"At the {self.step} measured step, the value on the control is {than} by more than {self.more:.0%} "
-            f"({blocks_text(self.layers)})."
-        )
-
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        (measured,) = models
-        if measured.control is None:
-            raise NotMeasuredError("the control was not measured")
-        at = 0 if self.step == "first" else -1
-        courses = [each.course(metric, self.layers) for each in (measured.control, measured)]
-        if len(steps := {course.steps[at] for course in courses}) > 1:
-            raise CannotBeJudgedError(f"needs one step on both, got {' and '.join(f'{step:,}' for step in steps)}")
-        control, own = (course.values[at] for course in courses)
-        claim = changed_by_more("from the text to the control it", Effect.of(control, own), self.change, self.more)
-        return claim.verdict, f"{control} against {own}: {claim}; step {courses[0].steps[at]:,}"
 
 
 def turning_points(values: Sequence[float], phases: Sequence[str]) -> list[int]:
@@ -604,23 +454,3 @@ def _require_beginning(course: Course, n_steps: int) -> None:
         raise CannotBeJudgedError(f"needs {n_steps} checkpoints, got {len(course.steps)}")
     if first > of_findings.EARLY * last:
         raise CannotBeJudgedError(f"no value before step {first:,} of {last:,}; the course may begin earlier")
-
-
-def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the slope of least squares, and half of its 95 % interval by Student's t with n - 2 degrees of freedom."""
-    centred = x - x.mean()
-    spread = float(centred @ centred)
-    slope = float(centred @ y) / spread
-    left = y - y.mean() - slope * centred
-    std_error = math.sqrt(float(left @ left) / (len(x) - 2) / spread)
-    return slope, float(stdtrit(len(x) - 2, (1 + CONFIDENCE) / 2)) * std_error
-
-
-def onset(profile: Profile) -> float:
-    """Return the relative depth of the first block that has made half of the rise from the first to the highest."""
-    values = [block.value for block in profile.blocks]
-    highest = max(values)
-    if highest <= values[0]:
-        raise CannotBeJudgedError("the profile does not rise above the first block, so it has no onset")
-    half = (values[0] + highest) / 2
-    return next(at for at, value in zip(profile.positions, values, strict=True) if value >= half)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import pandas as pd
@@ -15,8 +17,10 @@ import pandas as pd
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.probe import Probe
 from repdyn.probe.design import Design, resolve_design
+from repdyn.recipes.criteria import Cell, Judgement
 from repdyn.recipes.measured import Measured, NotMeasuredError
-from repdyn.recipes.recipe import Cloud, Criterion, Published, Recipe, find_models_of
+from repdyn.recipes.recipe import Cloud, Published, Recipe, find_models_of
+from repdyn.recipes.studied import changed_options, table_of
 from repdyn.store import Store
 from repdyn.tables.designs import sampling
 from repdyn.tables.effects import CannotBeJudgedError, Verdict
@@ -111,14 +115,16 @@ class Outcome:
 
     published: Published
     run: str
-    """Name of the run; "" for a value of several models, or of none."""
+    """Name of the run; "" for none."""
     verdict: Reproduced
     ours: str
     """The measured numbers; or why it was not run, or cannot be judged."""
-    judged: tuple[str, ...] = ()
-    """Names of the runs that were judged, in the order of the recipe; empty if it was not run."""
     deviations: tuple[str, ...] = ()
     """How the models and the sampling differ from those of the recipe."""
+    is_judged: bool = False
+    """Whether there was a measurement to judge."""
+    cell: tuple[float, float, float] | None = None
+    """The value in a study's table, and its interval; None for a value of metrics."""
 
     @property
     def text(self) -> str:
@@ -147,6 +153,7 @@ def evaluate(
     probe: str | None = None,
     runs: Sequence[str] | None = None,
     cloud: Cloud | None = None,
+    tables: Path | None = None,
 ) -> tuple[list[Outcome], list[Measured]]:
     """Judge each published value of a recipe on each of the models that it is about.
 
@@ -159,6 +166,7 @@ def evaluate(
         runs: names of runs in the store, on each of which every published value is judged, whatever models it is about;
             None for the models.
         cloud: what was measured in place of the recipe's cloud, to find the probe among several; None for the recipe's.
+        tables: folder of the recipe's studies; None if it has none.
 
     Returns:
         The outcomes in the order of the recipe, and what was measured of its models.
@@ -179,9 +187,13 @@ def evaluate(
         )
     outcomes = []
     for published in recipe.published:
-        chosen = dict.fromkeys(runs or (), "")
-        chosen |= {model.run: stands_in(recipe, published, model) for model in models_for(recipe, published, about)}
-        outcomes += _outcomes(published, chosen, measured)
+        chosen = models_for(recipe, published, about)
+        if isinstance(published.criterion, Cell) and chosen and tables is not None:
+            outcomes += [_of_table(recipe, published, published.criterion, model, tables) for model in chosen]
+            continue
+        names = dict.fromkeys(runs or (), "")
+        names |= {model.run: stands_in(recipe, published, model) for model in chosen}
+        outcomes += _outcomes(published, names, measured)
     return outcomes, [each for each in measured.values() if isinstance(each, Measured)]
 
 
@@ -215,8 +227,7 @@ def stands_in(recipe: Recipe, published: Published, model: PublishedModel) -> st
 
 
 def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, probe: str | None) -> Measured | str:
-    """Return the measurements of a run by the recipe's design, with those on its control if there are any; or the
-    reason why there are none."""
+    """Return the measurements of a run by the recipe's design, or the reason why there are none."""
     if run not in store.runs():
         return "not in the store"
     found = _on_probe(recipe, store, run, asked, probe)
@@ -224,10 +235,7 @@ def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, probe: str |
         return f"no checkpoint measured by the {asked.design} design"
     if len(stacks := by_stack(found.frame)) > 1:
         return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
-    if recipe.cloud.control is None:
-        return found
-    of_control = replace(asked, design=recipe.cloud.control, control=None)
-    return replace(found, control=_on_probe(recipe, store, run, of_control, None))
+    return found
 
 
 def _on_probe(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: str | None) -> Measured | None:
@@ -248,54 +256,48 @@ def _on_probe(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: 
     if not found:
         return None
     ((rows, probe),) = found
-    published = replace(recipe.cloud, design=asked.design, control=None)
-    return Measured(run, rows, recipe.by_values, probe=probe, deviations=deviations(published, rows, probe))
+    of_recipe = deviations(recipe.cloud, rows, probe)
+    return Measured(run, rows, recipe.by_values, probe=probe, deviations=of_recipe)
 
 
 def _outcomes(published: Published, chosen: Mapping[str, str], measured: Mapping[str, Measured | str]) -> list[Outcome]:
     """Judge a published value on runs, given with what each stands in for."""
-    if published.criterion is None:
+    criterion = published.criterion
+    if criterion is None:
         return [Outcome(published, "", "not run", published.not_run)]
     if not chosen:
         return [Outcome(published, "", "not run", f"no model among {', '.join(published.models)}")]
-    if published.criterion.over_models:
-        together = [each for run in chosen if isinstance(each := measured[run], Measured)]
-        return [_judge(published, published.criterion, together, chosen, "")]
+    if isinstance(criterion, Cell):
+        return [Outcome(published, run, "not run", "the studies were not run") for run in chosen]
     return [
         Outcome(published, run, "not run", each)
         if isinstance(each := measured[run], str)
-        else _judge(published, published.criterion, [each], chosen, run)
-        for run in chosen
+        else _judge(published, run, partial(criterion.judge, each, published.metric), (stands_in, *each.deviations))
+        for run, stands_in in chosen.items()
     ]
 
 
-def _judge(
-    published: Published, criterion: Criterion, models: Sequence[Measured], chosen: Mapping[str, str], run: str
-) -> Outcome:
+def _of_table(recipe: Recipe, published: Published, cell: Cell, model: PublishedModel, folder: Path) -> Outcome:
+    """Judge a published value in a table of a study of a model."""
+    table = table_of(cell, folder, model)
+    if isinstance(table, str):
+        return Outcome(published, model.run, "not run", table)
+    differing = stands_in(recipe, published, model), *changed_options(recipe, cell.study, folder, model)
+    outcome = _judge(published, model.run, partial(cell.judge, table), differing)
+    with suppress(CannotBeJudgedError, NotMeasuredError):
+        outcome = replace(outcome, cell=cell.measured(table))
+    return outcome
+
+
+def _judge(published: Published, run: str, judge: Callable[[], Judgement], deviations: Sequence[str]) -> Outcome:
     try:
-        verdict, ours = criterion.judge(models, published.metric)
+        verdict, ours = judge()
         reproduced = REPRODUCED[verdict]
     except NotMeasuredError as reason:
         return Outcome(published, run, "not run", str(reason))
     except CannotBeJudgedError as reason:
         reproduced, ours = "cannot be judged", str(reason)
-    judged = tuple(each.name for each in models)
-    return Outcome(published, run, reproduced, ours, judged, _deviations(models, chosen))
-
-
-def _deviations(models: Sequence[Measured], chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Return how models and sampling differ from the recipe; of several models, each phrase once, with their names if
-    it is not true of all."""
-    holders: dict[str, list[str]] = {}
-    for each in models:
-        of_control = each.control.deviations if each.control is not None else ()
-        controls = [f"control: {phrase}" for phrase in of_control if phrase not in each.deviations]
-        for phrase in [*filter(None, [chosen[each.name]]), *each.deviations, *controls]:
-            holders.setdefault(phrase, []).append(each.name)
-    return tuple(
-        phrase if len(names) == len(models) or phrase == chosen[names[0]] else f"{phrase} ({', '.join(names)})"
-        for phrase, names in holders.items()
-    )
+    return Outcome(published, run, reproduced, ours, tuple(filter(None, deviations)), is_judged=True)
 
 
 def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: Mapping[str, int]) -> list[str]:
@@ -308,16 +310,14 @@ def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: 
         if criterion is None:
             continue
         chosen = models_for(recipe, published, models)
+        least = 1 if isinstance(criterion, Cell) else criterion.least_checkpoints
         if not chosen:
             sentences.append(f"published value {number} is not run: no model among {', '.join(published.models)}")
-        elif criterion.over_models and len(chosen) < criterion.least_models:
-            needed = f"{criterion.least_models} models, got {', '.join(model.name for model in chosen)}"
-            sentences.append(f"published value {number} cannot be judged: it needs {needed}; choose more with --models")
         for model in chosen:
             if model.run in n_checkpoints and (text := stands_in(recipe, published, model)):
                 standing_in.setdefault(text, []).append(number)
-            if n_checkpoints.get(model.run, math.inf) < criterion.least_checkpoints:
-                too_few.setdefault(model.run, {}).setdefault(criterion.least_checkpoints, []).append(number)
+            if n_checkpoints.get(model.run, math.inf) < least:
+                too_few.setdefault(model.run, {}).setdefault(least, []).append(number)
     sentences += [f"{text}: published value{_listed(numbers)}" for text, numbers in standing_in.items()]
     for run, needs in too_few.items():
         needed = " and ".join(f"{n} for value{_listed(numbers)}" for n, numbers in sorted(needs.items()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -65,7 +65,6 @@ class Measured:
         name: of the run.
         frame: all rows, scalars among them.
         by_values: take every value as exact, whatever its standard error; for designs whose batches share windows.
-        control: the same model on the control of the recipe's cloud, if it has one that was measured.
         probe: the probe of the rows, if the store has it.
         deviations: how the sampling differs from the recipe's.
     """
@@ -73,7 +72,6 @@ class Measured:
     name: str
     frame: pd.DataFrame
     by_values: bool = False
-    control: Measured | None = None
     probe: Probe | None = None
     deviations: tuple[str, ...] = ()
 
@@ -88,19 +86,6 @@ class Measured:
         if not self.by_values:
             return self.frame
         return self.frame.assign(std_error=0.0, n_batches=self.frame["n_batches"].clip(lower=2))
-
-    @cached_property
-    def dim(self) -> int:
-        """Width of the layers' vectors."""
-        return int(self.rows["dim"].iloc[0])
-
-    @property
-    def n_parameters(self) -> int:
-        """Number of the model's parameters."""
-        known = self.rows["parameters"].dropna()
-        if known.empty:
-            raise NotMeasuredError(f"the number of parameters of {self.name} is not stored")
-        return int(known.iloc[-1])
 
     def profile(self, name: str, step: Step) -> Profile:
         """Return the blocks with a value at the first or last step at which a metric was measured."""
@@ -204,27 +189,22 @@ def unigram_entropy(probe: Probe) -> float:
     return float(-(shares * shares.log()).sum())
 
 
-def require_trained(models: Iterable[Measured]) -> list[str]:
-    """Return why it cannot be told of some models whether they have learned anything.
+def require_trained(measured: Measured) -> list[str]:
+    """Return why it cannot be told whether a model has learned anything; empty if it has.
 
     A model has learned something if its last loss on the probe is below the entropy of the probe's tokens.
     """
-    unknown, untrained = [], []
-    for each in models:
-        losses = each.scalar(PROBE_LOSS)
-        if not losses or each.probe is None:
-            missing = "copy of the probe" if losses else "loss on the probe"
-            unknown.append(f"{each.name} has no {missing} in the store")
-            continue
-        last, entropy = [*losses.values()][-1], unigram_entropy(each.probe)
-        if last >= entropy:
-            untrained.append(f"{each.name} ({last:.3g} and {entropy:.3g})")
-    if untrained:
+    losses = measured.scalar(PROBE_LOSS)
+    if not losses or measured.probe is None:
+        missing = "copy of the probe" if losses else "loss on the probe"
+        return [f"whether it has learned anything cannot be told: the store has no {missing}"]
+    last, entropy = [*losses.values()][-1], unigram_entropy(measured.probe)
+    if last >= entropy:
         raise CannotBeJudgedError(
-            "nothing was learned, since the last loss on the probe is not below the entropy of its tokens: "
-            f"{', '.join(untrained)}"
+            f"nothing was learned, since the last loss on the probe ({last:.3g}) is not below the entropy of its "
+            f"tokens ({entropy:.3g})"
         )
-    return [f"whether it has learned anything cannot be told: {', '.join(unknown)}"] if unknown else []
+    return []
 
 
 def correlate(x: Sequence[float], y: Sequence[float], what: str) -> Correlation:

@@ -6,6 +6,7 @@ import base64
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from scipy.special import stdtrit
 
 from repdyn.figures.charts import Axis, Chart, Line, Panel, notes
 from repdyn.figures.drawing import draw, save
-from repdyn.recipes.criteria import Across, Between, Control, Correlation, Phases, Scaling, turning_points
+from repdyn.recipes.criteria import Between, Cell, Correlation, Phases, turning_points
 from repdyn.recipes.evaluation import Outcome, count_verdicts, describe_sampling
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.recipe import Criterion, Published, Recipe
@@ -40,13 +42,6 @@ _VERDICT_COLOURS: Mapping[str, str] = {
     "not run": "#666666",
 }
 _MIXED = "#333333"
-_AGAINST = {
-    "loss": "loss on the probe (nats)",
-    "bits_per_byte": "loss on the probe (bits per byte)",
-    "parameters": "parameters",
-    "width": "width of the layers",
-}
-_GUIDE_COLOUR = "#999999"
 
 
 def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured]) -> Figure | None:
@@ -61,16 +56,16 @@ def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[
     shown: dict[str, Line] = {}
     for number, published in enumerate(recipe.published, start=1):
         criterion = published.criterion
-        own = [outcome for outcome in outcomes if outcome.published is published and outcome.judged]
-        if criterion is None or not own:
+        own = [outcome for outcome in outcomes if outcome.published is published and outcome.is_judged]
+        if criterion is None or isinstance(criterion, Cell) or not own:
             continue
-        models = [by_name[name] for name in dict.fromkeys(name for outcome in own for name in outcome.judged)]
+        models = [by_name[outcome.run] for outcome in own]
         lines = lines_of(criterion, published.metric, models, colours)
         if not lines:
             continue
         lines += _published_points(published)
         shown = {line.label: line for line in lines if line.label} | shown
-        drawn.append((criterion, _panel(number, published, criterion, own, models, lines), _colour(own)))
+        drawn.append((criterion, _panel(number, published, criterion, own, lines), _colour(own)))
     if not drawn:
         return None
     figure = draw(_chart(recipe, [panel for _, panel, _ in drawn], shown, measured))
@@ -84,14 +79,14 @@ def _chart(recipe: Recipe, panels: Sequence[Panel], shown: Mapping[str, Line], m
     columns = min(COLUMNS, len(panels))
     criteria = [each.criterion for each in recipe.published]
     has_orange = any(each.points or isinstance(each.criterion, Between) for each in recipe.published)
-    has_orange |= any(criterion is not None and criterion.band is not None for criterion in criteria)
+    has_orange |= any(getattr(criterion, "band", None) is not None for criterion in criteria)
     marks = [
         *(["orange: published"] if has_orange else []),
         *(["rings: turning points"] if any(isinstance(criterion, Phases) for criterion in criteria) else []),
         *([] if recipe.by_values else ["shades and bars: 95% intervals"]),
     ]
     return Chart(
-        title=f"{recipe.title} (arXiv {recipe.paper})",
+        title=recipe.reference,
         caption=notes(*marks, brief_sampling(concatenated([each.rows for each in measured]))),
         panels=panels,
         size=(_PANEL[0] * columns + _LEGEND_WIDTH, _PANEL[1] * -(-len(panels) // columns) + 0.7),
@@ -100,36 +95,73 @@ def _chart(recipe: Recipe, panels: Sequence[Panel], shown: Mapping[str, Line], m
     )
 
 
+def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:
+    """Draw a line for each published value in a table of a study, on a scale of its own: published and measured.
+
+    Returns:
+        None if nothing was judged.
+    """
+    models = list(dict.fromkeys(outcome.run for outcome in outcomes if outcome.cell is not None))
+    if not models:
+        return None
+    colours = dict(zip(models, shades(SEQUENTIAL, len(models), 0.05, 0.85), strict=True))
+    names = []
+    figure = Figure(figsize=(11.0, 0.42 * len(recipe.published) + 1.4), layout="constrained")
+    axes = figure.subplots()
+    for number, published in enumerate(recipe.published, start=1):
+        cell = published.criterion
+        own = [(o.run, o.cell) for o in outcomes if o.published is published and o.cell is not None]
+        if not isinstance(cell, Cell) or not own:
+            continue
+        row = len(names)
+        names.append(textwrap.shorten(f"{number}. {published.claim}", _TITLE_WIDTH, placeholder=" ..."))
+        ends = [bound for bound in cell.bounds if math.isfinite(bound)]
+        ends += [end for _, measured in own for end in measured]
+        low, span = min(ends), (max(ends) - min(ends)) or 1.0
+
+        def at(value: float, low: float = low, span: float = span) -> float:
+            return min(max((value - low) / span, -0.05), 1.05)
+
+        begin, end = map(at, cell.bounds)
+        axes.barh(row, max(end - begin, 0.004), 0.7, begin, color=LOSS_COLOUR, alpha=0.25)
+        if cell.value is not None:
+            axes.plot(at(cell.value), row, "D", color=LOSS_COLOUR, markersize=6)
+        for place, (run, measured) in enumerate(own, start=1):
+            value, *interval = map(at, measured)
+            height = row + 0.6 * (place / (len(own) + 1) - 0.5)
+            axes.plot(interval, [height, height], color=colours[run], linewidth=1.5)
+            axes.plot(value, height, "o", color=colours[run], markersize=5)
+        ours = ", ".join(f"{measured[0]:.4g}" for _, measured in own)
+        axes.text(1.08, row, f"{_bounds_text(cell)} | {ours}", va="center", fontsize=9)
+    axes.set_yticks(range(len(names)), names)
+    axes.set(xlim=(-0.06, 1.06), ylim=(len(names) - 0.5, -0.5), xticks=[])
+    axes.set_title(f"{textwrap.fill(recipe.reference, 100)}\neach line on a scale of its own", loc="left", fontsize=10)
+    axes.text(1.08, -0.7, "published | measured", va="bottom", fontsize=9, weight="bold")
+    marks = [Line2D([], [], marker="o", linestyle="", color=colours[name], label=name) for name in models]
+    diamond = Line2D([], [], marker="D", linestyle="", color=LOSS_COLOUR, label="published, and what is accepted")
+    figure.legend(handles=[*marks, diamond], loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _bounds_text(cell: Cell) -> str:
+    low, high = cell.bounds
+    if cell.value is not None:
+        return f"{cell.value:g}"
+    return f"at least {low:g}" if math.isinf(high) else f"at most {high:g}"
+
+
 def _panel(
-    number: int,
-    published: Published,
-    criterion: Criterion,
-    outcomes: Sequence[Outcome],
-    models: Sequence[Measured],
-    lines: Sequence[Line],
+    number: int, published: Published, criterion: Criterion, outcomes: Sequence[Outcome], lines: Sequence[Line]
 ) -> Panel:
     claim = textwrap.wrap(f"{number}. {published.claim}", _TITLE_WIDTH, max_lines=2, placeholder=" ...")
     otherwise = ", measured otherwise" if any(outcome.deviations for outcome in outcomes) else ""
-    widths = sorted({each.dim for each in models})
     x = {
         "depth": Axis(label="relative depth (0: first block, 1: last)", limits=(0.0, 1.0)),
         "training": Axis(label="step", log_from=1.0),
         "other metric": Axis(label=_name(criterion.other) if isinstance(criterion, Correlation) else ""),
-        "width": Axis(
-            label="width of the layers",
-            log_from=1.0,
-            limits=(widths[0], widths[-1]),
-            ticks={width: str(width) for width in widths},
-        ),
-        "models": Axis(label=_AGAINST[getattr(criterion, "against", "width")]),
-        "stage": Axis(ticks=dict(enumerate(stage_names([each.name for each in models]))), limits=(0, len(models) - 1)),
     }[criterion.axis]
-    feature = getattr(criterion, "feature", "value")
-    y = {"onset": "relative depth of the onset", "trend": "correlation with depth"}.get(
-        feature, _name(published.metric)
-    )
     title = "\n".join([*claim, f"{count_verdicts(outcomes)}{otherwise}"])
-    return Panel(title=title, x=x, y=_axis_from_zero(y, lines), lines=lines)
+    return Panel(title=title, x=x, y=_axis_from_zero(_name(published.metric), lines), lines=lines)
 
 
 def _axis_from_zero(label: str, lines: Sequence[Line]) -> Axis:
@@ -171,56 +203,32 @@ def _name(metric: str) -> str:
     """Return what an axis says of a metric: short enough for a panel, on several lines if need be."""
     base, _, subset = metric.partition("@")
     if metric == "probe/loss":
-        return _AGAINST["loss"]
+        return "loss on the probe (nats)"
     text = f"{metric_title(base)} ({metric_unit(base)})"
     tokens = "" if subset in {"", "all"} else f", {short_subset_title(subset)}"
     return textwrap.fill(f"{text}{tokens}", _LABEL_WIDTH)
 
 
 def lines_of(criterion: Criterion, metric: str, models: Sequence[Measured], colours: Mapping[str, str]) -> list[Line]:
-    """Return the lines of models, and those that guide the eye; empty if none can be drawn."""
+    """Return the lines of models; empty if none can be drawn."""
     lines = []
-    for place, each in enumerate(models):
-        try:
-            lines += _lines(criterion, metric, each, colours[each.name], place)
-        except (CannotBeJudgedError, NotMeasuredError):
-            continue
-    return [*_guides(criterion, lines), *lines]
+    for each in models:
+        with suppress(CannotBeJudgedError, NotMeasuredError):
+            lines += _lines(criterion, metric, each, colours[each.name])
+    return lines
 
 
-def stage_names(names: Sequence[str]) -> list[str]:
-    """Return names without the folders that all of them share.
-
-    >>> stage_names(["lab/a/0-base", "lab/a/1-sft"]), stage_names(["lab/a", "other/b"])
-    (['0-base', '1-sft'], ['lab/a', 'other/b'])
-    """
-    parts = [name.split("/") for name in names]
-    shared = 0
-    while all(len(each) > shared + 1 and each[shared] == parts[0][shared] for each in parts):
-        shared += 1
-    return ["/".join(each[shared:]) for each in parts]
-
-
-def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str, place: int) -> list[Line]:
-    """Return the lines of one model, the ``place``-th from 0."""
+def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str) -> list[Line]:
     look: dict[str, Any] = {"colour": colour, "label": measured.name}
-    if isinstance(criterion, Across):
-        x, y = criterion.point(measured, metric)
-        return [Line(x=[x], y=[y], dash="none", marker_size=7, **look)]
     if criterion.axis == "depth":
-        return _profiles(criterion, metric, measured, look)
+        profile = measured.profile(metric, criterion.step)
+        return [Line(x=profile.positions, y=_values(profile.blocks), margin=_margins(profile.blocks), **look)]
     if isinstance(criterion, Correlation):
         # dotted through the training, to a larger mark at its end
         _, x, y = criterion.pairs(measured, metric)
         end = Line(x=x[-1:], y=y[-1:], colour=colour, dash="none", marker_size=8)
         return [Line(x=x, y=y, dash=":", width=0.9, **look), end]
     course = measured.course(metric, criterion.layers)
-    if criterion.over_models:
-        at = [measured.dim if criterion.axis == "width" else place]
-        last = course.values[-1:]
-        if criterion.axis == "stage":
-            look["label"] = ""  # the axis names them
-        return [Line(x=at, y=_values(last), margin=_margins(last), kind="points", dash="none", marker_size=7, **look)]
     lines = [Line(x=course.steps, y=_values(course.values), margin=_margins(course.values), **look)]
     values = [value.value for value in course.values]
     if isinstance(criterion, Phases) and len(values) >= criterion.least_checkpoints and min(values) > 0:
@@ -228,29 +236,6 @@ def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str, p
         ends = [course.steps[turn] for turn in turns], [values[turn] for turn in turns]
         lines.append(Line(x=ends[0], y=ends[1], colour=colour, dash="none", marker_size=9))
     return lines
-
-
-def _profiles(criterion: Criterion, metric: str, measured: Measured, look: Mapping[str, Any]) -> list[Line]:
-    profile = measured.profile(metric, criterion.step)
-    lines = [Line(x=profile.positions, y=_values(profile.blocks), margin=_margins(profile.blocks), **look)]
-    if isinstance(criterion, Control) and measured.control is not None:
-        control = measured.control.profile(metric, criterion.step)
-        label = f"{measured.name}, control"
-        lines.append(Line(x=control.positions, y=_values(control.blocks), dash="--", **{**look, "label": label}))
-    return lines
-
-
-def _guides(criterion: Criterion, lines: Sequence[Line]) -> list[Line]:
-    """Return a line from stage to stage, or the fitted power law."""
-    x, y = (np.array([getattr(line, name)[0] for line in lines], float) for name in ("x", "y"))
-    look: dict[str, Any] = {"colour": _GUIDE_COLOUR, "marker": "", "width": 1.0}
-    if criterion.axis == "stage" and len(lines) > 1:
-        return [Line(x=x, y=y, dash="--", **look)]
-    if isinstance(criterion, Scaling) and len(set(x)) > 1 and y.min() > 0:
-        slope, offset = np.polyfit(np.log(x), np.log(y), 1)
-        at = np.geomspace(x.min(), x.max(), 50)
-        return [Line(x=at, y=np.exp(offset) * at**slope, dash="--", **look)]
-    return []
 
 
 def _values(estimates: Sequence[Estimate]) -> list[float]:
@@ -274,9 +259,11 @@ def write_results(
 ) -> Path:
     """Write the figure, and one self-contained page: no script, no network; return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = draw_recipe(recipe, outcomes, measured)
-    figure = save({recipe.name: drawn}, folder)[0] if drawn is not None else None
-    content = _page(recipe, outcomes, measured, figure, doubts).encode(errors="backslashreplace")
+    figures = {recipe.name: draw_recipe(recipe, outcomes, measured)}
+    figures[f"{recipe.name}_tables" if figures[recipe.name] else recipe.name] = draw_cells(recipe, outcomes)
+    files = save({name: figure for name, figure in figures.items() if figure is not None}, folder)
+    images = [file for file in files if file.suffix == ".png"]
+    content = _page(recipe, outcomes, measured, images, doubts).encode(errors="backslashreplace")
     path = folder / f"{recipe.name}.html"
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
     return path
@@ -286,7 +273,7 @@ def _page(
     recipe: Recipe,
     outcomes: Sequence[Outcome],
     measured: Sequence[Measured],
-    figure: Path | None,
+    images: Sequence[Path],
     doubts: Sequence[str],
 ) -> str:
     rows = [
@@ -300,13 +287,13 @@ def _page(
             table("published and measured", ("published", "reproduced if", "measured"), rows, quiet=True),
             tag("p", f"Criteria stated on {recipe.stated}, before any run.", class_="note"),
         ),
-        *_figure(figure),
+        *map(_figure, images),
         *([tag("section", tag("h2", "Checkpoints in doubt"), _items(doubts))] if doubts else []),
         tag("section", tag("h2", "Measured as"), _items(_measured_as(recipe, measured))),
         tag("section", tag("h2", "The recipe"), _items(_recipe_settings(recipe))),
         tag("section", tag("h2", "What the recipe does otherwise than the paper"), _items(recipe.differs)),
     ]
-    paper = tag("p", f"{recipe.title}, ", tag("a", f"arXiv {recipe.paper}", href=recipe.address), class_="note")
+    paper = tag("p", tag("a", recipe.reference, href=recipe.address), class_="note")
     written = f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by repdyn {version('repdyn')}."
     return joined(
         [
@@ -325,16 +312,15 @@ def _page(
 
 
 def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
-    """Describe what was measured, by the rows: steps and sampling of each run, and of its control."""
+    """Describe what was measured, by the rows: steps and sampling of each run."""
     if not measured:
-        return ["nothing was measured"]
+        return ["the studies' tables lie beside this page" if recipe.studies else "nothing was measured"]
     by_sampling: dict[str, list[str]] = {}
     for each in measured:
-        for of_run in filter(None, (each, each.control)):
-            steps = sorted(set(of_run.rows["step"].tolist()))
-            span = f"{steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
-            name = f"{of_run.name} at {len(steps)} step{'s' * (len(steps) > 1)} ({span})"
-            by_sampling.setdefault(describe_sampling(of_run.frame, of_run.probe), []).append(name)
+        steps = sorted(set(each.rows["step"].tolist()))
+        span = f"{steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
+        name = f"{each.name} at {len(steps)} step{'s' * (len(steps) > 1)} ({span})"
+        by_sampling.setdefault(describe_sampling(each.frame, each.probe), []).append(name)
     return [
         *(f"{', '.join(names)}: {text}" for text, names in by_sampling.items()),
         "values judged as exact, since the design has no intervals"
@@ -345,13 +331,20 @@ def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
 
 def _recipe_settings(recipe: Recipe) -> list[str]:
     cloud = recipe.cloud
+    models = f"models: {', '.join(recipe.models)}; revisions: {recipe.revisions}"
+    studies = [
+        f"study {kind}: {', '.join(f'{name} {value}' for name, value in options.items()) or 'default options'}"
+        for kind, options in recipe.studies.items()
+    ]
+    if not recipe.metrics:
+        return [models, *studies]
     return [
-        f"models: {', '.join(recipe.models)}; revisions: {recipe.revisions}",
+        models,
+        *studies,
         f"metrics: {', '.join(recipe.metrics)}",
         f"sampling: {cloud.design} design, text {cloud.text}, "
         f"{cloud.sequence_length or 'default number of'} tokens in a window, "
         f"{cloud.max_vectors or 'default number of'} vectors",
-        *([f"control: the same by the {cloud.control} design"] if cloud.control else []),
     ]
 
 
@@ -368,12 +361,10 @@ def _row(number: int, published: Published, outcomes: Sequence[Outcome]) -> Sequ
     return claim, published.criterion.text if published.criterion else "", joined(measured)
 
 
-def _figure(path: Path | None) -> list[Markup]:
-    if path is None:
-        return []
+def _figure(path: Path) -> Markup:
     data = base64.b64encode(path.read_bytes()).decode()
     image = Markup(f'<img src="data:image/png;base64,{data}" alt="published values over measured ones" width="100%">')
-    return [tag("section", tag("figure", image))]
+    return tag("section", tag("figure", image))
 
 
 def _items(texts: Sequence[str]) -> Markup:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -14,23 +15,11 @@ from huggingface_hub import constants
 from pydantic import AfterValidator, Field, PlainValidator
 
 from repdyn.checkpoints.audit import models_to_audit
+from repdyn.checkpoints.hub import GGUF
 from repdyn.checkpoints.suites import Address, PublishedModel, Strict, find_models, read_folder
 from repdyn.metrics import resolve
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS, SUBSETS
-from repdyn.recipes.criteria import (
-    Across,
-    Between,
-    Control,
-    Correlation,
-    Halfway,
-    Peak,
-    Phases,
-    PublishedFinding,
-    Scaling,
-    Stages,
-    Trend,
-    Valley,
-)
+from repdyn.recipes.criteria import Between, Cell, Correlation, Peak, Phases, PublishedFinding, Trend, Valley
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.text.corpus import DEFAULT_TEXT
 from repdyn.utils.arguments import closest
@@ -38,27 +27,22 @@ from repdyn.utils.records import read_yaml, validated
 
 _SHIPPED = Path(__file__).parent
 _SUFFIXES = (".yaml", ".yml")
-Criterion: TypeAlias = (
-    PublishedFinding | Peak | Trend | Phases | Correlation | Halfway | Between | Scaling | Stages | Across | Control
-)
-KINDS: dict[str, type[Criterion]] = {
+_ARXIV = re.compile(r"\d{4}\.\d{4,5}")
+Criterion: TypeAlias = PublishedFinding | Peak | Trend | Phases | Correlation | Between
+KINDS: dict[str, type[Criterion | Cell]] = {
+    "cell": Cell,
     "finding": PublishedFinding,
     "peak": Peak,
     "valley": Valley,
     "trend": Trend,
     "phases": Phases,
     "correlation": Correlation,
-    "halfway": Halfway,
     "between": Between,
-    "scaling": Scaling,
-    "stages": Stages,
-    "across": Across,
-    "control": Control,
 }
 """The kinds of criteria, by the name that a recipe gives them."""
 
 
-def _criterion(fields: Any) -> Criterion:
+def _criterion(fields: Any) -> Criterion | Cell:
     kind = fields.get("kind") if isinstance(fields, dict) else None
     if kind not in KINDS:
         raise ValueError(f"expected a criterion with a kind among {', '.join(KINDS)}, got {kind or fields!r:.400}")
@@ -74,6 +58,7 @@ def _known(name: str) -> str:
 
 Text: TypeAlias = Annotated[str, Field(pattern=r"\S")]
 _Texts: TypeAlias = Annotated[tuple[Text, ...], Field(min_length=1)]
+_Study: TypeAlias = Annotated[str, Field(pattern="^(anatomy|convergence|sentences|tokens|topics)$")]
 _Metric: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
@@ -86,18 +71,10 @@ class Cloud:
     text: str = DEFAULT_TEXT
     sequence_length: int | None = None
     max_vectors: int | None = None
-    control: str | None = None
-    """Name of a second design, as "shuffled", by which everything is measured too."""
 
     def __post_init__(self) -> None:
-        if unknown := {*self.designs} - {*DESIGNS}:
-            raise ValueError(f"expected a design among {', '.join(DESIGNS)}, got {unknown.pop()!r}")
-        if self.control == self.design:
-            raise ValueError(f"expected another design under control, got {self.control!r}")
-
-    @property
-    def designs(self) -> tuple[str, ...]:
-        return (self.design,) if self.control is None else (self.design, self.control)
+        if self.design not in DESIGNS:
+            raise ValueError(f"expected a design among {', '.join(DESIGNS)}, got {self.design!r}")
 
     @property
     def n_vectors(self) -> int:
@@ -116,7 +93,7 @@ class Published:
     """Names or patterns of the models to which it applies; empty for all models of the recipe."""
     metric: _Metric | Literal[""] = ""
     """With settings and a token subset, as in ``two_nn[discard=0.8]@no_sink``."""
-    criterion: Annotated[Criterion | None, PlainValidator(_criterion)] = None
+    criterion: Annotated[Criterion | Cell | None, PlainValidator(_criterion)] = None
     """None if there is nothing to measure."""
     not_run: str = ""
     """Why there is nothing to measure."""
@@ -124,8 +101,11 @@ class Published:
     """Published values to draw over the measured ones: pairs of position on the horizontal axis and value."""
 
     def __post_init__(self) -> None:
-        if (self.criterion is None) != bool(self.not_run) or (self.criterion is None) == bool(self.metric):
-            raise ValueError("expected either a metric with its criterion or not_run; say why it is not run")
+        of_metric = self.criterion is not None and not isinstance(self.criterion, Cell)
+        if (self.criterion is None) != bool(self.not_run) or of_metric != bool(self.metric):
+            raise ValueError(
+                "expected a metric with its criterion, a criterion of kind cell, or not_run; say why it is not run"
+            )
 
     def is_about(self, model: PublishedModel) -> bool:
         names = (model.name, model.run, model.repository or "")
@@ -135,12 +115,12 @@ class Published:
 @Strict
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Measurements of a paper as settings of a sweep, and the values that it published."""
+    """Measurements of a paper as settings of a sweep and of studies, and the values that it published."""
 
     name: str
     title: Text
-    paper: Annotated[str, Field(pattern=r"^\d{4}\.\d{4,5}$")]
-    """ArXiv identifier."""
+    paper: Text
+    """Number on arXiv, or author, journal and year."""
     address: Address
     stated: date
     """When the criteria were written, before any run."""
@@ -148,7 +128,9 @@ class Recipe:
     """Models, patterns or files of suites, or hub repositories."""
     revisions: str = "all"
     cloud: Cloud = Cloud()
-    metrics: Annotated[tuple[_Metric, ...], Field(min_length=1)]
+    metrics: tuple[_Metric, ...] = ()
+    studies: dict[_Study, dict[str, Any]] = field(default_factory=dict)
+    """Studies with their options, as ``repdyn study`` takes them."""
     judged_by: Literal["intervals", "values"] = "intervals"
     """Whether values are judged as exact, because the design has no intervals."""
     differs: _Texts
@@ -156,22 +138,31 @@ class Recipe:
     published: Annotated[tuple[Published, ...], Field(min_length=1)]
 
     def __post_init__(self) -> None:
+        if not (self.metrics or self.studies):
+            raise ValueError("expected metrics or studies, got neither")
         measured = _measured(self.metrics)
         for published in self.published:
+            if isinstance(published.criterion, Cell) and published.criterion.study not in self.studies:
+                raise ValueError(
+                    f"expected a study of the recipe, got {published.criterion.study!r}; add it to studies"
+                )
             other = getattr(published.criterion, "other", PROBE_LOSS)
             for metric in filter(None, (published.metric, other if other != PROBE_LOSS else "")):
                 if not _measured([metric]) & measured:
                     raise ValueError(f"expected a metric that the recipe measures, got {metric!r}; add it to metrics")
-            if isinstance(published.criterion, Control) and self.cloud.control is None:
-                raise ValueError("expected a cloud with a control for a criterion of this kind; add control: shuffled")
 
     @property
     def by_values(self) -> bool:
         return self.judged_by == "values"
 
+    @property
+    def reference(self) -> str:
+        """Return title and place of the paper."""
+        return f"{self.title} ({'arXiv ' if _ARXIV.fullmatch(self.paper) else ''}{self.paper})"
+
 
 def _measured(metrics: Sequence[str]) -> set[tuple[str, str]]:
-    return {(metric.name, subset or "all") for metric, subset in resolve(list(metrics))}
+    return {(metric.name, subset or "all") for metric, subset in (resolve(list(metrics)) if metrics else ())}
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -204,13 +195,28 @@ def find_recipe(name: str) -> Recipe:
     return read_recipe(path)
 
 
+def is_local(name: str) -> bool:
+    """Return whether a name is that of a model on this machine: a folder of save_pretrained, or a GGUF file."""
+    return (Path(name) / "config.json").is_file() or (name.endswith(GGUF) and Path(name).is_file())
+
+
+def _of_hub(name: str) -> list[PublishedModel]:
+    if is_local(name):
+        return [PublishedModel(Path(name).name, "", name, name)]
+    return models_to_audit(name, constants.ENDPOINT)
+
+
 def find_models_of(names: Sequence[str]) -> list[PublishedModel]:
     """Return the models of the given names, without duplicates, in their order."""
     models: list[PublishedModel] = []
     # suites together, since each call reads all of them
-    for in_suites, group in groupby(names, key=lambda name: "/" not in name or name.endswith(_SUFFIXES)):
+    for in_suites, group in groupby(names, key=_is_in_suites):
         if in_suites:
             models += find_models(list(group))
         else:
-            models += [model for name in group for model in models_to_audit(name, constants.ENDPOINT)]
+            models += [model for name in group for model in _of_hub(name)]
     return list(dict.fromkeys(models))
+
+
+def _is_in_suites(name: str) -> bool:
+    return name.endswith(_SUFFIXES) or ("/" not in name and not is_local(name))

@@ -26,29 +26,6 @@ published:
 """
 
 
-def verdicts(outcomes):
-    return {(outcome.published.claim, outcome.run): (outcome.verdict, outcome.ours) for outcome in outcomes}
-
-
-def test_the_control_of_a_cloud(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text(
-        RECIPE.partition("published")[0].replace("metrics: [", "cloud: {control: shuffled}\nmetrics: [")
-        + "published: [{claim: a, source: b, models: [lab/a], metric: two_nn, "
-        "criterion: {kind: control, change: fall, more: 0.1}}]"
-    )
-    recipe = read_recipe(path)
-    lower = {"dimension": lambda step, depth: 1.0 + depth, "design": "shuffled", "probe": "5" * 16}
-    store = fill(tmp_path / "store", make_published("lab/a"))
-    assert verdicts(evaluate(recipe, store)[0])["a", "lab/a"] == ("not run", "the control was not measured")
-    store = fill(tmp_path / "store", make_published("lab/a", **lower))
-    outcomes, measured = evaluate(recipe, store)
-    verdict, ours = verdicts(outcomes)["a", "lab/a"]
-    assert verdict == "reproduced"
-    assert "from the text to the control it falls" in ours
-    assert draw_recipe(recipe, outcomes, measured) is not None
-
-
 def test_no_label_of_a_figure_is_cut_off(tmp_path):
     path = tmp_path / "mine.yaml"
     long = "alpha_req[first=12]@last_token.normed"

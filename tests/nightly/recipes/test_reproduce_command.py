@@ -109,25 +109,6 @@ def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
     assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"small.html", "small.png", "small.svg"}
 
 
-def test_a_recipe_with_a_control(published, recipe, command, tmp_path):
-    text = RECIPE.partition("published:")[0].replace("max_vectors: 8192", "max_vectors: 8192, control: shuffled")
-    claim = "{claim: a, source: b, metric: anisotropy, criterion: {kind: control, change: fall, more: 0.5}}"
-    recipe.write_text(f"{text}published: [{claim}]")
-    given = (recipe, "--revisions", "step8", "--downloads", tmp_path / "downloads", "--device", "cpu")
-    _, out, _ = command(*given, "--dry-run", "--json")
-    assert [(plan["design"], plan["waiting"]) for plan in json.loads(out)] == [
-        ("independent", ["step8"]),
-        ("shuffled", ["step8"]),
-    ]
-    status, out, _ = command(*given)
-    store = open_store(tmp_path / "reproductions" / "small")
-    assert sorted(set(store.to_pandas()["design"].dropna())) == ["independent", "shuffled"]
-    assert status == 1
-    assert re.search(r"lab/model +not reproduced +[0-9.]+ against [0-9.]+: from the text to ", out)
-    page = (store.output / "small.html").read_text()
-    assert "control: the same by the shuffled design" in page
-
-
 def test_checkpoints_in_doubt(hub, family, recipe, command, tmp_path):
     hub.publish("lab/model", "step0", family[0])
     hub.publish("lab/model", "step8", family[8])

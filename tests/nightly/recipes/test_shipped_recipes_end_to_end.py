@@ -16,19 +16,13 @@ from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 from repdyn.recipes import Recipe, find_models_of, shipped_recipes
-from repdyn.recipes.criteria import Across, Correlation, Halfway, Scaling
+from repdyn.recipes.criteria import Correlation
 from repdyn.text.corpus import builtin_corpus
 
 STEPS = (0, 1, 64, 8000, 143000)
 
 
-NEED_TRAINING = (Across, Correlation, Halfway, Scaling)
-
-
-"""Criteria that give no verdict on models that have learned nothing, as these."""
-
-
-ENCODERS = ("bert", "roberta", "albert")
+ENCODERS = ("bert", "roberta", "albert", "distilbert")
 
 
 NAMES = {
@@ -57,7 +51,7 @@ def save(path: Path, model: PublishedModel, width: int, step: int) -> Path:
     is_encoder = model.name.startswith(ENCODERS)
     with torch.random.fork_rng():
         torch.manual_seed(step + width)
-        sizes = {"vocab_size": 260, "hidden_size": width, "n_layers": 5, "n_heads": 2, "context_length": 16}
+        sizes = {"vocab_size": 260, "hidden_size": width, "n_layers": 5, "n_heads": 2, "context_length": 64}
         build_model("bert" if is_encoder else "gpt_neox", **sizes).save_pretrained(path)
     byte_tokenizer().save_pretrained(path)
     return path
@@ -82,6 +76,7 @@ def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
+    monkeypatch.setattr("repdyn.studies.planes.methods", lambda: ("PCA",))  # the others take minutes
     text = tmp_path / "text.txt"
     text.write_bytes(builtin_corpus().data[:100_000])
     sampling = ("--text", str(text), "--sequence-length", "16", "--max-vectors", "512")
@@ -95,14 +90,17 @@ def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
     assert {outcome["claim"] for outcome in outcomes} == {published.claim for published in recipe.published}
     for outcome in judged:
         assert outcome["verdict"] != "not run", outcome
+        if outcome["metric"] is None:  # in a table of a study
+            continue
         assert any(phrase.startswith("text text.txt (sha256 ") for phrase in outcome["deviations"]), outcome
         assert any(phrase.startswith("windows of 16 tokens, not ") for phrase in outcome["deviations"]) or (
             recipe.cloud.design == "paper"
         )
-    trained = {each.claim for each in recipe.published if isinstance(each.criterion, NEED_TRAINING)}
+    # no verdict on models that have learned nothing, as these
+    trained = {each.claim for each in recipe.published if isinstance(each.criterion, Correlation)}
     of_trained = [outcome for outcome in judged if outcome["claim"] in trained]
     assert all(outcome["verdict"] == "cannot be judged" for outcome in of_trained), of_trained
     folder = tmp_path / "reproductions" / name
     assert {path.name for path in folder.glob(f"{name}.*")} == {f"{name}.{kind}" for kind in ("html", "png", "svg")}
     page = (folder / f"{name}.html").read_text()
-    assert "; text text.txt (sha256 " in page
+    assert not recipe.metrics or "; text text.txt (sha256 " in page
