@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -368,7 +369,8 @@ def _study(recipe: Recipe, names: Sequence[str] | None, folder: Path, shared: Sh
     loading = ModelOptions(**{name: getattr(shared, name) for name in same})
     given = {name: getattr(shared, name) for name in ("text", "sequence_length", "max_vectors")}
     given = {name: value for name, value in given.items() if value is not None}
-    with _resumable():
+    # what studies print is no part of the outcomes
+    with _resumable(), redirect_stdout(sys.stderr):
         return _status(run_studies(recipe, models, folder, loading, given))
 
 
