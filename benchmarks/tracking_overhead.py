@@ -100,7 +100,7 @@ class Job:
         self.due = sum(step in self.schedule or step == self.max_steps for step in range(self.max_steps + 1))
         objective = objective_of(config["model"]["family"])
         self.data = TextDataModule(**config["data"] | {"text": text}, objective=objective)
-        self.data.setup()  # reading the text is no part of the training
+        self.data.setup("fit")  # reading the text is no part of the training
 
     def pair(self, steps: int, schedule: Schedule, tracked_first: bool = False) -> Pair:
         """Train both ways, then measure the trained model once more for the shares of a measurement."""

@@ -208,7 +208,7 @@ class WandbTarget(Target):
         for section, profile in profiles.items():
             if len(profile) == 1 + max(profile):  # every layer is logged
                 line = {section: [profile[layer] for layer in sorted(profile)]}
-                self.log_lines(f"charts/{section}_over_depth", ("layer", sorted(profile)), line, step)
+                self.log_lines(f"{section}_over_depth", ("layer", sorted(profile)), line, step)
 
     def log_lines(self, name: str, x: XAxis, lines: Mapping[str, Sequence[float]], step: int) -> None:
         from wandb.plot import line_series  # an optional dependency, present wherever a WandbLogger is
@@ -217,7 +217,7 @@ class WandbTarget(Target):
         # browsers read no NaN
         values = [[None if math.isnan(value) else value for value in line] for line in lines.values()]
         chart = line_series(list(places), values, list(lines), name, label)
-        self.log_media({name: chart}, step)
+        self.log_media({f"charts/{name.replace('/', '_')}": chart}, step)  # W&B stores its table under this path
 
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
         more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""

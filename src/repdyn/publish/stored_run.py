@@ -64,7 +64,7 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
                     names = [f"layer {layer}" for layer in series.layers]
                     lines = dict(zip(names, series.values.tolist(), strict=True))
                     chart = "_".join(filter(None, [stem, one.stack, subset]))
-                    target.log_lines(f"charts/{prefix}{chart}_layers", ("step", series.steps), lines, last)
+                    target.log_lines(f"{prefix}{chart}_layers", ("step", series.steps), lines, last)
                     figures[f"heatmap_{stem}_{subset}"] = heatmap(one.rows, metric, subset, one.alerts)
             target.log_images(named_figures(figures, one.stack, prefix), last, attempt)
 

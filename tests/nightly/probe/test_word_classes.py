@@ -90,5 +90,5 @@ def test_a_real_tokenizer_and_real_text(name):
     assert "".join(joined.values()).replace("##", "").replace("▁", "") == "interpreter"
     assert all(probe.sample(subset).shape[0] == 1 for subset in probe.subsets)
     sizes = {subset: probe.sample(subset).shape[1] for subset in probe.subsets}
-    assert sizes["rare"] < sizes["frequent"] < sizes["all"]
+    assert sizes["rare"] < sizes["frequent"] <= sizes["all"]
     assert sizes["function"] > 500

@@ -65,6 +65,7 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
             for record in found
             if record["type"] == "config"
             for name, value in record["config"]["update"].items()
+            if not name.startswith("_wandb")
         }
         assert config == provenance(store, store.to_pandas())
         history = [record["history"]["item"] for record in found if record["type"] == "history"]

@@ -90,12 +90,13 @@ def test_names_and_means(row, scalar_row):
         "anisotropy_no_sink/min": 10.5,
         "anisotropy_no_sink/max": 12.5,
         **{f"two_nn/{statistic}": 7.0 for statistic in ("mean", "min", "max")},
+        "repdyn/loss": 3.0,
     }
     assert math.isnan(values["anisotropy/layer_01"])
     assert math.isnan(values["anisotropy_no_sink/layer_01"])
 
 
-def test_the_loss_on_the_probe_is_logged_and_the_losses_of_the_training_are_not(row):
+def test_the_loss_of_the_training_is_logged_under_one_name_beside_the_metrics(row):
     without_layer = {"layer": None, "subset": None}
     rows = [
         row(metric="anisotropy", layer=0, value=0.5),
@@ -104,5 +105,6 @@ def test_the_loss_on_the_probe_is_logged_and_the_losses_of_the_training_are_not(
         row(metric="train/loss", value=2.0, **without_layer),
         row(metric="seconds/forward", value=1.0, **without_layer),
     ]
-    assert {key for key in logged_values(rows) if not key.startswith("anisotropy")} == {PROBE_LOSS, PROBE_ACCURACY}
+    of_probe = {PROBE_LOSS, PROBE_ACCURACY, "repdyn/loss"}  # the latter under a name of its own beside the metrics
+    assert {key for key in logged_values(rows) if not key.startswith("anisotropy")} == of_probe
     assert logged_values(rows, "none")[PROBE_LOSS] == 2.5
