@@ -67,10 +67,13 @@ def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
         "topic_gap": lambda t, x: 0.12 * t * (0.5 + x) - 0.01 * (1 - t),
         "topic_gap_dot": lambda t, x: 4.0 * t * (0.5 + x) - 0.2,
         "attention_topic_gap": lambda t, x: 0.006 * t * math.sin(4 * x) + 0.001 * t,
+        "attention_evenness": lambda t, x: 1 - 0.6 * t * x,
     }
     if metric.startswith("gride_"):
         k = int(metric.removeprefix("gride_"))
         return lambda t, x: 9.2 + 30 * t * (1 - t) - 1.2 * math.log2(k) * (0.3 + x) - 2 * math.sin(math.pi * x)
+    if "topic_same" in metric or "topic_different" in metric:
+        return lambda t, x: 0.02 + 0.1 * t * x * ("same" in metric)
     if metric.startswith("components_"):
         percent = int(metric.removeprefix("components_"))
         return lambda t, x: float(round(3 + (percent / 20) ** 2.7 * (0.4 + t) * (1.2 - 0.6 * x) * (1 + shift)))

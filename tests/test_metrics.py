@@ -153,8 +153,9 @@ def test_tokens_are_held_against_their_own_rows(probe):
 
 def test_attention_is_that_of_the_eager_model(probe):
     model = model_of("bert")
-    frame = measure(model, probe, ["attention_topic_gap"]).to_pandas()
-    heads = frame[frame["head"].notna()].set_index(["layer", "head"])["value"]
+    names = ["attention_topic_gap", "attention_topic_same", "attention_topic_different", "attention_evenness"]
+    frame = measure(model, probe, names).to_pandas()
+    heads = frame[frame["head"].notna()].set_index(["metric", "layer", "head"])["value"]
     model.set_attn_implementation("eager")
     ids = probe.tokens.view(20, 16)
     with torch.no_grad():
@@ -165,8 +166,10 @@ def test_attention_is_that_of_the_eager_model(probe):
     for layer, of_layer in enumerate(weights, start=1):
         for head in range(2):
             of_head = of_layer[:, head].double()
-            gaps = [of_head[i][same[i]].mean() - of_head[i][different[i] & ~same[i]].mean() for i in range(len(ids))]
-            assert heads[layer, head] == pytest.approx(float(torch.stack(gaps).mean()), abs=1e-7)
+            means = torch.tensor([[of_head[i][k[i]].mean() for k in (same, different & ~same)] for i in range(20)])
+            evenness = -(of_head * of_head.log()).sum(-1).mean() / math.log(16)
+            expected = [(means[:, 0] - means[:, 1]).mean(), *means.mean(0), evenness]
+            assert [heads[name, layer, head] for name in names] == pytest.approx(list(map(float, expected)), abs=1e-7)
 
 
 def test_a_checkpoint_is_compared_with_the_one_before(tmp_path, probe):
@@ -189,7 +192,7 @@ def test_all_are_those_that_the_probe_has_what_it_takes_for(probe):
     assert {metric.name for metric, _ in resolve("all", probe)} == set(METRICS)
     plain = Probe(probe.tokens, probe.lengths, batch_vectors=96, n_batches=2)
     without = {metric.name for metric, _ in resolve("all", plain)}
-    assert set(METRICS) - without == {"topic_gap", "topic_gap_dot", "attention_topic_gap"}
+    assert set(METRICS) - without == {metric.name for metric in METRICS.values() if metric.family == "topics"}
     with pytest.raises(
         ValueError, match=r"expected a probe whose tokens have topics for topic_gap, got one without; make"
     ):

@@ -14,6 +14,7 @@ import pytest
 import torch
 from scipy import stats
 from scipy.spatial.distance import cdist, pdist
+from synthetic_runs import make_row, to_frame
 from torch.nn.functional import cosine_similarity, normalize
 from transformers import (
     AutoModel,
@@ -71,8 +72,9 @@ from repdyn.studies.topic_measurements import (
     TextTopics,
     attention_gaps,
     find_topics,
-    gaps_over_sequences,
     measure_topics,
+    onset_table,
+    over_sequences,
     shifted_topics,
 )
 from repdyn.studies.two_collections import BETWEEN, collections_table
@@ -567,19 +569,28 @@ def test_attention_that_goes_by_position_has_a_gap_and_the_same_under_the_topics
 
 def test_the_gap_over_sequences_against_numpy():
     random = np.random.RandomState(0)
-    values, controls = random.random_sample((2, 6, 3))
-    *heads, mean = gaps_over_sequences(values, controls).to_dict("records")
-    difference = values - controls
+    found = {"gap": random.random_sample((6, 3)), "control": random.random_sample((6, 3))}
+    *heads, mean = over_sequences(found).to_dict("records")
+    difference = found["gap"] - found["control"]
     for number, gap in enumerate(heads):
         assert gap["head"] == number
-        assert gap["gap"] == pytest.approx(values[:, number].mean())
-        assert gap["control"] == pytest.approx(controls[:, number].mean())
+        assert gap["gap"] == pytest.approx(found["gap"][:, number].mean())
         assert gap["difference"] == pytest.approx(difference[:, number].mean())
         assert gap["standard_error"] == pytest.approx(difference[:, number].std(ddof=1) / np.sqrt(6))
     assert pd.isna(mean["head"])
     assert mean["difference"] == pytest.approx(difference.mean())
-    without = gaps_over_sequences(*(np.vstack([x, [[np.nan] * 3]]) for x in (values, controls)))
+    without = over_sequences({name: np.vstack([x, [[np.nan] * 3]]) for name, x in found.items()})
     np.testing.assert_allclose(without["standard_error"][:3], [gap["standard_error"] for gap in heads])
+
+
+def test_a_gap_appears_at_the_step_from_which_on_it_stays():
+    values = {"topic_gap": [0.0, 0.3, 0.05, 0.4, 1.0], "attention_topic_gap": [0.2, 0.0, 0.0, -0.05, -0.4]}
+    values["attention_evenness"] = [1.0, 0.9, 0.8, 0.7, 0.6]
+    steps = [0, 1, 2, 4, 8]
+    rows = [make_row(metric=m, layer=1, step=s, value=v) for m in values for s, v in zip(steps, values[m], strict=True)]
+    found = onset_table(to_frame(rows)).set_index("metric")
+    assert found[["onset", "half"]].to_numpy().tolist() == [[4, 8], [4, 8]]
+    assert found.loc["attention_topic_gap", "evenness"] == 0.6
 
 
 def model_and_probe():
@@ -607,6 +618,7 @@ def test_every_number_against_the_kernels():
         for product, kernel in (("cosine", topic_gap), ("dot", topic_gap_dot)):
             [gap] = select(found.embeddings, layer=layer.index, product=product).to_dict("records")
             assert gap["gap"] == pytest.approx(kernel(x, probe.tokens[tokens], probe.topics[tokens]).item(), rel=1e-6)
+            assert gap["gap"] == gap["same"] - gap["different"]
             controls = [kernel(x, probe.tokens[tokens], labels[tokens]).item() for labels in others]
             assert gap["control"] == pytest.approx(np.mean(controls), rel=1e-6)
             assert gap["control_std"] == pytest.approx(np.std(controls, ddof=1), rel=1e-6)

@@ -17,10 +17,25 @@ from repdyn.kernels.cosines import (
     step_length,
 )
 from repdyn.kernels.dimension import gride, levina_bickel, local_dimension, ph_dimension
-from repdyn.kernels.groups import attention_topic_gap, class_variance, self_similarity, topic_gap, topic_gap_dot
+from repdyn.kernels.groups import (
+    attention_topic_gap,
+    attention_topic_mean,
+    class_variance,
+    self_similarity,
+    topic_gap,
+    topic_gap_dot,
+    topic_mean,
+)
 from repdyn.kernels.neighbours import NEAR_DUPLICATE, near_duplicate_share, same_group_share
 from repdyn.kernels.outliers import massive_activation_share, outlier_kurtosis, top_norm_variance_share
-from repdyn.kernels.sequences import Sequences, largest_activation, sequence_cosine, sequence_entropy, sink_rate
+from repdyn.kernels.sequences import (
+    Sequences,
+    attention_evenness,
+    largest_activation,
+    sequence_cosine,
+    sequence_entropy,
+    sink_rate,
+)
 from repdyn.kernels.similarity import linear_cka, linearity, mutual_knn, procrustes_distance
 from repdyn.kernels.spectrum import alpha_req, components, effective_rank, isoscore, participation_ratio, rank_me
 from repdyn.kernels.two_nn import two_nn
@@ -37,7 +52,9 @@ __all__ = [
     "alignment_gradient",
     "alpha_req",
     "anisotropy",
+    "attention_evenness",
     "attention_topic_gap",
+    "attention_topic_mean",
     "class_variance",
     "components",
     "effective_rank",
@@ -73,5 +90,6 @@ __all__ = [
     "top_norm_variance_share",
     "topic_gap",
     "topic_gap_dot",
+    "topic_mean",
     "two_nn",
 ]

@@ -191,10 +191,8 @@ def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
         >>> topic_gap(x, ids=torch.arange(4), topics=torch.tensor([0, 0, 1, 1])).item()
         1.0
     """
-    cloud = as_cloud(x)
-    with full_precision(cloud.x.device):
-        x, pairs = _with_topics(cloud.x, ids, topics)
-        return _gap(x, 1 / _positive_norms(x), pairs)
+    same, different = _means(x, ids, topics, "cosine")
+    return same - different
 
 
 @nan_if_undefined
@@ -206,11 +204,34 @@ def topic_gap_dot(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
         >>> topic_gap_dot(x, ids=torch.arange(4), topics=torch.tensor([0, 0, 1, 1])).item()
         2.5
     """
-    cloud = as_cloud(x)
-    with full_precision(cloud.x.device):
-        x, pairs = _with_topics(cloud.x, ids, topics)
-        _norms(x)
-        return _gap(x, x.new_full((len(x),), unit_scale(x), dtype=torch.float64), pairs, unit=1 / unit_scale(x))
+    same, different = _means(x, ids, topics, "dot")
+    return same - different
+
+
+@nan_if_undefined
+def topic_mean(
+    x: Tensor | Cloud, ids: Tensor, topics: Tensor, *, product: str = "cosine", pairs: str = "same"
+) -> Tensor:
+    """Compute one of the two means of :func:`topic_gap`, or of :func:`topic_gap_dot`.
+
+    Args:
+        x, ids, topics: as for :func:`topic_gap`.
+        product: "cosine" or "dot".
+        pairs: "same", of words that share a topic, or "different".
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in [-1, 1] for cosines; NaN when undefined.
+
+    Invariant, undefined, source: as :func:`topic_gap`.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+        >>> topic_mean(x, torch.arange(4), torch.tensor([0, 0, 1, 1]), product="dot").item()
+        2.5
+    """
+    if product not in {"cosine", "dot"}:
+        raise ValueError(f"expected product cosine or dot, got {product!r}")
+    return _means(x, ids, topics, product)[_place_of(pairs)]
 
 
 @nan_if_undefined
@@ -242,6 +263,39 @@ def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
         >>> attention_topic_gap(weights, ids=torch.arange(3), topics=torch.tensor([0, 0, 1])).tolist()
         [0.25]
     """
+    same, different = _attention_means(weights, ids, topics)
+    return same - different
+
+
+@nan_if_undefined
+def attention_topic_mean(weights: Tensor, ids: Tensor, topics: Tensor, *, pairs: str = "same") -> Tensor:
+    """Compute one of the two means of :func:`attention_topic_gap`.
+
+    Args:
+        weights, ids, topics: as for :func:`attention_topic_gap`.
+        pairs: "same", of positions that share a topic, or "different".
+
+    Returns:
+        (heads,) float64 on the device of ``weights``, in [0, 1]; NaN when undefined.
+
+    Invariant, undefined, source: as :func:`attention_topic_gap`.
+
+    Example:
+        >>> weights = torch.tensor([[[0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]])
+        >>> attention_topic_mean(weights, torch.arange(3), torch.tensor([0, 0, 1]), pairs="different").tolist()
+        [0.5]
+    """
+    return _attention_means(weights, ids, topics)[_place_of(pairs)]
+
+
+def _place_of(pairs: str) -> int:
+    if pairs not in {"same", "different"}:
+        raise ValueError(f"expected pairs same or different, got {pairs!r}")
+    return int(pairs == "different")
+
+
+def _attention_means(weights: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each head's mean weight between positions of one topic, and between those of different topics."""
     require_attention(weights)
     ids, topics = _checked(weights.shape[1], weights.device, ids=ids, topics=topics)
     with full_precision(weights.device):
@@ -255,7 +309,7 @@ def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
         kinds = torch.stack([same, other]).double().flatten(1)
         heads = weights.flatten(1).split(max(1, _CHUNK // kinds.shape[1]))
         of_same, of_other = torch.cat([some.double() @ kinds.mT for some in heads]).unbind(1)
-    return of_same / n_same - of_other / n_other
+    return of_same / n_same, of_other / n_other
 
 
 class _Pairs(NamedTuple):
@@ -299,24 +353,29 @@ def _with_topics(x: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tensor, _Pairs
     )
 
 
-def _gap(x: Tensor, factors: Tensor, pairs: _Pairs, unit: float = 1.0) -> Tensor:
-    """Return the gap of the inner products of ``x`` times ``factors`` times ``unit``.
+def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tuple[Tensor, Tensor]:
+    """Return the mean product of vectors of one topic, and that of vectors of different topics.
 
     The inner products of all pairs within a group sum to the square of the group's sum; and squares add up over the
     coordinates, which are processed a few at a time. Sums by segments are deterministic, also on a GPU.
     """
-    of_same, of_all = x.new_zeros(2, dtype=torch.float64)
-    factors = factors[pairs.order, None]
-    for columns in x.split(max(1, _CHUNK // len(x)), dim=1):
-        by_group = _sums(columns[pairs.order].double() * factors, pairs.group_sizes)
-        by_topic = _sums(by_group, pairs.groups_of_topic)
-        by_word = _sums(by_group[pairs.by_word], pairs.groups_of_word)
-        of_same += by_topic.square().sum() - by_group.square().sum()
-        of_all += by_topic.sum(0).square().sum() - by_word.square().sum()
-    gap = (of_same / pairs.n_same - (of_all - of_same) / pairs.n_other) * unit * unit
-    if not gap.isfinite():
+    x = as_cloud(x).x
+    with full_precision(x.device):
+        x, pairs = _with_topics(x, ids, topics)
+        norms = _positive_norms(x) if product == "cosine" else _norms(x)
+        unit = 1.0 if product == "cosine" else 1 / unit_scale(x)
+        factors = (1 / norms if product == "cosine" else norms.new_full((len(x),), 1 / unit))[pairs.order, None]
+        of_same, of_all = x.new_zeros(2, dtype=torch.float64)
+        for columns in x.split(max(1, _CHUNK // len(x)), dim=1):
+            by_group = _sums(columns[pairs.order].double() * factors, pairs.group_sizes)
+            by_topic = _sums(by_group, pairs.groups_of_topic)
+            by_word = _sums(by_group[pairs.by_word], pairs.groups_of_word)
+            of_same += by_topic.square().sum() - by_group.square().sum()
+            of_all += by_topic.sum(0).square().sum() - by_word.square().sum()
+    means = of_same / pairs.n_same * unit * unit, (of_all - of_same) / pairs.n_other * unit * unit
+    if not torch.stack(means).isfinite().all():
         raise Undefined("inner products leave the range of float64; rescale the vectors")
-    return gap
+    return means
 
 
 def _sums(rows: Tensor, sizes: Tensor) -> Tensor:

@@ -214,6 +214,43 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
         return (weights[:, 1:, 0].double().mean(1) > threshold).double()
 
 
+@nan_if_undefined
+def attention_evenness(weights: Tensor) -> Tensor:
+    """Compute how evenly each head spreads its attention: its entropy as a share of the largest possible.
+
+    ``mean_i(-sum_j(a_ij log a_ij) / log n_i)``, rows divided by their sums; n_i is the number of positions that i sees:
+    those to which any head gives weight. Positions that see one alone, as the first of a causal model, are left out.
+
+    Args:
+        weights: of one sequence, shape (heads, n, n), from each position to each, any floating dtype, any device.
+
+    Returns:
+        (heads,) float64 on the device of ``weights``, in [0, 1]: 1 for even attention, 0 for attention to one position;
+        NaN when undefined.
+
+    Invariant to the order of the positions. Undefined when no position sees two, and for NaN and inf.
+
+    Source: entropy of attention, as in Ghader, Monz, What does Attention in Neural Machine Translation Pay Attention
+    to?, IJCNLP 2017, here relative to even attention, which Li, Li, Risteski, ICML 2023, assume while embeddings form.
+
+    Example:
+        >>> import torch
+        >>> weights = torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [1.0, 0.0]]])
+        >>> attention_evenness(weights).tolist()
+        [1.0, 0.0]
+    """
+    require_attention(weights)
+    with full_precision(weights.device):
+        if not weights.isfinite().all():
+            raise Undefined("the attention weights contain NaN or inf")
+        seen = (weights != 0).any(0).sum(1)
+        chosen = weights[:, seen > 1].double()
+        if not chosen.shape[1]:
+            raise Undefined(f"none of the {weights.shape[1]} positions sees two")
+        entropies = torch.special.entr(chosen / chosen.sum(2, keepdim=True)).sum(2)
+        return (entropies / seen[seen > 1].double().log()).mean(1).clamp(0, 1)
+
+
 def require_attention(weights: Tensor) -> None:
     """Raise ValueError unless these are the attention weights of one sequence."""
     if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or not weights.is_floating_point():

@@ -38,6 +38,14 @@ _of_lens = partial(
     scale="from_zero",
 )
 _of_topics = partial(of_kernel, source=_TOPICS, probe_requires="topics", family="topics", scale="signed")
+_of_attention = partial(
+    _of_topics,
+    select_inputs="repdyn.metrics.layer_view:attention_with_topics",
+    captures=frozenset({"attention_weights"}),
+    position="blocks",
+    per_head=True,
+    unit="attention weight",
+)
 
 METRICS = [
     _of_tokens(
@@ -101,6 +109,33 @@ METRICS = [
 ]
 
 
+def _means_over(pairs: str, words: str) -> list[Metric]:
+    """Return the mean inner product and the mean attention of one kind of pairs, whose words are of ``words``."""
+    return [
+        _of_topics(
+            name=f"topic_{pairs}",
+            kernel="topic_mean",
+            select_inputs="repdyn.metrics.layer_view:with_topics",
+            settings={"product": "dot", "pairs": pairs},
+            meaning=f"mean inner product of vectors of different words of {words}",
+            title=f"Mean inner product, {words}",
+            unit="inner product",
+            panel="Mean inner product by topic",
+            line=words,
+        ),
+        _of_attention(
+            name=f"attention_topic_{pairs}",
+            kernel="attention_topic_mean",
+            settings={"pairs": pairs},
+            meaning=f"mean attention weight between positions with different words of {words}",
+            range=(0.0, 1.0),
+            title=f"Mean attention, {words}",
+            panel="Mean attention by topic",
+            line=words,
+        ),
+    ]
+
+
 TOPICS = [
     _of_topics(
         name="topic_gap",
@@ -120,15 +155,12 @@ TOPICS = [
         unit="inner product",
         shows_embeddings=True,
     ),
-    _of_topics(
+    _of_attention(
         name="attention_topic_gap",
-        select_inputs="repdyn.metrics.layer_view:attention_with_topics",
-        captures=frozenset({"attention_weights"}),
         meaning="mean attention weight between positions of one topic, minus that between topics",
         range=(-1.0, 1.0),
-        position="blocks",
-        per_head=True,
         title="Topic gap of the attention",
-        unit="attention weight",
     ),
+    *_means_over("same", "one topic"),
+    *_means_over("different", "different topics"),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get_args
@@ -14,12 +14,22 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from repdyn.kernels import Undefined, attention_topic_gap, topic_gap, topic_gap_dot
+from repdyn.kernels import (
+    Undefined,
+    attention_evenness,
+    attention_topic_gap,
+    attention_topic_mean,
+    topic_gap,
+    topic_gap_dot,
+    topic_mean,
+)
 from repdyn.probe import Probe
 from repdyn.probe.design import MAX_VECTORS
 from repdyn.probe.windows import WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, is_function_word
 from repdyn.reading import LayerPatterns, Model, attention_weights, layer_states
+from repdyn.studies.study import select
+from repdyn.tables.frames import grid, measurements, metrics_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,7 +50,16 @@ N_PASSES = 10
 """Passes over the documents in the fit."""
 TABLE = "input embeddings"
 """Name of the vocabulary as a layer, where each word counts once."""
+PAIRS = ("same", "different")
+_OF_VECTORS = (*PAIRS, "gap", "control", "control_std")
+_OF_ATTENTION = (*PAIRS, "gap", "control", "difference", "standard_error", "evenness")
 PRODUCTS = {"cosine": topic_gap.or_raise, "dot": topic_gap_dot.or_raise}
+GAPS = ("topic_gap", "topic_gap_dot", "attention_topic_gap")
+"""Metrics whose onset in a training is looked for."""
+SHARES = {"onset": 0.1, "half": 0.5}
+"""Shares of its final value that a gap has to reach, and to keep to the end."""
+WORDS_OF_TOPIC = 20
+"""Most frequent words of each topic whose embeddings' products are shown."""
 N_CONTROLS = 10
 """Other documents whose topics are assigned to each; fewer if there are fewer sequences."""
 
@@ -218,6 +237,21 @@ def _probe(ids: np.ndarray, topics: np.ndarray, tokenizer: PreTrainedTokenizerBa
     ).with_topics(np.where(is_special, -1, topics).ravel())
 
 
+class WordProducts(NamedTuple):
+    """Inner products of the input embeddings of each topic's most frequent words, ordered by topic."""
+
+    topics: np.ndarray
+    """(n,) of each word, ascending."""
+    products: np.ndarray
+    """(n, n)."""
+
+    def table(self) -> pd.DataFrame:
+        """Return the mean over each block: topic, other, mean; a word with itself is left out."""
+        products = pd.DataFrame(np.where(np.eye(len(self.topics)), np.nan, self.products), self.topics, self.topics)
+        means = products.T.groupby(level=0).mean().T.groupby(level=0).mean()
+        return means.rename_axis("topic").rename_axis(columns="other").stack().rename("mean").reset_index()
+
+
 class TopicMeasurements(NamedTuple):
     """The topic gaps of one stack of blocks."""
 
@@ -227,11 +261,14 @@ class TopicMeasurements(NamedTuple):
     length: int
     """Tokens in a sequence."""
     embeddings: pd.DataFrame
-    """A row for each layer, :data:`TABLE` first, and kind of product: layer, product, gap, control, control_std, and
-    reason (why there is no gap); see :func:`repdyn.studies.topic_measurements.vector_gaps`."""
+    """A row for each layer, :data:`TABLE` first, and kind of product: layer, product, same, different, gap, control,
+    control_std, and reason (why there is no gap); see :func:`repdyn.studies.topic_measurements.vector_gaps`."""
     attention: pd.DataFrame
     """A row for each layer from 1 on and head, and one for the mean over heads, whose head is missing: layer, head,
-    gap, control, difference, standard_error; only layer and reason for a layer without a gap."""
+    same, different, gap, control, difference, standard_error, evenness; only layer and reason for a layer without a
+    gap."""
+    words: WordProducts | None
+    """None where the input embeddings are not known."""
 
 
 def measure_topics(
@@ -251,7 +288,7 @@ def measure_topics(
     weights = attention_weights(model, probe, layers, n_tokens=len(probe.tokens))
     tokens = whole.sample("no_sink")[0]
     ids, labels = probe.tokens[tokens], [one[tokens] for one in topics]
-    of_table = _table_gaps(states.embeddings, ids, labels[0], seed)
+    of_table, words = _of_table(states.embeddings, ids, labels[0], seed)
     embeddings = {layer.stack: [{"layer": TABLE, **row} for row in of_table] for layer in states.layers}
     attention: dict[str | None, list[pd.DataFrame]] = {stack: [] for stack in embeddings}
     for layer in tqdm(states, total=len(states.layers), desc=title, leave=False):
@@ -268,24 +305,32 @@ def measure_topics(
             stack,
             ids[labels[0] >= 0],
             length,
-            pd.DataFrame(rows).reindex(columns=["layer", "product", "gap", "control", "control_std", "reason"]),
+            pd.DataFrame(rows).reindex(columns=["layer", "product", *_OF_VECTORS, "reason"]),
             pd.concat(attention[stack], ignore_index=True)
-            .reindex(columns=["layer", "head", "gap", "control", "difference", "standard_error", "reason"])
+            .reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"])
             .astype({"head": "Int64"}),
+            words,
         )
         for stack, rows in embeddings.items()
     ]
 
 
-def _table_gaps(table: Tensor | str, ids: Tensor, topics: Tensor, seed: int) -> list[dict[str, Any]]:
-    """Return the gaps of the input embeddings of words with topics; a word's topic is its most frequent one."""
+def _of_table(
+    table: Tensor | str, ids: Tensor, topics: Tensor, seed: int
+) -> tuple[list[dict[str, Any]], WordProducts | None]:
+    """Return the gaps and the products of the input embeddings of words with topics, each by its most frequent one."""
     if isinstance(table, str):
-        return [{"product": product, "reason": table} for product in PRODUCTS]
+        return [{"product": product, "reason": table} for product in PRODUCTS], None
     words, place = ids[topics >= 0].unique(return_inverse=True)
     counts = torch.zeros(len(words), int(topics.max()) + 1, dtype=torch.long)
     counts.index_put_((place, topics[topics >= 0]), torch.tensor(1), accumulate=True)
-    labels = counts.argmax(dim=1)
-    return vector_gaps(table[words.to(table.device)], words, [labels, *permuted_topics(labels, N_CONTROLS, seed)])
+    frequent, labels = counts.max(dim=1)
+    rows = vector_gaps(table[words.to(table.device)], words, [labels, *permuted_topics(labels, N_CONTROLS, seed)])
+    chosen = pd.DataFrame({"word": words, "topic": labels, "count": frequent})
+    chosen = chosen.sort_values(["topic", "count"], ascending=[True, False], kind="stable")
+    chosen = chosen.groupby("topic").head(WORDS_OF_TOPIC)
+    vectors = table[torch.tensor(chosen["word"].to_numpy(), device=table.device)].double()
+    return rows, WordProducts(chosen["topic"].to_numpy(), (vectors @ vectors.T).cpu().numpy())
 
 
 def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
@@ -317,15 +362,20 @@ def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> list[dict[s
         labels: (n,) topics, -1 for none: first their own, then those of other documents.
 
     Returns:
-        For the products cosine and dot: product, gap, control (mean gap under the topics of other documents) and
+        For the products cosine and dot: product, same and different (means over pairs of words of one topic, and of
+        different topics), gap (their difference), control (mean gap under the topics of other documents) and
         control_std (its standard deviation over them, NaN for a single one), or product and reason.
     """
     rows: list[dict[str, Any]] = []
     for product, kernel in PRODUCTS.items():
         try:
-            gap, *controls = (kernel(x, ids, topics).item() for topics in labels)
+            same, different = (
+                topic_mean.or_raise(x, ids, labels[0], product=product, pairs=one).item() for one in PAIRS
+            )
+            controls = [kernel(x, ids, topics).item() for topics in labels[1:]]
             spread = float(np.std(controls, ddof=1)) if len(controls) > 1 else float("nan")
-            rows.append({"product": product, "gap": gap, "control": float(np.mean(controls)), "control_std": spread})
+            found = {"same": same, "different": different, "gap": same - different}
+            rows.append({"product": product, **found, "control": float(np.mean(controls)), "control_std": spread})
         except Undefined as error:
             rows.append({"product": product, "reason": error.reason})
     return rows
@@ -342,36 +392,75 @@ def attention_gaps(
         topics: (n_tokens,) of the probe.
 
     Returns:
-        As :func:`gaps_over_sequences`.
+        As :func:`over_sequences`: same, different (as the kernels' pairs), gap, control, evenness, and the rest.
     """
-    values, controls = [], []
+    found: dict[str, list[Tensor]] = {name: [] for name in (*PAIRS, "gap", "control", "evenness")}
     for of_sequence, tokens in weights:
-        words = ids[tokens]
-        own, *under_others = (attention_topic_gap(of_sequence, words, labels[tokens]) for labels in (topics, *others))
-        values.append(own.cpu().numpy())
-        controls.append(torch.stack(under_others).nanmean(dim=0).cpu().numpy())
-    return gaps_over_sequences(np.stack(values), np.stack(controls))
+        words, own = ids[tokens], topics[tokens]
+        for pairs in PAIRS:
+            found[pairs].append(attention_topic_mean(of_sequence, words, own, pairs=pairs))
+        found["gap"].append(found["same"][-1] - found["different"][-1])
+        under_others = [attention_topic_gap(of_sequence, words, labels[tokens]) for labels in others]
+        found["control"].append(torch.stack(under_others).nanmean(dim=0))
+        found["evenness"].append(attention_evenness(of_sequence))
+    return over_sequences({name: torch.stack(values).cpu().numpy() for name, values in found.items()})
 
 
-def gaps_over_sequences(values: np.ndarray, controls: np.ndarray) -> pd.DataFrame:
-    """Average gaps over sequences.
+def over_sequences(found: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    """Average what was found in sequences.
 
     Args:
-        values: (n_sequences, heads); NaN for a sequence without a gap.
-        controls: (n_sequences, heads), the mean over the topics of other documents.
+        found: by name, (n_sequences, heads), NaN for a sequence without a value; gap, and control, its mean over the
+            topics of other documents, among them.
 
     Returns:
-        A row for each head, and one for their mean, whose head is missing: head, gap, control, difference (gap minus
+        A row for each head, and one for their mean, whose head is missing: head, what was found, difference (gap minus
         control, over the sequences that have both), standard_error (of the difference; sequences are independent).
     """
-    n_sequences = int(np.isfinite(values - controls).all(axis=1).sum())
+    difference = found["gap"] - found["control"]
+    n_sequences = int(np.isfinite(difference).all(axis=1).sum())
     if n_sequences < 2:
-        raise Undefined(f"{n_sequences} of {len(values)} sequences have pairs of one topic and of different topics")
-    frames = []
-    for gaps, under_others in ((values, controls), (x.mean(axis=1, keepdims=True) for x in (values, controls))):
-        columns = {"gap": gaps, "control": under_others, "difference": gaps - under_others}
-        frame = pd.DataFrame({name: np.nanmean(found, axis=0) for name, found in columns.items()})
-        errors = np.nanstd(columns["difference"], axis=0, ddof=1) / np.sqrt(n_sequences)
-        frames.append(frame.assign(standard_error=errors))
-    heads = pd.array([*range(values.shape[1]), None], dtype="Int64")
-    return pd.concat(frames, ignore_index=True).assign(head=heads)
+        raise Undefined(f"{n_sequences} of {len(difference)} sequences have pairs of one topic and of different topics")
+    columns = {name: np.column_stack([x, x.mean(axis=1)]) for name, x in {**found, "difference": difference}.items()}
+    frame = pd.DataFrame({name: np.nanmean(values, axis=0) for name, values in columns.items()})
+    frame["standard_error"] = np.nanstd(columns["difference"], axis=0, ddof=1) / np.sqrt(n_sequences)
+    return frame.assign(head=pd.array([*range(difference.shape[1]), None], dtype="Int64"))
+
+
+def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return at which step each topic gap appears in a training.
+
+    A gap has reached a share of its final value at the first measured step from which on it is never below it, in the
+    direction of the final value. It never appears where the 95 % interval of the final value contains 0.
+
+    Args:
+        rows: of one run, or of one stack of its model.
+
+    Returns:
+        A row for each gap and layer, in the order of onset: metric, layer, final, margin (half of the 95 % interval of
+        the final value), onset and half (steps, missing if it never appears; see :data:`SHARES`), evenness (of the
+        layer's attention when the gap of the lowest layer's cosines has reached half; missing if it is not known).
+    """
+    measured, found = measurements(rows), []
+    for metric in (name for name in GAPS if name in metrics_of(measured)):
+        values, margins = (grid(measured, metric, "all", column) for column in ("value", "margin"))
+        for layer in values.index:
+            curve = values.loc[layer].dropna()
+            final, margin = curve.iloc[-1], margins.loc[layer, curve.index[-1]]
+            steps = {} if abs(final) <= margin else {name: _reached(curve, share) for name, share in SHARES.items()}
+            found.append({"metric": metric, "layer": layer, "final": final, "margin": margin, **steps})
+    if not found:
+        raise ValueError(f"expected a training with one of {', '.join(GAPS)}, got none; name them with --metrics")
+    table = pd.DataFrame(found).reindex(columns=["metric", "layer", "final", "margin", *SHARES])
+    table = table.astype(dict.fromkeys(SHARES, "Int64")).sort_values([*SHARES, "metric", "layer"], ignore_index=True)
+    formed = select(table, metric="topic_gap", layer=table["layer"].min())["half"].dropna()
+    if len(formed) and "attention_evenness" in metrics_of(measured):
+        evenness = grid(measured, "attention_evenness", "all").get(formed.iloc[0], {})
+        table["evenness"] = table["layer"].map(evenness).where(table["metric"].str.startswith("attention"))
+    return table
+
+
+def _reached(curve: pd.Series, share: float) -> int:
+    """Return the first step from which on a curve never falls below a share of its last value."""
+    below = np.flatnonzero(curve.to_numpy() / curve.iloc[-1] < share)
+    return int(curve.index[below[-1] + 1 if len(below) else 0])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,13 +11,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 
 from repdyn.figures.drawing import entitle
+from repdyn.probe import Probe
 from repdyn.reading import LoadedModel, file_name
+from repdyn.store import find_store
 from repdyn.studies.study import (
     Folder,
     Output,
     Study,
+    join_tables,
     layer_axis,
     print_line,
     print_table,
@@ -28,16 +33,22 @@ from repdyn.studies.study import (
 from repdyn.studies.topic_measurements import (
     CERTAINTY,
     N_TOPICS,
+    PAIRS,
     TABLE,
+    WORDS_OF_TOPIC,
     TokensOfWords,
     TopicMeasurements,
+    WordProducts,
     documents_of,
     find_topics,
     measure_topics,
+    onset_table,
 )
-from repdyn.tables.style import DIVERGING, of_stack, styled
+from repdyn.tables.frames import by_stack
+from repdyn.tables.runs import select as select_runs
+from repdyn.tables.style import DIVERGING, SEQUENTIAL, of_stack, styled
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
-from repdyn.utils.arguments import ModelOptions, Models, at_least
+from repdyn.utils.arguments import ModelOptions, Models, Place, at_least
 
 _N_WORDS = 8
 BOLD_FROM = 3.0
@@ -54,19 +65,29 @@ class TopicStudy(Study):
         super().__init__(options)
         if not 0 <= options.certainty <= 1:
             raise ValueError(f"expected --certainty between 0 and 1, got {options.certainty}")
+        if not options.models and not options.store:
+            raise ValueError("expected a model or --store RUN, got neither; see --help")
+        self.output = Output()
+        self.measured: dict[str, TopicMeasurements] = {}
+        self.known = Probe.load(options.probe) if options.probe else None
+        if options.models and self.known is None:
+            self._find_topics()
+
+    def _find_topics(self) -> None:
+        options = self.options
         corpus = load_corpus(options.text)
         documents = documents_of(corpus.data.decode(errors="replace"))
         if len(documents) > options.documents:
             drawn = np.random.RandomState(options.seed).choice(len(documents), options.documents, replace=False)
             documents = [documents[number] for number in sorted(drawn)]
         self.text, self.topics = corpus.name, find_topics(documents, options.topics, seed=options.seed)
-        self.measured: dict[str, TopicMeasurements] = {}
+        self.output.tables["topics"] = self.topics.table()
         print_title(self.text, f"{len(documents):,} documents, {len(self.topics.words):,} words with topics")
         print_table(self.topics.table(_N_WORDS))
 
     def measure(self, loaded: LoadedModel) -> None:
         options = self.options
-        probe = self.topics.probe(
+        probe = self.known or self.topics.probe(
             loaded.tokenizer,
             sequence_length=min(options.sequence_length, loaded.context),
             n_sequences=options.sequences,
@@ -81,19 +102,38 @@ class TopicStudy(Study):
             self.measured[title] = one
 
     def finish(self) -> None:
-        tables = {"topics": self.topics.table()}
-        for kind in ("embeddings", "attention"):
-            frames = [getattr(one, kind).dropna(subset="gap").assign(model=name) for name, one in self.measured.items()]
-            tables[kind] = pd.concat(frames).drop(columns="reason")
-        drawn = {"depth": depth_figure(self.measured)}
+        tables, figures = self.output.tables, self.output.figures
+        if self.measured:
+            for kind in ("embeddings", "attention"):
+                of_models = {name: getattr(one, kind).dropna(subset="gap") for name, one in self.measured.items()}
+                tables[kind] = pd.concat([table.assign(model=name) for name, table in of_models.items()])
+                tables[kind] = tables[kind].drop(columns="reason")
+            figures["depth"] = depth_figure(self.measured)
+        words = {name: one.words for name, one in self.measured.items() if one.words}
+        if words:
+            tables["blocks"] = join_tables({name: of_model.table() for name, of_model in words.items()}, "model")
+            figures |= {f"{file_name(name)}_blocks": blocks_figure(name, of_model) for name, of_model in words.items()}
         for name, one in self.measured.items():
             if len(one.attention.dropna(subset="gap")):
-                drawn[f"{file_name(name)}_heads"] = heads_figure(name, one)
-        self.write(Output(tables, drawn))
+                figures[f"{file_name(name)}_heads"] = heads_figure(name, one)
+        if self.options.store:
+            self._report_learning()
+        self.write(self.output)
+
+    def _report_learning(self) -> None:
+        onsets = {}
+        for (run, _), of_run in select_runs(find_store(self.options.store), self.options.run).items():
+            for stack, rows in by_stack(of_run).items():
+                onsets[of_stack(run, stack)] = found = onset_table(rows)
+                print_title(
+                    of_stack(run, stack), "step from which on a gap keeps a tenth, and half, of its final value"
+                )
+                print_table(found)
+        self.output.tables["onsets"] = join_tables(onsets, "run")
 
 
 def topics(
-    models: Models,
+    models: Models = (),
     /,
     *,
     output: Folder,
@@ -107,6 +147,9 @@ def topics(
     tokens_of_words: TokensOfWords = "whole",
     certainty: float = CERTAINTY,
     layers: str | None = None,
+    probe: Path | None = None,
+    store: Place | None = None,
+    run: list[str] | None = None,
 ) -> None:
     """Study topics: do words of one topic lie closer together, and attend more to each other, than others?
 
@@ -125,11 +168,15 @@ def topics(
         tokens_of_words: Tokens with a topic: those that are a whole word, or the last one of a word.
         certainty: Probability from which on a word has a topic.
         layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
+        probe: File of a probe whose tokens have topics, in place of a text.
+        store: Trainings measured with topic_gap and attention_topic_gap: in which order the gaps appear.
+        run: Some of the store's runs (default: every run).
 
     Examples:
       repdyn study topics bert-base-uncased roberta-base --text enwik8 -o FOLDER
       repdyn study topics gpt2 --text wikipedia.txt.xz --topics 50 -o FOLDER
       repdyn study topics stories260K-hf --tokens-of-words last -o FOLDER
+      repdyn study topics --store RUN/repdyn -o FOLDER
     """
     run_study(TopicStudy, loading, locals())
 
@@ -137,35 +184,68 @@ def topics(
 def print_gaps(name: str, measured: TopicMeasurements) -> None:
     """Print the gaps of a model layer by layer, those of the attention as means over heads."""
     print_title(name, f"{len(measured.ids):,} tokens with topics, {len(measured.ids.unique()):,} different")
-    print_table(select(measured.embeddings, product="cosine"), "layer", "gap", "control")
+    for product, unit in (("cosine", "cosine"), ("dot", "inner product")):
+        print_line(f"{unit} of two words of the same topic, of different topics:")
+        print_table(select(measured.embeddings, product=product), "layer", "same", "different", "gap", "control")
     attention = select(measured.attention, head=None).copy()
-    attention[["gap", "control", "difference", "standard_error"]] *= measured.length
+    shown = ["same", "different", "gap", "control", "difference", "standard_error"]
+    attention[shown] *= measured.length
     print_line(f"attention, times even attention (a weight of 1 / {measured.length}):")
-    print_table(attention, "layer", "gap", "control", "difference", "standard_error")
+    print_table(attention, "layer", *shown, "evenness")
     for reason in pd.concat([measured.embeddings["reason"], measured.attention["reason"]]).dropna().unique():
         print_line(f"no value where {reason}")
 
 
 @styled
 def depth_figure(measured: Mapping[str, TopicMeasurements]) -> Figure:
-    """Draw the gaps of the embeddings, and of the attention minus its control, a line for each model."""
-    figure = Figure(figsize=(9.5, 4.6))
-    left, right = figure.subplots(1, 2)
+    """Draw the means over words of one topic and of different topics, and below their gap, a colour for each model."""
+    figure = Figure(figsize=(9.5, 7.4))
+    panels = figure.subplots(2, 2, sharex="col")
     for number, (name, one) in enumerate(measured.items()):
-        _draw_embeddings(left, one, name, series_colour(number))
-        _draw_attention(right, one, series_colour(number))
-    left.set_ylabel("gap of the cosine")
-    right.set_ylabel(f"gap of the attention minus control,\nmean over heads, {_UNIT}")
-    layer_axis(left, right)
-    for axes in (left, right):
+        _draw_embeddings(panels[:, 0], one, name, series_colour(number))
+        _draw_attention(panels[:, 1], one, series_colour(number))
+    labels = (
+        "mean cosine",
+        f"mean attention,\n{_UNIT}",
+        "gap of the cosine",
+        f"gap of the attention\nminus control, {_UNIT}",
+    )
+    for axes, label in zip(panels.flat, labels, strict=True):
+        axes.set_ylabel(label)
         axes.axhline(0, color="black", linewidth=0.8)
-    left.legend(fontsize=8)
+    layer_axis(*panels[1])
+    panels[0, 0].legend(fontsize=8)
+    panels[0, 1].legend(["same topic", "different topics"], fontsize=8)
     entitle(
         figure,
-        "Topic gaps: words of one topic minus words of different topics",
-        "Left: solid under their own topics, dashed under those of other documents (band: standard deviation over "
-        "them); square: input embeddings, each word once (bar: the same). Right: bars of two standard errors.",
+        "Topics: words of one topic, and of different topics",
+        "Above: solid two words of one topic, dotted of different topics. Below: their difference; left, dashed: under "
+        "the topics of other documents (band: standard deviation); right: bars of two standard errors. Square: input "
+        "embeddings, each word once.",
     )
+    return figure
+
+
+@styled
+def blocks_figure(name: str, words: WordProducts) -> Figure:
+    """Draw the inner products of the input embeddings of words, ordered by topic."""
+    figure = Figure(figsize=(6.4, 5.6))
+    axes = figure.subplots()
+    others = words.products[~np.eye(len(words.topics), dtype=bool)]
+    low, high = np.quantile(others, [0.01, 0.99])
+    image = axes.imshow(words.products, cmap=SEQUENTIAL, vmin=low, vmax=high, interpolation="nearest")
+    figure.colorbar(image, ax=axes, label="inner product", extend="both")
+    axes.grid(False)
+    topics, starts, sizes = np.unique(words.topics, return_index=True, return_counts=True)
+    for set_ticks in (axes.set_xticks, axes.set_yticks):
+        set_ticks(starts + sizes / 2 - 0.5, topics, fontsize=7)
+    axes.set_xlabel("topic")
+    axes.set_ylabel("topic")
+    table = words.table()
+    within = table["topic"] == table["other"]
+    means = f"Mean of the blocks on the diagonal {table['mean'][within].mean():.3g}, of all others "
+    means += f"{table['mean'][~within].mean():.3g}; up to {WORDS_OF_TOPIC} words of each topic."
+    entitle(figure, f"{name}: products of the input embeddings of words, by topic", means)
     return figure
 
 
@@ -197,19 +277,31 @@ def heads_figure(name: str, measured: TopicMeasurements) -> Figure:
     return figure
 
 
-def _draw_embeddings(axes: Axes, one: TopicMeasurements, name: str, colour: str) -> None:
-    gaps = select(one.embeddings, product="cosine").dropna(subset="gap")
-    layers, table = gaps.loc[gaps["layer"] != TABLE], select(gaps, layer=TABLE)
+def _draw_embeddings(panels: Sequence[Axes], one: TopicMeasurements, name: str, colour: str) -> None:
+    levels, axes = panels
+    found = select(one.embeddings, product="cosine").dropna(subset="gap")
+    layers, table = found.loc[found["layer"] != TABLE], select(found, layer=TABLE)
     x, control, spread = layers["layer"].astype(int), layers["control"], layers["control_std"]
-    axes.plot(x, layers["gap"], color=colour, marker="o", markersize=4, label=name)
+    look: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 4}
+    _draw_means(levels, x, layers, name, look)
+    axes.plot(x, layers["gap"], **look)
     axes.plot(x, control, color=colour, linestyle="--", linewidth=1.2)
     axes.fill_between(x, control - spread, control + spread, color=colour, alpha=0.18, linewidth=0)
-    look = {"color": colour, "marker": "s", "markersize": 5, "capsize": 2}
-    for gap, deviation in zip(table["gap"], table["control_std"], strict=True):
-        axes.errorbar([-0.35], [gap], deviation, **look)
+    look |= {"marker": "s", "markersize": 5, "linestyle": ""}
+    before = np.full(len(table), -0.35)
+    _draw_means(levels, before, table, "", look)
+    axes.errorbar(before, table["gap"], table["control_std"], capsize=2, **look)
 
 
-def _draw_attention(axes: Axes, one: TopicMeasurements, colour: str) -> None:
+def _draw_attention(panels: Sequence[Axes], one: TopicMeasurements, colour: str) -> None:
+    levels, axes = panels
     means = select(one.attention, head=None).dropna(subset="gap")
-    values, errors = means["difference"] * one.length, 2 * (means["standard_error"] * one.length)
-    axes.errorbar(means["layer"], values, errors, color=colour, marker="o", markersize=4, capsize=2)
+    look = {"color": colour, "marker": "o", "markersize": 4}
+    scaled = means[[*PAIRS, "difference", "standard_error"]] * one.length
+    _draw_means(levels, means["layer"], scaled, "", look)
+    axes.errorbar(means["layer"], scaled["difference"], 2 * scaled["standard_error"], capsize=2, **look)
+
+
+def _draw_means(axes: Axes, x: ArrayLike, rows: pd.DataFrame, label: str, look: Mapping[str, Any]) -> None:
+    axes.plot(x, rows["same"], label=label or None, **look)
+    axes.plot(x, rows["different"], **{"linestyle": ":", **look, "markerfacecolor": "white"})

@@ -7,11 +7,7 @@ import pytest
 import torch
 
 from repdyn.kernels import sink_rate
-from repdyn.kernels.groups import (
-    attention_topic_gap,
-    topic_gap,
-    topic_gap_dot,
-)
+from repdyn.kernels.groups import attention_topic_gap, topic_gap, topic_gap_dot
 
 KERNELS = {"cosine": (topic_gap, topic_gap.or_raise), "dot": (topic_gap_dot, topic_gap_dot.or_raise)}
 

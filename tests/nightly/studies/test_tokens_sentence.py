@@ -5,20 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import cosine_similarity
-from transformers import (
-    AutoModel,
-    MambaConfig,
-    MambaModel,
-)
+from transformers import AutoModel, MambaConfig, MambaModel
 
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.reading import LoadedModel
-from repdyn.studies.token_measurements import (
-    capture_sentence,
-    compare_sentence,
-    encode_sentence,
-    without_causal_mask,
-)
+from repdyn.studies.token_measurements import capture_sentence, compare_sentence, encode_sentence, without_causal_mask
 
 SENTENCE = "The £1 coin"
 

@@ -7,9 +7,7 @@ import pandas as pd
 import pytest
 
 from repdyn.cli.main import main
-from repdyn.studies.topic_measurements import (
-    TABLE,
-)
+from repdyn.studies.topic_measurements import PAIRS, TABLE
 
 THEMES = [[f"{consonant}olo{letter}" for letter in "abcdefghij"] for consonant in "bdfghklmnp"]
 
@@ -32,20 +30,8 @@ def ran(*arguments):
 
 
 def short(text, output):
-    return [
-        "--text",
-        text,
-        "--topics",
-        5,
-        "--sequences",
-        8,
-        "--sequence-length",
-        64,
-        "--tokens-of-words",
-        "last",
-        "-o",
-        output,
-    ]
+    options = ["--topics", "5", "--sequences", "8", "--sequence-length", "64", "--tokens-of-words", "last"]
+    return ["--text", text, "-o", output, *options]
 
 
 def test_from_saved_models_to_tables_and_figures(text, tmp_path, save_model, capsys):
@@ -55,17 +41,25 @@ def test_from_saved_models_to_tables_and_figures(text, tmp_path, save_model, cap
     embeddings, attention, topics = (
         pd.read_csv(tmp_path / "out" / f"{name}.csv") for name in ("embeddings", "attention", "topics")
     )
-    assert list(embeddings.columns) == ["layer", "product", "gap", "control", "control_std", "model"]
+    assert list(embeddings.columns) == ["layer", "product", *PAIRS, "gap", "control", "control_std", "model"]
     assert set(embeddings["layer"]) == {TABLE, "0", "1", "2"}
     assert len(embeddings) == 2 * 4 * 2
-    assert list(attention.columns) == ["layer", "head", "gap", "control", "difference", "standard_error", "model"]
+    assert list(attention.columns)[2:] == [
+        *PAIRS,
+        "gap",
+        "control",
+        "difference",
+        "standard_error",
+        "evenness",
+        "model",
+    ]
     assert len(attention) == 2 * 2 * 3
     assert attention["head"].isna().sum() == 4
     of_layer = attention[(attention["model"] == "encoder") & (attention["layer"] == 2)]
     assert of_layer["gap"].iloc[-1] == pytest.approx(of_layer["gap"].iloc[:-1].mean())
     assert len(topics) == 5
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"depth.png", "encoder_heads.png", "decoder_heads.svg"} <= written
+    assert {"depth.png", "blocks.csv", "encoder_blocks.png", "decoder_heads.svg"} <= written
     said = capsys.readouterr().out
     assert "30 documents" in said
     assert "even attention (a weight of 1 / 64)" in said.replace("\n", " ")
