@@ -387,15 +387,20 @@ class Cell:
 
 
 def select_rows(table: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rows of a table that have the given values; a layer below 0 counts from the last one, which is -1."""
+    """Return the rows of a table that have the given values; None for a missing one.
+
+    A layer below 0 counts from the last one, which is -1.
+    """
     for column, value in values.items():
         own = table[column].astype(str)
-        if not isinstance(value, str):
-            numbers = own.where(own.str.fullmatch(r"-?[0-9.]+"), "nan").astype(float)
-            from_end = column == "layer" and value < 0
-            table = table.loc[numbers == (numbers.max() + 1 + value if from_end else value)]
+        if value is None:
+            chosen = table[column].isna()
+        elif isinstance(value, str):
+            chosen = own == value
         else:
-            table = table.loc[own == value]
+            numbers = own.where(own.str.fullmatch(r"-?[0-9.]+"), "nan").astype(float)
+            chosen = numbers == (numbers.max() + 1 + value if column == "layer" and value < 0 else value)
+        table = table.loc[chosen]
     return table
 
 
