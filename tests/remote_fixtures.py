@@ -78,7 +78,6 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fau
     )
     fsspec.register_implementation("faulty", filesystem, clobber=True)
     monkeypatch.setattr("repdyn.store.remote.WAIT_SECONDS", 0.01)
-    monkeypatch.setattr("repdyn.store.remote.FIRST_PAUSE_SECONDS", 0.05)
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
     yield filesystem
     filesystem.faults.clear()

@@ -17,7 +17,6 @@ from hub_server import HubServer
 from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loading, SweepOptions
-from repdyn.cli import measure
 from repdyn.cli.main import command_line
 from repdyn.cli.main import main as repdyn_main
 from repdyn.metrics import DEFAULT_METRICS
@@ -41,12 +40,15 @@ def options_of(*arguments: object) -> SweepOptions:
     """Return the options that a command line stands for, which is not run."""
     app = command_line(())
     command, bound, _ = app.parse_args(["sweep", *map(str, arguments)], exit_on_error=False, print_error=False)
-    seen: list[SweepOptions] = []
+
+    def prepare(options: SweepOptions, **_: Any) -> None:
+        raise LookupError(options)
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("repdyn.checkpoints.sweep.prepare", lambda options, **_: seen.append(options))
-        patched.setattr(measure, "_measure", lambda *_, **__: 0)
-        command(*bound.args, **bound.kwargs)
-    return seen[0]
+        patched.setattr("repdyn.checkpoints.sweep.prepare", prepare)
+        with pytest.raises(LookupError) as stopped:
+            command(*bound.args, **bound.kwargs)
+    return stopped.value.args[0]
 
 
 @pytest.fixture

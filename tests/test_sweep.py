@@ -326,18 +326,6 @@ def test_a_dry_run_downloads_no_weights_and_names_the_pace_of_what_is_measured(h
     assert " min\n" in out
 
 
-def test_a_dry_run_without_network_plans_what_is_in_the_cache(hub, commits, command, shown):
-    """It failed, though the question is what there would be to download."""
-    huggingface_hub.snapshot_download("lab/model", revision="step8", endpoint=hub.url)
-    hub.__exit__()
-    huggingface_hub.close_session()
-    status, out, err = command("lab/model", "--metrics", "anisotropy", "--dry-run")
-    assert (status, re_row(out)) == (0, ["lab/model", "0", "0", "1"])
-    assert "no connection" in err
-    status, _, err = command("lab/other", "--dry-run")
-    assert (status, "HF_HUB_OFFLINE=1" in err) == (1, True)
-
-
 def re_row(out: str) -> list[str]:
     (row,) = [line for line in out.splitlines() if line.startswith("lab/model")]
     return [row.split()[0], *[part for part in row.split() if part.isdecimal()][:3]]

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import Files, Hub, choose_files, map_concurrently, total_bytes, weight_files
+from repdyn.checkpoints.hub import Files, Hub, choose_files, files_in, is_weight_file, map_concurrently, total_bytes
 from repdyn.checkpoints.suites import PublishedModel, find_models, models_of
 from repdyn.checkpoints.targets import DEFAULT_PATTERN, Selection, Target
 from repdyn.utils.printing import gigabytes, shorten_list
@@ -319,13 +319,15 @@ def _checkpoint_files(target: Target, found: Mapping[tuple[str, str], Files | Ch
     listed = found.get((target.repository, target.commit))
     if listed is None or isinstance(listed, CheckpointError):
         return replace(checkpoint, problem=target.missing_reason or str(listed))
-    weights, prefix = weight_files(listed, target.subfolder), f"{target.subfolder}/" if target.subfolder else ""
+    here = files_in(listed, target.subfolder)
+    weights = {name: file for name, file in here.items() if is_weight_file(name) and not name.endswith(".json")}
     try:
-        chosen = choose_files(listed, target.subfolder)
+        chosen = choose_files(here)
     except CheckpointError as error:
         return replace(checkpoint, other_weights=weights, problem=str(error))
-    loaded = {name: file for name, file in weights.items() if f"{prefix}{name}" in chosen}
-    return replace(checkpoint, weights=loaded, other_weights={n: f for n, f in weights.items() if n not in loaded})
+    loaded = {name: file for name, file in weights.items() if name in chosen}
+    others = {name: file for name, file in weights.items() if name not in chosen}
+    return replace(checkpoint, weights=loaded, other_weights=others)
 
 
 def find_foreign_targets(histories: Iterable[History]) -> dict[Target, ForeignWeights]:

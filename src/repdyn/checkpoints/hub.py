@@ -95,22 +95,16 @@ def total_bytes(files: Files) -> int:
 class Hub:
     """A hub; see :func:`repdyn.checkpoints.errors.hub_errors` for the errors it raises.
 
-    Offline it answers from the client's cache: the revisions, commits and files that are there.
+    Under HF_HUB_OFFLINE it answers from the client's cache: the revisions, commits and files that are there.
 
     Args:
         endpoint: its address, by default that of HF_ENDPOINT.
         timeout_seconds: limit for each listing and each download.
-        offline: whether it is asked nothing, by default as HF_HUB_OFFLINE says.
     """
 
-    def __init__(
-        self,
-        endpoint: str | None = None,
-        timeout_seconds: float = 3600,
-        offline: bool | None = None,
-    ) -> None:
+    def __init__(self, endpoint: str | None = None, timeout_seconds: float = 3600) -> None:
         self.timeout_seconds = timeout_seconds
-        self.offline = constants.is_offline_mode() if offline is None else offline
+        self.offline = constants.is_offline_mode()
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
         self._listed: dict[tuple[str, str, bool], Files] = {}
 
@@ -347,47 +341,42 @@ def has_abandoned_threads() -> bool:
     return any(thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)) for thread in threading.enumerate())
 
 
-def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
-    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration."""
+def files_in(files: Files, subfolder: str) -> Files:
+    """Return the files of a folder of a commit, "" for the whole commit, by their names within it.
+
+    >>> list(files_in({"a/model.safetensors": RemoteFile(8), "b/config.json": RemoteFile(2)}, "a"))
+    ['model.safetensors']
+    """
     prefix = f"{subfolder}/" if subfolder else ""
-    here = {name.removeprefix(prefix): name for name in files if name.startswith(prefix)}
-    if not {"config.json", ADAPTER} & set(here):
-        if quantised := sorted(name for name in here if name.endswith(".gguf")):
+    return {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
+
+
+def choose_files(files: Files, *, with_code: bool = False) -> Files:
+    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration."""
+    if not {"config.json", ADAPTER} & set(files):
+        if quantised := sorted(name for name in files if name.endswith(GGUF)):
             raise CheckpointError(
                 f"it has GGUF files; download one, hf download REPOSITORY {quantised[0]} --local-dir FOLDER, and sweep "
                 "that file"
             )
-        raise CheckpointError(f"it has no {prefix}config.json, so the model's architecture is not known")
+        raise CheckpointError("it has no config.json, so the model's architecture is not known")
     for form in _FORMATS:
-        weights = [name for name in here if form.fullmatch(name)]
+        weights = [name for name in files if form.fullmatch(name)]
         if any(not name.endswith(".json") for name in weights):
             # a single file rather than shards with the same weights
             whole = [name for name in weights if "-of-" not in name and not name.endswith(".json")]
-            code = [name for name in here if with_code and name.endswith(".py")]
-            chosen = (whole or weights) + [name for name in _CONFIG_FILES if name in here] + code
-            return {here[name]: files[here[name]] for name in chosen}
-    others = sorted(name for name in here if "/" not in name)
+            code = [name for name in files if with_code and name.endswith(".py")]
+            chosen = (whole or weights) + [name for name in _CONFIG_FILES if name in files] + code
+            return {name: files[name] for name in chosen}
     raise CheckpointError(
         "it has no weights that can be read, model*.safetensors, pytorch_model*.bin or adapter_model.*; its files are "
-        f"{', '.join(others)}"
+        f"{', '.join(sorted(name for name in files if '/' not in name))}"
     )
 
 
 def is_weight_file(name: str) -> bool:
     """Return whether a file holds weights, or their index, in a format that can be read."""
     return any(form.fullmatch(name) for form in _FORMATS)
-
-
-def weight_files(files: Files, subfolder: str = "") -> Files:
-    """Return all weights of a checkpoint, in each supported format, by their names within its folder.
-
-    >>> files = {"a/model.safetensors": RemoteFile(8), "a/config.json": RemoteFile(2)}
-    >>> list(weight_files(files, "a"))
-    ['model.safetensors']
-    """
-    prefix = f"{subfolder}/" if subfolder else ""
-    here = {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
-    return {name: file for name, file in here.items() if not name.endswith(".json") and is_weight_file(name)}
 
 
 def _bytes_in(folder: Path) -> int:

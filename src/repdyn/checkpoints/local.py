@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import re
-import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +20,7 @@ LIGHTNING = ".ckpt"
 
 _STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
 _LAST = re.compile(r"last(-v\d+)?")
-_LONGEST_METADATA = 1 << 28
+_QUANTISATION = re.compile(r"[-.]((?:[IT]?Q\d|BF16|F16|F32|MXFP4)\w*)$", re.IGNORECASE)
 _FILES = (LIGHTNING, GGUF)
 _WEIGHTS = {".safetensors", ".bin", ".json", *_FILES}
 
@@ -99,20 +97,13 @@ def _finished(path: Path) -> Target:
 
 
 def quantization_of(path: Path) -> str:
-    """Return the name of a GGUF file's quantisation, such as "Q4_K_M"; "GGUF" where the file does not say."""
-    try:
-        from gguf import LlamaFileType
-    except ImportError as error:
-        raise ValueError(f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'") from error
-    key = b"general.file_type"
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            # of all its metadata this alone, since the strings of a vocabulary take seconds to read
-            at = content.find(key, 0, _LONGEST_METADATA)
-            _type_of_value, number = struct.unpack_from("<II", content, at + len(key))
-        return LlamaFileType(number).name.removeprefix("MOSTLY_") if at >= 0 else "GGUF"
-    except (OSError, ValueError, struct.error):  # damaged, or newer than the package: measuring it says more
-        return "GGUF"
+    """Return the quantisation in a GGUF file's name, where its convention has it; "GGUF" for any other name.
+
+    >>> quantization_of(Path("tiny-step8-Q4_K_M.gguf")), quantization_of(Path("tiny.gguf"))
+    ('Q4_K_M', 'GGUF')
+    """
+    found = _QUANTISATION.search(path.stem)
+    return found[1] if found else "GGUF"
 
 
 def ignored_entries(folder: str | Path, targets: Iterable[Target]) -> list[str]:

@@ -176,22 +176,22 @@ def find_sources(
 ) -> tuple[list[Source], list[str]]:
     """Return the sources that complete options select, or that of other models, and why others cannot be listed."""
     source = options.source
-    if models is None and options.tokenizer:
+    if options.tokenizer:
         _is_local(options.tokenizer)
     if models is None and options.suite:
         models = find_models(options.suite)
-    elif models is None and not isinstance(source, str | Path):
+    if models is not None:
+        return _sources_of_models(models, options, hub)
+    if not isinstance(source, str | Path):
         return [_source_of_loads(options, hub)], []
-    elif models is None and _is_local(source):
+    if _is_local(source):
         return _local_sources(Path(source), options, hub), []
-    elif models is None:
-        try:
-            models = [_model_of_repository(str(source), options, hub)]
-        except CheckpointError as error:
-            return [], [f"{source}: {error}"]
-        except NoConnectionError as error:
-            raise NoConnectionError(hub.endpoint, f"and there is no local folder {str(source)!r}") from error
-    return _sources_of_models(models, options, hub)
+    try:
+        return _sources_of_models([_model_of_repository(str(source), options, hub)], options, hub)
+    except CheckpointError as error:
+        return [], [f"{source}: {error}"]
+    except NoConnectionError as error:
+        raise NoConnectionError(hub.endpoint, f"and there is no local folder {str(source)!r}") from error
 
 
 def check_contradictions(options: SweepOptions) -> None:
@@ -234,13 +234,9 @@ def _sources_of_models(
         replace(model, run=options.name or model.run, tokenizer=options.tokenizer or model.tokenizer)
         for model in models
     ]
-    by_run = {model.run: model for model in reversed(named)}
-    for model in named:
-        if (other := by_run[model.run]) is not model:
-            raise ValueError(
-                f"expected a different run for each model, got {model.run!r} for {other.name} of {other.suite} and for "
-                f"{model.name} of {model.suite}; sweep them separately into two stores"
-            )
+    runs = [model.run for model in named]
+    if twice := next((run for run in runs if runs.count(run) > 1), None):
+        raise ValueError(f"expected a different run for each model, got {twice!r} twice; sweep them into two stores")
     found, problems = select_models(named, hub, options.revisions)
     return [Source(each, partial(_probe_of, options, hub, each, model)) for model, each in found], problems
 

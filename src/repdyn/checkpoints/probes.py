@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
-from repdyn.checkpoints.hub import GGUF, Files, Hub
-from repdyn.checkpoints.local import LIGHTNING, is_model
+from repdyn.checkpoints.hub import GGUF, Files, Hub, files_in
+from repdyn.checkpoints.local import LIGHTNING
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, Target
@@ -47,8 +47,13 @@ def hub_probe(model: PublishedModel, selection: Selection, options: SweepOptions
         reasons = [str(target.missing_reason) for target in selection.targets[:_MAX_TRIED]]
         raise CheckpointError(f"none of its checkpoints exists: {'; '.join(reasons)}")
     with_code = options.trust_remote_code
+    if model.tokenizer:
+        places = [_main_of(model.tokenizer)]
+    else:
+        own = [_main_of(model.repository)] if model.repository else []
+        places = list(dict.fromkeys([*own, *newest, *(replace(target, subfolder="") for target in newest)]))
     with temporary_folder("probe") as temporary:
-        configs = partial(matching_files, pattern=_CONFIG, with_code=with_code)
+        configs = partial(_matching_files, pattern=_CONFIG, with_code=with_code)
         try:
             config = _first(newest, hub, configs, partial(_config, with_code=with_code), temporary / "config")
         except CheckpointError as error:
@@ -56,8 +61,7 @@ def hub_probe(model: PublishedModel, selection: Selection, options: SweepOptions
         if options.tokenizer and Path(options.tokenizer).is_dir():
             tokenizer = Path(options.tokenizer)
         else:
-            places = _tokenizer_places(model, newest)
-            tokenizer = fetch_tokenizer(model.name, places, hub, temporary / "tokenizer", with_code)
+            tokenizer = _fetch_tokenizer(model.name, places, hub, temporary / "tokenizer", with_code)
         return text_probe(model.name, tokenizer, config, options)
 
 
@@ -66,9 +70,7 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
 
     The tokenizer is the one the options name, or that of the newest checkpoint with one.
     """
-    paths = [target.path for target in reversed(targets) if target.path is not None and _has_config(target.path)]
-    if not paths:
-        raise CheckpointError(f"none of its checkpoints in {folder} has a config.json")
+    paths = [target.path for target in reversed(targets) if target.path is not None]
     with_code, tokenizer = options.trust_remote_code, options.tokenizer
     with model_errors("its configuration does not load"):
         of_base = base_of(paths[0], with_code=with_code) or paths[0]
@@ -78,7 +80,7 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
         elif Path(tokenizer).is_dir():
             found = Path(tokenizer)
         else:
-            found = fetch_tokenizer(str(folder), [_main_of(tokenizer)], hub, temporary, with_code)
+            found = _fetch_tokenizer(str(folder), [_main_of(tokenizer)], hub, temporary, with_code)
         if found is None:
             raise ValueError(
                 f"expected a probe or a tokenizer to make one, got neither with the checkpoints in {folder}; give a "
@@ -103,12 +105,8 @@ def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: Sw
             f"expected sequences no longer than the context of {name}, {context} tokens, got {length}; lower "
             "--sequence-length"
         )
-    settings: dict[str, Any] = {
-        "sequence_length": length,
-        "max_vectors": options.max_vectors or MAX_VECTORS,
-        "classes": class_names(options.classes),
-        "design": design,
-    }
+    settings: dict[str, Any] = {"sequence_length": length, "classes": class_names(options.classes), "design": design}
+    settings["max_vectors"] = options.max_vectors or MAX_VECTORS
     text = options.text or DEFAULT_TEXT
     try:
         if text == "enwik8":
@@ -119,21 +117,9 @@ def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: Sw
         raise SweepStoppedError(str(error)) from error
 
 
-def _has_config(path: Path) -> bool:
-    return path.suffix in (LIGHTNING, GGUF) or is_model(path)
-
-
 def holds_tokenizer(folder: Path) -> bool:
     """Return whether a folder has a tokenizer's vocabulary, or is a GGUF file, which has one."""
-    return folder.suffix == GGUF or (folder.is_dir() and has_tokenizer(path.name for path in folder.iterdir()))
-
-
-def _tokenizer_places(model: PublishedModel, newest: Sequence[Target]) -> list[Target]:
-    """Return where to search the tokenizer; only the place that the suite names, if it names one."""
-    if model.tokenizer:
-        return [_main_of(model.tokenizer)]
-    own = [_main_of(model.repository)] if model.repository else []
-    return list(dict.fromkeys([*own, *newest, *(replace(target, subfolder="") for target in newest)]))
+    return folder.suffix == GGUF or (folder.is_dir() and _has_vocabulary(path.name for path in folder.iterdir()))
 
 
 def _main_of(repository: str) -> Target:
@@ -154,8 +140,7 @@ def _first(
     for place in places:
         prefix = f"{place.subfolder}/" if place.subfolder else ""
         try:
-            listed = hub.files(place.repository, place.commit)
-            files = choose({name.removeprefix(prefix): listed[name] for name in listed if name.startswith(prefix)})
+            files = choose(files_in(hub.files(place.repository, place.commit), place.subfolder))
             if files:
                 named = {prefix + name: file for name, file in files.items()}
                 folder = hub.fetch(place.repository, place.commit, named, destination / place.commit)
@@ -166,30 +151,26 @@ def _first(
     raise CheckpointError("; ".join(tried))
 
 
-def has_tokenizer(names: Iterable[str]) -> bool:
-    """Return whether one of these files is a tokenizer's vocabulary."""
+def _has_vocabulary(names: Iterable[str]) -> bool:
     return any(_VOCABULARY_FILES.fullmatch(name) for name in names)
 
 
 def tokenizer_files(files: Files, *, with_code: bool) -> Files:
     """Select the files that a tokenizer needs; Python files only where their code may run."""
-    return matching_files(files, _TOKENIZER_FILES, with_code)
+    return _matching_files(files, _TOKENIZER_FILES, with_code)
 
 
-def matching_files(files: Files, pattern: re.Pattern[str], with_code: bool) -> Files:
-    """Select the files whose whole name matches a pattern, and with ``with_code`` the top-level Python files too."""
-    return {
-        name: file
-        for name, file in files.items()
-        if pattern.fullmatch(name) or (with_code and "/" not in name and name.endswith(".py"))
-    }
+def _matching_files(files: Files, pattern: re.Pattern[str], with_code: bool) -> Files:
+    names = [name for name in files if pattern.fullmatch(name)]
+    code = [name for name in files if with_code and "/" not in name and name.endswith(".py")]
+    return {name: files[name] for name in [*names, *code]}
 
 
-def fetch_tokenizer(model: str, places: Sequence[Target], hub: Hub, destination: Path, with_code: bool) -> Path:
+def _fetch_tokenizer(model: str, places: Sequence[Target], hub: Hub, destination: Path, with_code: bool) -> Path:
     """Download the tokenizer of the first place that has one, and return the local folder that holds it."""
 
     def choose(files: Files) -> Files:
-        return tokenizer_files(files, with_code=with_code) if has_tokenizer(files) else {}
+        return tokenizer_files(files, with_code=with_code) if _has_vocabulary(files) else {}
 
     try:
         return _first(places, hub, choose, lambda folder: folder, destination)

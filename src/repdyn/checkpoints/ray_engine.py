@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ from repdyn.utils.files import is_url
 
 MAX_RETRIES = 3
 _OBJECT_STORE_BYTES = 256_000_000  # the tasks share only probes
-_CONNECT_SECONDS = 10
 _CANCEL_SECONDS = 10
 
 
@@ -70,6 +68,7 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
                     done = "measured" if outcome.measured else "skipped, measured by another process"
                     display.finished(task, done)
                 report.add(outcome)
+            store.refresh()  # with what the workers have uploaded
         finally:
             for call in waiting:
                 ray.cancel(call, force=True)
@@ -116,7 +115,6 @@ def _cluster(ray: Any, options: SweepOptions) -> Iterator[None]:
             memory = {"object_store_memory": _OBJECT_STORE_BYTES}
             ray.init(address, num_cpus=n_cpus, include_dashboard=False, **memory, **quiet)
         else:
-            check_reachable(address)
             ray.init(address, **quiet)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_sigterm)  # replaced by Ray's own handler
@@ -148,16 +146,3 @@ def _import_ray() -> Any:
     except ImportError as error:
         raise ValueError("expected Ray for --engine ray, which is not installed; pip install 'repdyn[ray]'") from error
     return ray
-
-
-def check_reachable(address: str) -> None:
-    """Raise ValueError if nothing is at the address of a cluster, which Ray would retry for a quarter of an hour."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        if port.isdecimal():
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-    except OSError as error:
-        raise ValueError(
-            f"expected a Ray cluster at RAY_ADDRESS, {address!r}, got no connection ({error}); start it with ray start "
-            "--head, set RAY_AUTH_MODE=token if it requires Ray's token, or unset RAY_ADDRESS"
-        ) from error

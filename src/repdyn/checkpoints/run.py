@@ -272,8 +272,8 @@ def input_embeddings(model: nn.Module) -> Tensor | None:
 def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bool) -> tuple[int, float] | None:
     """Return the step of the run's first checkpoint, and the median cosine of input embeddings to those of it.
 
-    Those of the first, :data:`N_COMPARED` of them, are kept in a folder; with ``is_first`` these are, where it has none
-    that can be read. None if there is nothing to compare with, or embeddings of another shape.
+    Those of the first, :data:`N_COMPARED` of them, are kept in a folder; with ``is_first`` these, if it has none.
+    None if there is nothing to compare with, or embeddings of another shape.
     """
     places = torch.linspace(0, len(embeddings) - 1, min(N_COMPARED, len(embeddings))).long()
     own = embeddings.detach()[places.to(embeddings.device)].float().cpu()

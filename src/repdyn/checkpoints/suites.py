@@ -227,24 +227,21 @@ def find_models(names: Sequence[str]) -> list[PublishedModel]:
     ("pythia-*-deduped"), or the path of another suite (ending in .yaml or .yml).
     """
     suites = shipped_suites()
-    return list(dict.fromkeys(model for name in names for model in _models_named(name, suites)))
-
-
-def _models_named(name: str, suites: Mapping[str, Suite]) -> list[PublishedModel]:
-    if name.endswith((".yaml", ".yml")):
-        return list(read_suite(name).models)
-    if name in suites:
-        return list(suites[name].models)
     models = [model for suite in suites.values() for model in suite.models]
-    found = [model for model in models if fnmatchcase(model.name, name)]
-    if not found:
-        known = [*suites, *(model.name for model in models)]
-        hint = f"; did you mean {near}?" if (near := closest(name, known)) else ""
-        raise ValueError(
-            f"expected a suite ({', '.join(suites)}), one of their models, a pattern such as pythia-*-deduped, or a "
-            f"file ending in .yaml, got {name!r}{hint}"
-        )
-    return found
+    found: dict[PublishedModel, None] = {}
+    for name in names:
+        if name.endswith((".yaml", ".yml")):
+            chosen = list(read_suite(name).models)
+        else:
+            chosen = [model for model in models if name == model.suite or fnmatchcase(model.name, name)]
+        if not chosen:
+            near = closest(name, [*suites, *(model.name for model in models)])
+            raise ValueError(
+                f"expected a suite ({', '.join(suites)}), one of their models, a pattern such as pythia-*-deduped, or "
+                f"a file ending in .yaml, got {name!r}{f'; did you mean {near}?' if near else ''}"
+            )
+        found |= dict.fromkeys(chosen)
+    return list(found)
 
 
 def _published_model(fields: dict[str, Any], suite: str, where: str) -> PublishedModel:

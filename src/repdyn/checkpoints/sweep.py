@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repdyn.checkpoints.audit import ForeignWeights, audit, fault_lines, find_foreign_targets, list_histories
-from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
+from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.options import Loads, SweepOptions, available_device
 from repdyn.checkpoints.plan import (
@@ -27,7 +27,7 @@ from repdyn.checkpoints.targets import Target
 from repdyn.store import Store, open_store
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.files import remove_abandoned_folders
-from repdyn.utils.printing import shorten_list
+from repdyn.utils.printing import shorten_list, without_reports
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -118,52 +118,34 @@ def sweep(
 
 
 def prepare(
-    options: SweepOptions,
-    models: Sequence[PublishedModel] | None = None,
-    *,
-    say: Say,
-    to_plan: bool = False,
-    offline: bool | None = None,
+    options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, say: Say, to_plan: bool = False
 ) -> Prepared:
     """Find what the options of a sweep select, or other models, and what is wrong with it.
 
-    Args:
-        options: of the sweep.
-        models: to measure in place of the options' source.
-        say: prints a note.
-        to_plan: nothing is to be measured: no device is needed, and without network the hub's cache is asked.
-        offline: whether the hub is asked nothing; None for what HF_HUB_OFFLINE says.
+    ``say`` prints a note; ``to_plan`` says that nothing is to be measured, so that no device is needed.
     """
     if models is None:
         check_contradictions(options)
-    if not to_plan and options.engine == "serial":
+    # a cluster has devices of its own
+    if not to_plan and (options.engine == "serial" or options.device == "auto"):
         options = replace(options, device=available_device(options.device))
     options = completed(options)
-    hub = Hub(timeout_seconds=options.timeout, offline=offline)
-    try:
-        sources, problems = find_sources(options, hub, models)
-        # the files of local checkpoints are not compared
-        histories = [] if options.is_local else list_histories([each.selection for each in sources], hub)
-    except NoConnectionError as error:
-        if not to_plan:
-            raise
-        try:
-            prepared = prepare(options, models, say=say, to_plan=True, offline=True)
-        except SweepStoppedError:  # the cache has nothing of it
-            raise error from None
-        say(f"{error}; this plan is of what the hub's cache has")
-        return prepared
-    notes = [note for source in sources for note in selection_notes(source.selection)]
-    for line in [*notes, *(line for history in histories for line in fault_lines(history, audit(history)))]:
-        say(line)
+    hub = Hub(timeout_seconds=options.timeout)
+    sources, problems = find_sources(options, hub, models)
+    for source in sources:
+        for note in selection_notes(source.selection):
+            say(note)
+    # the files of local checkpoints are not compared
+    histories = [] if options.is_local else list_histories([each.selection for each in sources], hub)
+    for history in histories:
+        for line in fault_lines(history, audit(history)):
+            say(line)
     chosen = select_shard(sources, *options.shard) if options.shard else sources
     return Prepared(options, hub, open_store(options.place()), chosen, find_foreign_targets(histories), problems)
 
 
 def measure_prepared(prepared: Prepared, *, say: Say, quiet: bool = False) -> Sweep:
     """Measure what the store lacks of what :func:`prepare` found, and wait for its uploads; ``say`` prints a note."""
-    from repdyn.utils.printing import without_reports  # with transformers, which plans do without
-
     seconds = INTERRUPTED_UPLOAD_SECONDS
     try:
         # remarks of transformers on a model that works, such as kernels that are not installed, look like errors

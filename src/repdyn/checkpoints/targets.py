@@ -6,13 +6,13 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import pairwise
+from math import log2
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import ADAPTER, Files, Hub, choose_files, map_concurrently
+from repdyn.checkpoints.hub import ADAPTER, Files, Hub, choose_files, files_in, map_concurrently
 from repdyn.checkpoints.suites import KnownFault, PublishedCheckpoint, PublishedModel, compile_pattern, whole_number
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint
@@ -79,7 +79,9 @@ class Target:
             return {}
         if self.missing_reason:
             raise CheckpointError(self.missing_reason)
-        return choose_files(hub.files(self.repository, self.commit), self.subfolder, with_code=with_code)
+        here = files_in(hub.files(self.repository, self.commit), self.subfolder)
+        prefix = f"{self.subfolder}/" if self.subfolder else ""
+        return {prefix + name: file for name, file in choose_files(here, with_code=with_code).items()}
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -204,13 +206,12 @@ def select_revisions(revisions: Sequence[Target], spec: str) -> list[Target]:
 
 
 def _nearest_to_powers_of_two(ordered: Sequence[Target]) -> set[Target]:
+    later = [at for at in ordered if at.step > 0]
     chosen = set()
-    power = 1
-    while ordered and power <= ordered[-1].step:
-        near = [at for at in ordered if power**2 <= 2 * at.step**2 and at.step**2 <= 2 * power**2]
-        if near:
-            chosen.add(min(near, key=lambda at: max(Fraction(at.step, power), Fraction(power, at.step))))
-        power *= 2
+    for exponent in range(ordered[-1].step.bit_length() if later else 0):
+        nearest = min(later, key=lambda at: abs(log2(at.step) - exponent))
+        if abs(log2(nearest.step) - exponent) <= 0.5:
+            chosen.add(nearest)
     return chosen
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -17,7 +17,7 @@ from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Records
 from repdyn.utils.arguments import Count, Destination, Output, Place
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.printing import printable, shorten_list
+from repdyn.utils.printing import printable
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -63,53 +63,36 @@ def sweep(
       repdyn sweep --suite pythia-70m --engine ray --workers 4
       repdyn sweep --suite pythia-70m --store s3://bucket/sweeps
     """
-    from repdyn.checkpoints.sweep import prepare
+    from repdyn.checkpoints.sweep import measure_prepared, prepare
 
     if list_suites:
-        _list_suites(records)
-        return 0
+        return _list_suites(records)
     if records and not dry_run:
         raise ValueError("expected --json or --csv with --dry-run or --list-suites, got it alone; add one of them")
     with _resumable():
         prepared = prepare(replace(options, source=source), say=_warn, to_plan=dry_run)
-        return _plan([prepared], records) if dry_run else _measure(prepared, views=True, export=export)
+        if dry_run:
+            return _plan(prepared, records)
+        swept = measure_prepared(prepared, say=_say)
+        is_shown = _show(swept, prepared, export)
+    status = _status(swept.failures)
+    return status if is_shown and swept.not_uploaded is None else FAILED
 
 
-def _plan(prepared: Iterable[Prepared], records: Records) -> int:
+def _plan(prepared: Prepared, records: Records) -> int:
     """Print what would be done for each model, as a table or records, and return the exit status."""
     from repdyn.checkpoints.sweep import make_plans
     from repdyn.cli.tables import print_plans
 
-    plans, problems = [], []
-    for each in prepared:
-        more, why = make_plans(each)
-        plans += more
-        problems += why
-    if records:
-        records.print(plans)
-    elif plans:
-        print_plans(plans)
+    plans, problems = make_plans(prepared)
+    records.print(plans, lambda: print_plans(plans))
     return _status(problems)
-
-
-def _measure(prepared: Prepared, *, views: bool = False, export: Sequence[Destination] = ()) -> int:
-    """Measure what the store lacks and write figures, summary and report of it; return the exit status."""
-    from repdyn.checkpoints.sweep import measure_prepared
-
-    swept = measure_prepared(prepared, say=_say)
-    is_shown = not views or _show(swept, prepared, export)
-    status = _status(swept.failures)
-    return status if is_shown and swept.not_uploaded is None else FAILED
 
 
 @contextmanager
 def _resumable() -> Iterator[None]:
     """Let SIGTERM end a sweep as Ctrl-C does, and say that it can go on."""
-
-    def interrupt(signum: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt as error:
@@ -134,11 +117,11 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
             print(printable(f"report: {write_report(store, store.output / PAGE)}"))
             for name, statement in continuity_statements(store, runs):
                 _warn(f"{name}: {statement.sentence}")
-            if export:
-                from repdyn.publish.export import export_store
+        if runs and export:
+            from repdyn.publish.export import export_store
 
-                for line in export_store(store, runs, to=export):
-                    print(printable(line))
+            for line in export_store(store, runs, to=export):
+                print(printable(line))
     except Exception as error:  # a failing view must not hide the outcome of the measurements
         _say(f"the measurements are stored, but cannot be shown: {error}")
         return False
@@ -161,8 +144,9 @@ def _warn(text: str) -> None:
     _say(text, "yellow")
 
 
-def _list_suites(records: Records) -> None:
+def _list_suites(records: Records) -> int:
     from repdyn.checkpoints.suites import shipped_suites
+    from repdyn.cli.tables import print_suites
 
     suites = [
         {
@@ -174,20 +158,8 @@ def _list_suites(records: Records) -> None:
         }
         for suite in shipped_suites().values()
     ]
-    if records:
-        records.print(suites)
-        return
-    from rich.padding import Padding
-    from rich.text import Text
-
-    out = PrintableConsole()
-    for suite in suites:
-        out.print(Text.assemble((suite["name"], "bold"), f"  {suite['title']}"), soft_wrap=True)
-        out.print(Padding(Text(", ".join(suite["models"])), (0, 0, 0, 4)))
-        for what in dict.fromkeys(suite["unverified"].values()):
-            names = [name for name, each in suite["unverified"].items() if each == what]
-            which = "all" if names == suite["models"] else shorten_list(names)
-            out.print(Padding(Text(f"not verified, {what}: {which}", "yellow"), (0, 0, 0, 4)))
+    records.print(suites, lambda: print_suites(suites))
+    return 0
 
 
 def audit(
@@ -218,7 +190,7 @@ def audit(
     from repdyn.checkpoints.audit import list_histories, models_to_audit
     from repdyn.checkpoints.hub import Hub
     from repdyn.checkpoints.targets import select_models
-    from repdyn.cli.tables import print_audit
+    from repdyn.cli.tables import print_audits
 
     hub = Hub(timeout_seconds=timeout)
     models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))
@@ -227,11 +199,7 @@ def audit(
     with PrintableConsole(stderr=True).status("listing files"):
         histories = list_histories(selections, hub, with_dates=True)
     found = [_audited(history) for history in histories]
-    if records:
-        records.print(found, each="findings")
-    else:
-        for each in found:
-            print_audit(each)
+    records.print(found, lambda: print_audits(found), each="findings")
     for problem in problems:
         _say(f"not audited: {problem}")
     return FAILED if problems or any(each["faults"] for each in found) else 0
@@ -296,7 +264,7 @@ def reproduce(
       repdyn reproduce shape-of-learning --evaluate-only --json
       repdyn reproduce shape-of-learning --evaluate-only --store RUN --runs
     """
-    from repdyn.checkpoints.sweep import prepare
+    from repdyn.checkpoints.sweep import measure_prepared, prepare
     from repdyn.cli.tables import print_outcomes
     from repdyn.recipes import evaluate, find_models_of, find_recipe, missing_metrics, shipped_recipes, shortfalls
     from repdyn.recipes.evaluation import is_reproduced
@@ -305,8 +273,7 @@ def reproduce(
     from repdyn.store import find_store, open_store
 
     if list_recipes:
-        _list_recipes(list(shipped_recipes().values()), records)
-        return 0
+        return _list_recipes(list(shipped_recipes().values()), records)
     if name is None:
         raise ValueError("expected the name of a recipe, or --list, got neither; see --help")
     if runs is not None and not evaluate_only:
@@ -335,8 +302,9 @@ def reproduce(
             for note in shortfalls(recipe, found, prepared.n_distinct()):
                 _warn(note)
             if dry_run:
-                return _plan([prepared], records)
-            status = max(status, _measure(prepared))
+                return _plan(prepared, records)
+            swept = measure_prepared(prepared, say=_say)
+        status = max(status, _status(swept.failures), FAILED * (swept.not_uploaded is not None))
         if shared.shard:
             _say(f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only")
             return status
@@ -347,11 +315,8 @@ def reproduce(
     for sentence in (*missing_metrics(recipe, measured), *doubts):
         _say(sentence)
     page = write_results(recipe, outcomes, measured, output or judged.output, doubts)
-    if records:
-        records.print([{"recipe": recipe.name, **outcome.as_dict()} for outcome in outcomes])
-    else:
-        print_outcomes(recipe, outcomes)
-        print(printable(f"page: {page}"))
+    judged_values = [{"recipe": recipe.name, **outcome.as_dict()} for outcome in outcomes]
+    records.print(judged_values, lambda: print_outcomes(recipe, outcomes, page))
     return status if is_reproduced(outcomes) else FAILED
 
 
@@ -383,15 +348,13 @@ def _doubts(store: Store, measured: Iterable[Measured]) -> list[str]:
     return list(dict.fromkeys(f"{run}: {statement.sentence}" for run, statement in stated))
 
 
-def _list_recipes(recipes: Sequence[Recipe], records: Records) -> None:
-    if records:
-        names = ("name", "title", "paper", "address", "models", "metrics")
-        fields = [{name: getattr(recipe, name) for name in names} for recipe in recipes]
-        for each, recipe in zip(fields, recipes, strict=True):
-            each["claims"] = [published.claim for published in recipe.published]
-        records.print(fields)
-        return
-    for recipe in recipes:
-        n_run = sum(published.criterion is not None for published in recipe.published)
-        print(printable(f"{recipe.name}: {recipe.reference}"))
-        print(printable(f"    {n_run} of {len(recipe.published)} published values, on {', '.join(recipe.models)}"))
+def _list_recipes(recipes: Sequence[Recipe], records: Records) -> int:
+    from repdyn.cli.tables import print_recipes
+
+    names = ("name", "title", "paper", "address", "models", "metrics")
+    found = [
+        {name: getattr(recipe, name) for name in names} | {"claims": [each.claim for each in recipe.published]}
+        for recipe in recipes
+    ]
+    records.print(found, lambda: print_recipes(recipes))
+    return 0

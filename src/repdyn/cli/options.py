@@ -3,7 +3,7 @@
 # Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -14,8 +14,10 @@ from repdyn.utils.arguments import Place
 from repdyn.utils.records import print_records
 
 Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
-Run: TypeAlias = Annotated[Place, Parameter(name="RUN")]
-Runs: TypeAlias = Annotated[Sequence[Place], Parameter(name="RUN")]
+_RUN = Parameter(name="RUN", help="Folder of a run, a store or its URL, or a folder with a single store.")
+Run: TypeAlias = Annotated[Place, _RUN]
+Runs: TypeAlias = Annotated[Sequence[Place], _RUN]
+Folders: TypeAlias = Annotated[Sequence[Place], Parameter(name="RUN")]
 
 
 @Parameter(name="*")
@@ -35,9 +37,14 @@ class Records:
     def __bool__(self) -> bool:
         return self.json or self.csv
 
-    def print(self, records: Sequence[Mapping[str, Any]], each: str | None = None) -> None:
-        """Print records; see :func:`repdyn.utils.records.print_records`."""
-        print_records(records, as_csv=self.csv, each=each)
+    def print(
+        self, records: Sequence[Mapping[str, Any]], print_table: Callable[[], object], each: str | None = None
+    ) -> None:
+        """Print records as :func:`repdyn.utils.records.print_records`, or a table where no format is asked for."""
+        if self:
+            print_records(records, as_csv=self.csv, each=each)
+        else:
+            print_table()
 
 
 @Parameter(name="*")

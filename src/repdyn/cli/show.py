@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from repdyn.cli.options import ComparedRows, Port, Records, Rows, Run, Runs
+from repdyn.cli.options import ComparedRows, Folders, Port, Records, Rows, Run, Runs
 from repdyn.utils.addresses import is_loopback
 from repdyn.utils.arguments import SENTENCES, Count, Destination, ModelOptions, Models, Output, at_least
 from repdyn.utils.files import is_url
@@ -41,7 +41,6 @@ def report(
     """Write a self-contained web page that shows what stores contain; it needs no network.
 
     Args:
-        stores: Folder of a run, a store or its URL, or a folder with a single store.
         output: File to write (default: report.html in the store).
         title: Heading of the page (default: the names of the runs).
         open: Open the page in a browser.
@@ -75,7 +74,6 @@ def figures(stores: Runs, /, *, rows: ComparedRows = ComparedRows(), output: Out
     """Draw the figures of a store and print a summary; compare the runs of several stores.
 
     Args:
-        stores: Folder of a run, a store or its URL, or a folder with a single store.
         output: Folder for the figures (default: figures in the store).
 
     Examples:
@@ -103,7 +101,7 @@ def _nothing(why: str) -> int:
 
 
 def watch(
-    runs: Runs,
+    runs: Folders,
     /,
     *,
     once: bool = False,
@@ -177,7 +175,6 @@ def insights(
     """Say what happened in the runs of a store, or list their alerts.
 
     Args:
-        store: Folder of a run, a store or its URL, or a folder with a single store.
         alerts: List the alerts instead: collapsed layers, halved dimensions, jumping profiles.
         rules: YAML file of rules for the alerts (default: those of each run).
         fail: List the alerts, and exit with status 1 if there is one.
@@ -204,18 +201,12 @@ def insights(
     found = find_store(store)
     if alerts or fail or rules:
         listed = list_alerts(found, rows.run, rows.probe, read_rules(rules) if rules else None)
-        if records:
-            records.print([each.as_dict() for each in listed], each="alerts")
-        else:
-            print_alerts(listed)
+        records.print([each.as_dict() for each in listed], lambda: print_alerts(listed), each="alerts")
         return FAILED if fail and any(each.alerts for each in listed) else 0
     from repdyn.diagnosis import insights as insights_of
 
     statements = insights_of(found, rows.run, rows.probe)
-    if records:
-        records.print([each.as_dict() for each in statements], each="statements")
-    else:
-        print_insights(statements)
+    records.print([each.as_dict() for each in statements], lambda: print_insights(statements), each="statements")
     return 0
 
 
@@ -235,7 +226,6 @@ def export(
     Each call creates new, complete runs and leaves those of earlier calls alone.
 
     Args:
-        store: Folder of a run, a store or its URL, or a folder with a single store.
         to: Loggers.
         log_layers: Metrics of which every layer is written, with * for any characters, or one of the words default
             (anisotropy and two_nn), all, none.
@@ -272,7 +262,7 @@ def export(
 
 def query(
     sql: Annotated[str, Parameter(name="SQL")],
-    stores: Runs = (Path(),),
+    stores: Folders = (Path(),),
     /,
     *,
     records: Records = Records(),
@@ -306,10 +296,7 @@ def query(
     if not found:
         raise ValueError(f"expected stores with measurements, found none in {', '.join(map(str, stores))}")
     frame = rows_of(list(found.values()), sql)
-    if records:
-        records.print(plain_records(frame))
-    else:
-        print_frame(frame)
+    records.print(plain_records(frame), lambda: print_frame(frame))
 
 
 def metrics(*, markdown: bool = False, records: Records = Records()) -> None:
@@ -326,12 +313,10 @@ def metrics(*, markdown: bool = False, records: Records = Records()) -> None:
     from repdyn.metrics import METRICS
     from repdyn.terminal import metric_list
 
-    if records:
-        records.print([_listed_metric(metric) for metric in METRICS.values()])
-    elif markdown:
+    if markdown:
         print(metric_list.markdown(), end="")
     else:
-        metric_list.print_metrics()
+        records.print([_listed_metric(metric) for metric in METRICS.values()], metric_list.print_metrics)
 
 
 def _listed_metric(metric: Metric) -> dict[str, Any]:

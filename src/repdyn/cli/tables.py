@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from repdyn.tables.style import short_value
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.printing import gigabytes, in_one_line, shorten_list
+from repdyn.utils.printing import gigabytes, in_one_line, printable, shorten_list
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,10 +45,11 @@ def print_table(rows: Iterable[Mapping[str, str | Text]], n_texts: int) -> None:
 
 def print_plans(plans: Sequence[Mapping[str, Any]]) -> None:
     """Print what a sweep would do: a line for each model, totals, and what would fail."""
-    by_design = len({plan["design"] for plan in plans}) > 1
+    if not plans:
+        return
     rows = [
         {
-            "model": f"{plan['model']}, {plan['design']}" if by_design else plan["model"],
+            "model": plan["model"],
             "checkpoints": shorten_list(plan["checkpoints"]),
             "done": str(plan["done"]),
             "failed before": str(plan["failed_before"]),
@@ -73,20 +75,33 @@ def print_plans(plans: Sequence[Mapping[str, Any]]) -> None:
         out.print(Text(f"would fail: {problem}", "yellow"), soft_wrap=True)
 
 
-def print_audit(history: Mapping[str, Any]) -> None:
-    """Print a history's findings, as ``audit --json`` has them, under a line with its counts; it fits any width."""
-    n, n_copies, n_faults = len(history["checkpoints"]), len(history["copies"]), history["faults"]
-    counts = [f"{n} checkpoint{'s' * (n != 1)}" if n else "nothing to compare"]
-    counts += [f"{n_copies} with the weights of another"] * bool(n_copies)
-    counts.append(f"{n_faults} fault{'s' * (n_faults != 1)}" if n_faults else "no fault")
+def print_suites(suites: Sequence[Mapping[str, Any]]) -> None:
+    """Print suites with the names of their models, and what is not verified of these."""
     out = PrintableConsole()
-    out.print(Text.assemble((f"{history['run']}: ", "bold"), ", ".join(counts)))
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for finding in history["findings"]:
-        lines = [_capitalised(finding["sentence"]), *(f"reported: {report}" for report in finding["reports"])]
-        table.add_row(Text(finding["severity"], _SEVERITIES[finding["severity"]]), Text("\n".join(lines)))
-    if history["findings"]:
-        out.print(Padding(table, (0, 0, 0, 2)))
+    for suite in suites:
+        out.print(Text.assemble((suite["name"], "bold"), f"  {suite['title']}"), soft_wrap=True)
+        out.print(Padding(Text(", ".join(suite["models"])), (0, 0, 0, 4)))
+        for what in dict.fromkeys(suite["unverified"].values()):
+            names = [name for name, each in suite["unverified"].items() if each == what]
+            which = "all" if names == suite["models"] else shorten_list(names)
+            out.print(Padding(Text(f"not verified, {what}: {which}", "yellow"), (0, 0, 0, 4)))
+
+
+def print_audits(histories: Iterable[Mapping[str, Any]]) -> None:
+    """Print findings, as ``audit --json`` has them, under a line with the counts of each history, in any width."""
+    out = PrintableConsole()
+    for history in histories:
+        n, n_copies, n_faults = len(history["checkpoints"]), len(history["copies"]), history["faults"]
+        counts = [f"{n} checkpoint{'s' * (n != 1)}" if n else "nothing to compare"]
+        counts += [f"{n_copies} with the weights of another"] * bool(n_copies)
+        counts.append(f"{n_faults} fault{'s' * (n_faults != 1)}" if n_faults else "no fault")
+        out.print(Text.assemble((f"{history['run']}: ", "bold"), ", ".join(counts)))
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        for finding in history["findings"]:
+            lines = [_capitalised(finding["sentence"]), *(f"reported: {report}" for report in finding["reports"])]
+            table.add_row(Text(finding["severity"], _SEVERITIES[finding["severity"]]), Text("\n".join(lines)))
+        if history["findings"]:
+            out.print(Padding(table, (0, 0, 0, 2)))
 
 
 def _capitalised(sentence: str) -> str:
@@ -94,8 +109,16 @@ def _capitalised(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:] if sentence.split(" ", 1)[0].isalpha() else sentence
 
 
-def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome]) -> None:
-    """Print the published values of a recipe, each with what was measured of each model."""
+def print_recipes(recipes: Iterable[Recipe]) -> None:
+    """Print a line for each recipe, and what it measures."""
+    for recipe in recipes:
+        n_run = sum(published.criterion is not None for published in recipe.published)
+        print(printable(f"{recipe.name}: {recipe.reference}"))
+        print(printable(f"    {n_run} of {len(recipe.published)} published values, on {', '.join(recipe.models)}"))
+
+
+def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> None:
+    """Print the published values of a recipe, each with what was measured of each model, and the page that has them."""
     from repdyn.recipes.evaluation import count_verdicts
 
     out = console()
@@ -110,6 +133,7 @@ def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome]) -> None:
             table.add_row(*([Text(outcome.run)] if outcome.run else []), verdict, Text(outcome.text))
         out.print(table)
     out.print(count_verdicts(outcomes), highlight=False)
+    print(printable(f"page: {page}"))
 
 
 def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:

@@ -49,8 +49,6 @@ _EXAMPLES = """examples:
   train.py fit --config configs/quickstart.yaml --print_config
   train.py fit --help                                   the options
 """
-# The longest file name that common file systems accept.
-_LONGEST_NAME = 255
 _RUN_FOLDER = "REPDYN_RUN_FOLDER"
 _CHECKED = ("metrics", "on_error", "log_layers", "ranks", "max_overhead")
 """Options of the tracker that are checked before anything is loaded."""
@@ -81,8 +79,6 @@ class Run:
         parts = self.name.split("/")
         if not all(part.isprintable() and part not in {"", ".", ".."} for part in parts):
             raise ValueError(f"expected --run.name to be a name or several with / between them, got {self.name!r}")
-        if longest := next((part for part in parts if len(part.encode()) > _LONGEST_NAME), None):
-            raise ValueError(f"expected --run.name of at most {_LONGEST_NAME} bytes, got {len(longest.encode())}")
 
     def new_folder(self) -> Path:
         """Return the folder of this run, named by the time; the first rank creates it, so that no other run shares it.

@@ -9,6 +9,7 @@ beside another one: at worst a file is sent twice. Nothing is ever deleted remot
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import random
@@ -17,10 +18,9 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from threading import Condition, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock
@@ -45,24 +45,22 @@ UPLOAD_SECONDS = 120.0
 REQUEST_SECONDS, TRANSFER_SECONDS = 100.0, 300.0
 """How long one request may take, such as a listing of all files, and the transfer of a file or a commit."""
 WAIT_SECONDS = 2.0
-"""Pause before a failed request is repeated, once: the clients repeat most of them, and uploads are tried for ever."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0
-"""Pauses between attempts to upload while the network is down; they double."""
+"""Pause before a failed request is repeated, once: the clients repeat most of them, and what waits is tried again."""
 COMMIT_SECONDS = 60.0
 """Shortest time between two commits, of which the Hugging Face hub accepts some hundred in an hour."""
 _FILES_PER_COMMIT = 500
 _PARALLEL = 16
+_POLL_SECONDS = 0.2
 _MAX_FAILURES = 3
 _FILES_WITH_PROGRESS_BAR = 20
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 # where a file needs a folder to lie in
 _WITH_FOLDERS = {"file", "local", "ftp", "sftp", "ssh", "smb"}
-# fields of a listing that change with a file's content, the strongest first
-_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "mtime", "LastModified", "last_modified", "created")
-_REFUSALS = {"NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "LocalTokenNotFoundError"}
-# as the storage of large files on the Hugging Face hub, and S3 without a body, say it
+# as clients name and describe it: boto, the storage of large files on the Hugging Face hub, S3 without a body
 _REFUSED = re.compile(
-    r"status client error \(40[13] |\(400\) when calling the headobject|expired|invalidaccesskeyid", re.IGNORECASE
+    r"NoCredentialsError|PartialCredentialsError|TokenRetrievalError|LocalTokenNotFoundError|"
+    r"status client error \(40[13] |\(400\) when calling the headobject|expired|invalidaccesskeyid",
+    re.IGNORECASE,
 )
 
 
@@ -85,10 +83,8 @@ class RemoteStore(Store):
         super().__init__(copy_folder(url))
         self.error: RemoteError | None = None
         """Why the last attempt to upload failed; None after one that succeeded."""
-        self._changed = Condition()
-        self._is_due = self._is_draining = False
-        self._n_attempts = 0
-        self._thread: Thread | None = None
+        self._lock, self._draining = Lock(), Event()
+        self._is_due = self._is_uploading = False
 
     @property
     def location(self) -> str:
@@ -111,8 +107,10 @@ class RemoteStore(Store):
                 if index[name][0] is not None:  # otherwise it was sent, and is not listed yet
                     (self.path / name).unlink(missing_ok=True)
                     del index[name]
-            for name in (name for name in listed if index.get(name, [""])[0] is None and name not in waiting):
+            versions = {name: index.get(name, [""])[0] for name in sorted(listed.keys() - waiting)}
+            for name in (name for name, version in versions.items() if version is None):  # listed for the first time
                 index[name][0] = listed[name]
+            new = [name for name, version in versions.items() if version not in {None, listed[name]}]
 
             def download(name: str) -> None:
                 try:
@@ -121,25 +119,23 @@ class RemoteStore(Store):
                     return  # deleted since it was listed
                 index[name] = [listed[name], *(_state(self.path / name) or ())]
 
-            new = [name for name in sorted(listed) if name not in waiting and index.get(name, [""])[0] != listed[name]]
-            if new:
-                hidden = len(new) < _FILES_WITH_PROGRESS_BAR or None
-                thread_map(download, new, max_workers=_PARALLEL, desc="downloading", disable=hidden, leave=False)
+            hidden = len(new) < _FILES_WITH_PROGRESS_BAR or None
+            thread_map(download, new, max_workers=_PARALLEL, desc="downloading", disable=hidden, leave=False)
         if waiting:
             self._written()
 
     def drain(self, seconds: float = UPLOAD_SECONDS) -> str | None:
         """Wait at most so long for the uploads; return why some files still wait and what uploads them, or None."""
-        deadline, began = time.monotonic() + seconds, self._n_attempts
-        self._is_draining = True
+        deadline, has_begun = time.monotonic() + seconds, False
+        self._draining.set()
         while (left := len(self.waiting())) and (remaining := deadline - time.monotonic()) > 0:
-            # an attempt that began before this call may have failed for a reason that is gone
-            if isinstance(self.error, RefusedError) and self._n_attempts > began + 1:
-                break
-            self._written()
-            with self._changed:
-                self._changed.wait(min(remaining, 0.2))
-        self._is_draining = False
+            if not self._is_uploading:
+                if has_begun and isinstance(self.error, RefusedError):
+                    break
+                self._written()
+                has_begun = True
+            time.sleep(min(remaining, _POLL_SECONDS))
+        self._draining.clear()
         if not left:
             return None
         reason = self.error or f"they took more than {seconds:g} s"
@@ -161,35 +157,29 @@ class RemoteStore(Store):
 
     def _written(self) -> None:
         """Let the thread upload what waits now; returns at once, so that a slow network delays no training."""
-        with self._changed:
+        with self._lock:
             self._is_due = True
-            if self._thread is None:
-                self._thread = Thread(target=self._upload_forever, name="repdyn-upload", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            if not self._is_uploading:
+                self._is_uploading = True
+                Thread(target=self._upload_due, name="repdyn-upload", daemon=True).start()
 
-    def _upload_forever(self) -> None:
-        pause, not_before = FIRST_PAUSE_SECONDS, 0.0
+    def _upload_due(self) -> None:
+        """Upload what waits, until nothing was written meanwhile; what fails is tried again with the next writing."""
         while True:
-            with self._changed:
-                # what failed is tried again; without a failure there is nothing to do until the next call
-                self._changed.wait_for(lambda: self._is_due, pause if self.error else None)
-                self._changed.wait_for(lambda: self._is_draining, max(0.0, not_before - time.monotonic()))
-                self._is_due = False
-            error: RemoteError | None = None
+            with self._lock:
+                self._is_due, is_due = False, self._is_due
+                self._is_uploading = is_due
+            if not is_due:
+                return
             try:
-                if waiting := self.waiting():
-                    not_before = time.monotonic() + (COMMIT_SECONDS if self.remote.has_commits else 0.0)
-                    self._upload(waiting)
-            except Exception as failure:  # a full disk, say: the thread must go on
-                error = failure if isinstance(failure, RemoteError) else RemoteError(redacted(str(failure)))
+                self._upload(self.waiting())
+                self.error = None
+            except Exception as failure:  # a full disk, say
                 if self.error is None:
-                    log.warning("%s; the rows are kept in %s and uploaded later", error, self.path)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if error else FIRST_PAUSE_SECONDS
-            with self._changed:
-                self.error = error
-                self._n_attempts += 1
-                self._changed.notify_all()
+                    log.warning("%s; the rows are kept in %s and uploaded later", redacted(str(failure)), self.path)
+                self.error = failure if isinstance(failure, RemoteError) else RemoteError(redacted(str(failure)))
+            if self.remote.has_commits:
+                self._draining.wait(COMMIT_SECONDS)
 
     def _upload(self, names: Sequence[str]) -> None:
         """Upload files of the copy, and raise the first error; a file that fails is in no other's way."""
@@ -328,31 +318,29 @@ class RemoteFolder:
             ) from error
         return filesystem, root.rstrip("/")
 
-    def _attempt(self, what: str, function: Callable[[], T], seconds: float) -> T:
+    def _attempt(self, what: str, function: Callable[[], T], seconds: float, *, again: bool = True) -> T:
         """Return what a request returns, which is repeated once, or raise a RemoteError or FileNotFoundError."""
         filesystem = self._opened[0]  # a missing package is an error of its own
-        is_last = False
-        while True:
-            try:
-                return TimeoutRunner(seconds)(what, function)
-            except FileNotFoundError:
-                raise
-            except Exception as error:
-                if _is_refusal(error):
-                    # the next request reads the credentials again: those of a long training expire and are renewed
-                    type(filesystem).clear_instance_cache()
-                    self.__dict__.pop("_opened", None)
-                    raise RefusedError(
-                        f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the credentials, and "
-                        "check that they permit it"
-                    ) from error
-                if is_last:
-                    reason = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else _brief(error)
-                    raise RemoteError(
-                        f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the command"
-                    ) from error
-            is_last = True
-            time.sleep(WAIT_SECONDS * random.uniform(1, 1.25))  # many workers do not return at once
+        try:
+            return TimeoutRunner(seconds)(what, function)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            if _is_refusal(error):
+                # the next request reads the credentials again: those of a long training expire and are renewed
+                type(filesystem).clear_instance_cache()
+                self.__dict__.pop("_opened", None)
+                raise RefusedError(
+                    f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the credentials, and "
+                    "check that they permit it"
+                ) from error
+            if not again:
+                reason = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else _brief(error)
+                raise RemoteError(
+                    f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the command"
+                ) from error
+        time.sleep(WAIT_SECONDS * random.uniform(1, 1.25))  # many workers do not return at once
+        return self._attempt(what, function, seconds, again=False)
 
     def _missing(self, error: Exception) -> RefusedError:
         return RefusedError(
@@ -385,21 +373,18 @@ def _state(path: Path) -> list[int] | None:
 
 
 def _version(info: Mapping[str, Any]) -> str:
-    version = next((info[field] for field in _VERSIONS if info.get(field)), "")
-    # as the filesystem in memory lists what it describes as an object
-    return f"{int(info.get('size') or 0)} {version.timestamp() if isinstance(version, datetime) else version}"
+    """Return the size of a file in a listing, and a digest of all else but the time at which it was read."""
+    known = sorted((name, str(value)) for name, value in info.items() if name not in {"name", "time"})
+    return f"{int(info.get('size') or 0)} {hashlib.sha256(repr(known).encode()).hexdigest()[:20]}"
 
 
 def _is_refusal(error: BaseException) -> bool:
     """Return whether repeating does not help: credentials that are missing, unknown or expired, or no permission."""
     status = getattr(getattr(error, "response", None), "status_code", None)
-    names = {type(error).__name__, type(error.__cause__).__name__}
-    return (
-        isinstance(error, PermissionError)
-        or status in {401, 403}
-        or bool(names & _REFUSALS)
-        or bool(_REFUSED.search(f"{error} {error.__cause__ or ''}"))
-    )
+    if isinstance(error, PermissionError) or status in {401, 403}:
+        return True
+    causes = (error, error.__cause__)
+    return any(_REFUSED.search(f"{type(cause).__name__}: {cause}") for cause in causes)
 
 
 def _brief(error: BaseException) -> str:

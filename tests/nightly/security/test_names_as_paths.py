@@ -51,7 +51,7 @@ def test_every_part_of_a_key_stays_in_the_store(outside, name, part):
     assert key.failed not in store
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/../b", "/etc/x", "nul\0", "line\n", "é" * 200])
+@pytest.mark.parametrize("name", ["", "..", "a/../b", "/etc/x", "nul\0", "line\n"])
 def test_a_run_of_train_py_stays_in_its_folder(name):
     with pytest.raises(ValueError, match="^expected --run.name "):
         Run(name=name)

@@ -23,7 +23,6 @@ BUSY = [("status", {"code": code}) for code in (500, 503, 429, 412)] + [("cut", 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
     monkeypatch.setattr("repdyn.store.remote.WAIT_SECONDS", 0.01)
-    monkeypatch.setattr("repdyn.store.remote.FIRST_PAUSE_SECONDS", 0.1)
 
 
 @pytest.mark.parametrize("error", REFUSALS)

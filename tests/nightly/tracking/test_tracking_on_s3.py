@@ -37,7 +37,6 @@ def test_a_network_that_fails_in_its_midst(
     bucket, s3_server: S3Server, small_probe, without_figures, elsewhere, monkeypatch, tmp_path, caplog
 ):
     monkeypatch.setattr(remote, "WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.1)
     expected = Loop()
     run(expected, Tracker(expected.model, small_probe, schedule=1, store=tmp_path / "mine", on_error="raise"), 12)
     loop = Loop()
