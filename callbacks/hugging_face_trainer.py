@@ -94,6 +94,9 @@ class HuggingFaceTracker(TrainerCallback):
         """The store of the current run; None before training starts."""
         return self._tracked.store if self._tracked else None
 
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        self._reset()  # an evaluation before this training has no values of the one before
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:

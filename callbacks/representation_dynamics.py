@@ -26,6 +26,7 @@ from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
+from repdyn.store.runs import find_run
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
@@ -275,15 +276,16 @@ class RepresentationDynamics(ScheduledCallback):
 
 
 def _store_of(origin: Origin | None, trainer: Trainer) -> str | Path | None:
-    """Return the store of the run that a training goes on from, unless it goes on in another root folder."""
+    """Return the store of the run that a training goes on from, if it is in the trainer's folders, moved or not."""
     if origin is None or origin.store is None:
         return None
     if is_url(origin.store):
         return origin.store
     root = Path(trainer.default_root_dir).absolute()
     folders = [root, *(Path(logger.save_dir).absolute() for logger in trainer.loggers if logger.save_dir)]
-    path = Path(origin.store)
-    return path if path.is_dir() and any(path.is_relative_to(folder) for folder in folders) else None
+    parts = Path(origin.store).parts
+    places = (folder.joinpath(*parts[-n:]) for n in range(len(parts) - 1, 0, -1) for folder in folders)
+    return next((place for place in places if find_run(place, origin.run_id) is not None), None)
 
 
 def _monitors(trainer: Trainer) -> list[object]:

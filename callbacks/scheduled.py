@@ -62,7 +62,7 @@ class ScheduledCallback(Callback, ABC):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._schedule.advance(self.step):
+        if self._is_training and self._schedule.advance(self.step):
             self._act_if_allowed(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -98,6 +98,11 @@ class _First(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.too_many: int | None = None
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        averaging: list[Any] = [c for c in trainer.callbacks if is_a(c, "StochasticWeightAveraging")]  # type: ignore[attr-defined]
+        if any(trainer.current_epoch > each.swa_end for each in averaging):
+            self.owner.end(trainer, pl_module)  # nothing is trained: the average gets statistics of batch normalisation
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         if self.too_many is None:  # a search for a batch size leaves Lightning's count one step ahead

@@ -64,17 +64,23 @@ class WeightsFirst(nn.Module):
         return self.block.norm(x), self.block(x)
 
 
-def test_the_states_are_what_the_next_block_takes(hand_written, small_probe):
+class InDictionary(WeightsFirst):
+    def forward(self, passed):
+        return {"mask": None, 1: self.block(passed[1])}
+
+
+@pytest.mark.parametrize("kind", [WeightsFirst, InDictionary])
+def test_the_states_are_what_the_next_block_takes(kind, hand_written, small_probe):
     class Unpacking(HandWritten):
         def forward(self, tokens):
-            x = self.token(tokens) + self.position(torch.arange(tokens.shape[1]))
+            passed = {1: self.token(tokens) + self.position(torch.arange(tokens.shape[1]))}
             for block in self.blocks:
-                x = block(x)[1]
-            return self.head(self.norm(x))
+                passed = block(passed if kind is InDictionary else passed[1])
+            return self.head(self.norm(passed[1]))
 
     model = Unpacking()
     model.load_state_dict(hand_written.state_dict())
-    model.blocks = nn.ModuleList(WeightsFirst(block) for block in model.blocks)
+    model.blocks = nn.ModuleList(kind(block) for block in model.blocks)
     found, expected = (capture(prepare(each), small_probe, ["all"]).layers for each in (model, hand_written))
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.states, other.states)
@@ -121,7 +127,7 @@ def test_errors_of_the_model_say_how_to_call_it(hand_written, small_probe):
         measure(Needy(), small_probe)
     assert isinstance(error.value.__cause__, TypeError)
     assert measure(Needy(), small_probe, forward=lambda model, batch: model(batch.input_ids, temperature=1.0)).rows
-    with pytest.raises(ValueError, match="input_ids"):
+    with pytest.raises(ValueError, match="windows of at most 64 tokens"):
         measure(hand_written, Probe.from_tokens(random_tokens(4, 80), max_vectors=48))
 
 
@@ -135,7 +141,12 @@ class OfAnything(HandWritten):
         return super().forward(*args)
 
 
-@pytest.mark.parametrize("kind", [OfDict, OfAnything])
+class OfName(HandWritten):
+    def forward(self, *, tokens):
+        return super().forward(tokens)
+
+
+@pytest.mark.parametrize("kind", [OfDict, OfAnything, OfName])
 def test_a_model_is_called_in_the_way_that_it_takes(kind, hand_written, small_probe):
     model = kind()
     model.load_state_dict(hand_written.state_dict())

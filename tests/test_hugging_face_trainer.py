@@ -241,6 +241,8 @@ def test_evaluation_alone_measures_nothing(tmp_path, small_probe):
     attached = tracker(small_probe)
     trainer(tmp_path / "job", attached).evaluate()
     assert attached.store is None
+    trainer(tmp_path / "job", attached).train()
+    assert not [name for name in trainer(tmp_path / "next fold", attached).evaluate() if "anisotropy" in name]
 
 
 def test_alerts_on_the_loss_are_raised_once_it_is_known(tmp_path, small_probe, caplog):

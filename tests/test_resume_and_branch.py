@@ -12,6 +12,7 @@ import pytest
 import torch
 from jobs import Job, Repeatable, batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from small import HandWritten, random_tokens
 
@@ -99,6 +100,10 @@ def test_a_branch_in_another_root_folder_has_its_own_store(tmp_path, small_probe
     assert branch.store.path == tmp_path / "b" / "job" / "0" / "repdyn"
     assert files(tmp_path / "a") == before
     assert branch.store.steps("job/0") == [0, 4, 8]  # with the common part, which is in the other store
+    moved, later = shutil.move(tmp_path / "a", tmp_path / "moved"), tracker(small_probe)
+    logger = CSVLogger(moved, name="job", version="1")
+    trainer(moved, later, logger=logger).fit(Job(), batches(), ckpt_path=moved / "saved" / "step=4.ckpt")
+    assert later.store.path == moved / "job" / "0" / "repdyn"
 
 
 def test_what_the_user_gives_wins_over_what_a_checkpoint_remembers(tmp_path, small_probe):

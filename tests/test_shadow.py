@@ -81,6 +81,7 @@ class Part(nn.Module):
         "weight": lambda self, x: self.scale.data.mul_(2),
         "weight in place": lambda self, x: self.scale.mul_(2),
         "data of a weight": lambda self, x: setattr(self.scale, "data", self.scale.data * 2),
+        "attribute of a weight": lambda self, x: setattr(self.quantised, "n_passes", 1),
         "object": lambda self, x: (self.cache.tensors.append(x), setattr(self.cache, "length", x.shape[1])),
         "slots": lambda self, x: self.slotted.seen.append(1),
         "submodule replaced": lambda self, x: setattr(self, "inner", nn.Identity()),
@@ -110,6 +111,7 @@ class Part(nn.Module):
         self.kind, self.items, self.by_length, self.recent = kind, [], defaultdict(list), deque(maxlen=3)
         self.counter, self._n, self.plain, self.cache, self.slotted = Counter(), 0, torch.zeros(16), Cache(), Slotted()
         self.scale, self.inner = nn.Parameter(torch.ones(16)), nn.Linear(2, 2)
+        self.quantised = type("Quantised", (nn.Parameter,), {})(torch.ones(2))
         self.register_buffer("load", torch.zeros(2))
         self.register_buffer("big", torch.ones(600_000))
         self.of_torch = torch.Generator().manual_seed(1)
@@ -148,7 +150,7 @@ def plain(value, seen=()):
         return "a function or a cycle"
     inner = (*seen, id(value))
     if isinstance(value, torch.Tensor):
-        return value.shape, value.double().sum().item(), id(value)
+        return value.shape, value.double().sum().item(), id(value), vars(value)
     if isinstance(value, np.ndarray | array):
         return value.tolist()
     if isinstance(value, itertools.count):
@@ -323,12 +325,14 @@ def test_a_model_without_a_shadow_is_restored(probe):
     model.norm = torch.jit.script(model.norm)
     flags = [module.training for module in model.modules()]
     model.register_buffer("n", torch.zeros(1))
-    model.register_forward_pre_hook(lambda module, args: module.n.add_(1) and None)
+    model.seen = [[]]
+    model.register_forward_pre_hook(lambda module, args: module.seen[0].append(module.n.add_(1)))
     with pytest.raises(NoShadow):
         Shadow(model)
     rows = measure(model, probe, ["anisotropy"]).rows
     assert {row.way for row in rows} == {"restored"}
     assert model.n == 0
+    assert model.seen == [[]]
     assert [module.training for module in model.modules()] == flags
     with pytest.raises(ValueError, match="copy"):
         prepare(model, parameters={"token.weight": model.token.weight}).on(probe)

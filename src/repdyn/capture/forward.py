@@ -52,7 +52,8 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     first = next(iter(parameters.values()))
     if "input_ids" not in parameters and first.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         return model(batch.input_ids, **arguments)
-    return model(input_ids=batch.input_ids, **arguments)
+    name = first.name if "input_ids" not in parameters and first.kind is first.KEYWORD_ONLY else "input_ids"
+    return model(**{name: batch.input_ids}, **arguments)
 
 
 def call_with_ids(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
@@ -119,10 +120,9 @@ def evaluating(
 def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
     """Run a model that has no shadow in evaluation mode, and restore on leaving what it changes in itself.
 
-    These are its flags, submodules, weights and buffers, and plain attributes: numbers, strings and None under names
-    without a leading underscore; changes inside a list or a dictionary persist, and so does a new attribute. A weight
-    that is replaced by another one, or whose ``data`` is, stays replaced: FSDP gathers weights in that way and
-    accelerate loads them.
+    These are its flags, submodules, weights and buffers, and attributes without a leading underscore, with what is in
+    these lists, dictionaries, generators and objects; a new attribute persists. A weight that is replaced by another
+    one, or whose ``data`` is, stays replaced: FSDP gathers weights in that way and accelerate loads them.
 
     Raises:
         RuntimeError: a weight or a buffer was overwritten by code invisible to PyTorch, and cannot be restored.
@@ -130,17 +130,15 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
     modules = []
     for module in model.modules():
         # Private attributes hold the state of wrappers such as FSDP, which must not be restored.
-        attributes = {
-            name: value
-            for name, value in vars(module).items()
-            if not name.startswith("_") and isinstance(value, bool | int | float | str | None)
-        }
+        public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        attributes = {name: value for name, value in public.items() if not isinstance(value, Tensor)}
         modules.append((module, module.training, attributes, dict(module._modules), dict(module._buffers)))
+    held = [value for _, _, attributes, _, _ in modules for value in attributes.values()]
     try:
         with (
             plain_state(),
             settings(device),
-            variables_restored(model) as outside,
+            variables_restored(model, held) as outside,
             _without_accelerate_autocast(model),
             Watch(device, model, [*model.parameters(), *model.buffers(), *outside.tensors]) as watch,
         ):

@@ -605,6 +605,9 @@ def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
     longest = (
         None if model.whole is None else getattr(model.whole.config.get_text_config(), "max_position_embeddings", None)
     )
+    if longest is None and isinstance(error, IndexError):  # positions that the model has learned
+        sizes = [each.num_embeddings for each in model.module.modules() if isinstance(each, nn.Embedding)]
+        longest = max((size for size in sizes if size < shape[1]), default=None)
     if isinstance(longest, int) and 0 < longest < shape[1]:
         return (
             f"expected windows of at most {longest} tokens, which {name} can read, got {shape[1]} ({failure}); "
@@ -618,9 +621,14 @@ def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
 
 def _example(model: PreparedModel) -> str:
     """Return a function for ``forward=`` as source, with a value for each argument that the forward requires."""
-    required = [p.name for p in parameters_of(model.module).values() if p.default is p.empty and p.kind < p.VAR_KEYWORD]
+    parameters = parameters_of(model.module)
+    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_KEYWORD]
     first, *others = required or ["input_ids"]
     if not others and first in {"batch", "inputs", "features", "sample"}:
         return 'lambda model, batch: model({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})'
-    values = ["batch.input_ids", *(f"{name}={_VALUES.get(name, '...')}" for name in others)]
+    is_named = first in parameters and parameters[first].kind is inspect.Parameter.KEYWORD_ONLY
+    values = [
+        f"{first}=batch.input_ids" if is_named else "batch.input_ids",
+        *(f"{name}={_VALUES.get(name, '...')}" for name in others),
+    ]
     return f"lambda model, batch: model({', '.join(values)})"

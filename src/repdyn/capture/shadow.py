@@ -445,12 +445,13 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 @contextmanager
-def variables_restored(model: nn.Module) -> Iterator[Outside]:
+def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iterator[Outside]:
     """Restore what the code of a model keeps outside of it: in variables of Python modules, classes and functions.
 
     A shadow cannot have variables of its own. Restored are those that the code of the model's classes and hooks names,
     and the functions of the user's that it calls: what they are bound to, and what is in these containers, generators,
-    arrays and objects. Others, such as a flag that a signal handler sets, are not touched.
+    arrays and objects. Others, such as a flag that a signal handler sets, are not touched. What is in ``attributes`` of
+    a model that has no shadow is restored likewise.
     """
     modules = list(model.modules())
     held = [*modules, *(value for module in modules for value in vars(module).values())]
@@ -459,7 +460,8 @@ def variables_restored(model: nn.Module) -> Iterator[Outside]:
     held += [hook for each in hooks for hook in each.values()]
     code = (each if isinstance(each, types.FunctionType) else type(each) for each in held)
     bound = [(place, name, _value(place, name)) for place, name in _variables(frozenset(code))]
-    outside = Outside((value for _, _, value in bound), inside=modules)
+    shared = (vars(each) for each in model.parameters() if type(each) is not nn.Parameter)  # as quantised weights are
+    outside = Outside([*(value for _, _, value in bound), *shared, *attributes], inside=modules)
     try:
         yield outside
     finally:

@@ -14,7 +14,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
 from tempfile import TemporaryFile, gettempdir
@@ -173,16 +173,28 @@ SEVERAL = "the stacks have input embeddings of their own, and which is whose is 
 NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each token"
 
 
-def inputs_by_slot(args: tuple, kwargs: Mapping[str, Any]) -> dict[Slot, Any]:
-    """Return the arguments of a module's call by position or name."""
-    return {**dict(enumerate(args)), **kwargs}
+def inputs_by_slot(args: tuple, kwargs: Mapping[str, Any]) -> Mapping[Slot, Any]:
+    """Return the arguments of a module's call by position or name; where none is a tensor, what is in them."""
+    return _opened({**dict(enumerate(args)), **kwargs})
 
 
 def outputs_by_slot(value: Any) -> Mapping[Slot, Any]:
-    """Return the output of a module's call by position or name."""
+    """Return the output of a module's call by position or name; where no part is a tensor, what is in the parts."""
+    return _opened(_parts(value))
+
+
+def _parts(value: Any) -> Mapping[Any, Any]:
     if isinstance(value, Mapping):
         return value
+    if is_dataclass(value):
+        return vars(value)
     return dict(enumerate(value)) if isinstance(value, tuple | list) else {0: value}
+
+
+def _opened(parts: Mapping[Any, Any]) -> Mapping[Slot, Any]:
+    if any(isinstance(part, Tensor) for part in parts.values()):
+        return parts
+    return {(slot, name): inner for slot, part in parts.items() for name, inner in _parts(part).items()}
 
 
 @contextmanager

@@ -23,8 +23,8 @@ TokenPositions: TypeAlias = slice | Callable[[Tensor, ProbeBatch], Tensor]
 learned vectors stand before the tokens; or a function from states (n_sequences, n_positions, dim) and the batch to
 those of its tokens, (n_sequences, length, dim)."""
 
-Slot: TypeAlias = int | str
-"""Position or name of states among a block's arguments or outputs."""
+Slot: TypeAlias = int | str | tuple
+"""Position or name of states among a block's arguments or outputs, or a pair of these inside one of them."""
 
 _NAME_BLOCKS = "name blocks that pass one vector for each token with layers="
 

@@ -6,15 +6,12 @@ import logging
 import math
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 from jobs import Job, batches, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
-from small import HandWritten
 
-from repdyn import measure
 from repdyn.alerts import Rule
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.callbacks.scheduled import validate_not_sharded, validate_strategy
@@ -105,13 +102,6 @@ def test_checkpoints_that_are_not_announced_are_warned_of(tmp_path, probe, weigh
     assert attached.store.steps("job/0") == [0, 8]
 
 
-def test_bad_arguments_are_refused_at_once(probe):
-    with pytest.raises(ValueError, match="warn, raise"):
-        RepresentationDynamics(probe, on_error="ignore")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'two_nn'"):
-        RepresentationDynamics(probe, metrics=["twonn"])
-
-
 class _TwoByTwo:
     """A device mesh of which two devices share each layer."""
 
@@ -162,24 +152,6 @@ def test_two_metrics_of_one_name_are_refused(probe):
         ValueError, match="expected metrics of different names, got several called mine on all; give each"
     ):
         tracker(probe, metrics=own)
-
-
-def test_one_failing_logger_keeps_the_others_served(tmp_path, probe):
-    class Failing(CSVLogger):
-        def log_metrics(self, metrics, step=None):
-            raise OSError("disk full")
-
-    loggers = [Failing(tmp_path, name="a", version="0"), CSVLogger(tmp_path, name="b", version="0")]
-    attached = tracker(probe, 4, on_error="warn")
-    with pytest.raises(OSError, match="disk full"):  # Lightning's own logging of the loss is not ours to guard
-        trainer(tmp_path, attached, logger=loggers).fit(Job(), batches())
-    assert attached.store.to_pandas()["reason"].isna().all()  # the measurement did not fail
-    from repdyn.publish.loggers import log_rows
-
-    with pytest.raises(OSError, match="disk full"):
-        log_rows(measure(HandWritten(), probe).rows, loggers, 0)
-    loggers[1].save()
-    assert "two_nn/mean" in pd.read_csv(tmp_path / "b" / "0" / "metrics.csv").columns
 
 
 def test_an_alert_that_asks_for_it_stops_the_training(tmp_path, probe, caplog):
