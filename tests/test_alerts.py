@@ -23,9 +23,9 @@ from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.charts import MARKED
 from repdyn.figures.run import heatmap
 from repdyn.store.schema import too_few_distinct
-from repdyn.tables.lines import alert_lines
 from repdyn.tables.style import ALERT_COLOUR
-from repdyn.terminal.summary import list_alerts, print_alerts, print_summary
+from repdyn.tables.texts import alert_lines
+from repdyn.terminal.runs import list_alerts, print_alerts, print_summary
 
 
 def series(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):

@@ -38,9 +38,9 @@ from repdyn.studies.generated_sentences import (
     sentence_probe,
     simple_sentences,
 )
+from repdyn.studies.gradient import average_rate, bound_over_alignment, decay_rate, gradient, isotonic_fit
 from repdyn.studies.skipped_blocks import skip_blocks
 from repdyn.studies.study import text_probe
-from repdyn.tables.fits import average_rate, bound_over_alignment, decay_rate, gradient, isotonic_fit
 from repdyn.tables.frames import scalar
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere

@@ -11,8 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn.diagnosis import insights
 from repdyn.publish.export import export_run, open_logger
-from repdyn.publish.loggers import each_target, logged_values
-from repdyn.publish.stored_run import log_status, named_config, provenance
+from repdyn.publish.loggers import each_target, log_status, logged_values, named_config
+from repdyn.publish.results import provenance
 
 NAN = math.nan
 

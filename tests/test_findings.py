@@ -242,7 +242,7 @@ def test_each_verdict_is_also_given_with_the_embeddings_as_first_layer(run):
     for at_layer_0, verdict in ((0.2, SHOWN), (0.6, NOT_SHOWN)):
         finding = judged(frame.assign(value=frame["value"].mask(is_first, at_layer_0)), "bell")
         assert (finding.verdict, finding.with_embeddings) == (SHOWN, verdict)
-        assert ("layer 0" in finding.explanation) == (verdict != SHOWN)
+        assert ("layer 0" in finding.summary) == (verdict != SHOWN)
     assert "layer 0" not in finding.evidence, "the evidence is about blocks"
 
 

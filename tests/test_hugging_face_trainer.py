@@ -13,7 +13,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_
 from repdyn import measure, open_store
 from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.callbacks import HuggingFaceTracker
-from repdyn.tables.lines import alert_lines
+from repdyn.tables.texts import alert_lines
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 

@@ -92,7 +92,8 @@ def test_the_findings_stand_there_with_their_verdicts_and_evidence(tmp_path):
     signs = {"shown": "+", "not shown": "\u2212"}
     assert {finding.verdict for finding in judged} == set(signs)
     for finding in judged:
-        assert f"{finding.title} {signs[finding.verdict]} {finding.verdict} {finding.evidence}" in text
+        assert f"{finding.title} {signs[finding.verdict]} {finding.verdict} {finding.sentence} numbers" in text
+        assert finding.evidence in text
         assert finding.criterion in text
     assert "criteria version 2, 2026-11-22" in text
 

@@ -23,13 +23,11 @@ from repdyn.store.schema import (
     PROBE_LOSS,
 )
 from repdyn.tables import effects, frames, series, style
-from repdyn.tables.designs import intervals, own_window_warning, sampling
 from repdyn.tables.frames import (
     by_stack,
     causality,
     design_names,
     grid,
-    layer_mean,
     loss_of_run,
     measurements,
     missing_values,
@@ -41,9 +39,9 @@ from repdyn.tables.frames import (
     tokens_by_step,
 )
 from repdyn.tables.frames import failures as failures_of
-from repdyn.tables.lines import cost_line, failure_line
 from repdyn.tables.runs import differences, is_measured, measured_runs, select, short_names
-from repdyn.tables.series import thin
+from repdyn.tables.series import intervals, metric_series, thin
+from repdyn.tables.texts import cost_line, failure_line, own_window_warning, sampling
 
 NAN = math.nan
 
@@ -72,7 +70,7 @@ def test_values_of_heads_are_apart(run):
     assert sorted(heads["head"].unique()) == [0, 1]
     assert set(heads["value"]) == {100.0, 101.0}
     assert len(heads) == 8
-    assert layer_mean(rows, "two_nn", "all").mean.max() < 100
+    assert metric_series(rows)["two_nn", "all"].layer_mean.mean.max() < 100
     assert of_heads(run(steps=(0,))).empty
 
 
@@ -128,7 +126,7 @@ def test_layer_mean_keeps_to_the_same_layers(run):
         return NAN if (step, depth) == (4, 0.5) else 10 + 10 * depth + step
 
     frame = run(n_blocks=2, steps=(0, 4), noise=0.1, dimension=without_layer_1_at_step_4)
-    means = layer_mean(measurements(frame), "two_nn", "all")
+    means = metric_series(measurements(frame))["two_nn", "all"].layer_mean
     assert means.mean.to_dict() == {0: 15.0, 4: 19.0}
     # the standard deviations of the layers used are 1.5 and 1.9 on average, of 8 batches
     in_units = 2.3646243 * math.sqrt(2 / 8)
@@ -139,7 +137,7 @@ def test_layer_mean_keeps_to_the_same_layers(run):
 def test_layer_mean_does_not_hide_an_unknown_interval(run):
     frame = run(n_blocks=1, steps=(0,))
     frame.loc[(frame["metric"] == "two_nn") & (frame["layer"] == 0), ["low", "high"]] = NAN
-    assert layer_mean(measurements(frame), "two_nn", "all").margin.isna().tolist() == [True]
+    assert metric_series(measurements(frame))["two_nn", "all"].layer_mean.margin.isna().tolist() == [True]
 
 
 def test_the_margin_is_half_of_the_interval_and_missing_without_one(run):
@@ -478,6 +476,6 @@ def test_the_frame_has_no_value_and_the_reason(store_of_too_few_distinct):
     assert few[["value", "std", "margin"]].isna().all(axis=None)
     assert set(few["reason"]) == {REASON}
     assert rows.loc[rows["layer"] > 0, "value"].notna().all()
-    means = layer_mean(rows, "two_nn", "all")
+    means = metric_series(rows)["two_nn", "all"].layer_mean
     assert means.mean.tolist() == [11.5, 11.5]
     assert (means.n_used, means.n_layers) == (2, 3)

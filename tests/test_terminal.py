@@ -16,15 +16,15 @@ from repdyn.diagnosis import stacks_of_run
 from repdyn.metrics import METRICS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import by_stack, measurements
-from repdyn.tables.lines import seconds_by_metric
 from repdyn.tables.runs import measured_runs
-from repdyn.terminal.comparison import print_comparison
+from repdyn.tables.texts import seconds_by_metric
 from repdyn.terminal.metric_list import markdown, print_metrics
-from repdyn.terminal.summary import (
+from repdyn.terminal.runs import (
     MAX_LINES,
     course,
     layer_table,
     print_closing,
+    print_comparison,
     print_summary,
     select_layers,
     sparkline,
@@ -63,16 +63,16 @@ def test_a_whole_screen(run):
         "       anisotropy, all         anisotropy, no_sink     two_nn, all",
         "layer  first max last          first max last          first max last",
     ]
-    assert lines[9] == "    3  0.05 0.60 0.60 ▁▁▂▃▇██  0.05 0.25 0.25 ▁▁▂▃▇██  7.51 15.5 10.6 ▁▁▃▇█▅▄"
+    assert lines[9] == "    3  0.05 0.60 0.60 ▁▁▂▃▆▇█  0.05 0.25 0.25 ▁▁▂▃▆▇█  7.51 15.5 10.6 ▁▁▃▄█▇▄"
     assert lines[lines.index("published findings, criteria version 2, 2026-11-22") :][:5] == [
         "published findings, criteria version 2, 2026-11-22",
         "shown: bell-shaped anisotropy over depth (decoders), all and no_sink",
-        "  all: the middle of the blocks exceeds the first by 87 % (interval 85 to 89);",
-        "  it exceeds the last by 441 % (interval 434 to 447)",
+        "  all: the middle of the blocks exceeds the first by 87 %, and it exceeds the",
+        "  last by 441 %",
         "not shown: uniform anisotropy over depth (encoders), all and no_sink",
     ]
     words = " ".join(" ".join(lines).split())
-    assert all(finding.evidence in words for finding in findings(run()) if finding.subset == "all")
+    assert all(finding.sentence in words for finding in findings(run()) if finding.subset == "all")
     assert lines[-2] == "tracking took 8.1 s, 1.0% of the training's 810.0 s"
     assert lines[-1] == "figures: runs/first/figures (2 files)"
     assert "warning" not in text
@@ -94,7 +94,7 @@ def test_a_terminal_without_unicode(run):
     stream.flush()
     text = raw.getvalue().decode("ascii")
     assert text.startswith("gr??er")
-    assert "exceeds the first by 87 % (interval 85 to 89)" in text
+    assert "exceeds the first by 87 %" in text
 
 
 def test_a_sweep_tells_its_cost_and_its_failures(published, failures, frame_of):
@@ -146,7 +146,7 @@ LEGEND = [
     "growth anisotropy grows, then stabilises (decoders)",
     "dim.   intrinsic dimension rises, then declines (decoders)",
     "ns     without first positions and special tokens (no_sink)",
-    "anisotropy, two_nn: means over layers at the last checkpoint",
+    "anisotropy, two_nn: means over layers at the last checkpoint; * over fewer than were measured",
 ]
 
 

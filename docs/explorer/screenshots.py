@@ -1,9 +1,9 @@
-"""Take the pictures of docs/explorer.md: start the explorer, use it in a headless chromium, write five PNG files.
+"""Take the pictures of docs/explorer.md: start the explorer, use it in a headless chromium, write six PNG files.
 
     python docs/explorer/screenshots.py all-MiniLM-L6-v2 stories260K-hf
 
-The first model is looked at alone for the nearest tokens of one token and the paths of two sentences, both for ranks,
-the second alone for the logit lens and the attention of a head.
+The first model is looked at alone for the nearest tokens of one token and the paths of two sentences, both for cosines
+and ranks, the second alone for the logit lens and the attention of a head.
 Needs playwright and a chromium (found on the PATH, or named by REPDYN_CHROMIUM).
 """
 
@@ -37,7 +37,8 @@ def main() -> None:
         browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         _lens(browser, loaded[1])
         _attention(browser, loaded[1])
-        for subjects, token, tabs in ((loaded[:1], "bank", ("nearest", "paths")), (loaded, "the", ("rank",))):
+        shots = ((loaded[:1], "bank", ("nearest", "paths")), (loaded, "the", ("similarity", "rank")))
+        for subjects, token, tabs in shots:
             blocks = build(Session(subjects, nearest=NEAREST, max_tokens=MAX_TOKENS), *SENTENCES)
             page = browser.new_page(viewport={"width": 1180, "height": 600})
             page.goto(launch(blocks, host=HOST, port=0))

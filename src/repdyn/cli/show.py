@@ -82,15 +82,11 @@ def figures(stores: Runs, /, *, rows: ComparedRows = ComparedRows(), output: Out
       repdyn figures RUN --probe 3f2ab1c0 -o figures
       repdyn figures runs/a-seed1 runs/a-seed2 runs/b    a as a band, b as a line
     """
-    from repdyn.publish.results import compare_stores, show_store
+    from repdyn.publish.results import show_store
     from repdyn.store import find_store
 
     found = [find_store(store) for store in stores]
-    settings: dict[str, Any] = {"probe": rows.probe, "folder": output, "seeds": rows.seeds}
-    if len(found) > 1:
-        files = compare_stores(found, rows.run, **settings)
-    else:
-        files = show_store(found[0], rows.run, **settings)
+    files = show_store(found, rows.run, probe=rows.probe, folder=output, seeds=rows.seeds)
     return 0 if files else _nothing("no figure was drawn, for the reason above")
 
 
@@ -191,7 +187,7 @@ def insights(
     """
     from repdyn.alerts import RULES, as_yaml, read_rules
     from repdyn.store import find_store
-    from repdyn.terminal.summary import list_alerts, print_alerts, print_insights
+    from repdyn.terminal.runs import list_alerts, print_alerts, print_insights
 
     if print_rules:
         print(as_yaml(RULES), end="")

@@ -138,7 +138,7 @@ def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> N
 
 def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
     """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means over layers."""
-    from repdyn.terminal.summary import STATUS_STYLES  # with pandas, which plans do without
+    from repdyn.terminal.runs import STATUS_STYLES  # with pandas, which plans do without
 
     rows = []
     for run in summaries:

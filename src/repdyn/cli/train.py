@@ -31,8 +31,7 @@ from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
-from repdyn.publish.loggers import each_target
-from repdyn.publish.stored_run import named_config
+from repdyn.publish.loggers import each_target, named_config
 from repdyn.tables.style import short_count
 from repdyn.tracking.options import TrackingOptions
 from repdyn.utils.arguments import closest

@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from repdyn.alerts import ALERT_COLUMNS, RULES, Alert, Rule, find_alerts, stored_rules
-from repdyn.diagnosis.curves import (
+from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
+from repdyn.diagnosis.metrics import (
     activation_statements,
+    below_one_statements,
     coupling_statements,
     course_statements,
-    loss_correlations,
-    turn_statements,
-)
-from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
-from repdyn.diagnosis.layers import (
-    below_one_statements,
     layer_statements,
+    loss_correlations,
     missing_statements,
     profile_statements,
     sequence_statements,
+    turn_statements,
     window_statements,
 )
 from repdyn.diagnosis.training import (

@@ -23,9 +23,9 @@ from repdyn.tables.continuity import (
     repeated_values,
 )
 from repdyn.tables.frames import counted, failures, scalar
-from repdyn.tables.lines import alert_text
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, number_text
+from repdyn.tables.texts import alert_text
 
 DIVERGED = 1.25
 """The loss has diverged at this multiple of its lowest level: the bound of the default alert on the loss."""

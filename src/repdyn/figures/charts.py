@@ -13,7 +13,6 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.metrics import metric_info
-from repdyn.tables.designs import brief_sampling
 from repdyn.tables.frames import OF_THE_SAME_VECTORS, stack_of
 from repdyn.tables.runs import Key, MeasuredRun
 from repdyn.tables.seeds import SeedSeries
@@ -28,6 +27,7 @@ from repdyn.tables.style import (
     shades,
     short_count,
 )
+from repdyn.tables.texts import brief_sampling
 
 ZERO_SHARE = 10**-0.4
 """Where a logarithmic axis shows 0, as a share of the value from which on it is logarithmic."""
@@ -425,18 +425,9 @@ def wrapped(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def compared(rows: pd.DataFrame) -> str:
-    """Return which checkpoints are compared by metrics of two checkpoints; empty if there are none."""
-    pairs = rows.loc[rows["compared_to"].notna(), ["step", "compared_to"]].drop_duplicates().sort_values("step")
-    if pairs.empty:
-        return ""
-    steps = sorted(rows["step"].unique().tolist())
-    before = dict(zip(steps[1:], steps, strict=False))
-    others = [f"step {step:,} with {to:,}" for step, to in pairs.itertuples(index=False) if before.get(step, to) != to]
-    if len(others) > _MAX_MESSAGES:
-        others[_MAX_MESSAGES:] = [f"{len(others) - _MAX_MESSAGES} more"]
-    text = "each checkpoint compared with the one measured before it"
-    return f"{text}, but {', '.join(others)}" if others else text
+def about_checkpoints(rows: pd.DataFrame) -> str:
+    """Say that values compare two checkpoints, if some do."""
+    return "each checkpoint compared with the one before" * bool(rows["compared_to"].notna().any())
 
 
 def step_colours(number: int) -> list[str]:

@@ -15,15 +15,16 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from repdyn.figures.charts import (
     RELATIVE_DEPTH,
+    Axis,
     Line,
     Panel,
+    about_checkpoints,
     end_lines,
     mean_lines,
     notes,
@@ -31,18 +32,18 @@ from repdyn.figures.charts import (
     training_axis,
 )
 from repdyn.figures.drawing import LEGEND_ROWS, draw, draw_all
-from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
+from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, panes_of
 from repdyn.metrics import FAMILIES
 from repdyn.metrics.metric import file_stem
-from repdyn.tables.designs import brief_sampling, intervals
-from repdyn.tables.frames import concatenated, members_of, metrics_of, select_steps
-from repdyn.tables.runs import Key, MeasuredRun, differences, listed, measured_runs, spans
+from repdyn.tables.frames import concatenated, log_spaced, members_of, metrics_of
+from repdyn.tables.runs import MeasuredRun, differences, measured_runs, spans
 from repdyn.tables.seeds import INTERVAL, SeedGroup, seed_groups, with_seeds
+from repdyn.tables.series import MetricSeries, intervals
 from repdyn.tables.style import KINDS, has_own_figures, metric_title, overview_families
+from repdyn.tables.texts import brief_sampling
 from repdyn.utils.attempts import Attempt
 
 _MAX_MARKERS = 8
-_MAX_NAMES = 3
 _BAND_OPACITY, _SEEDS_OPACITY = 0.1, 0.2
 
 
@@ -81,8 +82,7 @@ def compare_family(compared: ComparedRuns, family: str) -> Figure:
     """Draw the metrics of a family over relative depth, one line per run at its last measured step.
 
     A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
-    second dashed. Values between two layers are drawn between them. Layers without a value leave a gap; of a single
-    metric they are listed.
+    second dashed. Values between two layers are drawn between them. Layers without a value leave a gap.
     """
     return _over_depth(compared, members_of(compared.at_end, family), FAMILIES[family], SMALL)
 
@@ -92,19 +92,15 @@ def _over_depth(compared: ComparedRuns, metrics: Sequence[str], title: str, pane
     board = Board(panes_of(compared.at_end, metrics, "runs"), panel)
     (when, suffixes), cells = _end_checkpoints(drawn), {run.label: run.at_end() for run in drawn}
     cells = {name: rows.loc[rows["metric"].isin(metrics)] for name, rows in cells.items()}
-    legend, to = compared.legend(drawn, suffixes), concatenated([*cells.values()])["compared_to"].dropna().unique()
+    legend = compared.legend(drawn, suffixes)
     texts = (
         when,
         "dashed: the second of two classes" * any(pane.pair for pane in board.panes),
         board.about_tokens(),
-        f"each compared with {f'step {to[0]:,}' if len(to) == 1 else 'the checkpoint before'}" * bool(len(to)),
-        _missing_layers(cells) if len(metrics) == 1 else "",
+        about_checkpoints(concatenated([*cells.values()])),
     )
     chart = board.chart(
-        [
-            Panel(x=RELATIVE_DEPTH, lines=_pane_lines(pane, drawn, compared.looks), widens_hidden=True)
-            for pane in board.panes
-        ],
+        _panels(board, RELATIVE_DEPTH, drawn, lambda run, series: end_lines(series, **compared.looks[run.key])),
         legend_width=_legend_width(legend),
         title=f"{title} over depth, {_count_kinds(drawn)}",
         caption=_caption(drawn, cells, *texts),
@@ -113,14 +109,21 @@ def _over_depth(compared: ComparedRuns, metrics: Sequence[str], title: str, pane
     return draw(chart)
 
 
-def _pane_lines(pane: Pane, runs: Sequence[MeasuredRun], looks: Mapping[Key, Mapping[str, Any]]) -> list[Line]:
-    return [
-        line
-        for trace, dash in zip(pane.traces, ("-", "--"), strict=False)
-        for run in runs
-        if (trace.metric, trace.subset) in run.series
-        for line in end_lines(run.series[trace.metric, trace.subset], **looks[run.key], dash=dash)
+def _panels(
+    board: Board, x: Axis, runs: Sequence[MeasuredRun], lines_of: Callable[[MeasuredRun, MetricSeries], list[Line]]
+) -> list[Panel]:
+    """Return a panel for each pane with the lines of each run that has its metric; those of a second class dashed."""
+    lines = [
+        [
+            replace(line, dash=dash)
+            for trace, dash in zip(pane.traces, ("-", "--"), strict=False)
+            for run in runs
+            if (trace.metric, trace.subset) in run.series
+            for line in lines_of(run, run.series[trace.metric, trace.subset])
+        ]
+        for pane in board.panes
     ]
+    return [Panel(x=x, lines=of_pane, widens_hidden=True) for of_pane in lines]
 
 
 def means_over_layers(compared: ComparedRuns) -> Figure:
@@ -146,12 +149,16 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
     keys = [(trace.metric, trace.subset) for pane in board.panes for trace in pane.traces]
     legend = compared.legend(drawn, [_layers_used(run, keys) for run in drawn])
     n_left = len(compared.runs) - len(drawn)
-    panels = [
-        Panel(x=axis, lines=_mean_lines(compared, pane, drawn, by_tokens), widens_hidden=True) for pane in board.panes
-    ]
+
+    def lines_of(run: MeasuredRun, series: MetricSeries) -> list[Line]:
+        lines = mean_lines(series, **compared.looks[run.key])
+        steps = [int(step) for step in lines[-1].x]
+        x = run.tokens[steps].tolist() if by_tokens else steps
+        return [replace(line, x=x, marked=log_spaced(steps, _MAX_MARKERS)) for line in lines]
+
     dashed = "dashed: the second of two classes" * any(pane.pair for pane in board.panes)
     chart = board.chart(
-        panels,
+        _panels(board, axis, drawn, lines_of),
         legend_width=_legend_width(legend),
         title=f"Mean over layers during training, {_count_kinds(drawn)}"
         + (f"; {n_left} with one checkpoint left out" if n_left else ""),
@@ -159,18 +166,6 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
         legend=legend,
     )
     return draw(chart)
-
-
-def _mean_lines(compared: ComparedRuns, pane: Pane, runs: Sequence[MeasuredRun], by_tokens: bool) -> list[Line]:
-    lines = []
-    for trace, dash in zip(pane.traces, ("-", "--"), strict=False):
-        for run in (run for run in runs if (trace.metric, trace.subset) in run.series):
-            of_run = mean_lines(run.series[trace.metric, trace.subset], **compared.looks[run.key], dash=dash)
-            steps = [int(step) for step in of_run[-1].x]
-            x = run.tokens[steps].tolist() if by_tokens else steps
-            marked = [steps.index(step) for step in select_steps(steps, _MAX_MARKERS)] if steps else []
-            lines += [replace(line, x=x, marked=marked) for line in of_run]
-    return lines
 
 
 def comparison_figures(
@@ -201,18 +196,6 @@ def _layers_used(run: MeasuredRun, keys: Sequence[tuple[str, str]]) -> str:
     means = [mean for key in keys if key in run.series and (mean := run.series[key].layer_mean).n_used]
     used = sorted({mean.n_used for mean in means if any(each.is_partial for each in means)})
     return f" ({spans(used)} of {max(mean.n_layers for mean in means)} layers)" if used else ""
-
-
-def _missing_layers(cells: Mapping[str, pd.DataFrame]) -> str:
-    """Return which layers have no value on at least one subset; empty if there are none."""
-    by_layers: dict[str, list[str]] = {}
-    for label, rows in cells.items():
-        if layers := sorted(rows.loc[rows["value"].isna(), "layer"].unique().tolist()):
-            by_layers.setdefault(spans(layers), []).append(label)
-    for names in by_layers.values():
-        if len(names) > _MAX_NAMES:
-            names[_MAX_NAMES:] = [f"{len(names) - _MAX_NAMES} more"]
-    return f"layers left out: {listed(by_layers)}" if by_layers else ""
 
 
 def _caption(runs: Sequence[MeasuredRun], rows: Mapping[str, pd.DataFrame], *texts: str) -> str:

@@ -23,9 +23,9 @@ from repdyn.figures.charts import (
     Chart,
     Line,
     Panel,
+    about_checkpoints,
     alerts_on,
     axis_of_lines,
-    compared,
     heads_panel,
     heatmap_panel,
     layer_axis,
@@ -47,7 +47,6 @@ from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
 from repdyn.metrics import FAMILIES, METRICS
 from repdyn.metrics.metric import file_stem
 from repdyn.store.schema import FINISHED
-from repdyn.tables.designs import intervals
 from repdyn.tables.frames import (
     drop_first_comparison,
     filled,
@@ -64,7 +63,7 @@ from repdyn.tables.frames import (
     subsets_of,
     tokens_by_step,
 )
-from repdyn.tables.series import MetricSeries, metric_series, thin
+from repdyn.tables.series import MetricSeries, intervals, metric_series, thin
 from repdyn.tables.style import has_own_figures, metric_title, overview_families, short_subset_title, subset_title
 from repdyn.utils.attempts import Attempt
 
@@ -124,7 +123,7 @@ def _over_depth(
         legend_width=_LEGEND_WIDTH * by_step,
         panel_legend_width=_LEGEND_WIDTH,
         title=run_title(rows, f"{title} over depth{when}"),
-        caption=run_caption(rows, both, board.about_tokens(), compared(rows), intervals(rows)),
+        caption=run_caption(rows, both, board.about_tokens(), about_checkpoints(rows), intervals(rows)),
         legend=[Line(x=(), y=(), colour=colours[step], label=f"{step:,}") for step in reversed(steps) if by_step],
         legend_title="step",
     )
@@ -210,7 +209,7 @@ def _against_step(
         [replace(_step_panel(series, pane, alerts), x=axis) for pane in board.panes],
         panel_legend_width=_LEGEND_WIDTH * (panel == SMALL),
         title=run_title(rows, title),
-        caption=run_caption(shown, board.about_tokens(), compared(shown), intervals(shown), marked),
+        caption=run_caption(shown, board.about_tokens(), about_checkpoints(shown), intervals(shown), marked),
     )
 
 
@@ -254,7 +253,7 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str, alerts: Sequence[Aler
     panel = heatmap_panel(series, colours, alerts, steps)
     hatched = "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
     title = f"{metric_title(metric)} by layer and step, {subset_title(subset)}{hatched}"
-    caption = run_caption(shown, compared(shown), MARKED * bool(panel.marks))
+    caption = run_caption(shown, about_checkpoints(shown), MARKED * bool(panel.marks))
     return draw(Chart(title=run_title(shown, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
 
 

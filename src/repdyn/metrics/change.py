@@ -124,6 +124,7 @@ METRICS = [
         settings={"of": "state", "adjusted": False},
         title="Linearity from this layer to the next",
         unit="share of variance",
+        scale="from_zero",
     ),
     _to_next(
         name="linearity_step",

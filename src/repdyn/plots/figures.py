@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -44,57 +44,49 @@ MAX_FRAMES = 40
 _LINE_HEIGHT = 22
 
 
-def heatmap(
-    store: Store,
-    metric: str,
-    subset: str = "all",
-    *,
-    run: str | None = None,
-    probe: str | None = None,
-    stack: str | None = None,
-) -> Figure:
+class Which(TypedDict, total=False):
+    """Selects one run where a store has several."""
+
+    run: str | None
+    """Name of the run; needed if the store has several."""
+    probe: str | None
+    """Hash, or the beginning of one; needed if the run was measured on several."""
+    stack: str | None
+    """Of the model's blocks; needed if it has several, such as "encoder" and "decoder"."""
+
+
+def heatmap(store: Store, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
     """Return a metric by layer and measured step, alerts marked.
 
     Args:
         store: with measurements.
         metric: a measured metric.
         subset: a token subset it was measured on.
-        run: name of the run; needed if the store has several.
-        probe: hash, or the beginning of one; needed if the run was measured on several.
-        stack: of the model's blocks; needed if it has several, such as "encoder" and "decoder".
+        which: ``run``, ``probe`` and ``stack``, of :class:`Which`.
 
     Raises:
         ValueError: no such run, probe, stack, metric or subset, or several to choose from; a finished model, which has
             no steps.
     """
-    frame = _rows(store, run, probe, stack)
-    of_training(frame, "profile")
-    found, series = _series(frame, metric, subset)
+    found, series = _series(_of_a_training(store, which), metric, subset)
     plot = heatmap_plot(found, series)
     plot["layout"]["shapes"] = []
     return _figure(plot, _title(metric, subset), found.title)
 
 
 def profile(
-    store: Store,
-    metric: str,
-    subset: str = "all",
-    *,
-    step: int | None = None,
-    run: str | None = None,
-    probe: str | None = None,
-    stack: str | None = None,
+    store: Store, metric: str, subset: str = "all", *, step: int | None = None, **which: Unpack[Which]
 ) -> Figure:
     """Return a metric over depth with its 95 % intervals: at one step, or with a slider over the steps.
 
     Args:
-        store, metric, subset, run, probe, stack: as for :func:`heatmap`.
+        store, metric, subset, which: as for :func:`heatmap`.
         step: a step at which it was measured; a slider over at most 40 log-spaced steps unless given.
 
     Raises:
         ValueError: no such run, probe, stack, metric, subset or step, or several to choose from.
     """
-    found, series = _series(_rows(store, run, probe, stack), metric, subset)
+    found, series = _series(_rows(store, **which), metric, subset)
     if step is None:
         plot = profile_plot(found, series)
         plot |= _played(plot, found, series) if len(series.steps) > 1 else {}
@@ -110,26 +102,10 @@ def profile(
     return _figure(plot, f"{_title(metric, subset)}, step {step:,}", found.title)
 
 
-def means(
-    store: Store,
-    metric: str,
-    subset: str = "all",
-    *,
-    run: str | None = None,
-    probe: str | None = None,
-    stack: str | None = None,
-) -> Figure:
-    """Return a metric averaged over layers during training, with the loss; buttons change the axis.
-
-    Args:
-        store, metric, subset, run, probe, stack: as for :func:`heatmap`.
-
-    Raises:
-        ValueError: as :func:`heatmap`.
-    """
-    frame = _rows(store, run, probe, stack)
-    of_training(frame, "profile")
-    found, series = _series(frame, metric, subset)
+def means(store: Store, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
+    """Return a metric averaged over layers during training, with the loss; buttons change the axis. Arguments and
+    errors are those of :func:`heatmap`."""
+    found, series = _series(_of_a_training(store, which), metric, subset)
     return _figure(_with_axis_buttons(course_plot(found, series), found), _title(metric, subset), found.title)
 
 
@@ -181,7 +157,13 @@ def compare(
     return _figure(plot, title, in_lines(f"not comparable: {why}") if why else "")
 
 
-def _rows(store: Store, run: str | None, probe: str | None, stack: str | None) -> pd.DataFrame:
+def _of_a_training(store: Store, which: Which) -> pd.DataFrame:
+    frame = _rows(store, **which)
+    of_training(frame, "profile")  # a finished model is an error
+    return frame
+
+
+def _rows(store: Store, run: str | None = None, probe: str | None = None, stack: str | None = None) -> pd.DataFrame:
     """Return the rows of one stack of one run on one probe."""
     frames = select(store, None if run is None else [run], probe)
     named = dict.fromkeys(name for name, _ in frames)

@@ -24,10 +24,11 @@ from repdyn.publish.loggers import (
     each_target,
     log_figures,
     log_rows,
+    log_status,
     target_of,
     validate_log_layers,
 )
-from repdyn.publish.stored_run import log_status, provenance
+from repdyn.publish.results import provenance
 from repdyn.report import write_report
 from repdyn.store import Store
 from repdyn.store.files import folder_inside

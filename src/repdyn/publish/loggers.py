@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from matplotlib.figure import Figure
 
+    from repdyn.diagnosis import RunInsights
+
 STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
 TOKENS_KEY = "repdyn/tokens"
@@ -426,3 +428,25 @@ def named_figures(figures: Mapping[str, Figure], stack: str | None, prefix: str)
     """Return figures by their names in the loggers, as of :func:`log_figures`."""
     folder = "figures" if stack is None else f"figures/{safe_file_name(stack)}"
     return {f"{folder}/{prefix}{safe_file_name(name)}": figure for name, figure in figures.items()}
+
+
+_ABOUT = "repdyn"
+"""Prefix of names in the configuration and the summary of a run, which hold names of the training too."""
+
+
+def named_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return values of a configuration by their names in the loggers: ``repdyn/``, a prefix, the name."""
+    return {f"{_ABOUT}/{prefix}{name}": value for name, value in config.items()}
+
+
+def log_status(insights: Sequence[RunInsights], loggers: Iterable[Logger], prefix: str = "") -> None:
+    """Log the status of a run and the most important statement on it to the summary of the run.
+
+    ``repdyn/status`` and ``repdyn/headline``, a prefix before both names; in a model with several stacks
+    ``repdyn/decoder/status``. An error in one logger does not affect the others.
+    """
+    summary: dict[str, str] = {}
+    for found in insights:
+        place = f"{_ABOUT}/{found.stack}/{prefix}" if found.stack else f"{_ABOUT}/{prefix}"
+        summary |= {f"{place}status": found.status, f"{place}headline": found.headline}
+    each_target(loggers, lambda target: target.log_summary(summary))

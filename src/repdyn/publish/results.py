@@ -1,4 +1,4 @@
-"""Results of a run or a sweep: figures in the store and in the loggers, and a summary in the terminal."""
+"""Results of a run or a sweep: figures in the store and the loggers, a summary in the terminal, and their origin."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
 
 from repdyn.alerts import stored_rules
-from repdyn.diagnosis import DescribedRun, stacks_of_run
-from repdyn.publish.loggers import Target, each_target, log_figures
-from repdyn.publish.stored_run import log_status
+from repdyn.diagnosis import DescribedRun, described_runs, stacks_of_run
+from repdyn.metrics.metric import file_stem
+from repdyn.publish.loggers import Target, each_target, log_figures, log_status, named_figures
 from repdyn.report import write_report
 from repdyn.report.runs import report_data, rows_of_stores
 from repdyn.store import Store
 from repdyn.store.files import folder_inside
-from repdyn.tables.designs import sampling
 from repdyn.tables.fits import activation_fits
-from repdyn.tables.frames import by_stack, concatenated
-from repdyn.tables.lines import copies_line, failure_line
+from repdyn.tables.frames import by_stack, concatenated, tokens_by_step
 from repdyn.tables.runs import differences, is_measured, measured_runs, select
 from repdyn.tables.seeds import groups_or_reason, seed_table
-from repdyn.terminal.comparison import print_comparison
-from repdyn.terminal.summary import print_closing, print_line, print_summary
+from repdyn.tables.style import KINDS, has_own_figures
+from repdyn.tables.texts import copies_line, failure_line, sampling
+from repdyn.terminal.runs import print_closing, print_comparison, print_line, print_summary
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import safe_file_name, write_atomically
@@ -62,7 +61,7 @@ def show_run(
             and all that have a summary the status of the run.
         prefix: put before the figures' names in the loggers.
         report: path of the report on all runs of the store, which is printed at the end; None writes none.
-        spent: returns the seconds that :func:`repdyn.terminal.summary.print_summary` takes, when it is printed.
+        spent: returns the seconds that :func:`repdyn.terminal.runs.print_summary` takes, when it is printed.
 
     Returns:
         The figures' files, in ``figures`` inside the store; in a folder of the run if there are several runs, of the
@@ -98,14 +97,14 @@ def show_run(
         with attempt():
             written += _compare({(run, probe or ""): frame}, folder / "comparison", console, attempt)
         with attempt():
-            found, page = [one.insights for one in stacks], report if report and report.exists() else None
+            page = report if report and report.exists() else None
             print_closing(stacks, store=store.location, report=page, console=console)
-            log_status(found, used_loggers, prefix)
+            log_status([one.insights for one in stacks], used_loggers, prefix)
     return written
 
 
 def show_store(
-    store: Store,
+    stores: Store | Sequence[Store],
     runs: Sequence[str] | None = None,
     *,
     probe: str | None = None,
@@ -113,7 +112,8 @@ def show_store(
     seeds: Sequence[str] | None = None,
     console: Console | None = None,
 ) -> list[Path]:
-    """Draw and summarise every run of a store, or some on one probe, and compare them if there are several.
+    """Draw and summarise every run of a store, or some on one probe, and compare them if there are several; the runs of
+    several stores are compared only.
 
     Up to three runs get a summary each, more get a line each; stacks of a model with several count as runs. An error in
     one figure does not affect anything else: the first is raised once everything else is shown. Patterns of ``seeds``
@@ -121,9 +121,14 @@ def show_store(
 
     Returns:
         The figures' files, in the folders of :func:`show_run` or in those of ``folder``, and of the comparison in
-        ``comparison``.
+        ``comparison``; of several stores among the figures of the first.
     """
+    store, *others = [stores] if isinstance(stores, Store) else stores
     console, base = console or PrintableConsole(), folder or folder_inside(store.output, "figures")
+    if others:
+        with attempts() as attempt:
+            frame = rows_of_stores([store, *others], runs, probe)
+            return _draw_comparison(frame, base / "comparison", console, attempt, seeds)
     frames = select(store, runs, probe)
     for (run, _), frame in frames.items():
         if not is_measured(frame):
@@ -145,23 +150,6 @@ def show_store(
         with attempt():
             written += _compare(measured, base / "comparison", console, attempt, seeds)
     return written
-
-
-def compare_stores(
-    stores: Sequence[Store],
-    runs: Sequence[str] | None = None,
-    *,
-    probe: str | None = None,
-    folder: Path | None = None,
-    seeds: Sequence[str] | None = None,
-    console: Console | None = None,
-) -> list[Path]:
-    """Compare the runs of several stores as :func:`show_store` does those of one, which also draws figures of single
-    runs; return the files, in ``comparison`` in the folder or among the figures of the first store."""
-    console, base = console or PrintableConsole(), folder or folder_inside(stores[0].output, "figures")
-    frame = rows_of_stores(stores, runs, probe)
-    with attempts() as attempt:
-        return _draw_comparison(frame, base / "comparison", console, attempt, seeds)
 
 
 def _draw(
@@ -258,3 +246,52 @@ def _save(
     from repdyn.figures.drawing import save
 
     return save({safe_file_name(name): figure for name, figure in figures.items()}, folder, attempt, formats)
+
+
+def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = None, prefix: str = "") -> None:
+    """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the last stored step, and
+    a chart with a line for each layer to W&B.
+
+    The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show them as one series.
+    Nothing is drawn for a target that takes no images. An error in one figure does not affect the others.
+    """
+    if not target.takes_images:
+        return
+    from repdyn.figures.run import heatmap  # with Matplotlib, which a run without views does without
+
+    with attempts() as attempt:
+        for one in described_runs(store, [run], probe):
+            figures, last = {}, one.steps[-1]
+            for metric, subset in (key for key in one.series if has_own_figures(key[0])):
+                with attempt():
+                    series, stem = one.series[metric, subset], file_stem(metric)
+                    names = [f"layer {layer}" for layer in series.layers]
+                    lines = dict(zip(names, series.values.tolist(), strict=True))
+                    chart = "_".join(filter(None, [stem, one.stack, subset]))
+                    target.log_lines(f"{prefix}{chart}_layers", ("step", series.steps), lines, last)
+                    figures[f"heatmap_{stem}_{subset}"] = heatmap(one.rows, metric, subset, one.alerts)
+            target.log_images(named_figures(figures, one.stack, prefix), last, attempt)
+
+
+def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
+    """Return the origin of a run's rows and what was measured, as far as it is known, for a logger's hyperparameters.
+
+    In a model with several stacks ``kind`` and ``n_layers`` end in the name of the stack: ``kind_decoder``.
+    """
+    stacks = stacks_of_run(frame)
+    rows = concatenated([one.rows for one in stacks])
+    tokens = tokens_by_step(rows)
+    known: dict[str, Any] = {
+        "store": str(store.path.resolve()) if store.output == store.path else store.location,
+        "tokens_seen": None if tokens.empty else int(tokens.to_numpy(float).max()),
+    }
+    for one in stacks:
+        ending = f"_{one.stack}" if one.stack else ""
+        known[f"kind{ending}"] = None if one.causal is None else KINDS[one.causal]
+        known[f"n_layers{ending}"] = one.rows["layer"].nunique()
+    known["sampling"] = sampling(rows)
+    columns = ("run", "model", "parameters", "stage", "probe", "design", "n_vectors", "n_batches", "dim", "dtype")
+    for column in (*columns, "device", "attention", "repdyn_version"):
+        values = rows[column].dropna().unique().tolist()
+        known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
+    return {name: value for name, value in known.items() if value is not None}

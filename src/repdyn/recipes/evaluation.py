@@ -22,10 +22,10 @@ from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.recipe import Cloud, Published, Recipe, find_models_of
 from repdyn.recipes.studied import changed_options, table_of
 from repdyn.store import Store
-from repdyn.tables.designs import sampling
 from repdyn.tables.effects import CannotBeJudgedError, Verdict
 from repdyn.tables.frames import by_stack, design_names, measurements
 from repdyn.tables.runs import is_measured, known_runs, select
+from repdyn.tables.texts import sampling
 from repdyn.text.corpus import load_corpus
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]

@@ -24,10 +24,10 @@ from repdyn.recipes.evaluation import Outcome, count_verdicts, describe_sampling
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.recipe import Criterion, Published, Recipe
 from repdyn.report.markup import Markup, asset, joined, policy, table, tag
-from repdyn.tables.designs import brief_sampling
 from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Estimate
 from repdyn.tables.frames import concatenated
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, metric_title, metric_unit, shades, short_subset_title
+from repdyn.tables.texts import brief_sampling
 from repdyn.utils.files import write_atomically
 
 COLUMNS = 2

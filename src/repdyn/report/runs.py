@@ -16,11 +16,11 @@ from repdyn.alerts import RULES, Rule, stored_rules
 from repdyn.diagnosis import DescribedRun
 from repdyn.store import Store
 from repdyn.store.schema import PROBE_LOSS
-from repdyn.tables.designs import sampling
 from repdyn.tables.findings import JUDGED
 from repdyn.tables.frames import SUBSETS, concatenated, design_names, scalar
 from repdyn.tables.runs import measured_runs, select, short_names
 from repdyn.tables.seeds import SeedGroup, groups_or_reason
+from repdyn.tables.texts import sampling
 
 RunKey: TypeAlias = tuple[Store, str, str]
 """Store, name and probe of a run."""

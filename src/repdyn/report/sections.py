@@ -9,16 +9,14 @@ from importlib.metadata import version
 import pandas as pd
 
 from repdyn.diagnosis import Insight, Status
-from repdyn.diagnosis.curves import CAVEAT
+from repdyn.diagnosis.metrics import CAVEAT
 from repdyn.metrics.metric import base_name
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.report.runs import ReportData, ReportRun, first_shown
-from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Correlation, Verdict
 from repdyn.tables.findings import JUDGED, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
 from repdyn.tables.fits import METRIC, N_PARAMETERS, fits_of
 from repdyn.tables.frames import failures, metrics_of, missing_values
-from repdyn.tables.lines import alert_events, copies_line, cost_line, failure_line, seconds_by_metric
 from repdyn.tables.runs import differences
 from repdyn.tables.style import (
     KINDS,
@@ -30,6 +28,7 @@ from repdyn.tables.style import (
     short_count,
     subset_title,
 )
+from repdyn.tables.texts import alert_events, copies_line, cost_line, failure_line, sampling, seconds_by_metric
 
 MAX_CARDS = 3
 """Number of statements of a run that are visible; the others can be opened."""
@@ -277,7 +276,10 @@ def _findings(judged: Sequence[tuple[str, Sequence[Finding]]]) -> Markup:
 
 
 def _finding_table(label: str, found: Sequence[Finding]) -> Markup:
-    rows = [(finding.title, _verdict(finding), finding.explanation) for finding in found]
+    rows = []
+    for finding in found:
+        numbers = [details("numbers", finding.evidence)] if finding.evidence != finding.sentence else []
+        rows.append((finding.title, _verdict(finding), joined([finding.summary, *numbers])))
     return table(
         f"Published findings, {label}, criteria version {VERSION}", ("finding", "verdict", "in this run"), rows
     )

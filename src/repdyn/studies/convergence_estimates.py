@@ -11,8 +11,15 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from repdyn.studies.convergence_measurements import ClassCosines, ConvergenceMeasurements, SequenceSums
+from repdyn.studies.gradient import (
+    average_rate,
+    bound_over_alignment,
+    decay_rate,
+    gradient,
+    isotonic_fit,
+    lower_envelope,
+)
 from repdyn.studies.study import join_tables
-from repdyn.tables.fits import average_rate, bound_over_alignment, decay_rate, gradient, isotonic_fit, lower_envelope
 from repdyn.tables.frames import grid, measurements
 
 LEVEL = 0.95

@@ -102,6 +102,11 @@ class Effect:
             return "not shown"
         return "cannot be judged"
 
+    @property
+    def size(self) -> str:
+        """The size of the change, without its interval."""
+        return str(self).partition(" (")[0]
+
     def __str__(self) -> str:
         """Return the size of the change in percent, or the ratio as a factor if it is large, with the interval.
 
@@ -125,10 +130,29 @@ class Claim:
     effect: Effect
     above: float | None = None
     below: float | None = None
+    is_late: bool = False
+    """Whether it is about the change from half of the training to its end."""
 
     @property
     def verdict(self) -> Verdict:
         return self.effect.judge(above=self.above, below=self.below)
+
+    @property
+    def sentence(self) -> str:
+        """The change without its interval; of one that is late, whether it was still going on.
+
+        >>> verbs = "grew", "fell"
+        >>> print(Claim("it", verbs, Effect(0.2, 0.05), above=0.1).sentence)
+        it grew by 22 %
+        >>> print(Claim("since step 8 it", verbs, Effect(0.2, 0.05), above=-0.1, below=0.1, is_late=True).sentence)
+        it was still growing at the end
+        """
+        rises = self.effect.log_ratio >= 0
+        if not self.is_late:
+            return f"{self.subject} {self.verbs[not rises]} by {self.effect.size}"
+        least = min(abs(bound) for bound in (self.above, self.below) if bound is not None)
+        is_level = abs(math.expm1(self.effect.log_ratio)) < least or self.effect.low < 0 < self.effect.high
+        return f"it was {'level' if is_level else 'still growing' if rises else 'still falling'} at the end"
 
     def __str__(self) -> str:
         """Return the change as a sentence, and what its interval leaves open or excludes.
@@ -200,6 +224,12 @@ class Judgement:
     @property
     def verdict(self) -> Verdict:
         return "cannot be judged" if self._claimed == "shown" and self.objection else self._claimed
+
+    @property
+    def sentence(self) -> str:
+        """The effects in one sentence, without their intervals."""
+        *first, last = (claim.sentence for claim in self.claims)
+        return f"{', '.join(first)}, and {last}" if first else last
 
     @property
     def evidence(self) -> str:

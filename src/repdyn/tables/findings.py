@@ -139,7 +139,7 @@ def growth(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Jud
     first, half, last = _ends_and_half(snapshots)
     claims = (
         Claim(metric, _GREW, Effect.of(last.mean, first.mean), above=MORE),
-        Claim(_since(half), _GREW, Effect.of(last.mean, half.mean), above=-MORE, below=MORE),
+        Claim(_since(half), _GREW, Effect.of(last.mean, half.mean), above=-MORE, below=MORE, is_late=True),
     )
     return Judgement(claims, coverage=_coverage(rows, metric, subset, snapshots))
 
@@ -154,7 +154,7 @@ def dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | Non
     claims = (
         Claim("the dimension", ("rose", "fell"), Effect.of(peak.mean, first.mean), above=MORE),
         Claim("its highest value", over_last, Effect.of(peak.mean, last.mean), above=MORE),
-        Claim(_since(half), _GREW, Effect.of(last.mean, half.mean), below=-LATE_FALL),
+        Claim(_since(half), _GREW, Effect.of(last.mean, half.mean), below=-LATE_FALL, is_late=True),
     )
     blocks = tuple(Effect.of(end, before) for end, before in zip(last.blocks, half.blocks, strict=True))
     known = "warm-up not known" if warm_up is None else f"warm-up to step {warm_up:,.0f}"
@@ -245,16 +245,18 @@ class Finding:
     criterion: str
     """The text of the criterion, with its numbers."""
     verdict: Verdict
+    sentence: str
+    """What the run did, without intervals, or why it cannot be judged."""
     evidence: str
     """One line with the numbers behind the verdict, or why there is none."""
     with_embeddings: Verdict
     """The verdict with layer 0, the embeddings, as the first of the blocks."""
 
     @property
-    def explanation(self) -> str:
-        """The evidence, and the verdict with layer 0 where it is another."""
+    def summary(self) -> str:
+        """The sentence, and the verdict with layer 0 where it is another."""
         other = f"; with layer 0, the embeddings: {self.with_embeddings}"
-        return self.evidence + (other if self.with_embeddings != self.verdict else "")
+        return self.sentence + (other if self.with_embeddings != self.verdict else "")
 
 
 _OF_INPUTS = "measured on other inputs than text, which the finding is about"
@@ -311,7 +313,8 @@ def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     failure = f"{len(failures)} of {len(runs)} seeds: {failures[0]}" if failures else None
     rows = _shared_cells([run.rows for run in runs])
     found = _judged([replace(run, rows=of_run) for run, of_run in zip(runs, rows, strict=True)], failure)
-    return [replace(finding, evidence=f"over {len(runs)} seeds: {finding.evidence}") for finding in found]
+    over = f"over {len(runs)} seeds: "
+    return [replace(each, sentence=over + each.sentence, evidence=over + each.evidence) for each in found]
 
 
 def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
@@ -336,7 +339,7 @@ def _judged(runs: Sequence[_JudgedRun], failure: str | None) -> list[Finding]:
         ("dimension", DIMENSION, dimension, "two_nn", ("all",)),
     ):
         for subset in subsets:
-            judgements: list[tuple[Verdict, str]] = []
+            judgements: list[tuple[Verdict, str, str]] = []
             for first_layer in (1, 0):
                 try:
                     if failure is not None:
@@ -345,12 +348,12 @@ def _judged(runs: Sequence[_JudgedRun], failure: str | None) -> list[Finding]:
                         judge(run.with_values(metric, subset, first_layer), metric, subset, run.warm_up) for run in runs
                     ]
                     joined = over_seeds(judged) if len(runs) > 1 else judged[0]
-                    judgements.append((joined.verdict, joined.evidence))
+                    judgements.append((joined.verdict, joined.sentence, joined.evidence))
                 except CannotBeJudgedError as reason:
-                    judgements.append(("cannot be judged", str(reason)))
-            (verdict, evidence), (with_embeddings, _) = judgements
+                    judgements.append(("cannot be judged", str(reason), str(reason)))
+            judged_blocks, (with_embeddings, *_) = judgements
             title = f"{MEANINGS[name]}, {subset}"
-            found.append(Finding(name, subset, title, criterion, verdict, evidence, with_embeddings))
+            found.append(Finding(name, subset, title, criterion, *judged_blocks, with_embeddings))
     return found
 
 

@@ -212,8 +212,8 @@ class LayerMean:
         return self.n_used < self.n_layers
 
 
-def layer_mean(rows: pd.DataFrame, metric: str, subset: str) -> LayerMean:
-    """Average ``metric`` over layers at every step, always over the same layers.
+def layer_mean(everything: pd.DataFrame, margins: pd.DataFrame) -> LayerMean:
+    """Average values by layer and step, as from :func:`grid`, over layers at every step, always over the same layers.
 
     A layer without a value at some step is left out at all steps: a mean over changing layers would change although no
     layer does. Steps at which no layer has a value are left out.
@@ -221,11 +221,6 @@ def layer_mean(rows: pd.DataFrame, metric: str, subset: str) -> LayerMean:
     The margin is the mean of the layers' margins, an upper bound: all layers are measured on the same windows, so their
     deviations may be correlated.
     """
-    return mean_of_grid(grid(rows, metric, subset), grid(rows, metric, subset, "margin"))
-
-
-def mean_of_grid(everything: pd.DataFrame, margins: pd.DataFrame) -> LayerMean:
-    """Return :func:`layer_mean` of values and margins by layer and step, as from :func:`grid`."""
     values = everything.dropna(axis="columns", how="all")
     # without any step every layer would count as complete
     values = values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
@@ -239,13 +234,17 @@ def select_steps(steps: Sequence[int], limit: int) -> list[int]:
     >>> select_steps(range(0, 1001), 5)
     [0, 5, 31, 177, 1000]
     """
+    return [int(steps[index]) for index in log_spaced(steps, limit)]
+
+
+def log_spaced(steps: Sequence[int], limit: int) -> list[int]:
+    """Return the indices of :func:`select_steps`: at equal distances along log(1 + step), counted from the first."""
     if len(steps) <= limit:
-        return list(steps)
+        return list(range(len(steps)))
     position = np.log1p(np.asarray(steps) - steps[0])
-    # equal distances along log(1 + step); fewer steps if two targets have the same nearest step
     targets = np.linspace(position[0], position[-1], limit)
-    nearest = np.abs(position[None, :] - targets[:, None]).argmin(axis=1)
-    return [int(steps[index]) for index in sorted(set(nearest.tolist()))]
+    # fewer steps if two targets have the same nearest step
+    return sorted({*np.abs(position[None, :] - targets[:, None]).argmin(axis=1).tolist()})
 
 
 def causality(rows: pd.DataFrame) -> bool | None:
@@ -353,10 +352,11 @@ def missing_values(rows: pd.DataFrame) -> list[Missing]:
     """Return what lacks values, in the order of the rows, leaving out comparisons of the first step."""
     expected = drop_first_comparison(rows.loc[:, ["step", "metric", "subset", "value", "reason"]])
     found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
-    for (metric, subset), cells in expected.groupby(["metric", "subset"], sort=False, observed=True):
+    for _, cells in expected.groupby(["metric", "subset"], sort=False, observed=True):
         missing = cells.loc[cells["value"].isna()]
         if len(missing):
-            found.setdefault((len(missing), len(cells), most_common_reason(missing)), []).append((metric, subset))
+            key = str(cells["metric"].iloc[0]), str(cells["subset"].iloc[0])
+            found.setdefault((len(missing), len(cells), most_common_reason(missing)), []).append(key)
     return [Missing(metrics, *numbers) for numbers, metrics in found.items()]
 
 

@@ -9,11 +9,35 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from repdyn.tables.designs import intervals
-from repdyn.tables.frames import LayerMean, grid_of, in_order, mean_of_grid, metrics_of, most_common_reason, of_heads
+from repdyn.tables.frames import (
+    LayerMean,
+    grid_of,
+    in_order,
+    layer_mean,
+    log_spaced,
+    metrics_of,
+    most_common_reason,
+    of_heads,
+)
 from repdyn.tables.style import is_between
 
 _COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
+
+
+_INTERVAL = "95 % interval over probes"
+
+
+def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
+    """Say what a band, or another mark, of measurements means, or why there is none; empty where none has a value."""
+    valued = rows.loc[rows["value"].notna(), ["margin", "n_batches"]]
+    unknown = valued.loc[valued["margin"].isna()]
+    if valued.empty:
+        return ""
+    if unknown.empty:
+        return f"{mark}: {_INTERVAL}"
+    single = bool((unknown["n_batches"] < 2).all())
+    why = f"no interval: {'a single batch' if single else 'batches share windows'}"
+    return why if len(unknown) == len(valued) else f"{mark}: {_INTERVAL}; elsewhere {why}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +100,7 @@ class MetricSeries:
 
     @cached_property
     def layer_mean(self) -> LayerMean:
-        return mean_of_grid(self._values, self._margins)
+        return layer_mean(self._values, self._margins)
 
     @cached_property
     def interval(self) -> str:
@@ -136,42 +160,18 @@ def metric_series(rows: pd.DataFrame, frame: pd.DataFrame | None = None) -> dict
     }
 
 
-_FINEST = 4
-
-
 def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]:
     """Return the indices of at most ``limit`` points of a curve, four or more: both ends, the lowest, the highest and
-    some others. Steps ascend, and values may be NaN.
-
-    The steps between the ends are divided into intervals of equal length along log(1 + step). Of each interval the
-    point farthest from the straight line between the ends is kept, or the lowest or highest of the curve if it is
-    there. Points without a value are kept only if their interval has no others.
+    log-spaced others. Steps ascend, and values may be NaN.
 
     >>> thin([0, 1, 2, 4, 8, 16, 32], [0.0, 0.1, 0.2, 9.0, 0.3, 0.2, 0.1], 4)
-    [0, 3, 4, 6]
+    [0, 3, 6]
     """
     if limit < 4:
         raise ValueError(f"expected a limit of at least 4 points, got {limit}; draw more points")
-    if len(steps) <= limit:
-        return list(range(len(steps)))
     curve = np.asarray(values, float)
-    ends, known = [0, len(curve) - 1], np.flatnonzero(~np.isnan(curve))
+    known = np.flatnonzero(~np.isnan(curve))
     # the first of the lowest and the first of the highest
-    extremes = [int(known[np.argmin(curve[known])]), int(known[np.argmax(curve[known])])] if len(known) else []
-    position = np.log1p(np.asarray(steps, float) - steps[0])
-    position /= position[-1]
-    values_there = curve[known]
-    chord = values_there[0] + (values_there[-1] - values_there[0]) * position if len(known) else curve
-    weight = np.nan_to_num(np.abs(curve - chord), nan=-1.0, posinf=np.inf)
-    weight[extremes] = np.inf
-    inner = np.arange(1, len(curve) - 1)
-    by_weight = inner[np.argsort(-weight[inner], kind="stable")]
-    kept = sorted({*ends, *extremes})
-    # as many intervals as the limit allows: some hold no step, and one may hold both extremes
-    for n_intervals in range(1, _FINEST * limit):
-        interval = np.minimum((position[by_weight] * n_intervals).astype(int), n_intervals - 1)
-        _, first = np.unique(interval, return_index=True)
-        found = sorted({*ends, *extremes, *by_weight[first].tolist()})
-        if len(kept) <= len(found) <= limit:
-            kept = found
-    return kept
+    extremes = [int(known[at(curve[known])]) for at in (np.argmin, np.argmax)] if len(known) else []
+    chosen = (sorted({*log_spaced(steps, number), *extremes}) for number in range(limit, 1, -1))
+    return next(kept for kept in chosen if len(kept) <= limit)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from repdyn.alerts import ALERT_COLUMNS, AlertEvaluator, Rule, stored_rules, write_rules
 from repdyn.probe import Probe
-from repdyn.publish.loggers import Target, target_of
+from repdyn.publish.loggers import Target, named_config, target_of
 from repdyn.report import PAGE
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.schema import Row, to_table
@@ -307,7 +307,7 @@ class Alerts:
         found = self._evaluator.update_with_rows(rows)
         if not found:
             return False
-        from repdyn.tables.lines import alert_lines
+        from repdyn.tables.texts import alert_lines
 
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
         for line in lines:
@@ -389,7 +389,7 @@ class Views:
         if not store.steps(self._run_id):  # a store that cannot be written may have none
             return
         self._is_described = True
-        from repdyn.publish.stored_run import named_config, provenance
+        from repdyn.publish.results import provenance
         from repdyn.tables.frames import metrics_of, subsets_of
 
         frame = store.to_pandas(self._run_id, categorical=True)
@@ -407,7 +407,7 @@ class Views:
             self._heatmaps_in = FIRST_HEATMAPS - n_steps
             return
         self._heatmaps_in = math.ceil(n_steps * HEATMAP_GROWTH) - n_steps
-        from repdyn.publish.stored_run import log_heatmaps
+        from repdyn.publish.results import log_heatmaps
 
         start = time.perf_counter()
         try:

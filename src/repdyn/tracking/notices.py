@@ -124,7 +124,7 @@ class Notices:
                 text = f"{row.metric} of layer {row.layer} is {row.value:.2f}: {BELOW_ONE}"
                 self.once("below one", f"step {step}: {text}")
         if any(row.own_window_excluded is False for row in rows):
-            from repdyn.tables.designs import own_window_warning  # with pandas, which no import of a tracker waits for
+            from repdyn.tables.texts import own_window_warning  # with pandas, which no import of a tracker waits for
 
             if text := own_window_warning(rows):
                 self.once("own windows", f"step {step}: {text}")

@@ -91,7 +91,7 @@ class Index:
         with self._lock:
             by_key = {run.key: run for run in self._runs.values()}
             runs = [by_key[key] for key in dict.fromkeys(keys)]
-            found = {(run.store, run.rows.run, probe): frame for run in runs for probe, frame in run.frames().items()}
+            found = {(run.store, run.name, probe): frame for run in runs for probe, frame in run.frames().items()}
             if not found:
                 raise ValueError("expected runs with measurements, got none; wait for the first one")
             return found, {run.key: run.version for run in runs}
@@ -126,10 +126,10 @@ class Index:
         changed = set()
         while waiting := [run for run in self._runs.values() if run.n_unread]:
             # a run that nothing is known of comes first
-            for run in sorted(waiting, key=lambda run: bool(run.rows.checkpoints)):
+            for run in sorted(waiting, key=lambda run: bool(run.checkpoints)):
                 if time.monotonic() > deadline:
                     return changed
-                run.read(_FILES_AT_ONCE if run.rows.checkpoints else 1)
+                run.read(_FILES_AT_ONCE if run.checkpoints else 1)
                 changed.add(run)
         return changed
 

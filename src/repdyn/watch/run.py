@@ -87,35 +87,6 @@ class Checkpoint:
     """Whether it is that of a finished model, whose step is none of a training."""
 
 
-class RunRows:
-    """The rows of one run, by the name of the file that they were read from."""
-
-    def __init__(self) -> None:
-        self.run = ""
-        """Name of the run."""
-        self.model = ""
-        self.checkpoints: dict[str, Checkpoint] = {}
-        """By the name of the file."""
-        self._tables: dict[str, pa.Table] = {}
-
-    def put(self, name: str, table: pa.Table) -> None:
-        """Take the rows of a file in place of those it had before."""
-        self.run, self.model = table["run"][0].as_py(), table["model"][0].as_py()
-        self.checkpoints[name] = _checkpoint(table, is_failure(name))
-        self._tables[name] = table
-
-    def drop(self, name: str) -> None:
-        """Forget the rows of a file, if there are any."""
-        self.checkpoints.pop(name, None)
-        self._tables.pop(name, None)
-
-    def frame(self) -> pd.DataFrame:
-        """Return all rows as :meth:`repdyn.store.Store.to_pandas` does."""
-        # failures come last, as a store lists them
-        tables = [self._tables[name] for name in sorted(self._tables, key=is_failure)]
-        return as_frame(encoded(pa.concat_tables(tables)), order=BY_LAYER)
-
-
 def _checkpoint(table: pa.Table, failed: bool) -> Checkpoint:
     return Checkpoint(
         step=table["step"][0].as_py(),
@@ -157,7 +128,11 @@ class WatchedRun:
 
     def __init__(self, store: Store, path: RunPath, interval: float) -> None:
         self.store = store
-        self.rows = RunRows()
+        self.name = self.model = ""
+        """Of the run and of its model, once a file is read."""
+        self.checkpoints: dict[str, Checkpoint] = {}
+        """By the name of the file that they were read from."""
+        self._tables: dict[str, pa.Table] = {}
         self.damaged: dict[str, str] = {}
         """Why a file could not be read, by its path."""
         self.version = 0
@@ -183,7 +158,7 @@ class WatchedRun:
     @property
     def is_empty(self) -> bool:
         """Return whether the folder has no files of measurements."""
-        return not (self.rows.checkpoints or self.damaged or self._unread)
+        return not (self.checkpoints or self.damaged or self._unread)
 
     def look(self) -> bool:
         """Look for new, changed and deleted files; return whether rows were dropped.
@@ -220,9 +195,12 @@ class WatchedRun:
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """Return the rows of each probe, by its hash; without those that it was never measured on."""
-        if not self.rows.checkpoints:
+        if not self._tables:
             return {}
-        return {probe: rows for probe, rows in by_probe(self.rows.frame()).items() if is_measured(rows)}
+        # failures come last, as a store lists them
+        tables = [self._tables[name] for name in sorted(self._tables, key=is_failure)]
+        frame = as_frame(encoded(pa.concat_tables(tables)), order=BY_LAYER)
+        return {probe: rows for probe, rows in by_probe(frame).items() if is_measured(rows)}
 
     def is_due(self) -> bool:
         """Return whether it is to be described: it has changed, is read to the end, and some time has passed."""
@@ -233,7 +211,7 @@ class WatchedRun:
         started, self._described = time.monotonic(), self.version
         try:
             self._total = self._total or total_steps(self.store.path)
-            rules = stored_rules(self.store.alerts_path(self.rows.run)) if self.rows.run else []
+            rules = stored_rules(self.store.alerts_path(self.name)) if self.name else []
             described = [one for frame in self.frames().values() for one in stacks_of_run(frame, rules)]
             worst = min(described, key=lambda one: STATUSES.index(one.insights.status), default=None)
         except ValueError as error:  # rows that cannot be judged together, such as those of two models
@@ -245,7 +223,7 @@ class WatchedRun:
 
     def summary(self, label: str) -> dict[str, Any]:
         """Return what the table shows of the run, as values of JSON."""
-        known = sorted(self.rows.checkpoints.values(), key=lambda one: one.step)
+        known = sorted(self.checkpoints.values(), key=lambda one: one.step)
         measured = [one for one in known if not one.failed]
         last = max(known, key=lambda one: one.measured_at, default=None)
         # that of the training, or of a sweep that on the probe
@@ -259,7 +237,7 @@ class WatchedRun:
                 "version": self.version,
                 "label": label,
                 "store": self.store.path.as_posix(),
-                "model": self.rows.model,
+                "model": self.model,
                 "status": self.judgement.status,
                 "reason": self.judgement.reason,
                 "step": measured[-1].step if measured else None,
@@ -281,18 +259,21 @@ class WatchedRun:
         table = read_tables([path]).cast(SCHEMA)
         shown = pa.repeat(pa.scalar(self.path.name), len(table))
         table = table.set_column(SCHEMA.get_field_index("run"), SCHEMA.field("run"), shown)
-        if step_of(path.name) is not None:
-            self.rows.put(name, table)
-            return
-        part = next(part for part in self.path.parts if part.folder == path.parent)
-        self._steps[name] = []
-        for step in filter(part.has_step, table["step"].unique().to_pylist()):
-            self._steps[name].append(f"{name}/{step}")
-            self.rows.put(f"{name}/{step}", table.filter(pc.field("step") == step))
+        named = {name: table}
+        if step_of(path.name) is None:
+            part = next(part for part in self.path.parts if part.folder == path.parent)
+            steps = filter(part.has_step, table["step"].unique().to_pylist())
+            named = {f"{name}/{step}": table.filter(pc.field("step") == step) for step in steps}
+            self._steps[name] = [*named]
+        for each, rows in named.items():
+            self.name, self.model = rows["run"][0].as_py(), rows["model"][0].as_py()
+            self.checkpoints[each] = _checkpoint(rows, is_failure(each))
+            self._tables[each] = rows
 
     def _forget(self, name: str) -> None:
         for each in (name, *self._steps.pop(name, ())):
-            self.rows.drop(each)
+            self.checkpoints.pop(each, None)
+            self._tables.pop(each, None)
         self.damaged.pop(name, None)
 
 

@@ -12,7 +12,7 @@ import wandb
 
 from repdyn.figures.run import all_figures
 from repdyn.publish.export import export_store
-from repdyn.publish.stored_run import provenance
+from repdyn.publish.results import provenance
 
 NAN = math.nan
 

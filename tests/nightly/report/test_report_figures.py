@@ -12,7 +12,8 @@ from synthetic_runs import fill, make_rows, make_run
 
 from repdyn.metrics import METRICS
 from repdyn.plots import heatmap, means, profile
-from repdyn.tables.frames import grid, layer_mean, measurements
+from repdyn.tables.frames import grid, measurements
+from repdyn.tables.series import metric_series
 
 STEPS = (0, 1, 8, 64)
 
@@ -50,5 +51,5 @@ def test_means_switch_between_steps_and_tokens_with_the_loss(tmp_path):
     assert [button.label for button in buttons] == ["steps, log", "steps, linear", "tokens, log", "tokens, linear"]
     np.testing.assert_allclose(buttons[3].args[0]["x"][3], [0, 1000, 8000, 64000])
     np.testing.assert_allclose(
-        figure.data[3].y, layer_mean(measurements(make_run(steps=STEPS)), "two_nn", "all").mean, rtol=1e-6
+        figure.data[3].y, metric_series(measurements(make_run(steps=STEPS)))["two_nn", "all"].layer_mean.mean, rtol=1e-6
     )

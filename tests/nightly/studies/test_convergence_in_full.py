@@ -7,7 +7,7 @@ import pytest
 
 from repdyn.studies.convergence_estimates import percentile_interval, resample_profiles, unpaired_gap
 from repdyn.studies.convergence_measurements import SequenceSums
-from repdyn.tables.fits import lower_envelope
+from repdyn.studies.gradient import lower_envelope
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -16,7 +16,7 @@ from repdyn import open_store, query
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.store import Store
 from repdyn.tables.frames import measurements
-from repdyn.tables.lines import copies_line, failure_line
+from repdyn.tables.texts import copies_line, failure_line
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from test_terminal import EVERYTHING, printed, table_lines
 
-from repdyn.terminal.summary import MAX_LINES
+from repdyn.terminal.runs import MAX_LINES
 
 NAN = math.nan
 

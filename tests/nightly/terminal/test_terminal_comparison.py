@@ -3,7 +3,7 @@
 import pytest
 from test_terminal import lines_of
 
-from repdyn.terminal.comparison import MAX_WIDTH
+from repdyn.terminal.runs import MAX_WIDTH
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])

@@ -1,4 +1,4 @@
-"""What the terminal says of a run: curves by layer and metric, one screen of summary, alerts, insights."""
+"""What the terminal says of runs: one screen of summary each, alerts and insights, and several in a table."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis import DescribedRun, RunInsights, Severity, Status
 from repdyn.store import Store
 from repdyn.store.schema import FINISHED, PROBE_LOSS
-from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Verdict
-from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding
-from repdyn.tables.frames import grid, loss_of_run, metrics_of, missing_values, subsets_of
-from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line, probe_loss_line
-from repdyn.tables.runs import select
+from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
+from repdyn.tables.frames import concatenated, grid, loss_of_run, metrics_of, missing_values, subsets_of
+from repdyn.tables.runs import MeasuredRun, differences, select
+from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.series import thin
-from repdyn.tables.style import KINDS, NO_VALUE, of_stack, short_count, short_value
+from repdyn.tables.style import KINDS, NO_VALUE, of_stack, short_count, short_value, subset_title
+from repdyn.tables.texts import alert_lines, copies_line, cost_line, failure_line, probe_loss_line, sampling
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.printing import in_one_line
 
@@ -313,16 +313,16 @@ def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
         return
     yield Text(f"published findings, criteria version {VERSION}")
     first = found[0]
-    if len({(finding.verdict, finding.explanation) for finding in found}) == 1:
+    if len({(finding.verdict, finding.summary) for finding in found}) == 1:
         yield _verdict(first.verdict, f"all {len(found)}")
-        yield _evidence(first.explanation)
+        yield _evidence(first.summary)
         return
     for (name, verdict), group in groupby(found, key=lambda finding: (finding.name, finding.verdict)):
         first, *others = group
         subsets = " and ".join(finding.subset for finding in (first, *others))
         yield _verdict(verdict, f"{MEANINGS[name]}, {subsets}")
-        differ = any(finding.explanation != first.explanation for finding in others)
-        yield _evidence(f"{first.subset}: " * differ + first.explanation)
+        differ = any(finding.summary != first.summary for finding in others)
+        yield _evidence(f"{first.subset}: " * differ + first.summary)
 
 
 def _verdict(verdict: Verdict, of: str) -> Text:
@@ -380,3 +380,90 @@ def _figures(figures: Sequence[Path]) -> Iterator[Text]:
     folders = sorted({str(path.parent) for path in map(Path, figures)})
     if folders:
         yield Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")
+
+
+MAX_WIDTH = 100
+MARKS: dict[Verdict, str] = {"shown": "+", "not shown": "-", "cannot be judged": "?"}
+_KINDS = {True: "dec", False: "enc", None: "?"}
+_FEWER = "*"
+_MEANS = (("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all"))
+_HEADINGS = {"bell": "bell\nall ns", "uniform": "unif.\nall ns", "growth": "growth\nall ns", "dimension": "dim.\nall"}
+
+
+def print_comparison(
+    runs: Sequence[MeasuredRun], seeds: Sequence[SeedGroup] = (), *, console: Console | None = None
+) -> None:
+    """Print a table with one line for each run: what it is, how far it was measured, its means over layers at the end.
+
+    Seeds of one model have a line for themselves below: means over the seeds, and verdicts by the intervals over them.
+
+    Marks show the verdict on each published finding, and means over fewer layers than the run has; they are explained
+    below the table. A name is broken where it is too wide: no line is wider than 100 columns.
+    """
+    console = console or PrintableConsole()
+    width = min(console.width, MAX_WIDTH)
+    several = any(run.n_failed for run in runs)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("\nmodel", overflow="fold")
+    table.add_column("\nkind", no_wrap=True)
+    for heading in ("\nsize", "done/\nfailed" if several else "\ndone", "last\nstep"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    # justified by hand: their digits stay below each other where only some have a mark
+    for heading in ("anisotropy\n all    ns", "two_nn\n   all", *_HEADINGS.values()):
+        table.add_column(heading, no_wrap=True)
+    for run in (*runs, *seeds):
+        is_group = isinstance(run, SeedGroup)
+        found = findings_over_seeds([member.frame for member in run.members]) if is_group else findings(run.frame)
+        table.add_row(Text(in_one_line(run.label)), *_numbers(run, with_failed=several), *_marks(found))
+    console.print(table, highlight=False, width=width)
+    difference = differences(runs)
+    warning = Text(in_one_line(f"warning: these values do not compare, {difference}"), style="yellow")
+    for line in [*_legend(), *_sampled(runs), *([warning] if difference else [])]:
+        console.print(line, highlight=False, width=width)
+
+
+def _numbers(run: MeasuredRun, with_failed: bool) -> list[str]:
+    anisotropy, without_sink, dimension = (_mean_at_end(run, *mean) for mean in _MEANS)
+    return [
+        _KINDS[run.causal],
+        "?" if run.parameters is None else short_count(run.parameters),
+        f"{len(run.steps)}/{run.n_failed}" if with_failed else str(len(run.steps)),
+        FINISHED if run.finished else f"{run.steps[-1]:,}",
+        f"{anisotropy:<5} {without_sink}",
+        f"  {dimension}",
+    ]
+
+
+def _mean_at_end(run: MeasuredRun, metric: str, subset: str) -> str:
+    """Return the last mean over layers in four characters, and a mark if it is over fewer layers."""
+    series = run.series.get((metric, subset))
+    if series is None or not series.layer_mean.n_used:
+        return short_value(math.nan)
+    return short_value(series.layer_mean.mean.iloc[-1]) + _FEWER * series.layer_mean.is_partial
+
+
+def _marks(found: Sequence[Finding]) -> list[Text]:
+    """Return a cell for each finding, with a mark for each subset it is judged on."""
+    cells = []
+    for name in _HEADINGS:
+        marks = [(f" {MARKS[one.verdict]} ", COLOURS[one.verdict]) for one in found if one.name == name]
+        cells.append(Text.assemble(*marks))
+    return cells
+
+
+def _legend() -> list[Text]:
+    marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()) + f" (criteria version {VERSION})"
+    ends = f"anisotropy, two_nn: means over layers at the last checkpoint; {_FEWER} over fewer than were measured"
+    heads = [heading.split("\n")[0] for heading in _HEADINGS.values()]
+    meanings = [f"{head:<7}{MEANINGS[name]}" for head, name in zip(heads, _HEADINGS, strict=True)]
+    return [
+        Text(),
+        *(Text(line, style="dim") for line in (marks, *meanings, f"ns     {subset_title('no_sink')} (no_sink)", ends)),
+    ]
+
+
+def _sampled(runs: Sequence[MeasuredRun]) -> list[Text]:
+    """Describe the sampling of the metrics whose means are in the table."""
+    rows = concatenated([run.rows for run in runs])
+    rows = rows.loc[rows["metric"].isin([metric for metric, _ in _MEANS])]
+    return [Text(in_one_line(f"sampling: {sampling(rows)}"), style="dim")] if len(rows) else []

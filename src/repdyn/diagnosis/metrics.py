@@ -1,0 +1,478 @@
+"""Statements about one metric: the course of its mean over layers, its coupling with the loss, its fit; and its profile
+over depth at the last step, layers unlike their neighbours, missing values, whole sequences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+from scipy.special import fdtrc
+
+from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations, note
+from repdyn.metrics.metric import base_name
+from repdyn.tables.effects import rank_correlation
+from repdyn.tables.fits import METRIC, fits_of
+from repdyn.tables.frames import LayerMean, RunLoss, drop_first_comparison, is_finished, loss_of_run, most_common_reason
+from repdyn.tables.runs import spans
+from repdyn.tables.series import MetricSeries
+from repdyn.tables.style import BELOW_ONE, is_dimension, metric_title, number_text, short_subset_title
+
+MIN_STEPS = 5
+"""Least number of measured steps for a statement about a course."""
+MIN_CHANGE = 0.1
+"""Least change that is worth a sentence, as a share of the larger value."""
+LARGE_FACTOR = 3.0
+"""Least factor that is not given in percent."""
+MIN_PAIRS = 12
+"""Least number of changes for a correlation."""
+SIGNIFICANCE = 0.001
+"""Largest p-value of a turn."""
+MAX_KNOTS = 500
+"""Number of steps that are tried as the place of a turn."""
+
+
+def course_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield what the mean over layers did from the first to the last step: a peak, a trough, or a change.
+
+    A rise or fall counts if it exceeds :data:`MIN_CHANGE` and twice the noise, which is the interval of the values or,
+    if that is unknown, estimated from second differences. The extremum is that of the running median of three steps,
+    so that a single outlier is no peak.
+    """
+    mean = best_covered_mean(series)
+    if len(mean.mean) < MIN_STEPS:
+        return
+    steps, values = mean.mean.index.to_numpy(int), mean.mean.to_numpy(float)
+    noise = _noise(mean)
+    smooth = _running_median(values)
+    ends = float(smooth[0]), float(smooth[-1])
+    for kind, place in (("peak", int(np.argmax(smooth))), ("trough", int(np.argmin(smooth)))):
+        extreme = float(smooth[place])
+        if all(_differs(extreme, end, noise) for end in ends):
+            verbs = ("rose", "fell") if kind == "peak" else ("fell", "rose")
+            change = _share(ends[1], extreme)
+            sentence = (
+                f"{_subject(series, mean)} {verbs[0]} from {number_text(ends[0])} at step {steps[0]:,} to "
+                f"{number_text(extreme)} near step {steps[place]:,}, then {verbs[1]} to {number_text(ends[1])}"
+                f"{_percent(extreme, ends[1])}."
+            )
+            evidence = {"first": ends[0], kind: extreme, "last": ends[1], "noise": noise}
+            at = (int(steps[0]), int(steps[place]), int(steps[-1]))
+            size = max(abs(change), abs(_share(ends[0], extreme)))
+            yield note(series, kind, sentence, steps=at, evidence=evidence, weight=size)
+            return
+    if _differs(*ends, noise):
+        verb, going_on = ("rose", "rising") if ends[1] > ends[0] else ("fell", "falling")
+        half = float(smooth[np.abs(steps - steps[-1] / 2).argmin()])
+        goes_on = _differs(ends[1], half, noise) and (ends[1] > half) == (ends[1] > ends[0])
+        sentence = (
+            f"{_subject(series, mean)} {verb} from {number_text(ends[0])} at step {steps[0]:,} to "
+            f"{number_text(ends[1])} at step {steps[-1]:,}{_percent(*ends)}"
+            f"{f', and was still {going_on} at the end' * goes_on}."
+        )
+        evidence = {"first": ends[0], "last": ends[1], "noise": noise}
+        at = (int(steps[0]), int(steps[-1]))
+        yield note(series, "change", sentence, steps=at, evidence=evidence, weight=abs(_share(*ends)))
+
+
+def turn_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the step at which the course of the mean over layers turns.
+
+    Two joined lines over log(1 + step) are compared with one line by an F test; the step of the knot is the one of
+    least squares. A knot next to either end is not considered. Because the knot is chosen, the p-value is multiplied by
+    the number of knots tried (Bonferroni).
+    """
+    covered = best_covered_mean(series)
+    mean = covered.mean
+    if len(mean) < 2 * MIN_STEPS:
+        return
+    steps, values = mean.index.to_numpy(int), mean.to_numpy(float)
+    places = np.log10(1.0 + steps - steps[0])
+    # of very many steps, some knots
+    inner = np.unique(np.linspace(2, len(places) - 3, min(len(places) - 4, MAX_KNOTS)).round().astype(int))
+    line, _ = _regression(np.column_stack([np.ones_like(places), places])[None], values)
+    hinges = np.maximum(0.0, places - places[inner, None])
+    columns = [np.broadcast_to(each, hinges.shape) for each in (np.ones_like(places), places)]
+    squares, coefficients = _regression(np.stack([*columns, hinges], axis=-1), values)
+    knot, left_over = int(inner[squares.argmin()]), float(squares.min())
+    freedom = len(steps) - 4
+    # rounding alone bends a perfect line
+    if left_over <= 0 or line[0] <= 1e-18 * float(np.square(values).sum()):
+        return
+    ratio = float(line[0] - left_over) / 2 / (left_over / freedom)
+    p_value = min(1.0, float(fdtrc(2, freedom, ratio)) * freedom)  # one knot for each degree of freedom
+    slope, bend = coefficients[squares.argmin()][1:]
+    before, after = float(slope), float(slope + bend)
+    if p_value > SIGNIFICANCE or abs(after - before) < MIN_CHANGE * float(np.abs(values).max()):
+        return
+    sentence = (
+        f"{_subject(series, covered)} changed course near step {steps[knot]:,}: {before:+.2g} per tenfold of steps "
+        f"before, {after:+.2g} after."
+    )
+    evidence = {"slope_before": before, "slope_after": after, "p_value": p_value}
+    size = min(1.0, abs(after - before) / float(np.abs(values).max()))
+    yield note(series, "turn", sentence, steps=(int(steps[knot]),), evidence=evidence, weight=0.5 * size)
+
+
+def coupling_statements(series: MetricSeries, loss: RunLoss) -> Iterator[Insight]:
+    """Yield whether changes of the mean over layers go with changes of the loss.
+
+    Spearman's rank correlation of the changes between successive steps, not of the values: two curves that both fall
+    correlate whatever drives them.
+    """
+    covered = best_covered_mean(series)
+    both = at_shared_steps(covered.mean, loss.values)
+    changes = np.diff(both.to_numpy(float), axis=0)
+    if len(changes) < MIN_PAIRS:
+        return
+    found = rank_correlation(changes[:, 0], changes[:, 1])
+    if math.isnan(found.value) or found.low <= 0.0 <= found.high or abs(found.value) < 0.5:
+        return
+    direction = "the same" if found.value > 0 else "the opposite"
+    sentence = (
+        f"{_subject(series, covered)} moves in {direction} direction as the {loss.title} (rank correlation "
+        f"of {found.n} changes {found.value:.2f}, 95 % interval {found.low:.2f} to {found.high:.2f})."
+    )
+    evidence = {"correlation": found.value, "low": found.low, "high": found.high, "changes": float(found.n)}
+    steps, weight = (int(both.index[0]), int(both.index[-1])), 0.4 * abs(found.value)
+    yield note(series, "coupling", sentence, steps=steps, evidence=evidence | {"loss": loss.name}, weight=weight)
+
+
+def at_shared_steps(mean: pd.Series, loss: pd.Series) -> pd.DataFrame:
+    """Return a mean over layers and a loss, both by step, at the steps at which both are finite."""
+    both = pd.concat({"metric": mean, "loss": loss}, axis="columns", join="inner").sort_index()
+    return both.loc[np.isfinite(both.to_numpy(float)).all(axis=1)]
+
+
+def best_covered_mean(series: MetricSeries) -> LayerMean:
+    """Return the mean over layers at the steps at which all of these layers have a value.
+
+    The layers are those with the most values: as many as maximise layers times steps. The mean over all layers would be
+    that of a single one where the others have no value at the beginning.
+    """
+    known = ~np.isnan(series.values)
+    order = np.argsort(-known.sum(axis=1), kind="stable")
+    complete = np.logical_and.accumulate(known[order])
+    sizes = complete.sum(axis=1) * np.arange(1, len(order) + 1)
+    n_used = len(sizes) - int(np.argmax(sizes[::-1]))  # of equal sizes, more layers
+    steps = complete[n_used - 1]
+    chosen = order[:n_used]
+    index = pd.Index(np.array(series.steps)[steps])
+    mean = pd.Series(series.values[chosen][:, steps].mean(axis=0), index)
+    margin = pd.Series(series.margins[chosen][:, steps].mean(axis=0), index)
+    return LayerMean(mean, margin, n_used if steps.any() else 0, len(order))
+
+
+def _subject(series: MetricSeries, mean: LayerMean) -> str:
+    tokens = "" if series.subset == "all" else f", {short_subset_title(series.subset)}"
+    return f"{metric_title(series.metric)} (mean over {mean.coverage}{tokens})"
+
+
+def _noise(mean: LayerMean) -> float:
+    """Return the standard error of a value of the mean: the median over steps, or from second differences."""
+    known = mean.margin.dropna()
+    if len(known) == len(mean.margin):
+        return float(known.median()) / 1.96
+    seconds = np.diff(mean.mean.to_numpy(float), 2)
+    # the standard deviation of a normal distribution, from the median of absolute values; and of x - 2 y + z
+    return float(np.median(np.abs(seconds)) * 1.4826 / math.sqrt(6.0))
+
+
+def _running_median(values: np.ndarray) -> np.ndarray:
+    """Return the median of each value and its neighbours; the two ends stay as they are."""
+    inner = np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1)
+    return np.concatenate([values[:1], inner, values[-1:]])
+
+
+def _differs(value: float, other: float, noise: float) -> bool:
+    return abs(_share(value, other)) >= MIN_CHANGE and abs(value - other) > 2 * math.sqrt(2) * noise
+
+
+def _share(value: float, other: float) -> float:
+    """Return the difference as a share of the larger of both."""
+    larger = max(abs(value), abs(other))
+    return (value - other) / larger if larger > 0 else 0.0
+
+
+def _regression(columns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of squares that linear regressions leave, (n,), and their coefficients, (n, n_columns), of
+    columns of shape (n, n_values, n_columns)."""
+    q, r = np.linalg.qr(columns)
+    projected = values @ q
+    coefficients = np.linalg.solve(r, projected[..., None])[..., 0]
+    residuals = values - (q @ projected[..., None])[..., 0]
+    return np.square(residuals).sum(axis=1), coefficients
+
+
+def _percent(value: float, other: float) -> str:
+    """Return the change in percent, or as a factor if large, in brackets; nothing if it changes sign or begins at 0."""
+    if value * other <= 0:
+        return ""
+    ratio = other / value
+    return f" (x{ratio:.3g})" if ratio >= LARGE_FACTOR else f" ({ratio - 1:+.0%})"
+
+
+MIN_CHECKPOINTS = 8
+"""Least number of checkpoints with both a value of the metric and a loss."""
+CAVEAT = (
+    "Two trends correlate whatever drives them, so look at the changes. Checkpoints of one run are not independent, so "
+    "that the intervals of the values are too narrow."
+)
+
+
+def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], MetricSeries]) -> LossCorrelations:
+    """Return Spearman's correlation of each metric with the loss, over checkpoints and over the changes between them.
+
+    The mean of a metric is over the layers of :func:`repdyn.diagnosis.metrics.best_covered_mean`, the loss that of
+    :func:`repdyn.tables.frames.loss_of_run`. The intervals assume independent pairs, which checkpoints of one training
+    are not.
+
+    Args:
+        frame: rows of one run on one probe, or of one of its stacks, scalars among them.
+        series: its metrics, by name and token subset.
+
+    Returns:
+        A correlation for each metric and subset with at least :data:`MIN_CHECKPOINTS` checkpoints.
+    """
+    if is_finished(frame.loc[frame["layer"].notna(), ["stage"]]):
+        return LossCorrelations(None, reason="a finished model has no checkpoints to correlate over")
+    loss = loss_of_run(frame)
+    if loss.values.empty:
+        return LossCorrelations(None, reason="no loss is stored with the measurements")
+    means = {key: best_covered_mean(one).mean for key, one in series.items()}
+    pairs = {key: at_shared_steps(mean, loss.values).to_numpy(float) for key, mean in means.items()}
+    found = tuple(
+        LossCorrelation(*key, rank_correlation(*both.T), rank_correlation(*np.diff(both, axis=0).T))
+        for key, both in pairs.items()
+        if len(both) >= MIN_CHECKPOINTS
+    )
+    most = max(map(len, pairs.values()), default=0)
+    reason = f"{most} checkpoints have both a value and a loss, and {MIN_CHECKPOINTS} are needed"
+    return LossCorrelations(loss.title, found, None if found else reason)
+
+
+def activation_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield in how many layers ``largest_activation`` follows its formula, with the parameters of the layer in which
+    it ends largest."""
+    if base_name(series.metric) != METRIC:
+        return
+    fits = {layer: fit for layer, fit in fits_of(series).items() if fit.is_reported}
+    if not fits:
+        return
+    first, last = series.steps_with_values[0], series.steps_with_values[-1]
+    largest = max(fits, key=lambda layer: float(fits[layer].at(last)))
+    fit, mean = fits[largest], math.fsum(each.r_squared for each in fits.values()) / len(fits)
+    peaks = [layer for layer, each in fits.items() if first < each.peak_step < last]
+    where = f"layer{'s' * (len(peaks) > 1)} {spans(peaks)}" if peaks else "none of them"
+    sentence = (
+        f"{metric_title(series.metric)} follows A exp(-lambda x) log(x) + K with x = gamma step + t0 in {len(fits)} of "
+        f"{len(series.layers)} layers (mean R² {mean:.3f}), with a maximum within the run in "
+        f"{where}; in layer {largest} A {number_text(fit.amplitude)}, "
+        f"lambda {number_text(fit.decay)}, gamma {fit.time_scale:.2g}, t0 {number_text(fit.time_offset)}, "
+        f"K {number_text(fit.baseline)} (R² {fit.r_squared:.3f}, {fit.n_steps} steps)."
+    )
+    numbers = {"layers": len(fits), "mean_r_squared": mean, "peak_step": fit.peak_step, **fit._asdict()}
+    evidence, weight = {name: float(value) for name, value in numbers.items()}, 0.5 * len(fits) / len(series.layers)
+    steps, layers = (first, last), tuple(fits)
+    yield note(series, "activation growth", sentence, steps=steps, evidence=evidence, weight=weight, layers=layers)
+
+
+MIN_LAYERS = 5
+"""Least number of layers for a statement about one that differs."""
+OUTLIER = 2.0
+"""Distance of a layer from its neighbours at which it stands out, in usual distances between successive layers."""
+MIN_SHARE = 0.25
+"""Least such distance, as a share of the largest absolute value."""
+MIN_SPREAD = 0.1
+"""Least difference between the largest and the smallest value of a profile, as a share of the larger one."""
+MANY_MISSING = 0.1
+"""Share of values missing at the last step above which someone should look."""
+OWN_WINDOW = 0.5
+"""Share of vectors with the nearest neighbour in their own window above which values describe windows."""
+
+
+def layer_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the layers that lie above or below both of their neighbours at the last step, by an unusual distance.
+
+    The distance to the nearer neighbour is compared with the median distance between successive layers, and with twice
+    the interval of the value if it is known. The first and the last layer have one neighbour and are left out.
+    """
+    if not series.steps_with_values:
+        return
+    step = series.steps_with_values[-1]
+    values, margins = series.at(step)
+    if np.isfinite(values).sum() < MIN_LAYERS:
+        return
+    largest, usual = float(np.nanmax(np.abs(values))), float(np.nanmedian(np.abs(np.diff(values))))
+    distances = _distances_from_both(values)
+    outside = np.abs(distances) > max(OUTLIER * usual, MIN_SHARE * largest)
+    with np.errstate(invalid="ignore"):
+        places = np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins))
+    for place in places:
+        distance, layer = float(distances[place]), series.layers[place]
+        sentence = (
+            f"{metric_title(series.metric)} of layer {layer} is {number_text(values[place])} at step {step:,}, "
+            f"{'above' if distance > 0 else 'below'} {number_text(values[place - 1])} and "
+            f"{number_text(values[place + 1])} in the layers before and after it."
+        )
+        evidence = {"value": float(values[place]), "distance": distance, "usual_distance": usual}
+        weight = 0.6 * min(1.0, abs(distance) / largest)
+        yield note(series, "layer", sentence, steps=(step,), evidence=evidence, weight=weight, layers=(layer,))
+
+
+def profile_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the layers with the largest and the smallest value at the last step."""
+    if not series.steps_with_values:
+        return
+    step = series.steps_with_values[-1]
+    values = series.at(step)[0]
+    if np.isfinite(values).sum() < MIN_LAYERS:
+        return
+    high, low = int(np.nanargmax(values)), int(np.nanargmin(values))
+    if values[high] - values[low] <= MIN_SPREAD * max(abs(values[high]), abs(values[low])):
+        return
+    sentence = (
+        f"{metric_title(series.metric)} is largest in layer {series.layers[high]} ({number_text(values[high])}) and "
+        f"smallest in layer {series.layers[low]} ({number_text(values[low])}){_at(series, step)}."
+    )
+    layers = tuple(sorted((series.layers[high], series.layers[low])))
+    evidence = {"largest": float(values[high]), "smallest": float(values[low])}
+    yield note(series, "profile", sentence, steps=(step,), evidence=evidence, weight=0.1, layers=layers)
+
+
+def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
+    """Yield how many values of the last step are missing, and why; those of the embeddings are expected: the tokens of
+    a text repeat, so that a model without position embeddings has few distinct vectors there."""
+    last = int(rows["step"].to_numpy().max())
+    # the other columns would be copied with each selection of rows
+    expected = drop_first_comparison(rows.loc[:, ["step", "layer", "metric", "value", "reason"]])
+    at_end = expected.loc[(expected["step"] == last) & (expected["layer"] > 0)]
+    missing = at_end.loc[at_end["value"].isna()]
+    if missing.empty:
+        return
+    share = len(missing) / len(at_end)
+    reason = most_common_reason(missing)
+    metrics = missing["metric"].unique().tolist()
+    layers = tuple(sorted(missing["layer"].unique().tolist()))
+    named = metric_title(metrics[0]) if len(metrics) == 1 else f"{len(metrics)} metrics"
+    sentence = (
+        f"{named}: {len(missing)} of {len(at_end)} values at step {last:,} cannot be judged "
+        f"(layers {spans(layers)}): {reason}."
+    )
+    not_finite = any(word in reason.split() for word in ("NaN", "inf"))
+    severity = "failed" if not_finite else "watch" if share > MANY_MISSING else "note"
+    metric = metrics[0] if len(metrics) == 1 else None
+    evidence = {"missing": float(len(missing)), "values": float(len(at_end)), "reason": reason}
+    yield Insight(severity, "missing values", sentence, metric, None, None, layers, (last,), evidence, weight=share)
+
+
+def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
+    """Yield whether many vectors have their nearest neighbour in their own window of text, and whether ever more."""
+    counted = rows["same_window_share"].notna() & (rows["own_window_excluded"] == False)  # noqa: E712
+    known = rows.loc[counted, ["step", "metric", "same_window_share"]]
+    if known.empty:
+        return
+    highest = known.groupby("step")["same_window_share"].max()
+    first, last = float(highest.iloc[0]), float(highest.iloc[-1])
+    if last <= OWN_WINDOW:
+        return
+    rising = f", up from {first:.0%}" if last > first + 0.1 else ""
+    metric = str(known["metric"].iloc[0])
+    sentence = (
+        f"{metric_title(metric)}: the nearest neighbour of up to {last:.0%} of the vectors lies in their own window of "
+        f'text{rising}, which this sampling design lets count; a probe of the design "independent" leaves it out.'
+    )
+    evidence = {"first_share": first, "last_share": last}
+    steps = int(highest.index[0]), int(highest.index[-1])
+    yield Insight("watch", "own window", sentence, metric, steps=steps, evidence=evidence, weight=0.2 * last)
+
+
+def below_one_statements(rows: pd.DataFrame) -> Iterator[Insight]:
+    """Yield for each estimator of a dimension in which layers, and up to which step, it is below 1."""
+    low = rows.loc[rows["value"] < 1, ["metric", "layer", "step", "value"]]
+    for metric in filter(is_dimension, low["metric"].unique()):
+        below = low.loc[low["metric"] == metric]
+        layers = tuple(sorted(below["layer"].unique().tolist()))
+        steps = tuple(sorted(below["step"].unique().tolist()))
+        lowest, share = float(below["value"].min()), len(below) / np.count_nonzero(rows["metric"] == metric)
+        at = f"at step {steps[0]:,}" if len(steps) == 1 else f"at {len(steps)} steps, the last of them {steps[-1]:,}"
+        sentence = (
+            f"{metric_title(str(metric))} is below 1 in layers {spans(layers)} {at} (lowest {number_text(lowest)}): "
+            f"{BELOW_ONE}."
+        )
+        evidence = {"lowest": lowest, "share": share}
+        severity = "watch" if steps[-1] == int(rows["step"].to_numpy().max()) else "note"
+        yield Insight(severity, "below 1", sentence, str(metric), None, None, layers, steps, evidence, 0.3 * share)
+
+
+def _distances_from_both(values: np.ndarray) -> np.ndarray:
+    """Return the signed distance of each value to the nearer of both neighbours; 0 if it lies between them."""
+    distances = np.zeros(len(values))
+    before, after = values[1:-1] - values[:-2], values[1:-1] - values[2:]
+    with np.errstate(invalid="ignore"):
+        outside = before * after > 0
+    distances[1:-1] = np.where(outside, np.sign(before) * np.fmin(np.abs(before), np.abs(after)), 0.0)
+    return distances
+
+
+MIN_CORRELATION = 0.5
+"""Least absolute rank correlation with depth that is worth a sentence."""
+MIDDLE = (1 / 3, 2 / 3)
+"""Relative depths between which a layer is a middle one."""
+
+
+def sequence_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the trend of ``sequence_cosine`` over depth, or the valley of ``sequence_entropy``, at the last step."""
+    describe = {"sequence_cosine": _condensation, "sequence_entropy": _valley}.get(base_name(series.metric))
+    if describe and series.steps_with_values:
+        yield from describe(series, series.steps_with_values[-1])
+
+
+def _condensation(series: MetricSeries, step: int) -> Iterator[Insight]:
+    correlation, n_layers = _with_depth(series, step)
+    if n_layers < MIN_LAYERS or not abs(correlation) >= MIN_CORRELATION:
+        return
+    first = series.steps_with_values[0]
+    before = _with_depth(series, first)[0]
+    earlier = f"; {before:.2f} at step {first:,}" if first < step and not np.isnan(before) else ""
+    sentence = (
+        f"{metric_title(series.metric)} {'rises' if correlation > 0 else 'falls'} with depth{_at(series, step)} (rank "
+        f"correlation {correlation:.2f} over {n_layers} layers{earlier})."
+    )
+    evidence = {"correlation": correlation, "first_correlation": before, "layers": float(n_layers)}
+    yield note(series, "condensation", sentence, steps=(step,), evidence=evidence, weight=0.3 * abs(correlation))
+
+
+def _valley(series: MetricSeries, step: int) -> Iterator[Insight]:
+    values, margins = series.at(step)
+    if np.isfinite(values).sum() < MIN_LAYERS:
+        return
+    low = int(np.nanargmin(values))
+    is_middle = MIDDLE[0] <= series.depths[low] <= MIDDLE[1]
+    if not is_middle or np.isnan(values[:low]).all():
+        return
+    before, after = int(np.nanargmax(values[:low])), low + int(np.nanargmax(values[low:]))
+    rise = float(min(values[before], values[after]) - values[low])
+    if not rise > MIN_SHARE * float(np.nanmax(values)) or rise <= 2 * margins[low]:
+        return
+    layers = tuple(series.layers[place] for place in (before, low, after))
+    texts = [number_text(values[place]) for place in (before, low, after)]
+    sentence = (
+        f"{metric_title(series.metric)} has a valley{_at(series, step)}: {texts[1]} in layer {layers[1]}, between "
+        f"{texts[0]} in layer {layers[0]} and {texts[2]} in layer {layers[2]}."
+    )
+    evidence = {"lowest": float(values[low]), "before": float(values[before]), "after": float(values[after])}
+    weight = 0.6 * rise / float(np.nanmax(values))
+    yield note(series, "compression valley", sentence, steps=(step,), evidence=evidence, weight=weight, layers=layers)
+
+
+def _with_depth(series: MetricSeries, step: int) -> tuple[float, int]:
+    """Return Spearman's rank correlation of the values with depth, NaN if there is none, and the number of values."""
+    values = series.at(step)[0]
+    known = np.flatnonzero(~np.isnan(values))
+    return rank_correlation(values[known], known).value, len(known)
+
+
+def _at(series: MetricSeries, step: int) -> str:
+    return "" if len(series.steps) == 1 else f" at step {step:,}"
