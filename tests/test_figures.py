@@ -87,25 +87,6 @@ def test_mean_over_layers_with_loss(run):
     np.testing.assert_array_equal(twin.lines[0].get_ydata(), frame[frame["metric"] == "train/loss"]["value"])
 
 
-def above_of(figure):
-    (above,) = [axes for axes in figure.axes if axes.get_xlabel() == "training tokens"]
-    return above
-
-
-def test_tokens_stand_above_the_steps(run):
-    frame = run(steps=(0, 1, 10, 100))
-    frame["tokens_seen"] = (frame["step"] * 4096).astype("Int64")
-    figure = mean_over_layers(frame)
-    above, below = above_of(figure), panels(figure)[1]
-    assert [tick.get_text() for tick in above.get_xticklabels()] == ["0", "10k", "100k", "410k"]
-    places = above.get_xticks()
-    np.testing.assert_allclose(places, [0, 10_000 / 4096, 100_000 / 4096, 100])
-    # at the same place as the step that has as many tokens
-    figure.draw_without_rendering()
-    at = [axes.transData.transform([(place, 0) for place in places])[:, 0] for axes in (above, below)]
-    np.testing.assert_allclose(*at)
-
-
 def test_a_finished_model_has_profiles_alone(run):
     frame = run(steps=(0,), stage="finished", causal=False)
     figures = all_figures(frame)

@@ -132,8 +132,6 @@ class Panel:
     marks: Sequence[Mark] = ()
     loss: Line | None = None
     """The training loss, on an axis of its own to the right."""
-    tokens: Mapping[int, float] | None = None
-    """Training tokens by step, for a second axis above one of steps."""
     gap: Sequence[Line] = ()
     """Two of its lines between which the area is shaded."""
     widens_hidden: bool = False

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, MaxNLocator, NullLocator
 
 from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel, wrapped
-from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, short_count, styled
+from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, styled
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.files import write_atomically
 from repdyn.utils.printing import printable
@@ -36,8 +35,6 @@ LEGEND_ROWS = 20
 _MAX_TICKS = 12
 _ZERO_WIDTH = 0.4
 """Room between 0 and the first power of ten, in decades."""
-_MIN_RATIO = 2.5
-"""Ratio of two numbers on a logarithmic axis from which on their labels do not touch."""
 _COVERED = 0.01
 """Share of a panel's values within which one line hides another."""
 _RIM = 1.6
@@ -100,8 +97,6 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
     _set_axis(axes, "y", panel.y)
     if panel.loss is not None:
         _draw_loss(axes.twinx(), panel.loss)
-    if panel.tokens:
-        _draw_tokens(axes.twiny(), axes, panel)
     _mark_columns(axes, [mark.x for mark in panel.marks])
 
 
@@ -176,22 +171,6 @@ def _draw_loss(axes: Axes, loss: Line) -> None:
     _draw_line(axes, loss)
     axes.set_ylabel(f"{loss.label} (dashed)", color=loss.colour)
     axes.tick_params(axis="y", colors=loss.colour)
-
-
-def _draw_tokens(above: Axes, axes: Axes, panel: Panel) -> None:
-    """Name training tokens above an axis of steps: at powers of ten and at the end, interpolated between steps."""
-    steps, counts = zip(*(panel.tokens or {}).items(), strict=True)
-    first, last = counts[0], counts[-1]
-    lowest = next(count for count in counts if count > 0)
-    powers = (10.0**power for power in range(math.ceil(math.log10(lowest)), 16))
-    shown = [*([0.0] if first == 0 else []), *takewhile(lambda power: power * _MIN_RATIO <= last, powers), last]
-    above.grid(False)
-    above.spines["top"].set_visible(True)
-    above.set_xscale("symlog", linthresh=panel.x.log_from, linscale=_ZERO_WIDTH)
-    above.set_xlim(axes.get_xlim())
-    above.xaxis.set_minor_locator(NullLocator())
-    above.set_xticks(np.interp(shown, counts, steps), [short_count(count) for count in shown])
-    above.set_xlabel("training tokens")
 
 
 def _draw_cells(figure: Figure, axes: Axes, cells: Cells, marks: Sequence[Mark]) -> None:

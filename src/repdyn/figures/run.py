@@ -61,7 +61,6 @@ from repdyn.tables.frames import (
     of_training,
     select_steps,
     subsets_of,
-    tokens_by_step,
 )
 from repdyn.tables.series import MetricSeries, intervals, metric_series, thin
 from repdyn.tables.style import has_own_figures, metric_title, overview_families, short_subset_title, subset_title
@@ -72,7 +71,7 @@ _MAX_HEATMAP_STEPS = 48
 _HEATMAP_SIZE = (7.2, 4.3)
 _LEGEND_WIDTH = 1.2
 _COLUMNS = (
-    *("run", "model", "causal", "step", "tokens_seen", "stage", "probe", "design", "layers", "stack", "layer", "depth"),
+    *("run", "model", "causal", "step", "stage", "probe", "design", "layers", "stack", "layer", "depth"),
     *("head", "metric", "subset", "settings", "compared_to", "value", "std", "low", "high", "reason", "n_batches"),
     *("n_vectors", "n_windows", "vectors_per_window", "window_tokens", "own_window_excluded"),
 )
@@ -170,9 +169,9 @@ def mean_over_layers(
     """Draw metrics of a run averaged over layers against step, below each other, with a loss in the first panel.
 
     Metrics that were not measured are left out; the loss is that of :func:`repdyn.tables.frames.loss_of_run`. The step
-    axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it are the training tokens if every
-    checkpoint has them. The means are those of :func:`repdyn.tables.frames.layer_mean`; one over fewer layers than
-    measured is labelled. Steps with an alert on a metric are marked in its panel.
+    axis is logarithmic beyond 1 and linear below, so that step 0 shows. The means are those of
+    :func:`repdyn.tables.frames.layer_mean`; one over fewer layers than measured is labelled. Steps with an alert on a
+    metric are marked in its panel.
     """
     rows = of_training(frame, "profile_over_depth")
     present = [metric for metric in metrics if metric in metrics_of(rows)]
@@ -182,11 +181,8 @@ def mean_over_layers(
             "name one of these"
         )
     chart = _against_step(rows, present, "Mean over layers during training", alerts, WIDE)
-    tokens = tokens_by_step(rows)
-    # otherwise a number of tokens has no position on the axis
-    has_tokens = len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique
     loss, (first, *others) = loss_of_run(frame), chart.panels
-    first = replace(first, loss=loss_line(loss.values, loss.title), tokens=tokens.to_dict() if has_tokens else None)
+    first = replace(first, loss=loss_line(loss.values, loss.title))
     return draw(replace(chart, panels=[replace(panel, legend=panel.legend and "inside") for panel in (first, *others)]))
 
 
