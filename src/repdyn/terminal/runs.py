@@ -348,9 +348,8 @@ def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
 
 def _missing(rows: pd.DataFrame) -> Iterator[Text]:
     """Yield a line for each of the commonest reasons of missing values."""
-    for names, number, of, reason in sorted(missing_values(rows), key=lambda each: -len(each.metrics) * each.number)[
-        :3
-    ]:
+    found = sorted(missing_values(rows), key=lambda each: -len(each.metrics) * each.number)
+    for names, number, of, reason in found[:_MAX_REASONS]:
         text = _some(f"{metric} ({subset})" for metric, subset in names)
         yield Text(in_one_line(f"no value in {number:,} of {of:,} cells of {text}: {reason}"), style="yellow")
 
