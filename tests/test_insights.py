@@ -142,6 +142,9 @@ def test_a_change_is_described(sign):
     change = only(found, "change")
     assert (change.evidence["first"], change.evidence["last"]) == (20.0, 20 + sign * 11.5)
     assert ("rose" if sign > 0 else "fell") in change.sentence
+    assert change.sentence.endswith(f", and was still {'rising' if sign > 0 else 'falling'} at the end.")
+    ended = described(layers_at(curve(lambda step: 20 + sign * min(step, 90) / 20), metric="effective_rank"))
+    assert "at the end" not in only(ended, "change").sentence
 
 
 def test_a_change_within_the_noise_is_not_described():

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -212,15 +214,17 @@ def _against_step(
 def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> Panel:
     """Return one line per trace; its label tells if layers are left out."""
     lines, notes_on_layers = [], []
-    for trace, colour in zip(pane.traces, pane.colours, strict=True):
+    # told apart without colours too
+    dashes = cycle("-" if pane.ordered else ("-", "--", ":"))
+    for trace, colour, dash in zip(pane.traces, pane.colours, dashes, strict=False):
         one = series[trace.metric, trace.subset]
-        note = ""
+        note, look = "", dict[str, Any](colour=colour, dash=dash)
         if trace.layer is None:
             note = f"\n({one.layer_mean.coverage})" if one.layer_mean.is_partial else ""
-            lines += mean_lines(one, label=trace.label + note, colour=colour)
+            lines += mean_lines(one, label=trace.label + note, **look)
         else:
-            at, size = one.layers.index(trace.layer), marker_size(one.steps)
-            look = {"colour": colour, "marker_size": size, "label": trace.label}
+            at = one.layers.index(trace.layer)
+            look |= {"marker_size": marker_size(one.steps), "label": trace.label}
             lines.append(Line(x=one.steps, y=one.values[at], margin=one.margins[at], **look))
         notes_on_layers.append(note)
     raised = [alert for trace in pane.traces for alert in alerts_on(alerts, trace.metric, trace.subset)]
