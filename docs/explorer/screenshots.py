@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from repdyn.explorer.app import build
 from repdyn.explorer.server import launch
 from repdyn.explorer.session import Session
-from repdyn.reading import LoadedModel, load_models
+from repdyn.reading import LoadedModel, load_model
 from repdyn.utils.arguments import SENTENCES
 
 HERE = Path(__file__).parent
@@ -31,8 +31,7 @@ def main() -> None:
     parser.add_argument("models", nargs=2, metavar="MODEL", help="an encoder, then a decoder")
     models = parser.parse_args().models
     executable = os.environ.get("REPDYN_CHROMIUM") or shutil.which("chromium")
-    loading = {"revisions": [], "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
-    loaded = list(load_models(argparse.Namespace(models=models, **loading), release=False, with_heads=True))
+    loaded = [load_model(name, device="cpu", dtype="float32", with_head=True) for name in models]
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         _lens(browser, loaded[1])
