@@ -272,8 +272,8 @@ class Phases(BaseCriterion):
             begin, end = turns[number], turns[number + 1]
             effect = Effect.of(course.values[end], course.values[begin])
             # a fall divides the value by more than 1 + more
-            bounds = {"above": more} if phase == "rise" else {"below": 1 / (1 + more) - 1}
-            claims.append(Claim(f"to step {course.steps[end]:,} it", ("rises", "falls"), effect, **bounds))
+            above, below = (more, None) if phase == "rise" else (None, 1 / (1 + more) - 1)
+            claims.append(Claim(f"to step {course.steps[end]:,} it", ("rises", "falls"), effect, above, below))
         return conjunction(claim.verdict for claim in claims), "; ".join(map(str, claims))
 
 
