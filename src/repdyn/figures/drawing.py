@@ -141,7 +141,9 @@ def _widened(lines: Sequence[Line]) -> list[Line]:
 
 
 def _hides(upper: Line, lower: Line, near: float) -> bool:
-    """Return whether ``upper`` is within ``near`` of ``lower`` at half or more of its points."""
+    """Return whether ``upper``, no thinner line, is within ``near`` of ``lower`` at half or more of its points."""
+    if upper.width < lower.width:
+        return False
     heights = dict(zip(upper.x, upper.y, strict=True))
     known = [(y, heights.get(x, math.nan)) for x, y in zip(lower.x, lower.y, strict=True) if not math.isnan(y)]
     return sum(abs(y - other) <= near for y, other in known) >= max(1.0, 0.5 * len(known))

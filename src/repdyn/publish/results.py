@@ -12,7 +12,7 @@ import pandas as pd
 from rich.console import Console
 
 from repdyn.alerts import stored_rules
-from repdyn.diagnosis import DescribedRun, described_runs, stacks_of_run
+from repdyn.diagnosis import DescribedRun, stacks_of_run
 from repdyn.metrics.metric import file_stem
 from repdyn.publish.loggers import Target, each_target, log_figures, log_status, named_figures
 from repdyn.report import write_report
@@ -259,8 +259,10 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
         return
     from repdyn.figures.run import heatmap  # with Matplotlib, which a run without views does without
 
+    frame = store.to_pandas(run, categorical=True)
+    frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     with attempts() as attempt:
-        for one in described_runs(store, [run], probe):
+        for one in stacks_of_run(frame, stored_rules(store.alerts_path(run))):
             figures, last = {}, one.steps[-1]
             for metric, subset in (key for key in one.series if has_own_figures(key[0])):
                 with attempt():
