@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn.diagnosis import insights
 from repdyn.publish.export import export_run, open_logger
-from repdyn.publish.loggers import each_target, log_status, logged_values, named_config
-from repdyn.publish.results import provenance
+from repdyn.publish.loggers import each_target, log_status, logged_values, named_config, target_of
+from repdyn.publish.results import log_heatmaps, provenance
+from repdyn.store import MeasurementKey, open_store
 
 NAN = math.nan
 
@@ -141,3 +143,13 @@ def test_configuration_and_status(tmp_path, board):
     assert texts(events, "repdyn/config") == ["    repdyn/teacher_probe: 3f2a\n    repdyn/teacher_schedule: every 8"]
     (summary,) = texts(events, "repdyn/summary")
     assert [line.partition(":")[0] for line in summary.splitlines()] == ["    repdyn/status", "    repdyn/headline"]
+
+
+def test_the_heatmaps_of_a_live_run_are_found_by_its_id(tmp_path, board):
+    store = open_store(tmp_path / "store")
+    run = store.begin_run("mine")
+    for step in (0, 8):
+        rows = [replace(row, run_id=run.id) for row in make_rows(run="mine", steps=(step,), n_blocks=2, loss=False)]
+        store.write(MeasurementKey(run.id, step, rows[0].probe, "m"), [row for row in rows if row.metric == "two_nn"])
+    log_heatmaps(store, run.id, target_of(board), probe=rows[0].probe)
+    assert read(board).Tags()["images"] == ["figures/heatmap_two_nn_all"]
