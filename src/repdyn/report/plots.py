@@ -367,7 +367,8 @@ MAX_PANELS = 24
 """Largest number of heatmaps in a comparison."""
 MAX_BANDS = 6
 """Largest number of lines with bands; more would hide each other."""
-_COLUMNS = 3
+_COLUMNS, _LONGEST = 3, 34
+"""Of panels in a row, and of characters in the name of one."""
 _PANEL_HEIGHT = 220
 _MARGINS = 70
 _GAP = 0.05
@@ -523,7 +524,8 @@ def heatmaps_plot(members: Sequence[tuple[int, ReportRun, MetricSeries]]) -> Plo
         layout[f"yaxis{name}"] = {"domain": up, "anchor": f"x{name}", "nticks": 4}
         for axis in ("xaxis", "yaxis"):
             layout[f"{axis}{name}"]["showgrid"] = False
-        headings.append(heading(_shortened(run.label), across[0], up[1], 13))
+        label = run.label if len(run.label) <= _LONGEST else f"...{run.label[3 - _LONGEST :]}"
+        headings.append(heading(label, across[0], up[1], 13))
     height = _MARGINS + _PANEL_HEIGHT * n_rows
     return {
         "data": traces,
@@ -554,10 +556,6 @@ def _lines_plot(panel: Panel, members: Sequence[ComparedMember]) -> PlotlyDict:
     few = len(members) <= MAX_BANDS
     y = axis_of_lines(members[0].series.metric, panel.lines)
     return plotly_panel(replace(panel, y=y, legend="above" if few else "right"), has_bands=few)
-
-
-def _shortened(label: str, longest: int = 34) -> str:
-    return label if len(label) <= longest else f"...{label[3 - longest :]}"
 
 
 def _domains(number: int, columns: int, n_rows: int) -> tuple[list[float], list[float]]:
