@@ -214,9 +214,17 @@ def layer_label(metric: str, last: int | None = None) -> str:
     return f"layer (0 = embedding output{', each to the next' if is_between(metric) else last_layer})"
 
 
-def layer_axis(label: str, first: float, last: float) -> Axis:
-    """Return an axis of layers from the first place to the last."""
-    return Axis(label=label, limits=(first, last), padding=(0.04, 0.04), is_integer=True)
+def depth_axis(drawn: Sequence[MetricSeries]) -> Axis:
+    """Return the axis from the first layer with a value to the last; one without any at layer 0 says so."""
+    known = [one.places[~np.isnan(one.values).all(axis=1)] for one in drawn]
+    places = np.concatenate(known if any(map(len, known)) else [one.places for one in drawn])
+    label = "layer (0 = embedding output)"
+    if len({one.metric for one in drawn}) == 1:
+        label = layer_label(drawn[0].metric, max(one.layers[-1] for one in drawn))
+    if min(places) >= 1 and any(0 in one.layers for one in drawn):
+        label = "layer (no value at 0, the embedding output)"
+    limits = float(min(places)), float(max(places))
+    return Axis(label=label, limits=limits, padding=(0.04, 0.04), is_integer=True)
 
 
 def training_axis(counts: Sequence[float], *, in_tokens: bool = False, is_linear: bool = False) -> Axis:

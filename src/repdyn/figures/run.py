@@ -28,11 +28,10 @@ from repdyn.figures.charts import (
     about_checkpoints,
     alerts_on,
     axis_of_lines,
+    depth_axis,
     heads_panel,
     heatmap_panel,
-    layer_axis,
     layer_colours,
-    layer_label,
     loss_line,
     marker_size,
     marks_on,
@@ -118,7 +117,7 @@ def _over_depth(
     by_trace = several and any(len(pane.traces) > 1 for pane in board.panes)
     both = f"named lines: step {steps[-1]:,}, dotted: step {steps[0]:,}" if by_trace else ""
     when = "" if several else f", {FINISHED}" if is_finished(rows) else f", at step {steps[0]:,}"
-    axis = _depth_axis([series[trace.metric, trace.subset] for pane in board.panes for trace in pane.traces])
+    axis = depth_axis([series[trace.metric, trace.subset] for pane in board.panes for trace in pane.traces])
     chart = board.chart(
         [replace(_depth_panel(series, pane, colours), x=axis) for pane in board.panes],
         legend_width=_LEGEND_WIDTH * by_step,
@@ -129,17 +128,6 @@ def _over_depth(
         legend_title="step",
     )
     return draw(chart)
-
-
-def _depth_axis(drawn: Sequence[MetricSeries]) -> Axis:
-    """Return the axis from the first layer with a value to the last; one without any at layer 0 says so."""
-    places = np.concatenate([one.places[~np.isnan(one.values).all(axis=1)] for one in drawn])
-    label = "layer (0 = embedding output)"
-    if len({one.metric for one in drawn}) == 1:
-        label = layer_label(drawn[0].metric, max(one.layers[-1] for one in drawn))
-    if min(places) >= 1 and any(0 in one.layers for one in drawn):
-        label = "layer (no value at 0, the embedding output)"
-    return layer_axis(label, min(places), max(places))
 
 
 def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> Panel:

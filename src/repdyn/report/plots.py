@@ -23,12 +23,11 @@ from repdyn.figures.charts import (
     Panel,
     alerts_on,
     axis_of_lines,
+    depth_axis,
     end_lines,
     heads_panel,
     heatmap_panel,
-    layer_axis,
     layer_colours,
-    layer_label,
     loss_line,
     marks_on,
     mean_lines,
@@ -393,7 +392,7 @@ def profile_plot(run: ReportRun, series: MetricSeries) -> PlotlyDict:
     colours = dict(zip(trail, step_colours(len(trail)), strict=True))
     last = {series.steps[-1]: VALUE}
     panel = Panel(
-        x=layer_axis(layer_label(series.metric, series.layers[-1]), series.places[0], series.places[-1]),
+        x=depth_axis([series]),
         y=shared_axis(series, run.series),
         lines=[
             *profile_lines(series, colours, margin=None, width=1.0, marker=""),
