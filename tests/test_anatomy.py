@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,22 +21,27 @@ from transformers import (
 from repdyn import layer_states
 from repdyn.cli.main import main
 from repdyn.studies import embedding_tables as tables
+from repdyn.studies import known_words
+from repdyn.studies import table_geometry as geometry
 from repdyn.studies import table_relations as relations
+from repdyn.studies.anatomy import followed
 from repdyn.studies.embedding_tables import (
     NO_POSITION,
     NO_TOKEN,
     UNUSED_TOKEN,
     EmbeddingTable,
+    about_mean,
     closest_pairs,
     components_for,
     embedding_tables,
     explained_variance,
-    mean_relation,
     norms,
     pair_values,
     sample_pairs,
 )
 from repdyn.studies.paths import (
+    CLEAR,
+    TokenTrajectory,
     by_offset,
     cosine_matrix,
     find_order_end,
@@ -90,7 +96,7 @@ def test_relations_of_tables_against_all_pairs_by_hand():
     assert start["distance"] == pytest.approx(float(apart.norm()))
     assert start["largest_difference"] == pytest.approx(float(apart.abs().max()))
     assert relations.start_of_text(words, places, None) == {}
-    about = relations.about_mean(words).set_index("label")
+    about = about_mean(words.rows).assign(label=words.labels).set_index("label")
     mean = words.rows.numpy().mean(0)
     assert about.loc["b", "distance"] == pytest.approx(np.linalg.norm(words.rows[1].numpy() - mean))
     ends = relations.ends_about_mean(about.reset_index(), 1).set_index(["quantity", "end"])["label"]
@@ -107,6 +113,8 @@ def test_the_kinds_of_tokens():
     table = relations.vocabulary_table(kinds).set_index("kind")
     assert table.loc[["special", "letters and digits alone", "piece"], "tokens"].tolist() == [2, 3, 1]
     assert table.loc[characters, ["ranges", "first", "last"]].tolist() == [2, 3, 3]
+    looks = relations.looks_of(["cat", "dog7", "!"], kinds.assign(kind=kinds["kind"].replace({"unused": "word"})))
+    assert looks == ["word", "number", characters]
     assert relations.shared_vocabulary({"one": kinds, "other": kinds.iloc[1:]}).loc[
         0, ["shared", "same_id"]
     ].tolist() == [7, 7]
@@ -129,10 +137,10 @@ def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
 def test_relation_to_the_mean_in_closed_form():
     # four corners of a square of side 2 at height 3: the mean is (0, 0, 3), every length is the root of 11
     corners = torch.tensor([[1.0, 1, 3], [1, -1, 3], [-1, 1, 3], [-1, -1, 3]])
-    found = mean_relation(corners)
-    assert found.norm == pytest.approx(3)
-    assert found.share == pytest.approx(9 / 11)
-    np.testing.assert_allclose(found.cosines, 3 / math.sqrt(11))
+    measured = tables.measure_table(EmbeddingTable("input", "input", "w", corners, tuple("abcd"), {}), pairs=6, seed=0)
+    row = tables.tabulate([measured])["tables"].iloc[0]
+    assert (row["mean_norm"], row["mean_share"]) == pytest.approx((3, 9 / 11))
+    np.testing.assert_allclose(measured.about["cosine"], 3 / math.sqrt(11))
 
 
 def test_a_known_spectrum():
@@ -250,6 +258,73 @@ def test_a_token_that_turns_and_grows():
     np.testing.assert_allclose(step_cosines(states), [[0], [1]], atol=1e-15)
 
 
+def test_textbook_positions_in_closed_form():
+    like = EmbeddingTable("position", "position", "p", drawn(20, 6), tuple(map(str, range(20))), {})
+    rows = geometry.sinusoids(like).rows
+    assert rows[3, [0, 1, 4]].tolist() == pytest.approx([math.sin(3), math.cos(3), math.sin(3 / 10_000 ** (4 / 6))])
+    np.testing.assert_allclose(norms(rows), math.sqrt(3))
+    assert by_offset(cosine_matrix(rows))["std"].max() < 1e-7  # their cosine depends on the distance alone
+
+
+def test_rounding_keeps_the_largest_value_and_errs_by_half_a_step_at_most():
+    rows = drawn(40, 9)
+    rows[7] = 0
+    for bits in (8, 2):
+        held, step = geometry.quantised(rows, bits), rows.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
+        assert ((held - rows).abs() <= step / 2 + 1e-12).all()
+        torch.testing.assert_close(held.abs().amax(1), rows.abs().amax(1))
+    assert all(len(row.unique()) <= 3 for row in held)
+    found = geometry.quantisation_table(EmbeddingTable("input", "input", "w", rows, ("",) * 40, {}), 0).set_index(
+        "bits"
+    )
+    assert found.loc[32, ["error", "cosine_moved", "nearest"]].tolist() == [0, 0, 1]
+    assert found.loc[2, "error"] > 10 * found.loc[8, "error"] > 0
+
+
+def test_the_dimensions_of_cubes():
+    found = geometry.dimension_table(geometry.known_clouds(0)).set_index("cloud")
+    for dim in geometry.CUBES:
+        assert found.loc[f"cube of {dim}", "two_nn"] == pytest.approx(dim, rel=0.2)
+        assert dim - 1 <= found.loc[f"cube of {dim}", "components_90"] <= dim
+
+
+def test_a_circle_is_one_loop_and_a_line_none():
+    pytest.importorskip("ripser")
+    angle = torch.arange(40).double() * 2 * math.pi / 40
+    paths = {"circle": torch.stack([angle.cos(), angle.sin()], 1), "line": torch.stack([angle, 2 * angle], 1)}
+    for name, loops in (("circle", 1), ("line", 0)):
+        table = EmbeddingTable(name, "position", "p", paths[name], ("",) * 40, {})
+        found = geometry.loops_table(table, 0).iloc[-1]
+        assert found["loops"] == loops
+    assert found["longest"] == 0
+
+
+def test_opposites_are_opposite_without_what_they_have_in_common():
+    words, own = (
+        sorted({word for pairs in known_words.PAIRS.values() for pair in pairs for word in pair}),
+        drawn(1000, 30),
+    )
+    rows = {word: number for number, word in enumerate(words)}
+    for one, other in known_words.PAIRS["opposites"]:
+        own[rows[other]] = -own[rows[one]]
+    table = EmbeddingTable("input", "input", "w", own[: len(words)] + 5, tuple(words), {})
+    found = known_words.compare_opposites(table, rows, 0)["opposites"].set_index(["removed", "pairs"])
+    assert found.loc[("nothing", "opposites"), "cosine"] > 0.9
+    assert found.loc[("mean of adjectives", "opposites"), "cosine"] < -0.8
+    assert found.loc[("mean of adjectives", "synonyms"), "above_opposites"] > 0.9
+    assert known_words.probe_words(table, rows, 0) == {}  # adjectives alone
+
+
+def test_which_token_is_followed():
+    states = np.ones((2, 4, 3))
+    other = states + np.arange(4)[:, None] * np.array([0, 1, 0])
+    one, two = (TokenTrajectory(("[CLS]", "the", "Ġbank", "a"), each, (0, 1)) for each in (states, other))
+    assert followed(one, two, ()) == ([2], [2])  # no special token, no function word
+    assert followed(one, replace(two, tokens=("[CLS]", "a", "b", "c")), ("bank",)) == ([2], [])
+    with pytest.raises(ValueError, match="got dog; they have"):
+        followed(one, two, ("dog",))
+
+
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [
@@ -312,6 +387,12 @@ def test_rows_that_mean_nothing_are_left_out_and_counted(vocabulary):
 
 
 PAIR = ("the cat sat", "the dog sat")
+FIGURES = (
+    "dimension_curves",
+    "paths_without_last",
+    "paths_followed",
+    *(f"sinusoids_{name}" for name in ("image", "cosines", "path")),
+)
 PLANES = ("plane_of_tokens", "plane_of_tokens_and_position", "position_plane")
 
 
@@ -325,6 +406,7 @@ def told(capsys) -> str:
 
 def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("repdyn.studies.planes.methods", lambda: ("PCA",))  # the others are slow, and tested alone
+    monkeypatch.setattr("repdyn.studies.anatomy.find_spec", lambda name: None)  # loops are tested alone
     folder, output = save_model("small"), tmp_path / "out"
     ran(folder, "--pair", *PAIR, "--closest", 3, "-o", output)
     files = {path.name for path in (output / "small").iterdir()}
@@ -334,7 +416,9 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
         *(f"{name}.{end}" for name in ("tables", "depth", "paths", "position_cosines") for end in ("png", "svg")),
         *(f"position_path.{end}" for end in ("png", "svg")),
         *("vocabulary.csv", "extreme_pairs.csv", "about_mean.csv", "across_tables.csv", "position_start.csv"),
-        *(f"{name}.csv" for name in PLANES),
+        *(f"{name}.csv" for name in (*PLANES, "kinds_of_tokens", "known_clouds", "quantisation", "position_layouts")),
+        *(f"sinusoids_{name}.csv" for name in ("offsets", "components", "turns")),
+        *(f"{name}.{end}" for name in FIGURES for end in ("png", "svg")),
         *(f"{name}.{end}" for name in (*PLANES, "about_mean", "position_image") for end in ("png", "svg")),
     }
     closest = pd.read_csv(output / "small" / "closest.csv")
@@ -343,7 +427,8 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
         "position and segment": 3,
     }
     text = told(capsys)
-    assert "position: 64 rows of 16 (embeddings.position_embeddings.weight), all pairs" in text
-    assert "position: cosine of neighbours " in text
-    assert "no plane rotates clearly" in text, "the model is untrained"
+    assert "position embeddings.position_embeddings.weight 64 16 True" in text
+    layouts = pd.read_csv(output / "small" / "position_layouts.csv")
+    assert layouts["table"].tolist() == ["position", "sinusoids"]
+    assert layouts["purity"][0] < CLEAR < layouts["purity"][1], "the model is untrained"
     assert f"tables and figures: {output / 'small'} ({len(files)} files)" in text

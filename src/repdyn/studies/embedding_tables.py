@@ -108,41 +108,24 @@ def cosine_matrix(rows: Tensor | np.ndarray) -> np.ndarray:
     return (unit @ unit.T).clip(-1, 1)
 
 
-def describe(values: np.ndarray) -> dict[str, float]:
+def describe(values: np.ndarray) -> dict[str, Any]:
     """Return number, mean, standard deviation (n - 1) and quantiles of the values that are not NaN."""
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return {"n": 0, "mean": math.nan, "std": math.nan, **dict.fromkeys(_QUANTILES, math.nan)}
-    quantiles = np.quantile(values, list(_QUANTILES.values()))
-    std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-    of_quantiles = dict(zip(_QUANTILES, map(float, quantiles), strict=True))
-    return {"n": len(values), "mean": float(values.mean()), "std": std, **of_quantiles}
+    found = pd.Series(values).dropna()
+    quantiles = dict(zip(_QUANTILES, found.quantile([*_QUANTILES.values()]), strict=True))
+    return {"n": len(found), "mean": found.mean(), "std": found.std(), **quantiles}
 
 
-class MeanRelation(NamedTuple):
-    """The rows x of a table in relation to their mean m."""
+def about_mean(rows: Tensor) -> pd.DataFrame:
+    """Return the distance of each row (n, dim) to the mean row m, their cosine and inner product, in float64.
 
-    norm: float
-    """|m|"""
-    share: float
-    """|m|^2 over the mean of |x|^2, in [0, 1]: the part of the rows' squared norm that they have in common."""
-    cosines: np.ndarray
-    """(n,) of each row with m; NaN if either is zero."""
-
-
-def mean_relation(rows: Tensor) -> MeanRelation:
-    """Compute the mean of the rows (n, dim), and each row's cosine with it."""
-    with full_precision(rows.device):
-        total = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
-        for chunk in row_chunks(rows):
-            total += chunk.double().sum(0)
-        mean, lengths = total / len(rows), norms(rows)
-        length = float(mean.norm())
-        dots = torch.cat([chunk.double() @ mean for chunk in row_chunks(rows)]).cpu().numpy()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        cosines = np.where(lengths * length > 0, dots / (lengths * length), math.nan)
-    squares = float(np.square(lengths).mean())
-    return MeanRelation(length, length**2 / squares if squares else math.nan, cosines.clip(-1, 1))
+    Returns:
+        Columns distance, cosine (NaN if either is zero), dot. The mean of dot is |m|^2.
+    """
+    wide = rows.detach().cpu().double()
+    mean = wide.mean(0)
+    dots = wide @ mean
+    cosines = (dots / (wide.norm(dim=1) * mean.norm())).clamp(-1, 1)
+    return pd.DataFrame({"distance": (wide - mean).norm(dim=1), "cosine": cosines, "dot": dots})
 
 
 def explained_variance(rows: Tensor) -> np.ndarray:
@@ -175,7 +158,12 @@ class ClosestPairs(NamedTuple):
 
 
 def closest_pairs(
-    rows: Tensor, other: Tensor | None = None, *, k: int = 20, progress: Callable[[float], None] = no_progress
+    rows: Tensor,
+    other: Tensor | None = None,
+    *,
+    k: int = 20,
+    score: Callable[[Any], Any] = lambda cosines: cosines,
+    progress: Callable[[float], None] = no_progress,
 ) -> ClosestPairs:
     """Find the ``k`` pairs of rows with the largest cosine (all if there are fewer), and each row's largest cosine.
 
@@ -185,6 +173,7 @@ def closest_pairs(
     Args:
         rows: (n, dim), any floating dtype, any device; rows that are zero have no cosine and are in no pair.
         other: (m, dim) for pairs across two tables; None for pairs of different rows within one.
+        score: of cosines; the pairs with the largest are found.
 
     Returns:
         Pairs of equal cosines in the order of the row numbers; if more than 16,384 pairs are equal up to rounding, as
@@ -194,15 +183,17 @@ def closest_pairs(
         one, numbers = _directions(rows)
         two, others = (one, numbers) if other is None else _directions(other)
         n = max(4 * k, _FEWEST_CANDIDATES)
-        candidates, nearest = _candidates(one, two, n, within=other is None, progress=progress)
+        candidates, nearest = _candidates(one, two, n, score, within=other is None, progress=progress)
     pairs = RowPairs(numbers[candidates[:, 0]], others[candidates[:, 1]], False)
     found = pd.DataFrame({"first": pairs.first.tolist(), "second": pairs.second.tolist()})
     values = pair_values(rows, pairs, other)
     found = found.assign(**{name: values[name] for name in ("cosine", "dot", "distance")})
-    found = found.sort_values(["cosine", "first", "second"], ascending=[False, True, True], ignore_index=True)
+    found = found.assign(score=score(found["cosine"])).sort_values(
+        ["score", "first", "second"], ascending=[False, True, True], ignore_index=True
+    )
     of_all = torch.full((len(rows),), -1.0)
     of_all[numbers.cpu()] = nearest.cpu()
-    return ClosestPairs(found.head(k), of_all)
+    return ClosestPairs(found.drop(columns="score").head(k), of_all)
 
 
 def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,14 +210,20 @@ def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _candidates(
-    one: Tensor, two: Tensor, n: int, *, within: bool, progress: Callable[[float], None]
+    one: Tensor,
+    two: Tensor,
+    n: int,
+    score: Callable[[Any], Any],
+    *,
+    within: bool,
+    progress: Callable[[float], None],
 ) -> tuple[Tensor, Tensor]:
-    """Return row numbers of the n pairs with the largest cosines in float32, (n, 2), and each row's largest cosine."""
+    """Return row numbers of the n pairs with the largest scores in float32, (n, 2), and each row's largest score."""
     cosines, pairs = one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device)
     nearest = torch.full_like(one[:, 0], -1.0)
     tiles = list(_tiles(len(one), len(two), within))
     for done, (row, column) in enumerate(tiles, start=1):
-        tile = product(one[row : row + _TILE], two[column : column + _TILE])
+        tile = score(product(one[row : row + _TILE], two[column : column + _TILE]))
         if within and row == column:
             tile.masked_fill_(torch.ones_like(tile, dtype=torch.bool).tril(), -torch.inf)
         for start, along in ((row, 1), (column, 0))[: 1 + within]:
@@ -256,25 +253,26 @@ class TableMeasurements:
     """By quantity, of :data:`QUANTITIES`: of every row, or of the pairs."""
     n_pairs: int
     all_pairs: bool
-    mean: MeanRelation
+    about: pd.DataFrame
+    """Of :func:`about_mean`."""
     explained: np.ndarray
     """Cumulative share of variance by principal components; empty for fewer than 3 different rows."""
 
 
 def measure_table(table: EmbeddingTable, *, pairs: int, seed: int) -> TableMeasurements:
     """Measure the distributions, mean and spectrum of a table; pairs only if it has two rows."""
-    values, mean = {"norm": norms(table.rows)}, mean_relation(table.rows)
+    values, about = {"norm": norms(table.rows)}, about_mean(table.rows)
     n_pairs, all_pairs = 0, True
     if len(table.rows) > 1:
         sampled = sample_pairs(len(table.rows), pairs, seed)
         n_pairs, all_pairs = len(sampled.first), sampled.is_complete
         values |= pair_values(table.rows, sampled)
-    values["cosine with mean"] = mean.cosines
+    values["cosine with mean"] = about["cosine"].to_numpy()
     try:
         explained = explained_variance(table.rows)
     except Undefined:
         explained = np.empty(0)
-    return TableMeasurements(table, values, n_pairs, all_pairs, mean, explained)
+    return TableMeasurements(table, values, n_pairs, all_pairs, about, explained)
 
 
 def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
@@ -293,7 +291,11 @@ def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
                 values = one.values[quantity]
                 distributions[one.table.name, quantity] = pd.DataFrame([describe(values)])
         for quantity, values in one.values.items():
-            counts, edges = np.histogram(values[np.isfinite(values)], bins=_N_BINS)
+            finite = values[np.isfinite(values)]
+            low, high = finite.min(initial=np.inf), finite.max(initial=-np.inf)
+            # rows of one length have no range but that of rounding
+            ends = (low, max(high, low + 1e-6 * abs(low))) if len(finite) else None
+            counts, edges = np.histogram(finite, bins=_N_BINS, range=ends)
             bins = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "count": counts})
             histograms[one.table.name, quantity] = bins
         if n_components := len(one.explained):
@@ -309,6 +311,7 @@ def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
 
 def _overview(one: TableMeasurements) -> dict[str, Any]:
     table, needed = one.table, components_for(one.explained) if len(one.explained) else {}
+    of_mean, of_rows = one.about["dot"].to_numpy().mean(), np.square(one.values["norm"]).mean()
     return {
         "table": table.name,
         "parameter": table.parameter,
@@ -317,8 +320,8 @@ def _overview(one: TableMeasurements) -> dict[str, Any]:
         "left_out": "; ".join(f"{count} {reason}" for reason, count in table.left_out.items()),
         "pairs": one.n_pairs,
         "all_pairs": one.all_pairs,
-        "mean_norm": one.mean.norm,
-        "mean_share": one.mean.share,
+        "mean_norm": math.sqrt(max(of_mean, 0.0)),
+        "mean_share": of_mean / of_rows if of_rows else math.nan,
         **{f"components_{share * 100:.0f}": count for share, count in needed.items()},
     }
 

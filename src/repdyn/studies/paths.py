@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from sklearn.decomposition import PCA
 from torch import Tensor
 
 from repdyn.reading import LoadedModel, layer_states
@@ -324,11 +325,10 @@ def fit_plane(one: np.ndarray, other: np.ndarray) -> TrajectoryPlane:
     points = np.concatenate(
         [states[:, kept].reshape(-1, states.shape[-1]) for states, kept in zip(both, is_kept, strict=True)]
     )
-    mean = points.mean(0)
-    _, values, axes = np.linalg.svd(points - mean, full_matrices=False)
-    first, second = (values[:2] ** 2 / (values**2).sum()).tolist()
+    found = PCA(2, svd_solver="full").fit(points)
+    first, second = found.explained_variance_ratio_.tolist()
     paths = [
-        np.where(kept[:, None], (states - mean) @ axes[:2].T, np.nan)
+        np.where(kept[:, None], (states - found.mean_) @ np.asarray(found.components_).T, np.nan)
         for states, kept in zip(both, is_kept, strict=True)
     ]
     left_out = [tuple(np.flatnonzero(~kept).tolist()) for kept in is_kept]

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.preprocessing import MultiLabelBinarizer
 from torch import Tensor
 from tqdm import tqdm
 
@@ -108,10 +110,6 @@ class SentenceVectors:
         """The first columns of a table."""
         return {"stack": self.stack, "layer": self.layer, "vector": self.pooling}
 
-    def take(self, rows: np.ndarray) -> SentenceVectors:
-        """Return the vectors of some of the sentences, by their numbers."""
-        return replace(self, vectors=self.vectors[rows])
-
 
 def sentence_vectors(
     model: Model, sequences: Sequence[Sequence[int]], title: str | None = None
@@ -150,12 +148,7 @@ def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[i
         0 for a sentence of ignored tokens alone.
     """
     sets = [set(sequence) - set(ignored) for sequence in sequences]
-    columns = {token: column for column, token in enumerate(sorted(set().union(*sets)))}
-    present = np.zeros((len(sets), max(1, len(columns))))
-    for row, tokens in enumerate(sets):
-        present[row, [columns[token] for token in tokens]] = 1
-    sizes = np.maximum(np.sqrt(present.sum(1)), 1)
-    return (present @ present.T) / np.outer(sizes, sizes)
+    return cosine_similarity(MultiLabelBinarizer().fit_transform(sets))
 
 
 def separation_table(
@@ -313,7 +306,8 @@ def consistency(
     if len(names) < 2 or counts.min() < 2:
         given = ", ".join(f"{count} of {name!r}" for name, count in zip(names, counts, strict=True))
         raise ValueError(f"expected at least two kinds of two changes or more, got {given}; give more")
-    relative = _relative_lengths(before, after)
+    lengths = [np.linalg.norm(vectors, axis=1) for vectors in (before, after, after - before)]
+    relative = 2 * lengths[2] / (lengths[0] + lengths[1])
     compared = np.asarray(sources)[:, None] != np.asarray(sources)[None, :]
     cosines = np.where(compared, cosine_matrix(after - before), 0.0)
     random = np.random.RandomState(seed)
@@ -329,16 +323,6 @@ def consistency(
     found = pd.DataFrame({"change": [*names, ALL_KINDS], "n": members.sum(1), "within": within[0], "across": across[0]})
     found = found.assign(p=p, length=[relative[mine].mean() for mine in members])
     return pd.concat([found.tail(1), found.head(-1)], ignore_index=True)
-
-
-def _relative_lengths(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    moved = np.linalg.norm(after - before, axis=1)
-    if not (moved > 0).all():
-        raise ValueError(
-            f"expected changes that move the vector, got {int((~(moved > 0)).sum())} of {len(moved)} that do not; the "
-            "tokenizer may not tell the sentences apart, or the states are not finite"
-        )
-    return moved / (0.5 * (np.linalg.norm(before, axis=1) + np.linalg.norm(after, axis=1)))
 
 
 def _means(

@@ -126,7 +126,7 @@ class SentenceStudy(Study):
         sentences = pd.Index(self.changes[["before", "after"]].to_numpy().ravel("F")).unique()
         vectors = sentence_vectors(loaded, self._encode(loaded, sentences), "changes")
         before, after = (
-            [one.take(sentences.get_indexer(self.changes[side].tolist())) for one in vectors]
+            [replace(one, vectors=one.vectors[sentences.get_indexer(self.changes[side].tolist())]) for one in vectors]
             for side in ("before", "after")
         )
         output.tables["changes"] = table = change_table(before, after, self.changes, seed=self.options.seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import unicodedata
 from collections.abc import Sequence
 from itertools import combinations, groupby
 from typing import Any
@@ -15,17 +15,18 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from repdyn.figures.drawing import entitle
+from repdyn.probe.word_classes import is_function_word
 from repdyn.studies.anatomy_figures import plain
-from repdyn.studies.embedding_tables import UNUSED, EmbeddingTable, RowPairs, describe, pair_values
+from repdyn.studies.embedding_tables import UNUSED, EmbeddingTable, closest_pairs, describe
 from repdyn.studies.study import join_tables
 from repdyn.tables.style import DIVERGING, styled
 
 BEYOND = 0.2
 """Cosine, of either sign, from which on a pair of an input and a position row is counted."""
-_ROWS_AT_ONCE = 2048
-_WORD_MARKS = ("Ġ", "▁")
-_SPECIAL, _UNUSED, _CHARACTER, _PIECE, _WORD = "special", "unused", "single character", "piece", "word"
-KINDS = (_WORD, _PIECE, _CHARACTER, _SPECIAL, _UNUSED)
+WORD_MARKS = ("Ġ", "▁")
+"""What some vocabularies write before a token that begins a word."""
+_SPECIAL, _UNUSED, _CHARACTER, _PIECE, WORD = "special", "unused", "single character", "piece", "word"
+KINDS = (WORD, _PIECE, _CHARACTER, _SPECIAL, _UNUSED)
 """Kinds of tokens."""
 
 
@@ -37,7 +38,7 @@ def token_kinds(tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
     names = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     special = {*tokenizer.all_special_tokens}
     hashes = any(token.startswith("##") for token, _ in names)
-    marks = tuple(mark for mark in _WORD_MARKS if any(token.startswith(mark) for token, _ in names))
+    marks = tuple(mark for mark in WORD_MARKS if any(token.startswith(mark) for token, _ in names))
 
     def kind(token: str) -> str:
         if token in special:
@@ -47,7 +48,7 @@ def token_kinds(tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
         if len(token.lstrip("".join(marks)) if marks else token) == 1:
             return _CHARACTER
         continues = token.startswith("##") if hashes else bool(marks) and not token.startswith(marks)
-        return _PIECE if continues else _WORD
+        return _PIECE if continues else WORD
 
     return pd.DataFrame([(number, token, kind(token)) for token, number in names], columns=["id", "token", "kind"])
 
@@ -72,7 +73,7 @@ def shared_vocabulary(vocabularies: dict[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for (one, first), (other, second) in combinations(vocabularies.items(), 2):
         joined = first.merge(second, on="token", suffixes=("", "_other"))
-        same = sum(one == other for one, other in zip(joined["id"], joined["id_other"], strict=True))
+        same = np.count_nonzero(joined["id"].eq(joined["id_other"]))
         sizes = {"tokens": len(first), "other_tokens": len(second)}
         rows.append({"model": one, "other": other, **sizes, "shared": len(joined), "same_id": same})
     return pd.DataFrame(rows)
@@ -80,27 +81,15 @@ def shared_vocabulary(vocabularies: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 def extreme_pairs(table: EmbeddingTable, k: int) -> pd.DataFrame:
     """Return the k pairs of rows with the most negative cosines and the k nearest to zero, measured in float64."""
-    unit, found = _unit(table.rows), {"most negative": _none(), "nearest to zero": _none()}
-    for start in range(0, len(unit), _ROWS_AT_ONCE):
-        cosines = unit[start : start + _ROWS_AT_ONCE] @ unit.T
-        later = torch.arange(len(unit)) > torch.arange(start, start + len(cosines))[:, None]
-        for kind, sizes in (("most negative", cosines), ("nearest to zero", cosines.abs())):
-            sizes = sizes.masked_fill(~later, math.inf)
-            best = sizes.flatten().topk(min(k, int(later.sum())), largest=False)
-            places = torch.stack([best.indices // len(unit) + start, best.indices % len(unit)], 1)
-            values, pairs = (torch.cat(parts) for parts in zip(found[kind], (best.values, places), strict=True))
-            kept = values.topk(min(k, len(values)), largest=False).indices
-            found[kind] = values[kept], pairs[kept]
     frames = {}
-    for kind, (_, pairs) in found.items():
-        values = pair_values(table.rows, RowPairs(pairs[:, 0], pairs[:, 1], False))
-        names = {side: [table.labels[row] for row in pairs[:, at]] for at, side in enumerate(("first", "second"))}
-        frames[kind] = pd.DataFrame({**names, **{name: values[name] for name in ("cosine", "dot", "distance")}})
+    for kind, score in (
+        ("most negative", lambda cosines: -cosines),
+        ("nearest to zero", lambda cosines: -abs(cosines)),
+    ):
+        found = closest_pairs(table.rows, k=k, score=score).pairs
+        names = {side: [table.labels[row] for row in found[side]] for side in ("first", "second")}
+        frames[kind] = found.assign(**names)
     return join_tables(frames, "pairs")
-
-
-def _none() -> tuple[Tensor, Tensor]:
-    return torch.empty(0), torch.empty(0, 2, dtype=torch.long)
 
 
 def _unit(rows: Tensor) -> Tensor:
@@ -108,19 +97,13 @@ def _unit(rows: Tensor) -> Tensor:
     return torch.nn.functional.normalize(rows.detach().cpu().double(), dim=1).float()
 
 
-def about_mean(table: EmbeddingTable) -> pd.DataFrame:
-    """Return each row's distance to the mean row, their cosine and inner product: columns label and these."""
-    rows = table.rows.detach().cpu().double()
-    mean = rows.mean(0)
-    dots = rows @ mean
-    cosines = (dots / (rows.norm(dim=1) * mean.norm())).clamp(-1, 1)
-    values = {"distance": (rows - mean).norm(dim=1), "cosine": cosines, "dot": dots}
-    return pd.DataFrame({"label": table.labels, **{name: value.numpy() for name, value in values.items()}})
-
-
 def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
-    """Return the k rows with the smallest and the k with the largest value of each column of :func:`about_mean`, and of
-    the inner product without its sign."""
+    """Return the k rows with the smallest and the k with the largest value of each column of
+    :func:`repdyn.studies.embedding_tables.about_mean`, and of the inner product without its sign.
+
+    Args:
+        values: with a column label.
+    """
     values = values.assign(**{"|dot|": values["dot"].abs()})
     frames = {}
     for name in ("distance", "cosine", "dot", "|dot|"):
@@ -227,7 +210,27 @@ def position_image(name: str, rows: Tensor) -> Figure:
     return figure
 
 
-def kinds_of(labels: Sequence[str], kinds: pd.DataFrame) -> list[str]:
-    """Return the kind of each token."""
+def looks_of(labels: Sequence[str], kinds: pd.DataFrame) -> list[str]:
+    """Return the kind of each token, with function words, numbers and other scripts apart."""
     known = dict(zip(kinds["token"], kinds["kind"], strict=True))
-    return [known[label] for label in labels]
+
+    def look(token: str) -> str:
+        text = token.lstrip("".join(WORD_MARKS)) or token
+        if known[token] == _CHARACTER and not unicodedata.name(text[0], "").startswith("LATIN") and not text.isascii():
+            return "character of another script"
+        if known[token] == WORD and any(map(str.isdigit, text)):
+            return "number"
+        return "function word" if known[token] == WORD and is_function_word(text.lower()) else known[token]
+
+    return [look(label) for label in labels]
+
+
+def looks_table(looks: Sequence[str], about: pd.DataFrame, lengths: np.ndarray) -> pd.DataFrame:
+    """Return number, mean length and mean relation to the mean row of each kind of token.
+
+    Args:
+        about: of :func:`repdyn.studies.embedding_tables.about_mean`.
+    """
+    values = about[["distance", "cosine"]].assign(kind=looks, rows=1, length=lengths)
+    columns = {"rows": "sum", "length": "mean", "distance": "mean", "cosine": "mean"}
+    return values.groupby("kind", sort=False).agg(columns).reset_index()

@@ -47,11 +47,11 @@ def at_least(smallest: int) -> Parameter:
     return Parameter(validator=Number(gte=smallest))
 
 
-def revision_names(text: str) -> tuple[str, ...]:
+def listed(text: str) -> tuple[str, ...]:
     """Return the names in a comma-separated list."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise ValueError(f"expected revisions separated by commas, got {text!r}")
+        raise ValueError(f"expected names separated by commas, got {text!r}")
     return names
 
 
@@ -60,7 +60,7 @@ def revision_names(text: str) -> tuple[str, ...]:
 class ModelOptions:
     """Set how studies and the explorer load models."""
 
-    revisions: Annotated[tuple[str, ...], converted(revision_names, "NAMES")] = ()
+    revisions: Annotated[tuple[str, ...], converted(listed, "NAMES")] = ()
     """Branches, tags or commits of each repository, or a run's checkpoints, separated by commas."""
     tokenizer: str | None = None
     """Folder or hub repository of the tokenizer (default: the model's own)."""

