@@ -120,6 +120,6 @@ def options(tmp_path: Path) -> Callable[..., SweepOptions]:
     def make() -> SweepOptions:
         command = ["lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu"]
         given = options_of(*command, "--downloads", tmp_path / "downloads")
-        return replace(given, loss=False, metrics=DEFAULT_METRICS)
+        return replace(given, loss=False, metrics=DEFAULT_METRICS, dtype="float32")
 
     return make
