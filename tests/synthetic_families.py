@@ -58,6 +58,7 @@ def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
         "procrustes_last": lambda t, x: (1 - x) * (0.9 + 0.4 * t + shift),
         "procrustes_previous": lambda t, x: 0.6 - 0.5 * t + 0.1 * x,
         "token_cosine": lambda t, x: max(0.02, 0.95 - (0.3 + 0.6 * t) * x) + 0.3 * shift,
+        "token_distance": lambda t, x: 0.5 + 40 * t * x + shift,
         "token_rank": lambda t, x: max(0.0, 30_000 * t * (x - 0.2 - shift) ** 3),
         "token_top1_match": lambda t, x: min(1.0, max(0.0, 1.1 - (0.2 + t) * x + shift)),
         "lens_kl": lambda t, x: (0.5 + 4 * t) * (1 - x) ** 2 * (1 + shift),
@@ -77,8 +78,8 @@ def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
     if metric.startswith("components_"):
         percent = int(metric.removeprefix("components_"))
         return lambda t, x: float(round(3 + (percent / 20) ** 2.7 * (0.4 + t) * (1.2 - 0.6 * x) * (1 + shift)))
-    if metric.endswith("_attention"):
-        return lambda t, x: curve_of(metric.removesuffix("_attention"), subset)(t, 0.8 * x)
+    if metric.endswith("_attention") or metric == "token_rank_distance":
+        return lambda t, x: curve_of(metric.rpartition("_")[0], subset)(t, 0.8 * x)
     if metric == "alignment_gradient":
         # the difference over a twelfth of the depth, with a step that stands out
         return lambda t, x: 0.02 + 0.06 * (1 - t) + 0.09 * math.exp(-40 * x) + 0.05 * x**6 - 0.03 * math.sin(9 * x)

@@ -24,29 +24,6 @@ from repdyn.utils.addresses import free_port
 SENTENCE = "The £1 coin"
 
 
-def looked_at(session, place=3, **settings):
-    return session.token(SENTENCE, place, **settings)[0]
-
-
-def test_a_token_against_a_naive_run_in_float64(session):
-    for subject, seen in zip(session.models, looked_at(session, 5), strict=True):
-        ids = torch.tensor([encode_sentence(subject, SENTENCE)])
-        with torch.no_grad():
-            states = subject.model(ids, output_hidden_states=True).hidden_states
-        rows = subject.model.get_input_embeddings().weight.detach().double()
-        blocks = seen.table[seen.table["state"] == "block"]
-        assert blocks["layer"].tolist() == [0, 1, 2]
-        # the last of the decoder's own list is after its final norm
-        for line in blocks.to_dict("records")[:2]:
-            cosines = torch.cosine_similarity(states[line["layer"]][0, 5].double(), rows, dim=1)
-            own = cosines[ids[0, 5]]
-            assert line["cosine"] == pytest.approx(float(own), abs=1e-6)
-            assert line["rank"] == int((cosines > own + 1e-12).sum())
-            near = seen.nearest[(seen.nearest["state"] == "block") & (seen.nearest["layer"] == line["layer"])]
-            assert near["nearest_id"].tolist() == cosines.topk(3).indices.tolist()
-            assert near["cosine"].tolist() == pytest.approx(cosines.topk(3).values.tolist(), abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("sentence", "message"),
     [

@@ -250,6 +250,10 @@ def test_tokens_against_the_vocabulary():
     assert kernels.token_cosine(x, ids, vocabulary).item() == pytest.approx(own.mean(), rel=1e-6)
     assert kernels.token_rank(x, ids, vocabulary).item() == np.median(ranks)
     assert kernels.token_top1_match(x, ids, vocabulary).item() == (ranks == 0).mean()
+    distances = (x.double()[:, None] - table.double()).norm(dim=2).numpy()
+    near, own = Vocabulary(table, by_distance=True), distances[np.arange(40), ids]
+    assert kernels.token_distance(x, ids, near).item() == pytest.approx(own.mean(), rel=1e-9)
+    assert kernels.token_rank(x, ids, near).item() == np.median((distances < own[:, None]).sum(1))
 
 
 def test_metrics_of_whole_sequences():

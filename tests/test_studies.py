@@ -56,10 +56,10 @@ from repdyn.studies.sentence_measurements import (
     separation,
 )
 from repdyn.studies.study import select
+from repdyn.studies.token_changes import class_tables, received_attention
 from repdyn.studies.token_measurements import (
     LayerVectors,
     capture_sentence,
-    class_rows,
     common_direction,
     compare_sentence,
     compare_with_vocabulary,
@@ -467,20 +467,42 @@ def test_the_causal_mask_is_taken_off_and_put_back(decoder):
     assert decoder.model.config.to_dict() == before
 
 
-def test_classes_against_naive_ones():
-    table, ids = random(30, 6), torch.arange(20) % 30
-    x = table[ids] + 1.5 * random(20, 6, seed=1)
-    classes = {"function": torch.arange(0, 20, 2), "content": torch.tensor([1, 5, 7])}
-    lines = class_rows(x, ids, Vocabulary(table), classes)
-    cosines = normalize(x.double()) @ normalize(table.double()).T
-    own = cosines[torch.arange(20), ids]
-    ranks = (cosines > own[:, None] + 1e-12).sum(1).double()
-    for line, (name, rows) in zip(lines, classes.items(), strict=True):
-        assert (line["class"], line["tokens"]) == (name, len(rows))
-        assert line["cosine"] == pytest.approx(own[rows].mean().item(), rel=1e-12)
-        quartiles = [line["rank_q25"], line["rank"], line["rank_q75"]]
-        assert quartiles == ranks[rows].quantile(torch.tensor([0.25, 0.5, 0.75]).double()).tolist()
-        assert line["kept"] == (ranks[rows] == 0).double().mean()
+def moving_classes():
+    """Ten sequences of two function and two content words, at three layers; the first jump and return, the others
+    leave at the end."""
+    members = {"function": np.arange(0, 40, 2), "content": np.arange(1, 40, 2)}
+    values, ranks = np.full((3, 40), 0.9), np.zeros((3, 40))
+    values[1, 0::2], ranks[1, 0::2] = 0.5, 99
+    values[2, 1::2], ranks[2, 1::2] = 0.8, 999
+    values[2, 1] = 0.95
+    layers = {number: (values[number], ranks[number]) for number in range(3)}
+    return class_tables(layers, members, np.arange(40) // 4, "cosine")
+
+
+def test_words_that_jump_and_return():
+    classes, changes, jumps, points = moving_classes()
+    one = select(classes, layer=1, **{"class": "function"}).iloc[0]
+    assert one[["tokens", "cosine", "rank_q25", "rank", "kept"]].tolist() == [20, 0.5, 99, 99, 0]
+    ranks = select(jumps, quantity="log_rank").set_index("class")
+    assert ranks.loc["function", ["layer", "jump", "jump_low", "returned"]].tolist() == pytest.approx([1, 2, 2, 1])
+    assert ranks.loc["content", ["layer", "jump", "jump_low", "returned"]].tolist() == pytest.approx([2, 3, 3, 0])
+    gap = select(changes, quantity="log_rank_change", **{"class": "function minus content"})
+    assert gap["value"].tolist() == pytest.approx([2, -5])
+    ever = select(changes, layer="any").set_index(["quantity", "class"])["value"]
+    assert ever[["nearer", "nearer_by_0.01"]].tolist() == pytest.approx([1, 0.05, 0.95] * 2)
+    assert ever["ranks_per_0.01", "function"] == pytest.approx(99 / 40)
+    assert len(points) == 3 * 40
+
+
+def test_attention_received_is_that_of_the_class_beyond_its_place():
+    even = torch.full((2, 4, 4), 0.25).double()
+    to_second = torch.tensor([0.1, 0.7, 0.1, 0.1]).double().expand(2, 4, 4)
+    weights = [(even if number % 2 else to_second, 4 * number + np.arange(4)) for number in range(4)]
+    is_function = np.arange(16) % 8 == 1
+    found = received_attention(weights, {"function": is_function, "content": ~is_function})
+    mean = select(found, head=None).set_index("class")
+    assert mean.loc["function", ["received", "by_position"]].tolist() == pytest.approx([2.8, (2.8 + 1 + 1) / 3])
+    assert mean.loc["content", "received"] == pytest.approx((6 * 0.4 + 8) / 14)
 
 
 def test_density_against_a_naive_one():

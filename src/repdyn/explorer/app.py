@@ -13,7 +13,7 @@ from repdyn.explorer import figures, tables
 from repdyn.explorer.session import Session
 from repdyn.explorer.tables import Cell, Colour
 from repdyn.reading import CheckpointError
-from repdyn.studies.token_measurements import State
+from repdyn.studies.token_measurements import Measure, State
 
 _ALL = -1
 """All layers, as a choice of a layer."""
@@ -87,15 +87,16 @@ class Page:
         return tables.remarks(missing), choices, gr.Plot(figures.attention(found, names, head), visible=True)
 
     def show(
-        self, sentence: str, place: int | None, with_positions: bool, state: State, layer: int
+        self, sentence: str, place: int | None, with_positions: bool, measure: Measure, state: State, layer: int
     ) -> tuple[str, str, go.Figure, go.Figure]:
         """Return views of the chosen token: remarks, nearest tokens, similarity and rank across layers."""
         try:
-            found, missing = self.session.token(sentence, _chosen(place), with_positions=with_positions)
+            how = {"with_positions": with_positions, "by_distance": measure == "distance"}
+            found, missing = self.session.token(sentence, _chosen(place), **how)
         except ValueError as error:
             found, missing = [], [str(error)]
         near = tables.nearest_tables(found, state, None if layer == _ALL else layer)
-        similarity, rank = (figures.across_layers(found, quantity) for quantity in ("cosine", "rank"))
+        similarity, rank = (figures.across_layers(found, quantity) for quantity in (measure, "rank"))
         return tables.remarks(missing), near, similarity, rank
 
     def paths(self, sentence: str, place: int | None, other: str) -> tuple[go.Figure, str]:
@@ -122,7 +123,10 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
             button = gr.Button("Show its tokens", variant="primary", scale=1, elem_classes="compact")
         refused = gr.HTML(elem_classes="empties")
         chosen = gr.Radio([], label="Tokens: choose one", elem_classes="chips", elem_id="tokens")
-        positions = gr.Checkbox(False, label="Add the token's position embedding to every row of the vocabulary")
+        with gr.Row():
+            positions = gr.Checkbox(False, label="Add the token's position embedding to every row of the vocabulary")
+            measures = [("cosine", "cosine"), ("Euclidean distance", "distance")]
+            measure = gr.Radio(measures, value="cosine", label="Compare by", elem_id="measure")
         remarks = gr.HTML(elem_classes="empties")
         last = len(session.models) - 1
         at: Any = {"maximum": max(1, last), "value": last, "step": 1, "label": "Checkpoint", "visible": last > 0}
@@ -161,7 +165,10 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
             plane = gr.Plot(show_label=False, elem_id="paths")
         # an event during the computation of another must not be lost
         settings: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "always_last"}
-        token = {"inputs": [shown, chosen, positions, state, layer], "outputs": [remarks, near, similarity, rank]}
+        token = {
+            "inputs": [shown, chosen, positions, measure, state, layer],
+            "outputs": [remarks, near, similarity, rank],
+        }
         lens = {"inputs": [shown, number, colour, cell], "outputs": [no_lens, grid, top]}
         heads = {"inputs": [shown, checkpoint, block, head], "outputs": [no_attention, head, attention]}
         both = {"inputs": [shown, chosen, second], "outputs": [plane, missing]}
@@ -181,7 +188,7 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
         grid.click(page.cell, [shown, number], [cell, top], **settings)
         for chose in (opened.then, chosen.input):
             chose(page.show, **token, **settings).then(page.paths, **both, **settings)
-        gr.on([positions.input, state.input, layer.input], page.show, **token, **settings)
+        gr.on([positions.input, measure.input, state.input, layer.input], page.show, **token, **settings)
         gr.on([second.submit, compare.click], page.paths, **both, **settings)
     return blocks
 

@@ -18,9 +18,9 @@ from plotly.subplots import make_subplots
 from repdyn.explorer.session import LayerHeads, SentencePaths, TokenStates
 from repdyn.studies.paths import match_tokens
 from repdyn.studies.study import select
-from repdyn.studies.token_measurements import State
+from repdyn.studies.token_measurements import Measure, State, measure_of
 
-Quantity: TypeAlias = Literal["cosine", "rank"]
+Quantity: TypeAlias = Measure | Literal["rank"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours, distinct with any colour vision, without black and yellow: one of the two would be invisible
@@ -28,6 +28,7 @@ on a dark or a light page."""
 STATES: dict[State, str] = {"block": "after the block", "attention": "after the attention"}
 _TITLES: dict[Quantity, str] = {
     "cosine": "cosine to the token's own input embedding",
+    "distance": "distance to the token's own input embedding",
     "rank": "rank: closer rows of the vocabulary",
 }
 _LOOKS: dict[State, tuple[str, int, str]] = {"block": ("solid", 7, "circle"), "attention": ("dot", 5, "diamond-open")}
@@ -36,6 +37,8 @@ _GREY = "#767676"
 _ROWS = {1: 560, 2: 430}
 """Height of a row of planes, by their number in it."""
 _MAX_NAMED = 16
+_AROUND = {"middle right": (1, 0), "middle left": (-1, 0), "top center": (0, 1), "bottom center": (0, -1)}
+"""Directions in which a label lies from the end of its path."""
 _MAP_HEIGHT, _TOKEN_HEIGHT, _MAP_MARGINS = 420, 14, 160
 """Least height of a map, height of a token in it, and height of the labels around it."""
 _SENDING = ["sendChartToCloud", "sendDataToCloud"]
@@ -65,18 +68,21 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
             type="log",
             tickvals=[mark + 1 for mark in marks],
             ticktext=[f"{mark:,}" for mark in marks],
-            range=[-0.08, np.log10(max(largest, 9) + 1) + 0.08],
+            range=[-0.15, np.log10(max(largest, 9) + 1) + 0.08],
         )
+        if tokens and largest == 0:
+            said = "rank 0 at every layer: no row is closer than the token's own"
+            figure.add_annotation(text=said, xref="paper", yref="paper", x=0.5, y=0.5, showarrow=False)
     return figure
 
 
 def _line(one: TokenStates, lines: pd.DataFrame, quantity: Quantity, state: State, colour: str) -> go.Scatter:
     dash, size, symbol = _LOOKS[state]
     before = 0.5 if state == "attention" else 0.0
-    values = lines["rank"] + 1 if quantity == "rank" else lines["cosine"]
+    values, measure = lines["rank"] + 1 if quantity == "rank" else lines[quantity], measure_of(lines)
     texts = [
-        f"<b>{_text(one.token)}</b>, {STATES[state]} {layer}<br>cosine {cosine:.4f}, rank {rank:,}"
-        for layer, cosine, rank in zip(lines["layer"], lines["cosine"], lines["rank"], strict=True)
+        f"<b>{_text(one.token)}</b>, {STATES[state]} {layer}<br>{measure} {value:.4f}, rank {rank:,}"
+        for layer, value, rank in zip(lines["layer"], lines[measure], lines["rank"], strict=True)
     ]
     return go.Scatter(
         x=(lines["layer"] - before).tolist(),
@@ -103,7 +109,9 @@ def paths(sentences: Sequence[SentencePaths]) -> go.Figure:
     for number, one in enumerate(sentences):
         row, column = number // n_columns + 1, number % n_columns + 1
         # emphasised paths lie above the others
-        for _, trace in sorted(_traces(one), key=lambda drawn: drawn[0]):
+        traces = [trace for _, trace in sorted(_traces(one), key=lambda drawn: drawn[0])]
+        _spread_labels([trace for trace in reversed(traces) if trace.text and trace.text[-1]])
+        for trace in traces:
             figure.add_trace(trace, row=row, col=column)
         across, up = one.plane.shares
         figure.update_xaxes(title_text=f"first component ({across:.0%} of the variance)", row=row, col=column)
@@ -198,6 +206,25 @@ def _beyond(points: np.ndarray) -> str:
     if abs(x) > abs(y):
         return "middle right" if x > 0 else "middle left"
     return "top center" if y >= 0 else "bottom center"
+
+
+def _spread_labels(traces: Sequence[go.Scatter]) -> None:
+    """Put each label where it covers none of those before it, or leave it to the hover text where there is no room."""
+    if not traces:
+        return
+    places = np.concatenate([np.stack([trace.x, trace.y], axis=1).astype(float) for trace in traces])
+    span = np.ptp(places, axis=0) + 1e-12
+    taken: list[tuple[np.ndarray, np.ndarray]] = []
+    for trace in traces:
+        end, size = np.array([trace.x[-1], trace.y[-1]]) / span, np.array([0.014 * len(trace.text[-1]) + 0.01, 0.05])
+        for position in dict.fromkeys([trace.textposition, *_AROUND]):
+            centre = end + np.array(_AROUND[position]) * (size / 2 + 0.01)
+            if all((abs(centre - other) >= (size + of_other) / 2).any() for other, of_other in taken):
+                trace.textposition = position
+                taken.append((centre, size))
+                break
+        else:
+            trace.text = [""] * len(trace.text)
 
 
 def _arrange(figure: go.Figure, height: int) -> None:

@@ -209,14 +209,17 @@ class Session:
             raise ValueError(f"expected a sentence of at most {most:,} characters, got {len(sentence):,}; shorten it")
         return sentence
 
-    def token(self, sentence: str, place: int, *, with_positions: bool = False) -> tuple[list[TokenStates], list[str]]:
+    def token(
+        self, sentence: str, place: int, *, with_positions: bool = False, by_distance: bool = False
+    ) -> tuple[list[TokenStates], list[str]]:
         """Compare one token of a sentence with the vocabulary, in each checkpoint that has it.
 
         Returns:
             Results in the order of the checkpoints, and remarks: why a checkpoint or a state is missing.
         """
         self._require_place(place, self.tokens(sentence))
-        return self._of_each(lambda number: self._token(number, self.checked(sentence), place, with_positions))
+        how = with_positions, by_distance
+        return self._of_each(lambda number: self._token(number, self.checked(sentence), place, *how))
 
     def lens(self, sentence: str, number: int) -> SentenceLens:
         """Return what each layer of one checkpoint predicts at each token of a sentence."""
@@ -272,13 +275,13 @@ class Session:
                 remarks.append(_rephrase(str(error)))
         return found, remarks
 
-    def _token(self, number: int, sentence: str, place: int, with_positions: bool) -> Iterator[TokenStates | str]:
+    def _token(self, number: int, sentence: str, place: int, *how: bool) -> Iterator[TokenStates | str]:
         loaded, first = self.models[number], self._names(0, sentence)
         own = _same_place(first, self._names(number, sentence), place)
         if own is None:
             yield f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
             return
-        reading, found = self._read(number, sentence), self._compare(number, sentence, own, with_positions)
+        reading, found = self._read(number, sentence), self._compare(number, sentence, own, *how)
         for stack in dict.fromkeys(layer.stack for layer in reading.vectors):
             table, nearest = (select(frame, stack=stack) for frame in (found.table, found.nearest))
             yield TokenStates(of_stack(loaded.name, stack), table["token"].iloc[0], reading.ids[own], table, nearest)
@@ -317,10 +320,13 @@ class Session:
             ids = encode_sentence(self.models[number], sentence)[:LENGTH]
             return tuple(ids), attention_weights(self.models[number], [ids], self._layers)
 
-    def _compare_token(self, number: int, sentence: str, place: int, with_positions: bool) -> VocabularyComparison:
+    def _compare_token(
+        self, number: int, sentence: str, place: int, with_positions: bool, by_distance: bool
+    ) -> VocabularyComparison:
         loaded, reading = self.models[number], self._read(number, sentence)
+        how = {"with_positions": with_positions, "by_distance": by_distance}
         with self._lock:
-            return compare_sentence(loaded, reading, k=self.nearest, with_positions=with_positions, place=place)
+            return compare_sentence(loaded, reading, k=self.nearest, place=place, **how)
 
     def _fit_planes(
         self, number: int, one: str, other: str

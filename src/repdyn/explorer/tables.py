@@ -17,7 +17,7 @@ from repdyn.explorer.session import SentenceLens, Session, TokenStates
 from repdyn.kernels.lens import LensReading
 from repdyn.reading import LoadedModel
 from repdyn.studies.study import select
-from repdyn.studies.token_measurements import State, token_names
+from repdyn.studies.token_measurements import State, measure_of, token_names
 
 Colour: TypeAlias = Literal["probability", "entropy", "kl"]
 COLOURS: dict[Colour, str] = {
@@ -37,7 +37,7 @@ CONVENTIONS = (
     "Layer 0 is what enters the first block, the last layer what the last block puts out, before a final norm. "
     "After the attention: what entered the block plus what its attention puts out, before the feed-forward part. "
     "The cosine is that of the token's vector to its own row of the input embedding; its rank is how many rows of the "
-    "vocabulary have a larger one: rank 0 means that its own row is the closest."
+    "vocabulary have a larger one: rank 0 means that its own row is the closest. By distance it is how many are closer."
 )
 
 
@@ -148,8 +148,9 @@ def _nearest_table(caption: str, corner: str, columns: Sequence[tuple[str, Token
     if all(lines.empty for lines in own):
         return f"<p>{escape(caption)}: no such state.</p>"
     ranks = [f"{lines['rank'].iloc[0]:,}" if len(lines) else "" for lines in own]
-    cosines = [f"{lines['cosine'].iloc[0]:.3f}" if len(lines) else "" for lines in own]
-    rows = [_row("own row's rank", ranks, "own-numbers"), _row("own row's cosine", cosines, "own-numbers")]
+    measure = measure_of(own[0])
+    values = [f"{lines[measure].iloc[0]:.3f}" if len(lines) else "" for lines in own]
+    rows = [_row("own row's rank", ranks, "own-numbers"), _row(f"own row's {measure}", values, "own-numbers")]
     for place in range(1, max(len(lines) for lines in near) + 1):
         cells = [_nearest(token, lines, place) for (_, token, _), lines in zip(columns, near, strict=True)]
         rows.append(_row(f"nearest {place}", cells))
@@ -175,7 +176,7 @@ def _nearest(token: TokenStates, lines: pd.DataFrame, place: int) -> str:
     line = lines.iloc[place - 1]
     name = f"<span>{escape(str(line['nearest']))}</span>"
     name = f'<strong title="the token itself">{name}</strong>' if line["nearest_id"] == token.token_id else name
-    return f"{name} <small>{line['cosine']:.3f}</small>"
+    return f"{name} <small>{line[measure_of(lines)]:.3f}</small>"
 
 
 def about(session: Session) -> str:

@@ -39,7 +39,7 @@ from repdyn.kernels.sequences import (
 from repdyn.kernels.similarity import linear_cka, linearity, mutual_knn, procrustes_distance
 from repdyn.kernels.spectrum import alpha_req, components, effective_rank, isoscore, participation_ratio, rank_me
 from repdyn.kernels.two_nn import two_nn
-from repdyn.kernels.vocabulary import Vocabulary, token_cosine, token_rank, token_top1_match
+from repdyn.kernels.vocabulary import Vocabulary, token_cosine, token_distance, token_rank, token_top1_match
 
 __all__ = [
     "NEAR_DUPLICATE",
@@ -85,6 +85,7 @@ __all__ = [
     "step_cosine",
     "step_length",
     "token_cosine",
+    "token_distance",
     "token_rank",
     "token_top1_match",
     "top_norm_variance_share",

@@ -31,9 +31,11 @@ class Vocabulary:
         table: (n_rows, dim), float16, bfloat16, float32 or float64, any device. It is not copied: do not modify it
             while the vocabulary is in use.
         added: (dim,) a vector added to every row, such as a position's embedding; in float64. None for none.
+        by_distance: whether the closer of two rows is the one at the smaller Euclidean distance rather than the one
+            with the larger cosine.
     """
 
-    def __init__(self, table: Tensor, added: Tensor | None = None) -> None:
+    def __init__(self, table: Tensor, added: Tensor | None = None, *, by_distance: bool = False) -> None:
         if table.ndim != 2 or 0 in table.shape or table.dtype not in FLOAT_DTYPES:
             raise ValueError(
                 "expected an embedding table of shape (n_rows, dim) in float16, bfloat16, float32 or float64, got "
@@ -45,6 +47,7 @@ class Vocabulary:
             )
         self.table = table.detach()
         self.added = None if added is None else added.detach().to(table.device).double()
+        self.by_distance = by_distance
         self._cache: dict[tuple, Tensor] = {}
 
     @property
@@ -64,16 +67,42 @@ class Vocabulary:
             return ""
         return f"the input embeddings contain {'NaN' if bool(self.norms.isnan().any()) else 'inf'}"
 
-    def units(self, rows: Tensor) -> Tensor:
-        """Return the given rows (indices of any shape) at unit length, (..., dim) float64; NaN where a row is zero."""
-        rows = rows.to(self.table.device)
-        return self._as_float64(self.table[rows]) / self.norms[rows].unsqueeze(-1)
+    def rows(self, numbers: Tensor) -> Tensor:
+        """Return the given rows (indices of any shape) as they are, (..., dim) float64."""
+        return self._as_float64(self.table[numbers.to(self.table.device)])
 
-    def unit_tiles(self, n_rows: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-        """Yield all rows at unit length in tiles: the index of the first row, and (at most n_rows, dim) float64."""
+    def directions(self, numbers: Tensor) -> Tensor:
+        """Return the given rows (indices of any shape) such that the closest to a vector x has the largest product with
+        :meth:`direction_of` x, (..., dim or dim + 1) float64, of length 1 at most.
+
+        For cosines they are the rows at unit length, NaN where a row is zero. For distances, with c the largest norm,
+        ``(row, -|row|^2 / 2c) / 1.2c``: the product with (x, c) falls with ``|x - row|^2``.
+        """
+        numbers = numbers.to(self.table.device)
+        return self._directed(self.rows(numbers), self.norms[numbers])
+
+    def direction_of(self, x: Tensor) -> Tensor:
+        """Return what vectors (n, dim) are multiplied with, (n, dim or dim + 1) float64, of length 1."""
+        if not self.by_distance:
+            return unit_rows(x)
+        return unit_rows(torch.cat([x.double(), self._largest.to(x.device).expand(len(x), 1)], 1))
+
+    def tiles(self, n_rows: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+        """Yield the directions of all rows in tiles: the index of the first row, and at most ``n_rows`` of them."""
         for start in range(0, self.n_rows, n_rows):
             rows, norms = self.table[start : start + n_rows], self.norms[start : start + n_rows]
-            yield start, self._as_float64(rows.to(device)) / norms.to(device).unsqueeze(1)
+            yield start, self._directed(self._as_float64(rows.to(device)), norms.to(device))
+
+    def _directed(self, rows: Tensor, norms: Tensor) -> Tensor:
+        norms = norms.unsqueeze(-1)
+        if not self.by_distance:
+            return rows / norms
+        largest = self._largest.to(rows.device)
+        return torch.cat([rows / largest, -((norms / largest) ** 2) / 2], -1) / 1.2
+
+    @cached_property
+    def _largest(self) -> Tensor:
+        return self.norms.max().where(self.norms.max() > 0, 1.0)
 
     def once(self, compute: Callable[[Tensor, Tensor, Vocabulary], Tensor], x: Tensor, ids: Tensor) -> Tensor:
         """Return ``compute(x, ids, self)``, cached by the content of the tensors."""
@@ -120,49 +149,53 @@ _CHUNK, _TILE_ROWS = 1 << 22, 2048
 
 
 def nearest_rows(x: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest cosines of each vector with rows of a vocabulary, (n, k) float64, and these rows, (n, k).
+    """Return the cosines of each vector with the k closest rows of a vocabulary, and these rows: (n, k) float64, int64.
 
     The vectors are finite and not zero. Cosines descend, equal ones by index; of several that tie with the last one,
-    any may be left out.
+    any may be left out. A vocabulary by distance gives distances, which ascend.
 
     Example:
         >>> nearest_rows(torch.tensor([[3.0, 4.0]]), Vocabulary(torch.eye(2)), k=1)
         (tensor([[0.8000]], dtype=torch.float64), tensor([[1]]))
     """
-    n_rows = int(vocabulary.norms.gt(0).sum())
+    n_rows = vocabulary.n_rows if vocabulary.by_distance else int(vocabulary.norms.gt(0).sum())
     if not 1 <= k <= n_rows:
         raise ValueError(f"expected k from 1 to the {n_rows} rows that are not zero, got {k}")
     with full_precision(x.device):
-        found = [_nearest(unit_rows(some), vocabulary, k) for some in x.split(max(1, _CHUNK // (k * x.shape[1])))]
+        found = [_nearest(some, vocabulary, k) for some in x.split(max(1, _CHUNK // (k * x.shape[1])))]
     cosines, rows = (torch.cat(parts) for parts in zip(*found, strict=True))
     return cosines, rows
 
 
-def _nearest(unit: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
+def _nearest(x: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
+    unit = vocabulary.direction_of(x)
     best = unit.new_full((len(unit), k), -torch.inf)
     rows = torch.zeros(best.shape, dtype=torch.int64, device=best.device)
-    for start, tile in vocabulary.unit_tiles(_TILE_ROWS, best.device):
+    for start, tile in vocabulary.tiles(_TILE_ROWS, best.device):
         numbers = torch.arange(start, start + len(tile), device=best.device).expand(len(unit), -1)
         best, order = torch.cat([best, (unit @ tile.T).nan_to_num_(-torch.inf)], 1).topk(k)
         rows = torch.cat([rows, numbers], 1).gather(1, order)
     # one by one, so that equal rows have equal cosines; by index first: the second sort is stable
     rows = rows.sort().values
-    exact = torch.linalg.vecdot(unit.unsqueeze(1), vocabulary.units(rows).to(unit.device)).nan_to_num_(-torch.inf)
-    cosines, order = exact.sort(descending=True, stable=True)
-    return cosines, rows.gather(1, order)
+    if vocabulary.by_distance:
+        exact = torch.linalg.vector_norm(x.double().unsqueeze(1) - vocabulary.rows(rows).to(x.device), dim=2)
+    else:
+        exact = torch.linalg.vecdot(unit.unsqueeze(1), vocabulary.directions(rows).to(x.device)).nan_to_num_(-torch.inf)
+    values, order = exact.sort(descending=not vocabulary.by_distance, stable=True)
+    return values, rows.gather(1, order)
 
 
 class _Cosines:
-    """Cosines between some vectors and the rows of a vocabulary, a tile at a time."""
+    """Cosines between some unit vectors and the rows of a vocabulary, or what orders distances, a tile at a time."""
 
-    def __init__(self, x: Tensor) -> None:
-        self.unit = unit_rows(x)
+    def __init__(self, unit: Tensor) -> None:
+        self.unit = unit
         self.parts = [part.contiguous() for part in self.unit.float().split(_SUMMED, 1)]
-        self.n_rows = _ROWS["cpu" if x.device.type == "cpu" else "cuda"]
+        self.n_rows = _ROWS["cpu" if unit.device.type == "cpu" else "cuda"]
         # Both factors are rounded, products summed in any order, the sums added: Higham, Accuracy and Stability of
         # Numerical Algorithms, 2002, section 3.1. Accelerators may truncate instead of rounding.
-        roundoff = 2.0**-24 if x.device.type == "cpu" else 2.0**-23
-        self.error = 1.02 * roundoff * (min(_SUMMED, x.shape[1]) + len(self.parts) + 4)
+        roundoff = 2.0**-24 if unit.device.type == "cpu" else 2.0**-23
+        self.error = 1.02 * roundoff * (min(_SUMMED, unit.shape[1]) + len(self.parts) + 4)
 
     def rounded(self, rows: Tensor) -> Tensor:
         """Return the cosines with a tile of unit rows, (n, m) float32, with an error of at most ``error``."""
@@ -176,7 +209,7 @@ class _Cosines:
         """Count the rows of a vocabulary whose cosine to each vector exceeds its limit, (n,) int64."""
         n_above = torch.zeros(len(self.unit), dtype=torch.int64, device=self.unit.device)
         upper, lower = ((limits + sign * self.error).float().unsqueeze(1) for sign in (1, -1))
-        for _, rows in vocabulary.unit_tiles(self.n_rows, self.unit.device):
+        for _, rows in vocabulary.tiles(self.n_rows, self.unit.device):
             scores = self.rounded(rows)
             # compared into floats, which are summed several times faster than bools
             flags = torch.empty_like(scores)
@@ -278,13 +311,38 @@ def token_top1_match(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     return token_ranks(x, ids, vocabulary).eq(0).double()
 
 
-def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Return the cosine of each vector to its token's own row, (n,) float64; errors as for :func:`token_cosine`."""
+@mean_over_vectors
+def token_distance(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Compute the mean Euclidean distance of each token's vector to the token's own input embedding.
+
+    Args and Raises: as for :func:`token_cosine`.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in its unit, >= 0; NaN when undefined.
+
+    Invariant to a common rotation and translation. Undefined when the vectors or the embeddings contain NaN or inf, or
+    have different dimensions. Source: as :func:`token_cosine`, which names both measures.
+
+    Example:
+        >>> token_distance(torch.tensor([[3.0, 5.0]]), torch.tensor([1]), Vocabulary(torch.eye(2))).item()
+        5.0
+    """
+    return token_distances(x, ids, vocabulary)
+
+
+def token_distances(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Return the distance of each vector to its token's own row, (n,) float64; errors as for :func:`token_distance`."""
     _require_comparable(x, ids, vocabulary)
     with full_precision(x.device):
         pairs = zip(row_chunks(x), ids.split(len(row_chunks(x)[0])), strict=True)
-        own = [torch.linalg.vecdot(unit_rows(rows), vocabulary.units(some).to(x.device)) for rows, some in pairs]
-    cosines = torch.cat(own)
+        return torch.cat([row_norms(rows.double() - vocabulary.rows(some).to(x.device)) for rows, some in pairs])
+
+
+def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Return the cosine of each vector to its token's own row, (n,) float64; errors as for :func:`token_cosine`."""
+    if vocabulary.by_distance:
+        raise ValueError("expected a vocabulary that is compared by cosine, got one by distance; take token_distances")
+    cosines = _own_products(x, ids, vocabulary)
     if bool((undefined := cosines.isnan()).any()):
         token = int(ids[undefined.to(ids.device)][0])
         if float(vocabulary.norms[token]) == 0:
@@ -293,21 +351,34 @@ def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     return cosines
 
 
+def _own_products(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Return the product of the directions of each vector and of its token's own row, (n,) float64."""
+    _require_comparable(x, ids, vocabulary)
+    with full_precision(x.device):
+        pairs = zip(row_chunks(x), ids.split(len(row_chunks(x)[0])), strict=True)
+        own = [(vocabulary.direction_of(rows), vocabulary.directions(some).to(x.device)) for rows, some in pairs]
+        return torch.cat([torch.linalg.vecdot(*both) for both in own])
+
+
 def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Count the rows of the vocabulary that are closer (cosine) to each vector than its token's own, (n,) int64.
+    """Count the rows of the vocabulary that are closer to each vector than its token's own, (n,) int64.
 
     Exact, with cosines that differ by less than 4 (dim + 8) 2^-53 counted as equal: copies of a row tie, whatever
-    their length. A row of zeros is never closer. Computed once for the same vectors and tokens.
+    their length. A row of zeros never has a larger cosine. By distance the same holds for the products of
+    :meth:`Vocabulary.directions`, so that rows much shorter than the longest one tie. Computed once for the same
+    vectors and tokens.
     """
     _require_comparable(x, ids, vocabulary)
     return vocabulary.once(_ranks, x, ids)
 
 
 def _ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    limits = token_cosines(x, ids, vocabulary) + 4 * (x.shape[1] + 8) * 2.0**-53
+    own = _own_products if vocabulary.by_distance else token_cosines
+    limits = own(x, ids, vocabulary) + 4 * (x.shape[1] + 8) * 2.0**-53
     with full_precision(x.device):
         parts = zip(x.split(_VECTOR_CHUNK), limits.split(_VECTOR_CHUNK), strict=True)
-        return torch.cat([_Cosines(vectors).count_above(limit, vocabulary) for vectors, limit in parts])
+        counts = [_Cosines(vocabulary.direction_of(some)).count_above(limit, vocabulary) for some, limit in parts]
+        return torch.cat(counts)
 
 
 def _require_comparable(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> None:

@@ -52,7 +52,8 @@ class CheckpointContext:
     attention: AttentionWeights | None = None
     state_cache: StateCache | None = None
     step: int = 0
-    vocabulary: Vocabulary | None = None
+    vocabularies: dict[bool, Vocabulary] = field(default_factory=dict)
+    """The input embeddings, by whether they are compared by distance."""
     last: dict[tuple[str | None, str], list[Cloud]] = field(default_factory=dict)
     """The clouds of each stack's last layer, by stack and subset."""
     output_head: OutputHead | str | None = None
@@ -138,7 +139,7 @@ class LayerView:
             raise Undefined(states or "the states after attention were not captured")
         return self._cut("after attention", states, subset)
 
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self, *, by_distance: bool = False) -> Vocabulary:
         """Return the input embeddings of all tokens.
 
         Raises:
@@ -150,9 +151,9 @@ class LayerView:
         if table.shape[1] != self.layer.states.shape[1]:
             dims = f"{table.shape[1]} coordinates, the layer's vectors {self.layer.states.shape[1]}"
             raise Undefined(f"the input embeddings have {dims}")
-        if self.context.vocabulary is None:
-            self.context.vocabulary = Vocabulary(table)
-        return self.context.vocabulary
+        if by_distance not in self.context.vocabularies:
+            self.context.vocabularies[by_distance] = Vocabulary(table, by_distance=by_distance)
+        return self.context.vocabularies[by_distance]
 
     def lens(self, subset: str) -> list[LensReading]:
         """Return what the model would predict from vectors of the layer, evenly taken from each batch, by batch.
@@ -290,8 +291,13 @@ def tokens_of_states(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor
     return _against_vocabulary(layer, layer.clouds(subset), subset)
 
 
+def tokens_by_distance(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:
+    """Return the same with embeddings that are compared by Euclidean distance."""
+    return _against_vocabulary(layer, layer.clouds(subset), subset, by_distance=True)
+
+
 def tokens_after_attention(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:
-    """Return the same for the states between attention and feed-forward part."""
+    """Return the vectors between attention and feed-forward part, their token ids, and the input embeddings."""
     return _against_vocabulary(layer, layer.after_attention(subset), subset)
 
 
@@ -346,7 +352,9 @@ def _attention(layer: LayerView) -> list[tuple[Tensor, np.ndarray]]:
     return layer.context.attention.of(layer.layer.stack, layer.layer.index)
 
 
-def _against_vocabulary(layer: LayerView, clouds: list[Cloud], subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:
-    vocabulary = layer.vocabulary()
+def _against_vocabulary(
+    layer: LayerView, clouds: list[Cloud], subset: str, *, by_distance: bool = False
+) -> list[tuple[Tensor, Tensor, Vocabulary]]:
+    vocabulary = layer.vocabulary(by_distance=by_distance)
     pairs = zip(clouds, layer.tokens(subset), strict=True)
     return [(cloud.x[:_VOCABULARY_VECTORS], ids[:_VOCABULARY_VECTORS], vocabulary) for cloud, ids in pairs]

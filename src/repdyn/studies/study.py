@@ -26,7 +26,7 @@ from repdyn.figures.drawing import save
 from repdyn.probe import Probe
 from repdyn.probe.design import DENSE
 from repdyn.reading import LoadedModel, load_models
-from repdyn.tables.style import SUBSET_COLOURS
+from repdyn.tables.style import DIVERGING, SUBSET_COLOURS
 from repdyn.text.corpus import load_corpus
 from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import PrintableConsole
@@ -34,6 +34,8 @@ from repdyn.utils.files import write_atomically
 
 Folder: TypeAlias = Annotated[Path, Parameter(alias="-o", validator=PathValidator(file_okay=False))]
 """The option of the folder for tables and figures."""
+_MAX_NUMBERED = 16
+"""Heads that leave room for a number in each cell."""
 
 
 class Study(ABC):
@@ -192,6 +194,28 @@ def line_with_band(
     """Draw a line and a band from ``low`` to ``high`` in its colour."""
     axes.fill_between(np.asarray(x), low, high, color=look["color"], alpha=band_alpha, linewidth=0)
     axes.plot(x, values, **look)
+
+
+def heads_size(values: pd.DataFrame) -> tuple[float, float]:
+    """Return the size of a figure with a cell for each layer (rows) and head (columns)."""
+    return min(11.0, 2.5 + 0.6 * values.shape[1]), 1.8 + 0.4 * len(values)
+
+
+def draw_heads(axes: Axes, values: pd.DataFrame, is_bold: pd.DataFrame, label: str) -> None:
+    """Draw a signed value of each layer (rows) and head (columns) as a colour, and as a number where there is room."""
+    limit = float(np.nanmax(np.abs(values))) or 1.0
+    image = axes.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", origin="lower")
+    axes.get_figure().colorbar(image, ax=axes, label=label)  # type: ignore[union-attr]
+    axes.grid(False)
+    axes.set_xlabel("head")
+    axes.set_ylabel("layer")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_yticks(range(len(values)), values.index)
+    if values.shape[1] <= _MAX_NUMBERED:
+        for (row, column), value in np.ndenumerate(values.to_numpy()):
+            weight = "bold" if is_bold.iloc[row, column] else "normal"
+            look = {"fontsize": 7, "color": "white" if abs(value) > 0.6 * limit else "black", "weight": weight}
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", **look)
 
 
 def stem(name: str, stack: str | None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,22 +16,25 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.kernels import Undefined, full_precision
-from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_cosines, token_ranks, unit_rows
+from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_cosines, token_distances, token_ranks, unit_rows
 from repdyn.reading import (
     CheckpointError,
     LayerPatterns,
     LayerStates,
     LoadedModel,
+    attention_weights,
     causal_stacks,
     find_lookups,
     layer_states,
     ordinary_tokens,
 )
 from repdyn.studies.study import text_probe
+from repdyn.studies.token_changes import ANY, class_tables, received_attention
 
 CAPTURES = ("after_attention", "embeddings")
 CLASSES = ("function", "content")
 NEIGHBOURS = 10
+Measure: TypeAlias = Literal["cosine", "distance"]
 State: TypeAlias = Literal["block", "attention"]
 """After a block (layer 0: what enters the first one), or after its attention."""
 
@@ -73,7 +76,13 @@ def capture_sentence(loaded: LoadedModel, sentence: str, layers: LayerPatterns =
 
 
 def compare_sentence(
-    loaded: LoadedModel, states: SentenceStates, *, k: int, with_positions: bool = False, place: int | None = None
+    loaded: LoadedModel,
+    states: SentenceStates,
+    *,
+    k: int,
+    with_positions: bool = False,
+    by_distance: bool = False,
+    place: int | None = None,
 ) -> VocabularyComparison:
     """Compare the tokens of a sentence with the rows of the model's input embedding."""
     table, ids = embedding_table(loaded, states.embeddings), list(states.ids)
@@ -83,7 +92,9 @@ def compare_sentence(
     vectors = [layer._replace(vectors=layer.vectors[chosen].to(table.device)) for layer in states.vectors]
     positions = None if positions is None else positions[chosen]
     with comparable(loaded), full_precision(table.device):
-        return compare_with_vocabulary(vectors, ids[chosen], table, loaded.tokenizer, k=k, positions=positions)
+        return compare_with_vocabulary(
+            vectors, ids[chosen], table, loaded.tokenizer, k=k, positions=positions, by_distance=by_distance
+        )
 
 
 def embedding_table(loaded: LoadedModel, found: Tensor | str) -> Tensor:
@@ -165,55 +176,54 @@ def embedding_scale(model: PreTrainedModel, table: Tensor, ids: Sequence[int]) -
 
 
 def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:
-    """Compare the words of a text with the vocabulary, and test whether its tokens move together.
+    """Compare the words of a text with the vocabulary, and measure how they move and what attention they receive.
 
     Returns:
-        The name of the text, and tables: classes (stack, layer, state, and the columns of :func:`class_rows`), steps (a
-        row for each layer but the last: stack, layer, within, between, of :func:`common_direction`), and density (of
-        :func:`density`).
+        The name of the text, and tables, by stack and state: classes, changes, jumps and points of
+        :func:`class_tables`, attention of :func:`received_attention`, steps (a row for each layer but the last: within
+        and between, of :func:`common_direction`), and density (of :func:`density`).
     """
     probe = text_probe(loaded, options, CLASSES)
     states = layer_states(loaded, probe, options.layers, subsets=("no_sink", *CLASSES), captures=CAPTURES)
-    vocabulary = Vocabulary(embedding_table(loaded, states.embeddings))
+    vocabulary = Vocabulary(embedding_table(loaded, states.embeddings), by_distance=options.distance)
+    measure: Measure = "distance" if options.distance else "cosine"
     tokens = np.unique(np.concatenate([probe.sample(name).ravel() for name in CLASSES]))
     rows, ids = states.rows_of(tokens), probe.tokens[tokens]
-    members = {n: torch.from_numpy(np.searchsorted(tokens, np.sort(probe.sample(n).ravel()))) for n in CLASSES}
+    members = {name: np.searchsorted(tokens, np.sort(probe.sample(name).ravel())) for name in CLASSES}
     moving = probe.sample("no_sink").ravel()
-    sequences = torch.arange(len(probe.lengths)).repeat_interleave(probe.lengths)[moving]
-    classes, steps = [], []
+    sequence_of = torch.arange(len(probe.lengths)).repeat_interleave(probe.lengths)
+    weights = attention_weights(loaded, probe, options.layers, n_tokens=len(probe.tokens))
+    in_class = {name: probe.classes[name].numpy() for name in CLASSES}
+    found: dict[tuple[str | None, State], dict[int, tuple[np.ndarray, np.ndarray]]] = {}
+    steps, attention = [], []
     with comparable(loaded):
         for layer in tqdm(states, total=len(states.layers), desc=loaded.name, leave=False):
             key = {"stack": layer.stack, "layer": layer.index}
             for state, vectors in states_of(layer):
-                found = class_rows(vectors[rows].to(layer.device), ids.to(layer.device), vocabulary, members)
-                classes += [{**key, "state": state, **row} for row in found]
+                given = vectors[rows].to(layer.device), ids.to(layer.device), vocabulary
+                values = to_own(*given).cpu().numpy(), token_ranks(*given).cpu().numpy()
+                found.setdefault((layer.stack, state), {})[layer.index] = values
+            if layer.index:
+                with suppress(Undefined):
+                    received = received_attention(weights.of(layer.stack, layer.index), in_class)
+                    attention.append(received.assign(**key))
             if not layer.is_last:
                 at = states.rows_of(moving)
-                within, between = common_direction(layer.states[at], states.following(layer)[at], sequences)
-                steps.append({**key, "within": within, "between": between})
-    crowding = density(vocabulary, ids, probe.classes["function"][torch.from_numpy(tokens)])
-    return probe.name, {"classes": pd.DataFrame(classes), "steps": pd.DataFrame(steps), "density": crowding}
-
-
-def class_rows(x: Tensor, ids: Tensor, vocabulary: Vocabulary, classes: Mapping[str, Tensor]) -> list[dict]:
-    """Measure how near the tokens of each class stay to their own input embeddings, in one state of one layer.
-
-    Args:
-        x: (n, dim) vectors.
-        ids: (n,) their tokens.
-
-    Returns:
-        For each class: class, tokens (their number), cosine (mean), rank_q25, rank (median), rank_q75, kept (share of
-        rank 0).
-    """
-    cosines, ranks = token_cosines(x, ids, vocabulary).cpu().numpy(), token_ranks(x, ids, vocabulary).cpu().numpy()
-    found = []
-    for name, rows in classes.items():
-        low, middle, high = np.quantile(ranks[rows.numpy()], [0.25, 0.5, 0.75])
-        row = {"class": name, "tokens": len(rows), "cosine": cosines[rows.numpy()].mean()}
-        row |= {"rank_q25": low, "rank": middle, "rank_q75": high, "kept": (ranks[rows.numpy()] == 0).mean()}
-        found.append(row)
-    return found
+                moved = layer.states[at], states.following(layer)[at], sequence_of[moving]
+                steps.append({**key, **dict(zip(("within", "between"), common_direction(*moved), strict=True))})
+    frames: dict[str, list[pd.DataFrame]] = {kind: [] for kind in ("classes", "changes", "jumps", "points")}
+    for (stack, state), of_layers in found.items():
+        # what enters the first block comes before its attention, too
+        layers = {0: found[stack, "block"][0], **of_layers}
+        parts = class_tables(layers, members, sequence_of[torch.from_numpy(tokens)].numpy(), measure)
+        for kind, table in zip(frames, parts, strict=True):
+            frames[kind].append(table[table["layer"].isin([*of_layers, ANY])].assign(stack=stack, state=state))
+    tables = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
+    tables["steps"] = pd.DataFrame(steps)
+    tables["attention"] = pd.concat(attention, ignore_index=True) if attention else pd.DataFrame()
+    is_function = probe.classes["function"][torch.from_numpy(tokens)]
+    tables["density"] = density(Vocabulary(vocabulary.table), ids, is_function)
+    return probe.name, tables
 
 
 def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.DataFrame:
@@ -285,6 +295,11 @@ def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[
     return within, between
 
 
+def measure_of(table: pd.DataFrame) -> Measure:
+    """Return by what the tokens of a table are compared with the vocabulary: the column that there is."""
+    return "distance" if "distance" in table else "cosine"
+
+
 class LayerVectors(NamedTuple):
     """The vectors of a sentence's tokens in one state of one layer."""
 
@@ -299,9 +314,10 @@ class VocabularyComparison(NamedTuple):
     """The tokens of a sentence against the vocabulary, state by state."""
 
     table: pd.DataFrame
-    """A row for each state and token: stack, layer, state, position, token_id, token, cosine, rank."""
+    """A row for each state and token: stack, layer, state, position, token_id, token, cosine or distance, rank."""
     nearest: pd.DataFrame
-    """A row for each state, token and place (from 1): the first columns, place, nearest_id, nearest, cosine."""
+    """A row for each state, token and place (from 1): the first columns, place, nearest_id, nearest, cosine or
+    distance."""
 
 
 def compare_with_vocabulary(
@@ -312,8 +328,9 @@ def compare_with_vocabulary(
     *,
     k: int,
     positions: Tensor | None = None,
+    by_distance: bool = False,
 ) -> VocabularyComparison:
-    """Compute cosine and rank of every token's own input embedding, and the nearest embeddings, state by state.
+    """Compute cosine (or distance) and rank of every token's own input embedding, and the nearest ones, state by state.
 
     Args:
         ids: (n_tokens) of the sentence.
@@ -325,27 +342,34 @@ def compare_with_vocabulary(
     states = torch.stack([layer.vectors for layer in layers])  # (n_states, n_tokens, dim)
     own = torch.tensor(ids, device=states.device)
     if positions is None:
-        parts = _compare(states.flatten(0, 1), own.repeat(len(layers)), Vocabulary(table), k)
-        cosines, ranks, near, rows = (part.unflatten(0, (len(layers), len(ids))) for part in parts)
+        vocabulary = Vocabulary(table, by_distance=by_distance)
+        parts = _compare(states.flatten(0, 1), own.repeat(len(layers)), vocabulary, k)
+        values, ranks, near, rows = (part.unflatten(0, (len(layers), len(ids))) for part in parts)
     else:
         of_places = [
-            _compare(states[:, place], own[place].repeat(len(layers)), Vocabulary(table, vector), k)
+            _compare(
+                states[:, place],
+                own[place].repeat(len(layers)),
+                Vocabulary(table, vector, by_distance=by_distance),
+                k,
+            )
             for place, vector in enumerate(positions)
         ]
-        cosines, ranks, near, rows = (torch.stack(parts, 1) for parts in zip(*of_places, strict=True))
+        values, ranks, near, rows = (torch.stack(parts, 1) for parts in zip(*of_places, strict=True))
     tokens = list(zip(range(len(ids)), ids, names, strict=True))
     keys = pd.DataFrame(
         [(layer.stack, layer.layer, layer.state, *token) for layer in layers for token in tokens],
         columns=["stack", "layer", "state", "position", "token_id", "token"],
     )
-    compared = keys.assign(cosine=cosines.flatten().cpu().numpy(), rank=ranks.flatten().cpu().numpy())
+    measure = "distance" if by_distance else "cosine"
+    compared = keys.assign(**{measure: values.flatten().cpu().numpy(), "rank": ranks.flatten().cpu().numpy()})
     numbers = rows.flatten().tolist()
     nearest = keys.loc[keys.index.repeat(k)].reset_index(drop=True)
     nearest = nearest.assign(
         place=np.tile(np.arange(1, k + 1), len(keys)),
         nearest_id=numbers,
         nearest=token_names(tokenizer, numbers),
-        cosine=near.flatten().cpu().numpy(),
+        **{measure: near.flatten().cpu().numpy()},
     )
     return VocabularyComparison(compared, nearest)
 
@@ -370,4 +394,9 @@ def _name(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
 
 
 def _compare(x: Tensor, ids: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (token_cosines(x, ids, vocabulary), token_ranks(x, ids, vocabulary), *nearest_rows(x, vocabulary, k))
+    return (to_own(x, ids, vocabulary), token_ranks(x, ids, vocabulary), *nearest_rows(x, vocabulary, k))
+
+
+def to_own(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Return the cosine of each vector to its token's own row, or the distance in a vocabulary by distance, (n,)."""
+    return (token_distances if vocabulary.by_distance else token_cosines)(x, ids, vocabulary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,8 @@ from repdyn.studies.study import (
     Folder,
     Output,
     Study,
+    draw_heads,
+    heads_size,
     layer_axis,
     line_with_band,
     print_line,
@@ -27,11 +29,16 @@ from repdyn.studies.study import (
     select,
     stem,
 )
+from repdyn.studies.token_changes import ANY, GAP, POINTS
 from repdyn.studies.token_measurements import (
+    CLASSES,
     NEIGHBOURS,
+    Measure,
+    VocabularyComparison,
     capture_sentence,
     compare_sentence,
     higher_share,
+    measure_of,
     measure_text,
     without_causal_mask,
 )
@@ -41,11 +48,16 @@ from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
 _MAX_LAYERS = 9
 STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
-_COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3]}
-_QUANTITIES = {"cosine": "cosine to the token's own embedding", "rank": "closer rows of the vocabulary (rank)"}
+_COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3], GAP: "0.35"}
+_QUANTITIES = {
+    "cosine": "cosine to the token's own embedding",
+    "distance": "distance to the token's own embedding",
+    "rank": "closer rows of the vocabulary (rank)",
+}
 # more cells than that leave no room for text
 _MAX_CELLS = 400
-_MAX_NAMED = 20
+_MAX_NAMED = 30
+_DASHES = ("-", "--", ":")
 
 
 class TokenStudy(Study):
@@ -67,15 +79,21 @@ class TokenStudy(Study):
     def _add_sentence(self, loaded: LoadedModel, name: str, output: Output) -> None:
         sentence, positions = self.options.sentence, self.options.positions
         states = capture_sentence(loaded, sentence, self.options.layers)
-        found = compare_sentence(loaded, states, k=self.options.nearest, with_positions=positions)
+        settings = {"k": self.options.nearest, "by_distance": self.options.distance}
+        found = compare_sentence(loaded, states, with_positions=positions, **settings)
+        measure = measure_of(found.table)
         output.tables.update(tokens=found.table, nearest=found.nearest)
+        if positions:
+            output.tables["positions"] = effect = position_effect(found, compare_sentence(loaded, states, **settings))
+            print_title(f"{name}: what the embeddings of positions change, mean over tokens")
+            print_table(effect)
         caption = "Compared with the input embeddings"
         caption += ", the token's position embedding added to every row." if positions else "."
         nearest = by_stack(found.nearest)
         for stack, table in by_stack(found.table).items():
             title, prefix = of_stack(name, stack), "" if stack is None else f"{stack} "
             print_sentence(title, table, [why for why in states.reasons if why.startswith(f"{prefix}layer ")])
-            for quantity in ("cosine", "rank"):
+            for quantity in (measure, "rank"):
                 figure = trajectory_figure(title, sentence, table, quantity, caption)
                 output.figures[stem(quantity, stack)] = figure
             output.figures[stem("heatmap", stack)] = heatmap(title, sentence, table, nearest[stack], caption)
@@ -83,15 +101,29 @@ class TokenStudy(Study):
     def _add_text(self, loaded: LoadedModel, name: str, output: Output) -> None:
         text, tables = measure_text(loaded, self.options)
         output.tables.update(tables)
-        steps = by_stack(tables["steps"])
-        for stack, table in by_stack(tables["classes"]).items():
-            title = of_stack(name, stack)
+        stacks = {kind: by_stack(table) for kind, table in tables.items() if kind != "density" and len(table)}
+        for stack, table in stacks["classes"].items():
+            title, measure = of_stack(name, stack), measure_of(table)
+            of = {kind: of_stacks[stack] for kind, of_stacks in stacks.items() if stack in of_stacks}
             print_title(f"{title}: words of {text}")
-            print_table(table, "layer", "state", "class", "tokens", "cosine", "rank", "kept")
+            print_table(table, "layer", "state", "class", "tokens", measure, "rank", "kept")
+            print_line(
+                "largest change of each class from one layer to the next, and the part that is taken back later:"
+            )
+            print_table(of["jumps"].drop(columns="stack"))
+            print_line(f"changes of rank per 0.01 of the {measure}, and tokens that come nearer again:")
+            print_table(select(of["changes"], layer=ANY).drop(columns="stack"))
             print_line("mean cosine of two tokens' steps, of one sequence and of different sequences:")
-            print_table(steps[stack], "layer", "within", "between")
+            print_table(of["steps"], "layer", "within", "between")
             output.figures[stem("classes", stack)] = class_figure(title, text, table)
-            output.figures[stem("steps", stack)] = step_figure(title, text, steps[stack])
+            output.figures[stem("changes", stack)] = change_figure(title, text, of["changes"], measure)
+            output.figures[stem("points", stack)] = points_figure(title, text, of["points"], of["changes"], measure)
+            output.figures[stem("steps", stack)] = step_figure(title, text, of["steps"])
+            if "attention" in of:
+                means = select(of["attention"], head=None, **{"class": GAP})
+                print_line("attention received by function words, times even attention, minus that by content words:")
+                print_table(means, "layer", "received", "by_position", "beyond", "beyond_low", "beyond_high")
+                output.figures[stem("attention", stack)] = attention_figure(title, text, of["attention"])
         print_density(tables["density"])
         output.figures["density"] = density_figure(name, text, tables["density"])
 
@@ -105,6 +137,7 @@ def tokens(
     sentence: str = "The £1 coin lies on the table.",
     nearest: Count = 10,
     positions: bool = False,
+    distance: bool = False,
     no_causal_mask: bool = False,
     layers: str | None = None,
     text: str | None = None,
@@ -120,10 +153,11 @@ def tokens(
         output: Folder for tables and figures.
         sentence: Its tokens are followed.
         nearest: Number of nearest tokens.
-        positions: Add the token's position embedding to every row of the vocabulary.
+        positions: Add the token's position embedding to every row of the vocabulary, and report what that changes.
+        distance: Compare by Euclidean distance instead of the cosine.
         no_causal_mask: Measure a decoder once more, with every token seeing all others.
         layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
-        text: Compare function words and content words of enwik8, builtin, or a path too.
+        text: Compare function and content words of enwik8, builtin, or a path, and the attention they receive, too.
         sequence_length: Tokens in a sequence of the text, at most the model's context.
         max_vectors: Tokens of the text.
 
@@ -168,34 +202,42 @@ def trajectory_figure(name: str, sentence: str, table: pd.DataFrame, quantity: s
     figure = Figure(figsize=(11, 5.2))
     states = _states(table)
     panels = figure.subplots(1, len(states), sharex=True, sharey=True, squeeze=False)[0]
-    colours = _token_colours(len(set(table["position"])))
+    n_tokens = table["position"].nunique()
+    looks = _token_looks(n_tokens)
     for axes, state in zip(panels, states, strict=True):
-        for (_, line), colour in zip(select(table, state=state).groupby("position"), colours, strict=True):
-            look = {"color": colour, "marker": "o", "markersize": 3, "linewidth": 1.4}
-            axes.plot(line["layer"], line[quantity], label=line["token"].iloc[0], **look)
+        for (place, line), look in zip(select(table, state=state).groupby("position"), looks, strict=True):
+            # tokens of rank 0 would hide each other: each has a height of its own
+            lane = (
+                np.where(line[quantity] == 0, -(cast(int, place) + 1) / (n_tokens + 1), 0) if quantity == "rank" else 0
+            )
+            look = {"marker": "o", "markersize": 3, "linewidth": 1.4, **look}
+            axes.plot(line["layer"], line[quantity] + lane, label=line["token"].iloc[0], **look)
         axes.set_title(STATES[state])
     layer_axis(*panels)
     if quantity == "rank":
-        _rank_axis(panels[0], max(table["rank"]))
+        for axes in panels:
+            _rank_axis(axes, max(table["rank"]), lanes=True)
     panels[0].set_ylabel(_QUANTITIES[quantity])
-    if len(colours) <= _MAX_NAMED:
+    if n_tokens <= _MAX_NAMED:
         figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside right center", fontsize=9)
+    caption += " Grey: rank 0, a line for each token." if quantity == "rank" else ""
     entitle(figure, f"{name}: {sentence}", caption)
     return figure
 
 
-def _token_colours(n_tokens: int) -> Sequence[Any]:
-    """Return distinct colours, or for many tokens those of a sequential colour map."""
+def _token_looks(n_tokens: int) -> list[dict[str, Any]]:
+    """Return ten distinct colours in three dashes, or for more tokens a sequential colour map."""
     if n_tokens > _MAX_NAMED:
-        return [colormaps[SEQUENTIAL](number / (n_tokens - 1)) for number in range(n_tokens)]
-    return [colormaps["tab10" if n_tokens <= 10 else "tab20"](number) for number in range(n_tokens)]
+        return [{"color": colormaps[SEQUENTIAL](number / (n_tokens - 1))} for number in range(n_tokens)]
+    return [{"color": f"C{number % 10}", "linestyle": _DASHES[number // 10]} for number in range(n_tokens)]
 
 
 @styled
 def heatmap(name: str, sentence: str, table: pd.DataFrame, nearest: pd.DataFrame, caption: str) -> Figure:
-    """Draw tokens by layers, after the block: colour is the cosine, text the nearest token of the vocabulary."""
+    """Draw tokens by layers, after the block: colour is the cosine (or distance), text the nearest token."""
     blocks = select(table, state="block")
-    cosines = blocks.pivot(index="position", columns="layer", values="cosine")
+    measure = measure_of(blocks)
+    cosines = blocks.pivot(index="position", columns="layer", values=measure)
     names = select(nearest, state="block", place=1).pivot(index="position", columns="layer", values="nearest")
     n_tokens, n_layers = cosines.shape
     figure = Figure(figsize=(min(2.2 + 0.85 * n_layers, 16), 1.8 + 0.32 * n_tokens))
@@ -205,7 +247,7 @@ def heatmap(name: str, sentence: str, table: pd.DataFrame, nearest: pd.DataFrame
     axes.set_yticks(range(n_tokens), blocks.groupby("position")["token"].first())
     axes.set_xticks(range(n_layers), cosines.columns)
     axes.set_xlabel("layer")
-    figure.colorbar(image, ax=axes, label=_QUANTITIES["cosine"])
+    figure.colorbar(image, ax=axes, label=_QUANTITIES[measure])
     if cosines.size <= _MAX_CELLS:
         values = cosines.to_numpy()
         middle = (values.min() + values.max()) / 2
@@ -220,25 +262,107 @@ def heatmap(name: str, sentence: str, table: pd.DataFrame, nearest: pd.DataFrame
 @styled
 def class_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
     """Draw function words and content words across the layers of one stack: mean cosine, ranks, share of rank 0."""
-    states = _states(table)
+    states, measure = _states(table), measure_of(table)
     figure = Figure(figsize=(11, 9))
     panels = figure.subplots(3, len(states), sharex=True, sharey="row", squeeze=False)
     for (cosine, rank, kept), state in zip(panels.T, states, strict=True):
         for label, rows in select(table, state=state).groupby("class", sort=False):
             layers = rows["layer"].to_numpy()
             look = {"marker": "o", "markersize": 3.5, "color": _COLOURS[str(label)]}
-            cosine.plot(layers, rows["cosine"], label=f"{label} words ({rows['tokens'].iloc[0]:,} tokens)", **look)
+            cosine.plot(layers, rows[measure], label=f"{label} words ({rows['tokens'].iloc[0]:,} tokens)", **look)
             line_with_band(rank, layers, rows["rank"], rows["rank_q25"], rows["rank_q75"], band_alpha=0.18, **look)
             kept.plot(layers, rows["kept"], **look)
         cosine.set_title(STATES[state])
         kept.set_ylim(0, 1.03)
     layer_axis(*panels[-1])
-    panels[0, 0].set_ylabel("mean cosine to the\ntoken's own embedding")
+    panels[0, 0].set_ylabel(f"mean {measure} to the\ntoken's own embedding")
     panels[1, 0].set_ylabel("closer rows of the\nvocabulary (rank)")
     panels[2, 0].set_ylabel("share of rank 0")
     _rank_axis(panels[1, 0], max(table["rank_q75"]))
     panels[0, -1].legend()
     entitle(figure, f"{name}: words of {text}", "Ranks: median, and the band from the first to the third quartile.")
+    return figure
+
+
+@styled
+def change_figure(name: str, text: str, table: pd.DataFrame, measure: Measure) -> Figure:
+    """Draw how rank and cosine of each class change from layer to layer, and the share of tokens that come nearer."""
+    states = _states(table)
+    figure = Figure(figsize=(11, 9))
+    panels = figure.subplots(3, len(states), sharex=True, sharey="row", squeeze=False)
+    labels = {"log_rank_change": "change of log10(1 + rank)", f"{measure}_change": f"change of the {measure}"}
+    labels["nearer_by_0.01"] = "share of tokens nearer\nby more than 0.01"
+    for column, state in zip(panels.T, states, strict=True):
+        for axes, (quantity, label) in zip(column, labels.items(), strict=True):
+            for of_class, colour in list(_COLOURS.items())[: 2 if quantity.startswith("nearer") else 3]:
+                rows = select(table, state=state, quantity=quantity, **{"class": of_class})
+                rows = rows[rows["layer"] != ANY]
+                look = {"color": colour, "marker": "o", "markersize": 3.5, "label": of_class}
+                look |= {"linestyle": ":", "linewidth": 1.2} if of_class == GAP else {}
+                line_with_band(axes, rows["layer"].astype(int), rows["value"], rows["low"], rows["high"], **look)
+            axes.axhline(0, color="black", linewidth=0.8)
+            column[0].set_title(STATES[state])
+            panels[list(labels).index(quantity), 0].set_ylabel(label)
+    layer_axis(*panels[-1])
+    panels[0, -1].legend(fontsize=8)
+    caption = "From the layer before. Band: 95 % interval of a bootstrap over sequences."
+    entitle(figure, f"{name}: how words of {text} move", caption)
+    return figure
+
+
+@styled
+def points_figure(name: str, text: str, points: pd.DataFrame, changes: pd.DataFrame, measure: Measure) -> Figure:
+    """Draw rank against cosine (or distance), a point for each token and layer."""
+    states = _states(points)
+    figure = Figure(figsize=(11, 4.8))
+    for axes, state in zip(
+        figure.subplots(1, len(states), sharex=True, sharey=True, squeeze=False)[0], states, strict=True
+    ):
+        for of_class, rows in select(points, state=state).groupby("class", sort=False):
+            per = select(changes, state=state, quantity="ranks_per_0.01", layer=ANY, **{"class": of_class})[
+                "value"
+            ].item()
+            label = f"{of_class} words: {per:.3g} ranks per 0.01 of the {measure}"
+            # ranks of 0 would lie on each other
+            shown = rows["rank"].where(rows["rank"] > 0, -np.random.RandomState(0).random_sample(len(rows)))
+            axes.scatter(rows[measure], shown, s=5, alpha=0.4, linewidths=0, color=_COLOURS[str(of_class)], label=label)
+        _rank_axis(axes, points["rank"].max(), lanes=True)
+        axes.set_title(STATES[state])
+        axes.set_xlabel(_QUANTITIES[measure])
+        axes.legend(fontsize=8, markerscale=3)
+    figure.axes[0].set_ylabel(_QUANTITIES["rank"])
+    caption = (
+        f"A point for each layer and token, up to {POINTS} tokens of a class. Ranks per 0.01: all changes, summed."
+    )
+    entitle(figure, f"{name}: rank against {measure}, words of {text}", caption)
+    return figure
+
+
+@styled
+def attention_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
+    """Draw what attention each class of words receives, layer by layer and head by head."""
+    heads = table.loc[(table["class"] == GAP) & table["head"].notna()]
+    values, low, high = (
+        heads.pivot(index="layer", columns="head", values=f"beyond{end}") for end in ("", "_low", "_high")
+    )
+    width, height = heads_size(values)
+    figure = Figure(figsize=(5 + width, max(4.2, height)))
+    left, right = figure.subplots(1, 2, width_ratios=[5, width])
+    for of_class in CLASSES:
+        rows, colour = select(table, head=None, **{"class": of_class}), _COLOURS[of_class]
+        look = {"color": colour, "marker": "o", "markersize": 3.5, "label": f"{of_class} words"}
+        line_with_band(left, rows["layer"], rows["received"], rows["received_low"], rows["received_high"], **look)
+        left.plot(rows["layer"], rows["by_position"], color=colour, linestyle="--", linewidth=1.2)
+    left.axhline(1, color="black", linewidth=0.8)
+    left.set_ylim(bottom=0)
+    left.set_ylabel("attention received, times even attention")
+    layer_axis(left)
+    left.legend(fontsize=8)
+    draw_heads(right, values, (low > 0) | (high < 0), "function minus content words,\nbeyond position")
+    caption = (
+        "Left: mean over heads; dashed: what position alone explains; 1: even attention. Right, bold: 95 % interval "
+    )
+    entitle(figure, f"{name}: attention received by words of {text}", caption + "without 0.")
     return figure
 
 
@@ -279,13 +403,31 @@ def density_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _rank_axis(axes: Axes, highest: float) -> None:
-    """Make a y axis logarithmic from 1 on, with 0 below it."""
-    axes.set_yscale("symlog", linthresh=1, linscale=0.3)
-    axes.set_ylim(-0.15, max(2.0, 1.5 * highest))
+def _rank_axis(axes: Axes, highest: float, *, lanes: bool = False) -> None:
+    """Make a y axis logarithmic from 1 on, with 0 below it, or with lanes from 0 to -1 for several lines of rank 0."""
+    axes.set_yscale("symlog", linthresh=1, linscale=0.9 if lanes else 0.3)
+    axes.set_ylim(-1 if lanes else -0.15, max(2.0, 1.5 * highest))
     powers = [10.0**power for power in range(9) if 10.0**power <= axes.get_ylim()[1]]
-    axes.set_yticks([0, *powers], ["0", *(f"{power:,.0f}" for power in powers)])
+    axes.set_yticks([-0.5 if lanes else 0, *powers], ["0", *(f"{power:,.0f}" for power in powers)])
     axes.yaxis.set_minor_locator(NullLocator())
+    if lanes:
+        axes.axhspan(-1, 0, color="0.95", zorder=0)
+
+
+def position_effect(added: VocabularyComparison, plain: VocabularyComparison) -> pd.DataFrame:
+    """Return what adding the embeddings of positions changes, layer by layer, as means over the tokens of a sentence.
+
+    Returns:
+        stack, layer, state, change (of the cosine or distance), size (of it, without sign), ranks (change of rank,
+        without sign), same_rank (share of tokens), same_nearest (share of tokens with the same nearest token).
+    """
+    keys, measure = ["stack", "layer", "state"], measure_of(plain.table)
+    change = added.table[measure] - plain.table[measure]
+    ranks = (added.table["rank"] - plain.table["rank"]).abs()
+    nearest = [select(one.nearest, place=1)["nearest_id"].to_numpy() for one in (added, plain)]
+    columns = {"change": change, "size": change.abs(), "ranks": ranks, "same_rank": ranks == 0}
+    table = plain.table[keys].assign(**columns, same_nearest=nearest[0] == nearest[1])
+    return table.groupby(keys, dropna=False, sort=False).mean().reset_index()
 
 
 def _states(table: pd.DataFrame) -> list[str]:

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from repdyn.figures.drawing import entitle
@@ -21,6 +20,8 @@ from repdyn.studies.study import (
     Folder,
     Output,
     Study,
+    draw_heads,
+    heads_size,
     join_tables,
     layer_axis,
     print_line,
@@ -46,15 +47,13 @@ from repdyn.studies.topic_measurements import (
 )
 from repdyn.tables.frames import by_stack
 from repdyn.tables.runs import select as select_runs
-from repdyn.tables.style import DIVERGING, SEQUENTIAL, of_stack, styled
+from repdyn.tables.style import SEQUENTIAL, of_stack, styled
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
 from repdyn.utils.arguments import ModelOptions, Models, Place, at_least
 
 _N_WORDS = 8
 BOLD_FROM = 3.0
 """Standard errors from 0, from which on a head's gap is printed in bold."""
-_MAX_NUMBERED = 16
-"""Heads that leave room for a number in each cell."""
 _UNIT = "times even attention"
 
 
@@ -257,22 +256,8 @@ def heads_figure(name: str, measured: TopicMeasurements) -> Figure:
         heads.pivot(index="layer", columns="head", values=column) * measured.length
         for column in ("difference", "standard_error")
     )
-    n_layers, n_heads = values.shape
-    figure = Figure(figsize=(min(11.0, 2.5 + 0.6 * n_heads), 1.8 + 0.4 * n_layers))
-    axes = figure.subplots()
-    limit = float(np.nanmax(np.abs(values))) or 1.0
-    image = axes.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", origin="lower")
-    figure.colorbar(image, ax=axes, label=f"gap minus control,\n{_UNIT}")
-    axes.grid(False)
-    axes.set_xlabel("head")
-    axes.set_ylabel("layer")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_yticks(range(n_layers), values.index)
-    if n_heads <= _MAX_NUMBERED:
-        for (row, column), value in np.ndenumerate(values.to_numpy()):
-            weight = "bold" if abs(value) >= BOLD_FROM * errors.iloc[row, column] else "normal"
-            look = {"fontsize": 7, "color": "white" if abs(value) > 0.6 * limit else "black", "weight": weight}
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", **look)
+    figure = Figure(figsize=heads_size(values))
+    draw_heads(figure.subplots(), values, abs(values) >= BOLD_FROM * errors, f"gap minus control,\n{_UNIT}")
     entitle(figure, f"{name}: topic gap of each head", f"Bold: {BOLD_FROM:g} standard errors from 0, or more.")
     return figure
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 import pytest
-from test_explorer import SENTENCE, looked_at
+from test_explorer import SENTENCE
 
 from repdyn.explorer import session as session_module
 from repdyn.studies.paths import fit_plane, sentence_trajectories
@@ -18,12 +18,12 @@ from repdyn.studies.token_measurements import capture_sentence, compare_sentence
 OTHER = "The £2 note"
 
 
-@pytest.mark.parametrize("with_positions", [False, True], ids=["", "positions"])
-def test_each_token_has_the_numbers_of_the_study(session, with_positions):
+@pytest.mark.parametrize("settings", [{}, {"with_positions": True}, {"by_distance": True}], ids=str)
+def test_each_token_has_the_numbers_of_the_study(session, settings):
     subject = session.models[0]
-    study = compare_sentence(subject, capture_sentence(subject, SENTENCE), k=3, with_positions=with_positions)
+    study = compare_sentence(subject, capture_sentence(subject, SENTENCE), k=3, **settings)
     for place in range(len(encode_sentence(subject, SENTENCE))):
-        seen = looked_at(session, place, with_positions=with_positions)[0]
+        seen = session.token(SENTENCE, place, **settings)[0][0]
         for ours, theirs in ((seen.table, study.table), (seen.nearest, study.nearest)):
             expected = theirs[theirs["position"] == place].reset_index(drop=True).drop(columns="position")
             pd.testing.assert_frame_equal(ours.reset_index(drop=True).drop(columns="position"), expected, rtol=1e-12)

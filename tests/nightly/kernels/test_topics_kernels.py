@@ -109,13 +109,6 @@ def test_attention_to_itself_and_to_its_own_word_is_no_topic():
     assert attention_topic_gap(weights[None], ids, topics).item() == pytest.approx(0, abs=1e-15)
 
 
-def test_a_later_position_that_is_not_seen_is_no_pair_of_weight_zero():
-    n = 6
-    weights = torch.ones(1, n, n, dtype=torch.float64).tril()
-    topics = torch.tensor([0, 0, 0, 1, 1, 1])
-    assert attention_topic_gap(weights, torch.arange(n), topics).item() == 0
-
-
 def test_a_weight_of_zero_in_one_head_is_a_weight():
     topics = torch.tensor([0, 0, 1, 1])
     by_topic = (topics[:, None] == topics).double() / 2

@@ -9,7 +9,6 @@ from torch.nn.functional import normalize
 from repdyn.kernels.vocabulary import (
     Vocabulary,
     nearest_rows,
-    token_cosines,
     token_ranks,
 )
 
@@ -98,6 +97,21 @@ def test_ranks_are_a_float64_references(name, noise):
     assert torch.equal(token_ranks(x, ids, Vocabulary(table)), naive_ranks(x, ids, table))
 
 
+@pytest.mark.parametrize("name", [name for name in TABLES if name not in {"mixed magnitudes", "beyond float32"}])
+def test_ranks_and_nearest_rows_by_distance(name):
+    table = TABLES[name]()
+    x, ids = tokens_of(table)
+    x = x * table.double().norm(dim=1).max()
+    distances = torch.linalg.vector_norm(x.double()[:, None] - table.double(), dim=2)
+    own = distances[torch.arange(len(x)), ids]
+    vocabulary = Vocabulary(table, by_distance=True)
+    # distances that float64 cannot tell apart from the expanded ones are ties
+    assert ((distances < own[:, None] * (1 - 1e-12)).sum(1) - token_ranks(x, ids, vocabulary)).abs().sum() == 0
+    found, rows = nearest_rows(x, vocabulary, min(5, len(table)))
+    torch.testing.assert_close(found, distances.topk(min(5, len(table)), largest=False).values, rtol=1e-9, atol=0)
+    torch.testing.assert_close(distances.gather(1, rows), found, rtol=1e-12, atol=0)
+
+
 def test_a_crowded_tile_is_multiplied_in_float64():
     """All rows closer together than float32 can tell."""
     table = gaussian(1)[:1].double() + 1e-8 * gaussian().double()
@@ -143,12 +157,3 @@ def test_rows_that_float32_cannot_tell_apart_are_done_again():
     expected = naive_cosines(x, table).sort(dim=1, descending=True)
     assert torch.equal(rows, expected.indices[:, :5])
     torch.testing.assert_close(cosines, expected.values[:, :5], rtol=1e-12, atol=0)
-
-
-def test_a_vector_added_to_every_row():
-    table, added = gaussian(), 2 * gaussian(4, 1)[0]
-    x, ids = tokens_of(table)
-    vocabulary, shifted = Vocabulary(table, added), table.double() + added.double()
-    assert torch.equal(token_ranks(x, ids, vocabulary), naive_ranks(x, ids, shifted))
-    expected = naive_cosines(x, shifted)[torch.arange(len(x)), ids]
-    torch.testing.assert_close(token_cosines(x, ids, vocabulary), expected, rtol=1e-12, atol=0)
