@@ -59,7 +59,7 @@ COMMITTED = {
     "docs/experiment/rows": [f"seed2/{kind}.{which}" for kind in ("causal", "masked") for which in ("a", "b", "dense")],
     "docs/runs/every_metric": ["all-MiniLM-L6-v2", "stories260K"],
     "docs/runs/decoder": ["decoder_wikipedia"],
-    "docs/runs/topics": ["encoder_lda"],
+    "docs/runs/topics": ["encoder"],
 }
 """Runs by store."""
 
