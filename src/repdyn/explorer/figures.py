@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -208,7 +208,7 @@ def _beyond(points: np.ndarray) -> str:
     return "top center" if y >= 0 else "bottom center"
 
 
-def _spread_labels(traces: Sequence[go.Scatter]) -> None:
+def _spread_labels(traces: Sequence[Any]) -> None:
     """Put each label where it covers none of those before it, or leave it to the hover text where there is no room."""
     if not traces:
         return

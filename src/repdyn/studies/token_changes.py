@@ -130,7 +130,8 @@ def class_tables(
     tables = [pd.concat(parts, ignore_index=True) for parts in (classes, changes, jumps, points)]
     keys = ["layer", "class", "quantity"]
     return tuple(
-        table[[*table.columns.intersection(keys), *table.columns.difference(keys, sort=False)]] for table in tables
+        table.reindex(columns=[*table.columns.intersection(keys), *table.columns.difference(keys, sort=False)])
+        for table in tables
     )
 
 
@@ -178,7 +179,7 @@ def received_attention(weights: Sequence[tuple[Tensor, np.ndarray]], classes: Ma
             for name in members
         }
         for name, estimate in _with_gap(shares).items():
-            tables.setdefault(name, []).append(estimate.table(heads, quantity).drop(columns="layer"))
+            tables.setdefault(name, []).append(estimate.table(range(len(heads)), quantity).drop(columns="layer"))
     return pd.concat(
         [pd.concat(parts, axis=1).assign(**{"head": heads, "class": name}) for name, parts in tables.items()]
     )

@@ -202,7 +202,7 @@ def trajectory_figure(name: str, sentence: str, table: pd.DataFrame, quantity: s
     figure = Figure(figsize=(11, 5.2))
     states = _states(table)
     panels = figure.subplots(1, len(states), sharex=True, sharey=True, squeeze=False)[0]
-    n_tokens = table["position"].nunique()
+    n_tokens = len(set(table["position"]))
     looks = _token_looks(n_tokens)
     for axes, state in zip(panels, states, strict=True):
         for (place, line), look in zip(select(table, state=state).groupby("position"), looks, strict=True):
@@ -326,7 +326,7 @@ def points_figure(name: str, text: str, points: pd.DataFrame, changes: pd.DataFr
             # ranks of 0 would lie on each other
             shown = rows["rank"].where(rows["rank"] > 0, -np.random.RandomState(0).random_sample(len(rows)))
             axes.scatter(rows[measure], shown, s=5, alpha=0.4, linewidths=0, color=_COLOURS[str(of_class)], label=label)
-        _rank_axis(axes, points["rank"].max(), lanes=True)
+        _rank_axis(axes, max(points["rank"]), lanes=True)
         axes.set_title(STATES[state])
         axes.set_xlabel(_QUANTITIES[measure])
         axes.legend(fontsize=8, markerscale=3)
@@ -427,7 +427,7 @@ def position_effect(added: VocabularyComparison, plain: VocabularyComparison) ->
     nearest = [select(one.nearest, place=1)["nearest_id"].to_numpy() for one in (added, plain)]
     columns = {"change": change, "size": change.abs(), "ranks": ranks, "same_rank": ranks == 0}
     table = plain.table[keys].assign(**columns, same_nearest=nearest[0] == nearest[1])
-    return table.groupby(keys, dropna=False, sort=False).mean().reset_index()
+    return pd.DataFrame(table.groupby(keys, dropna=False, sort=False, as_index=False).mean())
 
 
 def _states(table: pd.DataFrame) -> list[str]:

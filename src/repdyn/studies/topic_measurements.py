@@ -247,9 +247,9 @@ class WordProducts(NamedTuple):
 
     def table(self) -> pd.DataFrame:
         """Return the mean over each block: topic, other, mean; a word with itself is left out."""
-        products = pd.DataFrame(np.where(np.eye(len(self.topics)), np.nan, self.products), self.topics, self.topics)
-        means = products.T.groupby(level=0).mean().T.groupby(level=0).mean()
-        return means.rename_axis("topic").rename_axis(columns="other").stack().rename("mean").reset_index()
+        one, other = np.nonzero(~np.eye(len(self.topics), dtype=bool))
+        pairs = {"topic": self.topics[one], "other": self.topics[other], "mean": self.products[one, other]}
+        return pd.DataFrame(pd.DataFrame(pairs).groupby(["topic", "other"], as_index=False).mean())
 
 
 class TopicMeasurements(NamedTuple):
@@ -455,7 +455,7 @@ def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
     table = table.astype(dict.fromkeys(SHARES, "Int64")).sort_values([*SHARES, "metric", "layer"], ignore_index=True)
     formed = select(table, metric="topic_gap", layer=table["layer"].min())["half"].dropna()
     if len(formed) and "attention_evenness" in metrics_of(measured):
-        evenness = grid(measured, "attention_evenness", "all").get(formed.iloc[0], {})
+        evenness = grid(measured, "attention_evenness", "all").reindex(columns=[formed.iloc[0]]).iloc[:, 0].to_dict()
         table["evenness"] = table["layer"].map(evenness).where(table["metric"].str.startswith("attention"))
     return table
 

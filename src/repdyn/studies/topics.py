@@ -282,7 +282,7 @@ def _draw_attention(panels: Sequence[Axes], one: TopicMeasurements, colour: str)
     levels, axes = panels
     means = select(one.attention, head=None).dropna(subset="gap")
     look = {"color": colour, "marker": "o", "markersize": 4}
-    scaled = means[[*PAIRS, "difference", "standard_error"]] * one.length
+    scaled = means.reindex(columns=[*PAIRS, "difference", "standard_error"]).mul(one.length)
     _draw_means(levels, means["layer"], scaled, "", look)
     axes.errorbar(means["layer"], scaled["difference"], 2 * scaled["standard_error"], capsize=2, **look)
 
