@@ -17,7 +17,6 @@ from repdyn.data.tokens import byte_tokenizer
 from repdyn.studies.embedding_tables import closest_pairs, sample_pairs
 
 
-@pytest.mark.usefixtures("drawn")
 def test_the_tables_hold_the_model_s_own_numbers(save_model, tmp_path):
     folder, output = save_model("small"), tmp_path / "out"
     ran(folder, "--pair", *PAIR, "-o", output)
