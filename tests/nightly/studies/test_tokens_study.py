@@ -56,3 +56,18 @@ def test_a_trained_decoder_leaves_its_tokens(tmp_path):
     nearest = pd.read_csv(tmp_path / "stories260K-hf" / "nearest.csv")
     last = nearest[(nearest["layer"] == 5) & (nearest["state"] == "block") & (nearest["place"] == 1)]
     assert last.loc[last["token"] == "<s>", "nearest"].tolist() == ["▁Once"]
+
+
+@pytest.mark.real_data
+def test_words_of_a_trained_decoder_move_and_are_attended_to(tmp_path):
+    data = Path(os.environ.get("REPDYN_DATA", ""))
+    if not (data / "stories260K-hf").is_dir():
+        pytest.skip("no trained weights; set REPDYN_DATA")
+    text = ["--text", data / "enwik8_prefix_4154399.gz", "--max-vectors", 1024]
+    ran(data / "stories260K-hf", *text, "-o", tmp_path)
+    tables = {name: pd.read_csv(tmp_path / "stories260K-hf" / f"{name}.csv") for name in ("jumps", "attention")}
+    jumps = tables["jumps"].query("state == 'block' and quantity == 'log_rank'").set_index("class")
+    assert jumps.loc[["function", "content"], "jump"].between(0.4, 0.7).all()
+    assert jumps.loc[["function", "content"], "returned"].eq(0).all()
+    beyond = tables["attention"].query("`class` == 'function minus content' and layer >= 4 and head.isna()")
+    assert (beyond["beyond_low"] > 0.4).all()
