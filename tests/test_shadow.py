@@ -29,6 +29,7 @@ from repdyn.capture.shadow import NoShadow, Shadow
 from repdyn.measurement.measure import MeasurementOptions, measure_with, prepare_for
 
 LOSSES: list[float] = []
+NOTES: list[float] = []
 CALLS = {"n": 0}
 DRAW = np.random.default_rng(3)
 
@@ -39,6 +40,9 @@ class Cache:
 
     tensors: list = field(default_factory=list)
     length: int = 0
+
+    def note(self):
+        NOTES.append(1.0)
 
 
 STATS, TOTAL = Cache(), torch.zeros(2)
@@ -94,6 +98,7 @@ class Part(nn.Module):
         "partial": lambda self, x: self.partial(),
         "weak reference": lambda self, x: self.me().items.append(1),
         "global list": lambda self, x: LOSSES.append(1.0),
+        "global list of another object": lambda self, x: self.helpers[0].note(),
         "global dict": lambda self, x: CALLS.update(n=CALLS["n"] + 1),
         "global generator": lambda self, x: DRAW.random(),
         "global object": lambda self, x: (STATS.tensors.append(1), setattr(STATS, "length", 3)),
@@ -111,6 +116,7 @@ class Part(nn.Module):
         self.kind, self.items, self.by_length, self.recent = kind, [], defaultdict(list), deque(maxlen=3)
         self.counter, self._n, self.plain, self.cache, self.slotted = Counter(), 0, torch.zeros(16), Cache(), Slotted()
         self.scale, self.inner = nn.Parameter(torch.ones(16)), nn.Linear(2, 2)
+        self.helpers = [Cache()]
         self.quantised = type("Quantised", (nn.Parameter,), {})(torch.ones(2))
         self.register_buffer("load", torch.zeros(2))
         self.register_buffer("big", torch.ones(600_000))

@@ -453,12 +453,22 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
     arrays and objects. Others, such as a flag that a signal handler sets, are not touched. What is in ``attributes`` of
     a model that has no shadow is restored likewise.
     """
-    modules = list(model.modules())
-    held = [*modules, *(value for module in modules for value in vars(module).values())]
+    held: dict[int, Any] = {}
+    todo: list[Any] = [model]
+    while todo and len(held) < _MOST_OBJECTS:
+        each = todo.pop()
+        if id(each) in held or type(each) in _ATOMS or isinstance(each, Tensor):
+            continue
+        held[id(each)] = each
+        if isinstance(each, dict | list | tuple | set):
+            todo += each.values() if isinstance(each, dict) else each
+        elif isinstance(each, nn.Module) or (_is_owned(type(each)) and not _is_installed(type(each))):
+            todo += getattr(each, "__dict__", {}).values()
+    modules = [each for each in held.values() if isinstance(each, nn.Module)]
     hooks = [vars(module).get(kind, {}) for module in modules for kind in _HOOKS]
     hooks += [getattr(torch_module, kind) for kind in _GLOBAL]
-    held += [hook for each in hooks for hook in each.values()]
-    code = (each if isinstance(each, types.FunctionType) else type(each) for each in held)
+    run = [*held.values(), *(hook for each in hooks for hook in each.values())]
+    code = (each if isinstance(each, types.FunctionType) else type(each) for each in run)
     bound = [(place, name, _value(place, name)) for place, name in _variables(frozenset(code))]
     shared = (vars(each) for each in model.parameters() if type(each) is not nn.Parameter)  # as quantised weights are
     outside = Outside([*(value for _, _, value in bound), *shared, *attributes], inside=modules)
