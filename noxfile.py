@@ -6,6 +6,7 @@ nox -s nightly    the other tests, tests/nightly: kills, clusters, whole program
 nox -s docs       build the site, strictly
 nox -s bench      the kernels beside other packages
 nox -s stacks     models and trainers of other packages, in an environment of its own
+nox -s attached   trackers with the lowest versions that a training job may have, in an environment of its own
 nox -s bounds     the lowest and the newest versions that pyproject.toml allows, each in an environment of its own
 nox -s pythons    Python 3.12 and 3.13, each in an environment of its own
 """
@@ -77,11 +78,32 @@ BOUNDS_TOOLS = (
 BOUNDS_LEFT_OUT = ("explorer", "remote_store")
 
 
+# what a training job needs of repdyn, which may have earlier versions than a sweep
+BOUNDS_ATTACHED = (
+    *("alerts", "anisotropy", "capture", "hugging_face_trainer", "kernels", "lightning", "measure", "metrics"),
+    *("schedule", "shadow", "store", "tracker", "two_nn"),
+)
+
+
+@nox.session(venv_backend="venv")
+def attached(session: nox.Session) -> None:
+    """Run the tests of trackers with the lowest versions that a training job may have."""
+    _resolved(session, "lowest-direct", ("lightning", "hf", "report"))
+    session.run(*DEFAULT_LANE, *(session.posargs or (f"tests/test_{subject}.py" for subject in BOUNDS_ATTACHED)))
+
+
 @nox.session(venv_backend="venv")
 @nox.parametrize("resolution", ["lowest-direct", "highest"], ids=["lowest", "newest"])
 def bounds(session: nox.Session, resolution: str) -> None:
     """Run the default tests with the lowest versions of direct dependencies, or the newest of all."""
-    extras = [f"--extra={extra}" for extra in ("train", "watch", "query")]
+    _resolved(session, resolution, ("train", "watch", "query"))
+    left_out = (f"--ignore=tests/test_{subject}.py" for subject in BOUNDS_LEFT_OUT)
+    session.run(*DEFAULT_LANE, *(session.posargs or left_out))
+
+
+def _resolved(session: nox.Session, resolution: str, names: tuple[str, ...]) -> None:
+    """Install the package with some extras, in the lowest or the newest versions that pyproject.toml allows."""
+    extras = [f"--extra={extra}" for extra in names]
     pinned = str(Path(session.create_tmp()).absolute() / "pinned.txt")
     session.install("uv")
     # uv reads its own configuration: UV_OVERRIDE may name a file with the torch that this machine has
@@ -91,8 +113,6 @@ def bounds(session: nox.Session, resolution: str) -> None:
     session.run("uv", "pip", "install", "-q", python, "-r", pinned)
     session.run("uv", "pip", "install", "-q", python, "--no-deps", "-e", ".")
     session.run("uv", "pip", "install", "-q", python, "-c", pinned, *BOUNDS_TOOLS)
-    left_out = (f"--ignore=tests/test_{subject}.py" for subject in BOUNDS_LEFT_OUT)
-    session.run(*DEFAULT_LANE, *(session.posargs or left_out))
 
 
 @nox.session(venv_backend="venv", python=["3.12", "3.13"])

@@ -105,7 +105,9 @@ class HuggingFaceTracker(TrainerCallback):
         self._schedule = ScheduleState(self._schedule.schedule)
         folder = Path(args.output_dir or "trainer_output").absolute()
         trial = state.trial_name if state.is_hyper_param_search else None
-        run = ".".join(filter(None, (self.options.run or args.run_name or folder.name, trial, self._name)))
+        # before version 5 of transformers a run without a name had that of its folder, with the path
+        given = args.run_name if args.run_name != args.output_dir else None
+        run = ".".join(filter(None, (self.options.run or given or folder.name, trial, self._name)))
         defaults = cache(partial(_default_loggers, args, folder, self._name))  # W&B's run may open after this callback
         tracked = TrackedRun(
             self.options,
@@ -136,6 +138,15 @@ class HuggingFaceTracker(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self._schedule.save(state.global_step):
             self._measure(args, state, control, others, is_optional=True)
+        self.on_epoch_end(args, state, control, **others)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        """Measure the end before the best model is loaded: earlier than in version 5 of transformers."""
+        ends = control.should_training_stop and args.load_best_model_at_end
+        if ends and self._schedule.claim(state.global_step):
+            self._measure(args, state, control, others)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self._tracked is None:  # evaluation without training
@@ -172,7 +183,8 @@ class HuggingFaceTracker(TrainerCallback):
         monitors = [args.metric_for_best_model]
         if self.options.read_by(monitors) and self._schedule.claim(state.global_step):
             self._measure(args, state, control, others)
-        if self._is_finished and args.load_best_model_at_end and state.best_global_step != self._measured_at:
+        best = (state.best_model_checkpoint or "").rpartition("-")[2]
+        if self._is_finished and args.load_best_model_at_end and best != str(self._measured_at):
             return  # the model is the best one by now, and what was measured last is not its geometry
         metrics.update(self._tracked.shared("eval_", monitors)[0])
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
+from repdyn.callbacks.framework import LightningModule, Trainer
 from repdyn.callbacks.scheduled import (
     ScheduledCallback,
     is_a,

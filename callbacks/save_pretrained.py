@@ -8,9 +8,9 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
 from transformers import PreTrainedModel
 
+from repdyn.callbacks.framework import LightningModule, Trainer
 from repdyn.callbacks.scheduled import ScheduledCallback, run_folder, tracked_module, validate_not_sharded
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.caller_state import isolated_rng

@@ -9,11 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
+from repdyn.callbacks.framework import Callback, LightningModule, Trainer, rank_zero_warn
 from repdyn.capture.blocks import hugging_face_model, unwrapped
 from repdyn.capture.prepared_model import has_prompt
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
@@ -185,7 +183,7 @@ def run_name(trainer: Trainer) -> str:
     return f"{trainer.logger.name}/{version}"
 
 
-def _wandb_name(logger: Logger) -> str:
+def _wandb_name(logger: Any) -> str:
     """Return the name of a run of W&B that a person recognises; W&B itself makes one up only online."""
     experiment: Any = logger.experiment
     for name in (getattr(logger, "_wandb_init", {}).get("name"), getattr(experiment, "name", None)):

@@ -202,9 +202,9 @@ def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Mod
     """Yield the lists of composite modules in a part of the model that are not inside another such list."""
     outer: list[str] = []
     inside = set(part.modules())
-    if not is_pretrained_model(part) or "text" in part.input_modalities:
+    if not is_pretrained_model(part) or _reads_text(part):
         # but models inside another one that take images or sounds and no text
-        others = [m for m in part.modules() if is_pretrained_model(m) and "text" not in m.input_modalities]
+        others = [m for m in part.modules() if is_pretrained_model(m) and not _reads_text(m)]
         inside -= {module for other in others for module in other.modules()}
     for name, module in _named_modules(model).items():
         if module not in inside or any(name.startswith(f"{o}." if o else "") for o in outer):
@@ -215,6 +215,12 @@ def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Mod
         if composite and (isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and alike)):
             outer.append(name)
             yield name, module
+
+
+def _reads_text(model: PreTrainedModel) -> bool:
+    """Return whether a Hugging Face model takes text; before version 5 transformers told its main input alone."""
+    modalities = getattr(model, "input_modalities", None)
+    return model.main_input_name == "input_ids" if modalities is None else "text" in modalities
 
 
 def _matching(model: nn.Module, patterns: Patterns, stack: str | None = None) -> Blocks:

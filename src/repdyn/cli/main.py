@@ -6,6 +6,7 @@ options and its help. It returns its exit status, None for 0, and raises what :f
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: with the status, unless it is 0.
     """
+    if arguments is None:
+        _forgive_standard_error()
     status = _run(sys.argv[1:] if arguments is None else list(arguments))
     try:
         sys.stdout.flush()
@@ -176,3 +179,22 @@ def _without_reader(error: OSError) -> int:
     # Python would complain once more when it closes the stream
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return OK if isinstance(error, BrokenPipeError) else _said(f"error: standard output: {error}", FAILED)
+
+
+class _Forgiving(io.TextIOWrapper):
+    """A stream for notes, which a command does without where they cannot be written."""
+
+    def write(self, text: str, /) -> int:
+        with suppress(OSError):
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
+
+
+def _forgive_standard_error() -> None:
+    """Let a full or closed standard error neither end a command nor change its status."""
+    raw: Any = io.FileIO(sys.stderr.fileno() if sys.stderr else os.devnull, "w", closefd=not sys.stderr)
+    sys.stderr = _Forgiving(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=True)

@@ -117,14 +117,17 @@ def full_precision(device: torch.device | str) -> Iterator[None]:
 
     All settings are restored on exit. The precision of products is a setting of the process, so other threads see it.
     """
-    # torch has an old and a new copy of this setting, and reading the old one raises an error if they disagree: so the
-    # new one is set before the old one is read, and both agree inside.
+    # From 2.9 on torch has an old and a new copy of this setting, and reading the old one raises an error if they
+    # disagree: so the new one is set before the old one is read, and both agree inside.
     backends: Any = torch.backends  # torch's annotations leave out the new copy
-    cuda, onednn = backends.cuda.matmul, backends.mkldnn.matmul
-    # a product without a precision of its own reports its parent's, which must not become its own
-    before_cuda = "none" if cuda.fp32_precision == backends.cudnn.fp32_precision else cuda.fp32_precision
-    before_onednn = "none" if onednn.fp32_precision == backends.mkldnn.fp32_precision else onednn.fp32_precision
-    cuda.fp32_precision = onednn.fp32_precision = "ieee"
+    cuda = backends.cuda.matmul
+    copies = []
+    if hasattr(cuda, "fp32_precision") and hasattr(backends.mkldnn, "matmul"):
+        for product, parent in ((cuda, backends.cudnn), (backends.mkldnn.matmul, backends.mkldnn)):
+            # a product without a precision of its own reports its parent's, which must not become its own
+            own = product.fp32_precision
+            copies.append((product, "none" if own == parent.fp32_precision else own))
+            product.fp32_precision = "ieee"
     before = torch.get_float32_matmul_precision()
     # otherwise partial sums of bfloat16 products may be rounded to bfloat16
     before_sums, cuda.allow_bf16_reduced_precision_reduction = cuda.allow_bf16_reduced_precision_reduction, False
@@ -135,7 +138,8 @@ def full_precision(device: torch.device | str) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before)
         cuda.allow_bf16_reduced_precision_reduction = before_sums
-        cuda.fp32_precision, onednn.fp32_precision = before_cuda, before_onednn
+        for product, own in copies:
+            product.fp32_precision = own
 
 
 class Cloud:

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import get_cosine_with_min_lr_schedule_with_warmup, get_wsd_schedule
+from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup, get_wsd_schedule
 
 from repdyn.models.families import FamilyName, build_model, objective_of
 

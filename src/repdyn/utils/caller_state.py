@@ -35,9 +35,8 @@ def plain_state() -> Iterator[None]:
         stack.callback(_DEFAULTS.reset, _DEFAULTS.set(caller))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        for kind in {"cpu", accelerator.type if accelerator else "cpu"}:
-            if torch.is_autocast_enabled(kind):
+        for kind in ("cpu", "cuda", "mps", "xpu"):
+            if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         if torch.is_anomaly_enabled():
             stack.enter_context(torch.autograd.set_detect_anomaly(False))

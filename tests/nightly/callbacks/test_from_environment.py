@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -130,3 +132,38 @@ def test_the_entry_point_loads_nothing_where_it_is_not_asked_for() -> None:
         "assert not {'torch', 'lightning', 'transformers', 'plotly'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""})
+
+
+UNDER_THE_OTHER_NAME = """
+import sys
+import pytorch_lightning as pl
+import torch
+from repdyn import Probe, open_store
+from repdyn.callbacks import RepresentationDynamics
+from small import HandWritten, random_tokens
+
+class Job(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.network = HandWritten()
+
+    def training_step(self, batch, _):
+        return self.network(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+tokens = random_tokens(24, 12)
+attached = RepresentationDynamics(Probe.from_tokens(tokens, max_vectors=192), schedule=2, store="store", report=False)
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tokens), batch_size=4)
+pl.Trainer(max_steps=4, callbacks=[attached], logger=False, enable_checkpointing=False).fit(Job(), data)
+assert set(open_store("store").to_pandas()["step"]) == {0, 2, 4}
+assert isinstance(attached, pl.Callback) and "lightning.pytorch" not in sys.modules
+"""
+
+
+@pytest.mark.process
+def test_a_job_of_pytorch_lightning_loads_no_second_lightning(tmp_path):
+    """Many jobs import the older name, whose callbacks and modules are other classes."""
+    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"}
+    subprocess.run([sys.executable, "-c", UNDER_THE_OTHER_NAME], cwd=tmp_path, env=environment, check=True, timeout=120)
