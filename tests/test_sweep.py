@@ -223,12 +223,14 @@ def test_an_adapter_is_measured_merged_onto_its_base(hub, family, tmp_path, prob
         load_model(folder, Loading())
 
 
-def test_offline_what_is_in_the_cache_is_measured_by_the_same_call(hub, commits, probe, tmp_path, monkeypatch):
+def test_offline_what_is_in_the_cache_is_measured_by_the_same_call(hub, commits, probe, command, tmp_path, monkeypatch):
     """Refused although every file is there, or another revision measured in its place."""
     for step in (0, 8):
         huggingface_hub.snapshot_download("lab/model", revision=f"step{step}", endpoint=hub.url)
     hub.__exit__()
     huggingface_hub.close_session()
+    status, out, err = command("lab/model", "--metrics", "anisotropy", "--dry-run")  # a plan needs no network
+    assert (status, "lab/model" in out, "no connection" in err) == (0, True, True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     swept = repdyn.sweep("lab/model", probe=probe, store=tmp_path / "store", **QUIET)
     assert (swept.measured, swept.failures) == (("lab/model step0", "lab/model step8"), ())

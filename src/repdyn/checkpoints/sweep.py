@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repdyn.checkpoints.audit import ForeignWeights, audit, fault_lines, find_foreign_targets, list_histories
-from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.options import Loads, SweepOptions, available_device
 from repdyn.checkpoints.plan import (
@@ -122,7 +122,7 @@ def prepare(
 ) -> Prepared:
     """Find what the options of a sweep select, or other models, and what is wrong with it.
 
-    ``say`` prints a note; ``to_plan`` says that nothing is to be measured, so that no device is needed.
+    ``say`` prints a note; ``to_plan`` says that nothing is to be measured: no device is needed, nor a network.
     """
     if models is None:
         check_contradictions(options)
@@ -131,7 +131,17 @@ def prepare(
         options = replace(options, device=available_device(options.device))
     options = completed(options)
     hub = Hub(timeout_seconds=options.timeout)
-    sources, problems = find_sources(options, hub, models)
+    try:
+        sources, problems = find_sources(options, hub, models)
+    except NoConnectionError as error:
+        if not to_plan:
+            raise
+        hub.offline = True
+        try:
+            sources, problems = find_sources(options, hub, models)
+        except SweepStoppedError:  # the cache has nothing of it
+            raise error from None
+        say(f"{error}; this plan is of what the hub's cache has")
     for source in sources:
         for note in selection_notes(source.selection):
             say(note)
