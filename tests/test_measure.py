@@ -48,6 +48,15 @@ def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe)
         assert (row.n_batches, row.n_vectors, row.dim, row.dtype) == (2, 96, 16, "float32")
 
 
+def test_the_interval_of_one_cloud_is_for_other_windows(hand_written):
+    """One for the mean of the same windows is narrower by the root of 2."""
+    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192)
+    frame = measure(hand_written, probe, ["anisotropy"]).to_pandas()
+    assert set(frame["n_windows"]) == {24}
+    half = 2.0686576 * math.sqrt(2) * frame["std_error"]  # Student's t of 23 degrees of freedom
+    np.testing.assert_allclose((frame["high"] - frame["low"]) / 2, half, rtol=1e-6)
+
+
 def test_default_rows(hand_written, small_probe):
     frame = measure(hand_written, small_probe, checkpoint=Checkpoint("r", step=7, tokens_seen=70)).to_pandas()
     expected = {

@@ -20,6 +20,8 @@ from repdyn.report import write_report
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs"
 WIDTH = 1280
+_HEADING = 52
+"""Pixels of the heading above the controls."""
 DECODER, BOTH = ("decoder",), ("decoder", "encoder", "finished")
 SHOTS = {
     "failed": (("diverging",), "", "header", 900),
@@ -50,7 +52,11 @@ def main() -> None:
 def _shoot(page: Page, top: str, target: Path) -> None:
     page.evaluate(f"document.querySelector('{top}').scrollIntoView({{behavior: 'instant'}})")
     page.wait_for_timeout(400)
-    page.screenshot(path=target)
+    box, size = page.locator(top).first.bounding_box(), page.viewport_size
+    assert box is not None
+    assert size is not None
+    y = max(0.0, box["y"] - _HEADING * (top == "#controls"))  # what stands above it is cut through
+    page.screenshot(path=target, clip={"x": 0, "y": y, "width": size["width"], "height": size["height"] - y})
     print(f"{target}: {target.stat().st_size / 1e3:.0f} kB")
 
 
