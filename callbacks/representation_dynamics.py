@@ -10,9 +10,10 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from repdyn.callbacks.framework import LightningModule, Trainer
 from repdyn.callbacks.scheduled import (
+    LightningModule,
     ScheduledCallback,
+    Trainer,
     is_a,
     run_folder,
     run_name,

@@ -10,8 +10,14 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from repdyn.callbacks.framework import LightningModule, Trainer
-from repdyn.callbacks.scheduled import ScheduledCallback, run_folder, tracked_module, validate_not_sharded
+from repdyn.callbacks.scheduled import (
+    LightningModule,
+    ScheduledCallback,
+    Trainer,
+    run_folder,
+    tracked_module,
+    validate_not_sharded,
+)
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.printing import without_reports

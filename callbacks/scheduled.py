@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import operator
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from repdyn.callbacks.framework import Callback, LightningModule, Trainer, rank_zero_warn
 from repdyn.capture.blocks import hugging_face_model, unwrapped
 from repdyn.capture.prepared_model import has_prompt
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
+
+# a job has imported lightning, or pytorch_lightning, its other name with classes of its own
+_IS_OLDER = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+if TYPE_CHECKING or not (_IS_OLDER or find_spec("lightning") is None):
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.utilities import rank_zero_warn
+else:
+    try:
+        from pytorch_lightning import Callback, LightningModule, Trainer
+        from pytorch_lightning.utilities import rank_zero_warn
+    except ModuleNotFoundError as error:
+        error.name = "lightning" if error.name == "pytorch_lightning" else error.name  # which the extra installs
+        raise
 
 
 class ScheduledCallback(Callback, ABC):

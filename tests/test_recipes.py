@@ -45,11 +45,7 @@ from repdyn.tables.effects import CannotBeJudgedError
 from repdyn.text.corpus import builtin_corpus
 
 STEPS = (0, 1, 8, 64, 500, 4000, 32000, 143000)
-
-
 RANKS = (100.0, 90.0, 60.0, 40.0, 80.0, 120.0, 90.0, 70.0)
-
-
 """Falls to step 64, rises to step 4000, falls."""
 
 

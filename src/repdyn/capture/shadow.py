@@ -445,7 +445,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 @contextmanager
-def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iterator[Outside]:
+def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iterator[OutsideState]:
     """Restore what the code of a model keeps outside of it: in variables of Python modules, classes and functions.
 
     A shadow cannot have variables of its own. Restored are those that the code of the model's classes and hooks names,
@@ -471,7 +471,7 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
     code = (each if isinstance(each, types.FunctionType) else type(each) for each in run)
     bound = [(place, name, _value(place, name)) for place, name in _variables(frozenset(code))]
     shared = (vars(each) for each in model.parameters() if type(each) is not nn.Parameter)  # as quantised weights are
-    outside = Outside([*(value for _, _, value in bound), *shared, *attributes], inside=modules)
+    outside = OutsideState([*(value for _, _, value in bound), *shared, *attributes], inside=modules)
     try:
         yield outside
     finally:
@@ -532,8 +532,8 @@ def _is_installed(x: Any) -> bool:
     return top in _FOREIGN or path.startswith(sysconfig.get_paths()["purelib"])
 
 
-class Outside:
-    """What is in containers, generators, arrays and objects that lie outside of a model, to be restored.
+class OutsideState:
+    """Remember what is in containers, generators, arrays and objects outside of a model, and restore it.
 
     Args:
         values: where to begin; what is in them is looked for.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import re
+import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +22,7 @@ LIGHTNING = ".ckpt"
 
 _STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
 _LAST = re.compile(r"last(-v\d+)?")
-_QUANTISATION = re.compile(r"[-.]((?:[IT]?Q\d|BF16|F16|F32|MXFP4)\w*)$", re.IGNORECASE)
+_LONGEST_METADATA = 1 << 28
 _FILES = (LIGHTNING, GGUF)
 _WEIGHTS = {".safetensors", ".bin", ".json", *_FILES}
 
@@ -49,7 +51,7 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     ``checkpoint-512``). A folder with such a file but without such subfolders, or a single file, is one checkpoint;
     without a step in its name it is a finished model. Where there is neither, Lightning files (``last.ckpt``) of
     :class:`repdyn.models.LanguageModel` are used, which contain their step, or else GGUF files, of which each has a
-    step in its name or one is there alone.
+    step in its name or one is there alone. A step without a model beside them counts too, so that a sweep reports it.
 
     Args:
         folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
@@ -76,6 +78,9 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     for path, at in found.items():
         if (other := by_step.setdefault(at.step, path)) != path:
             raise ValueError(f"expected one checkpoint for each step, got {other} and {path}; sweep them separately")
+    for path, at in _with_steps(_steps_without_model(folder)).items():
+        if by_step.setdefault(at.step, path) == path:
+            found[path] = at
     return [
         replace(
             found[path],
@@ -88,6 +93,11 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     ]
 
 
+def _steps_without_model(folder: Path) -> list[Path]:
+    """Return what is named as a step but holds no model, such as a checkpoint that was not saved to its end."""
+    return [path for path in sorted(folder.glob("[!.]*")) if _STEP.fullmatch(path.name) and not is_model(path)]
+
+
 def _with_steps(paths: Iterable[Path]) -> dict[Path, Target]:
     return {path: at for path in paths if (at := _revision(path))}
 
@@ -97,13 +107,20 @@ def _finished(path: Path) -> Target:
 
 
 def quantization_of(path: Path) -> str:
-    """Return the quantisation in a GGUF file's name, where its convention has it; "GGUF" for any other name.
-
-    >>> quantization_of(Path("tiny-step8-Q4_K_M.gguf")), quantization_of(Path("tiny.gguf"))
-    ('Q4_K_M', 'GGUF')
-    """
-    found = _QUANTISATION.search(path.stem)
-    return found[1] if found else "GGUF"
+    """Return the name of a GGUF file's quantisation, such as "Q4_K_M"; "GGUF" where the file does not say."""
+    try:
+        from gguf import LlamaFileType
+    except ImportError as error:
+        raise ValueError(f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'") from error
+    key = b"general.file_type"
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            # of all its metadata this alone, since the strings of a vocabulary take seconds to read
+            at = content.find(key, 0, _LONGEST_METADATA)
+            _type_of_value, number = struct.unpack_from("<II", content, at + len(key))
+        return LlamaFileType(number).name.removeprefix("MOSTLY_") if at >= 0 else "GGUF"
+    except (OSError, ValueError, struct.error):  # damaged, or newer than the package: measuring it says more
+        return "GGUF"
 
 
 def ignored_entries(folder: str | Path, targets: Iterable[Target]) -> list[str]:
@@ -111,8 +128,8 @@ def ignored_entries(folder: str | Path, targets: Iterable[Target]) -> list[str]:
     folder, used = checkpoints_folder(Path(folder)), {target.path for target in targets}
     has_lightning = any(path and path.suffix == LIGHTNING for path in used)  # then last.ckpt may repeat one of them
     files = [path for suffix in _FILES[has_lightning:] for path in sorted(folder.glob(f"[!.]*{suffix}"))]
-    steps = [path for path in sorted(folder.glob("[!.]*")) if _STEP.fullmatch(path.name)]
-    found = [*([folder] if is_model(folder) else []), *model_folders(folder), *files, *steps]
+    own = [folder] if is_model(folder) else []
+    found = [*own, *model_folders(folder), *files, *_steps_without_model(folder)]
     return [path.name for path in dict.fromkeys(found) if path not in used]
 
 

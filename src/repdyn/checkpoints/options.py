@@ -96,7 +96,7 @@ def positions_of(text: str) -> slice:
 
 @dataclass(frozen=True)
 class Loading:
-    """How a model is loaded. Kernels always compute in float32 and float64."""
+    """Set how a model is loaded; kernels always compute in float32 and float64."""
 
     device: Annotated[str, _MODELS] = "cpu"
     """Device to run models on, such as cpu, cuda or cuda:1; auto is cuda if available."""

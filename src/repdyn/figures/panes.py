@@ -58,7 +58,10 @@ class Pane:
 
     @property
     def quantity(self) -> str:
-        """What its values are of, before or after the feed-forward part, on any tokens: panels of one share a scale."""
+        """Return the quantity of the values, on whichever tokens and before or after the feed-forward part.
+
+        Panels of one quantity share a scale.
+        """
         return self.unit if self.unit == "dimension" else self.metric.removesuffix("_attention")
 
     @property

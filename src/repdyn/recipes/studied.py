@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.reading import file_name
 from repdyn.recipes.criteria import Cell
@@ -47,7 +48,7 @@ def run_studies(
             continue
         try:
             study([model.repository or model.run], output=output, loading=loading, **options)
-        except (ValueError, OSError) as error:
+        except (CheckpointError, ValueError, OSError) as error:
             problems.append(f"{kind} of {model.run}: {error}")
             continue
         # written last: without it the study is run again

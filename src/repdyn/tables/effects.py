@@ -137,22 +137,26 @@ class Claim:
     def verdict(self) -> Verdict:
         return self.effect.judge(above=self.above, below=self.below)
 
-    @property
-    def sentence(self) -> str:
-        """The change without its interval; of one that is late, whether it was still going on.
+    def sentence(self, whole: Effect | None = None) -> str:
+        """Return the change without its interval; of one that is late, what went on at the end.
 
         >>> verbs = "grew", "fell"
-        >>> print(Claim("it", verbs, Effect(0.2, 0.05), above=0.1).sentence)
+        >>> print(Claim("it", verbs, Effect(0.2, 0.05), above=0.1).sentence())
         it grew by 22 %
-        >>> print(Claim("since step 8 it", verbs, Effect(0.2, 0.05), above=-0.1, below=0.1, is_late=True).sentence)
-        it was still growing at the end
+        >>> late = Claim("since step 8 it", verbs, Effect(0.2, 0.05), above=-0.1, below=0.1, is_late=True)
+        >>> print(late.sentence(whole=Effect(0.5, 0.1)), "/", late.sentence(whole=Effect(-0.5, 0.1)))
+        it was still growing at the end / it was growing at the end
+
+        Args:
+            whole: the change over the whole training, of which a late one may be the rest.
         """
         rises = self.effect.log_ratio >= 0
         if not self.is_late:
             return f"{self.subject} {self.verbs[not rises]} by {self.effect.size}"
         least = min(abs(bound) for bound in (self.above, self.below) if bound is not None)
         is_level = abs(math.expm1(self.effect.log_ratio)) < least or self.effect.low < 0 < self.effect.high
-        return f"it was {'level' if is_level else 'still growing' if rises else 'still falling'} at the end"
+        still = "still " * (whole is not None and (whole.log_ratio >= 0) == rises)
+        return f"it was {'level' if is_level else still + ('growing' if rises else 'falling')} at the end"
 
     def __str__(self) -> str:
         """Return the change as a sentence, and what its interval leaves open or excludes.
@@ -228,7 +232,7 @@ class Judgement:
     @property
     def sentence(self) -> str:
         """The effects in one sentence, without their intervals."""
-        *first, last = (claim.sentence for claim in self.claims)
+        *first, last = (claim.sentence(self.claims[0].effect) for claim in self.claims)
         return f"{', '.join(first)}, and {last}" if first else last
 
     @property

@@ -166,4 +166,6 @@ assert isinstance(attached, pl.Callback) and "lightning.pytorch" not in sys.modu
 def test_a_job_of_pytorch_lightning_loads_no_second_lightning(tmp_path):
     """Many jobs import the older name, whose callbacks and modules are other classes."""
     environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"}
-    subprocess.run([sys.executable, "-c", UNDER_THE_OTHER_NAME], cwd=tmp_path, env=environment, check=True, timeout=120)
+    command = [sys.executable, "-c", UNDER_THE_OTHER_NAME]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

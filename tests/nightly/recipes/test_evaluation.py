@@ -14,15 +14,6 @@ title: A paper
 paper: '2311.05928'
 address: https://arxiv.org/abs/2311.05928
 stated: 2026-11-23
-models: [lab/a, lab/b, lab/bert]
-metrics: [anisotropy, two_nn]
-differs: [nothing]
-published:
-  - {claim: bell, source: figure 1, models: [lab/a, lab/b], metric: anisotropy, criterion: {kind: finding, finding: bell}}
-  - {claim: flat, source: figure 1, models: [lab/bert], metric: anisotropy, criterion: {kind: finding, finding: uniform}}
-  - {claim: width, source: figure 2, metric: two_nn, criterion: {kind: scaling, exponent: [0, 1]}}
-  - {claim: rank, source: figure 3, models: [lab/a], metric: two_nn@no_sink, criterion: {kind: peak}}
-  - {claim: tasks, source: table 1, not_run: no tasks}
 """
 
 
@@ -30,7 +21,7 @@ def test_no_label_of_a_figure_is_cut_off(tmp_path):
     path = tmp_path / "mine.yaml"
     long = "alpha_req[first=12]@last_token.normed"
     path.write_text(
-        RECIPE.partition("models:")[0] + f"models: [lab/a]\nmetrics: [anisotropy, '{long}']\ndiffers: [nothing]\n"
+        RECIPE + f"models: [lab/a]\nmetrics: [anisotropy, '{long}']\ndiffers: [nothing]\n"
         f"published: [{{claim: {'many words ' * 20}, source: a, metric: anisotropy, "
         f"criterion: {{kind: correlation, other: '{long}', at_least: 0}}}}]"
     )

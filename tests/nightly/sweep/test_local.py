@@ -100,21 +100,31 @@ def test_a_trainers_output_with_its_final_model(run, tmp_path):
     for step in (500, 1500):
         shutil.copytree(run / "hf_checkpoints" / "step8", folder / f"checkpoint-{step}")
     shutil.copytree(run / "hf_checkpoints" / "step8", folder / "best")
-    (folder / "checkpoint-2500").mkdir()
-    (folder / "checkpoint-3500").symlink_to(run / "nowhere")
     assert names(folder) == [("checkpoint-500", 500), ("checkpoint-1500", 1500)]
-    assert ignored_entries(folder, find_checkpoints(folder, "run")) == [
-        "output",
-        "best",
-        "checkpoint-2500",
-        "checkpoint-3500",
-    ]
+    assert ignored_entries(folder, find_checkpoints(folder, "run")) == ["output", "best"]
 
 
 def test_a_partially_saved_checkpoint_is_ignored(run):
     shutil.copytree(run / "hf_checkpoints" / "step8", run / "hf_checkpoints" / ".step24.partial")
     assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
     assert ignored_entries(run, find_checkpoints(run, "run")) == []
+
+
+@pytest.mark.parametrize("step", [12, 24])
+def test_a_step_without_a_configuration_is_a_failure(run, command, undrawn, step):
+    """Also where it is the newest, by which the tokenizer's context would be found."""
+    folder = run / "hf_checkpoints" / f"step{step}"
+    shutil.copytree(run / "hf_checkpoints" / "step8", folder)
+    (folder / "config.json").unlink()
+    (run / "hf_checkpoints" / "step16" / "eval-step99").mkdir()  # no checkpoint of this folder
+    status, _, err = command(run, "--metrics", "two_nn")
+    assert status == 1
+    assert f"not measured: run/hf_checkpoints step{step}: it has no config.json" in err
+    store = open_store(run / "sweep")
+    assert store.steps("run/hf_checkpoints") == [0, 8, 16]
+    assert step in set(store.to_pandas()["step"])
+    (folder / "config.json").write_bytes((run / "hf_checkpoints" / "step8" / "config.json").read_bytes())
+    assert command(run, "--metrics", "two_nn")[0] == 0
 
 
 def test_the_head_is_loaded_for_metrics_that_read_through_it(run, measured, probe, tmp_path):
