@@ -22,15 +22,20 @@ from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.kernels import Undefined, alignment_falls, self_similarity
+from repdyn.studies.bootstrap import SequenceSums, bootstrap
 from repdyn.studies.convergence_estimates import (
     SUMMARIES,
+    average_rate,
+    bound_over_alignment,
+    compare_classes,
     correlations,
+    decay_rate,
+    gradient,
     holm,
-    paired_gap,
-    resample_profiles,
+    isotonic_fit,
     summaries_with,
 )
-from repdyn.studies.convergence_measurements import FALLS, SequenceSums, token_cosines
+from repdyn.studies.convergence_measurements import FALLS, skip_blocks, token_cosines
 from repdyn.studies.generated_sentences import (
     VOCABULARY,
     complex_sentences,
@@ -38,8 +43,6 @@ from repdyn.studies.generated_sentences import (
     sentence_probe,
     simple_sentences,
 )
-from repdyn.studies.gradient import average_rate, bound_over_alignment, decay_rate, gradient, isotonic_fit
-from repdyn.studies.skipped_blocks import skip_blocks
 from repdyn.studies.study import text_probe
 from repdyn.tables.frames import scalar
 
@@ -125,15 +128,15 @@ def test_the_draws_are_of_whole_sequences():
     possible = {
         round(sum(sums.sums[i, 0] for i in draw) / sum(sums.counts[i] for i in draw), 9) for draw in np.ndindex(3, 3, 3)
     }
-    [drawn] = resample_profiles([sums], 500)
-    assert {round(float(value), 9) for value in drawn[:, 0]} == possible
+    [found] = bootstrap([sums], 500)
+    assert {round(float(value), 9) for value in found.draws[:, 0]} == possible
 
 
 def test_pairs_are_sequences_that_have_both_classes():
     first, second = sums_of(list(noisy(6, 4))), sums_of(list(noisy(6, 2, seed=1, shift=0.05)))
     first.sums[2], first.counts[2] = 0, 0
     second.sums[4], second.counts[4] = 0, 0
-    gap = paired_gap(first, second)
+    gap = compare_classes(first, second, paired=True)
     both = [0, 1, 3, 5]
     for layer in range(3):
         one, other = first.means[both, layer], second.means[both, layer]

@@ -24,7 +24,7 @@ from repdyn.figures.run import (
     scales,
     steps_overview,
 )
-from repdyn.studies.gradient import isotonic_fit, lower_envelope
+from repdyn.studies.convergence_estimates import isotonic_fit, lower_envelope
 from repdyn.tables.frames import measurements
 
 NAN = math.nan

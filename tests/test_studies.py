@@ -56,14 +56,12 @@ from repdyn.studies.sentence_measurements import (
     separation,
 )
 from repdyn.studies.study import select
-from repdyn.studies.token_changes import class_tables, received_attention
+from repdyn.studies.token_classes import class_tables, common_direction, density, received_attention
 from repdyn.studies.token_measurements import (
     LayerVectors,
     capture_sentence,
-    common_direction,
     compare_sentence,
     compare_with_vocabulary,
-    density,
     encode_sentence,
     token_names,
     without_causal_mask,

@@ -14,62 +14,13 @@ import torch
 
 from repdyn.probe.word_classes import is_function_word
 from repdyn.reading import LoadedModel, file_name
-from repdyn.studies.anatomy_figures import (
-    depth_figure,
-    path_figure,
-    paths_figure,
-    plain,
-    similarity_figure,
-    tables_figure,
-)
-from repdyn.studies.embedding_tables import (
-    MAX_PAIRS,
-    EmbeddingTable,
-    TableMeasurements,
-    closest_table,
-    cosine_matrix,
-    embedding_tables,
-    measure_table,
-    tabulate,
-    without_twins,
-)
-from repdyn.studies.known_words import compare_opposites, probe_words, word_rows
-from repdyn.studies.paths import (
-    MIN_POSITIONS,
-    TokenTrajectory,
-    by_offset,
-    cross_sentence_cosine,
-    cross_sentence_table,
-    find_order_end,
-    find_rotation,
-    match_tokens,
-    principal,
-    sentence_trajectories,
-    trajectory_table,
-)
+from repdyn.studies import anatomy_figures as draw
+from repdyn.studies import embedding_tables, known_words, paths, table_geometry
+from repdyn.studies import table_relations as relations
+from repdyn.studies.embedding_tables import MAX_PAIRS, EmbeddingTable, TableMeasurements
+from repdyn.studies.paths import TokenTrajectory
 from repdyn.studies.planes import plane_figure, plane_table
-from repdyn.studies.study import Folder, Output, Study, print_line, print_table, print_title, run_study, stem
-from repdyn.studies.table_geometry import (
-    dimension_figure,
-    dimension_table,
-    known_clouds,
-    loops_table,
-    quantisation_table,
-    sinusoids,
-)
-from repdyn.studies.table_relations import (
-    about_mean_figure,
-    across_tables,
-    ends_about_mean,
-    extreme_pairs,
-    looks_of,
-    looks_table,
-    position_image,
-    shared_vocabulary,
-    start_of_text,
-    token_kinds,
-    vocabulary_table,
-)
+from repdyn.studies.study import Folder, Study, print_line, print_table, print_title, run_study, stem
 from repdyn.tables.style import of_stack
 from repdyn.utils.arguments import SENTENCES, Count, ModelOptions, Models, at_least, converted, listed
 
@@ -82,167 +33,145 @@ class AnatomyStudy(Study):
         self.vocabularies: dict[str, pd.DataFrame] = {}
 
     def measure(self, loaded: LoadedModel) -> None:
-        output = Output()
         print_title(loaded.name)
-        trajectories = sentence_trajectories(loaded, self.options.pair)
-        self._add_tables(loaded, output)
+        trajectories = paths.sentence_trajectories(loaded, self.options.pair)
+        self.vocabularies[loaded.name] = relations.token_kinds(loaded.tokenizer)
+        self._add_tables(loaded)
         for stack, pair in trajectories.items():
-            _add_trajectories(of_stack(loaded.name, stack), stack, pair, self.options.follow, output)
-        self.write(output, loaded.folder_name)
-
-    def _add_tables(self, loaded: LoadedModel, output: Output) -> None:
-        options, tables, known = self.options, [], {}
-        for table in embedding_tables(loaded.model, loaded.tokenizer, unused=options.unused):
-            if table.kind == "input" and not options.unused:
-                table, known[table.name] = without_twins(table, options.closest)
-            if table.kind == "position" and options.positions is not None:
-                table = table.subset(np.arange(min(options.positions, len(table.rows))), "beyond --positions")
-            tables.append(table)
-        positions = [table for table in tables if table.kind == "position"]
-        beside = [sinusoids(positions[0])] if positions else []
-        measured = [measure_table(each, pairs=options.pairs, seed=options.seed) for each in (*tables, *beside)]
-        output.tables.update(tabulate(measured))
-        output.tables["closest"] = closest_table(tables, options.closest, known)
-        output.tables["known_clouds"] = dimension_table(known_clouds(options.seed))
-        output.figures["tables"] = tables_figure(loaded.name, measured[: len(tables)])
-        curves = {one.table.name: one.explained for one in measured if len(one.explained)}
-        output.figures["dimension_curves"] = dimension_figure(loaded.name, curves, options.seed)
-        self.vocabularies[loaded.name] = token_kinds(loaded.tokenizer)
-        self._add_relations(loaded, tables, measured[0], output)
-        print_table(output.tables["distributions"], "table", "quantity", "mean", "q05", "median", "q95", "min", "max")
-        print_table(output.tables["tables"], "table", "parameter", "rows", "dim", "left_out", "all_pairs", "mean_share")
-        self._add_words(tables[0], self.vocabularies[loaded.name], output)
-        layouts = [_add_positions(loaded, table, output, options.seed) for table in (*positions, *beside)]
-        self._add_start(loaded, tables[0], positions, output)
-        if positions:
-            output.tables["position_layouts"] = pd.DataFrame(layouts)
-            print_table(output.tables["position_layouts"])
-            loops = [loops_table(table, options.seed) for table in (*positions, *beside)] if find_spec("ripser") else []
-            output.tables.update({"position_loops": pd.concat(loops)} if loops else {})
-            print_line("" if loops else "loops of the positions are not searched: pip install 'repdyn[topology]'")
-        else:
-            print_line(
-                "no position table is looked up: positions enter otherwise (rotary, relative, sinusoids), or not"
-            )
-
-    def _add_start(
-        self, loaded: LoadedModel, words: EmbeddingTable, positions: Sequence[EmbeddingTable], output: Output
-    ) -> None:
-        """Add how the input embedding of the token that starts a text relates to position 0."""
-        token = loaded.tokenizer.cls_token or loaded.tokenizer.bos_token
-        for table in positions:
-            start = start_of_text(words, table, token if isinstance(token, str) else None)
-            if start:
-                output.tables[f"{_file_stem(table)}_start"] = pd.DataFrame([start])
-                print_table(output.tables[f"{_file_stem(table)}_start"])
-
-    def _add_words(self, words: EmbeddingTable, kinds: pd.DataFrame, output: Output) -> None:
-        """Add what few bits do to the input table, and what it says of parts of speech and opposites."""
-        seed, rows = self.options.seed, word_rows(words, kinds)
-        output.tables["quantisation"] = quantisation_table(words, seed)
-        print_table(output.tables["quantisation"])
-        found = {**compare_opposites(words, rows, seed), **probe_words(words, rows, seed)}
-        output.tables.update(found)
-        for table in found.values():
-            print_table(table)
-        if "word_probe" not in found:
-            print_line("parts of speech are not read from the input table: too few of the known words are in it")
-
-    def _add_relations(
-        self, loaded: LoadedModel, tables: Sequence[EmbeddingTable], measured: TableMeasurements, output: Output
-    ) -> None:
-        words, kinds = measured.table, self.vocabularies[loaded.name]
-        values, looks = measured.about.assign(label=words.labels), looks_of(words.labels, kinds)
-        output.tables["vocabulary"] = vocabulary_table(kinds)
-        output.tables["extreme_pairs"] = extreme_pairs(words, self.options.closest)
-        output.tables["about_mean"] = ends_about_mean(values, self.options.closest)
-        output.tables["across_tables"] = across_tables(tables)
-        output.tables["kinds_of_tokens"] = looks_table(looks, values, measured.values["norm"])
-        output.figures["about_mean"] = about_mean_figure(loaded.name, values)
-        print_table(output.tables["vocabulary"], "kind", "tokens", "share")
-        print_table(output.tables["kinds_of_tokens"])
-        planes = {"plane_of_tokens": [words]}
-        for table in tables:
-            if table.kind == "position" and table.rows.shape[1] == words.rows.shape[1]:
-                planes[f"plane_of_tokens_and_{_file_stem(table)}"] = [words, table]
-            if table.kind == "position" and len(table.rows) > 3:
-                planes[f"{_file_stem(table)}_plane"] = [table]
-        for name, together in planes.items():
-            labels = {
-                "label": [label for each in together for label in each.labels],
-                "position": [
-                    float(label) if each.kind == "position" else math.nan for each in together for label in each.labels
-                ],
-                "kind": [
-                    kind for each in together for kind in (looks if each is words else ["position"] * len(each.labels))
-                ],
-            }
-            plane = plane_table(torch.cat([each.rows for each in together]), labels, self.options.seed)
-            drawn = f"{len(plane) // plane['method'].nunique():,} rows, of each kind alike"
-            output.tables[name] = plane
-            output.figures[name] = plane_figure(
-                f"{loaded.name}: embeddings in a plane", drawn, plane, "kind", "position"
-            )
+            self._add_trajectories(of_stack(loaded.name, stack), stack, *pair)
+        self.write(loaded.folder_name)
 
     def finish(self) -> None:
         if len(self.vocabularies) > 1:
-            output = Output(tables={"shared_vocabulary": shared_vocabulary(self.vocabularies)})
-            print_table(output.tables["shared_vocabulary"])
-            self.write(output)
+            self.add("shared_vocabulary", relations.shared_vocabulary(self.vocabularies))
+            self.write()
+
+    def _add_tables(self, loaded: LoadedModel) -> None:
+        options, seed, tables, known = self.options, self.options.seed, [], {}
+        for table in embedding_tables.embedding_tables(loaded.model, loaded.tokenizer, unused=options.unused):
+            if table.kind == "input" and not options.unused:
+                table, known[table.name] = embedding_tables.without_twins(table, options.closest)
+            if table.kind == "position" and options.positions is not None:
+                table = table.subset(np.arange(min(options.positions, len(table.rows))), "beyond --positions")
+            tables.append(table)
+        words, positions = tables[0], [table for table in tables if table.kind == "position"]
+        layouts = [*positions, *map(table_geometry.sinusoids, positions[:1])]
+        found = [
+            embedding_tables.measure_table(table, pairs=options.pairs, seed=seed)
+            for table in (*tables, *layouts[len(positions) :])
+        ]
+        self.figures["tables"] = draw.tables_figure(loaded.name, found[: len(tables)])
+        curves = {one.table.name: one.explained for one in found if len(one.explained)}
+        self.figures["dimension_curves"] = table_geometry.dimension_figure(loaded.name, curves, seed)
+        self.tables["closest"] = embedding_tables.closest_table(tables, options.closest, known)
+        self.tables["known_clouds"] = table_geometry.dimension_table(table_geometry.known_clouds(seed))
+        self.tables["across_tables"] = relations.across_tables(tables)
+        self._add_vocabulary(loaded.name, found[0])
+        self._add_planes(loaded.name, tables)
+        self.tables.update(embedding_tables.tabulate(found))
+        print_table(self.tables["distributions"], "table", "quantity", "mean", "q05", "median", "q95", "min", "max")
+        print_table(self.tables["tables"], "table", "parameter", "rows", "dim", "left_out", "all_pairs", "mean_share")
+        self._add_words(words, self.vocabularies[loaded.name])
+        rows = [self._add_positions(loaded.name, table) for table in layouts]
+        token = loaded.tokenizer.cls_token or loaded.tokenizer.bos_token
+        for table in positions:
+            if start := relations.start_of_text(words, table, token):
+                self.add(f"{_file_stem(table)}_start", pd.DataFrame([start]))
+        if not positions:
+            print_line(
+                "no position table is looked up: positions enter otherwise (rotary, relative, sinusoids), or not"
+            )
+            return
+        self.add("position_layouts", pd.DataFrame(rows))
+        if find_spec("ripser"):
+            self.tables["position_loops"] = pd.concat([table_geometry.loops_table(table, seed) for table in layouts])
+            print_line("")
+        else:
+            print_line("loops of the positions are not searched: pip install 'repdyn[topology]'")
+
+    def _add_vocabulary(self, name: str, input_table: TableMeasurements) -> None:
+        """Add what kinds of tokens there are, and where their rows lie."""
+        words, closest, kinds = input_table.table, self.options.closest, self.vocabularies[name]
+        values = input_table.about.assign(label=words.labels)
+        self.tables["extreme_pairs"] = relations.extreme_pairs(words, closest)
+        self.tables["about_mean"] = relations.ends_about_mean(values, closest)
+        self.figures["about_mean"] = relations.about_mean_figure(name, values)
+        self.add("vocabulary", relations.vocabulary_table(kinds), "kind", "tokens", "share")
+        looks = relations.looks_of(words.labels, kinds)
+        self.add("kinds_of_tokens", relations.looks_table(looks, values, input_table.values["norm"]))
+
+    def _add_planes(self, name: str, tables: Sequence[EmbeddingTable]) -> None:
+        """Add planes of the tokens, of the tokens and each table of positions, and of the positions."""
+        words, shown = tables[0], {"plane_of_tokens": [tables[0]]}
+        for table in (table for table in tables if table.kind == "position"):
+            if table.rows.shape[1] == words.rows.shape[1]:
+                shown[f"plane_of_tokens_and_{_file_stem(table)}"] = [words, table]
+            if len(table.rows) > 3:
+                shown[f"{_file_stem(table)}_plane"] = [table]
+        kinds = {"position": "position", "input": relations.looks_of(words.labels, self.vocabularies[name])}
+        for path, together in shown.items():
+            labels = [
+                pd.DataFrame({"label": one.labels, "position": math.nan}).assign(kind=kinds[one.kind])
+                for one in together
+            ]
+            for one, table in zip(labels, together, strict=True):
+                if table.kind == "position":
+                    one["position"] = one["label"].astype(float)
+            rows = torch.cat([table.rows for table in together])
+            self.tables[path] = plane = plane_table(rows, pd.concat(labels, ignore_index=True), self.options.seed)
+            drawn = f"{len(plane) // plane['method'].nunique():,} rows, of each kind alike"
+            self.figures[path] = plane_figure(f"{name}: embeddings in a plane", drawn, plane, "kind", "position")
+
+    def _add_words(self, words: EmbeddingTable, kinds: pd.DataFrame) -> None:
+        """Add what few bits do to the input table, and what it says of parts of speech and opposites."""
+        seed, rows = self.options.seed, known_words.word_rows(words, kinds)
+        self.add("quantisation", table_geometry.quantisation_table(words, seed))
+        found = {**known_words.compare_opposites(words, rows, seed), **known_words.probe_words(words, rows, seed)}
+        for name, table in found.items():
+            self.add(name, table)
+        if "word_probe" not in found:
+            print_line("parts of speech are not read from the input table: too few of the known words are in it")
+
+    def _add_positions(self, model: str, table: EmbeddingTable) -> dict[str, Any]:
+        """Add tables and figures of the layout of positions; return its numbers."""
+        name, stem, n = f"{model}, {table.name}", _file_stem(table), len(table.rows)
+        matrix, components = embedding_tables.cosine_matrix(table.rows), paths.principal(table.rows)
+        offsets, rotation = paths.by_offset(matrix), paths.find_rotation(components)
+        order_end = paths.find_order_end(table.rows) if n >= paths.MIN_POSITIONS else None
+        coordinates = {f"component_{number}": values for number, values in enumerate(components.scores.T, start=1)}
+        self.tables[f"{stem}_offsets"] = offsets
+        self.tables[f"{stem}_components"] = pd.DataFrame({"position": range(n), **coordinates})
+        self.figures[f"{stem}_image"] = draw.position_image(name, table.rows)
+        self.figures[f"{stem}_cosines"] = draw.similarity_figure(name, matrix, offsets, order_end)
+        if components.scores.shape[1] >= 3:
+            self.figures[f"{stem}_path"] = draw.path_figure(name, components, rotation)
+        neighbours = offsets.loc[offsets["offset"] == 1, "mean"].mean()
+        layout = {"table": table.name, "positions": n, "neighbours": neighbours, "order_end": order_end}
+        if rotation is not None:
+            self.tables[f"{stem}_turns"] = rotation.windows
+            layout |= {name: getattr(rotation, name) for name in ("period", "share", "purity", "ends")}
+        return layout
+
+    def _add_trajectories(self, name: str, stack: str | None, one: TokenTrajectory, other: TokenTrajectory) -> None:
+        frames = [paths.trajectory_table(each).assign(sentence=number) for number, each in ((1, one), (2, other))]
+        self.tables[stem("depth", stack)] = pd.concat(frames, ignore_index=True)
+        self.tables[stem("depth_apart", stack)] = paths.cross_sentence_table(one, other)
+        self.figures[stem("depth", stack)] = draw.depth_figure(name, one, other)
+        drawn = {"paths": (name, one, other)}
+        if len(one.layers) > 2:
+            early = [replace(each, states=each.states[:-1], layers=each.layers[:-1]) for each in (one, other)]
+            drawn["paths_without_last"] = f"{name} without its last layer", *early
+        chosen = [
+            replace(each, tokens=tuple(each.tokens[place] for place in places), states=each.states[:, places])
+            for each, places in zip((one, other), followed(one, other, self.options.follow), strict=True)
+        ]
+        if any(each.tokens for each in chosen):
+            drawn["paths_followed"] = name, *chosen
+        self.figures.update({stem(path, stack): draw.paths_figure(*of) for path, of in drawn.items()})
 
 
 def _file_stem(table: EmbeddingTable) -> str:
     return file_name(table.name.replace(": ", " "))
-
-
-def _add_positions(loaded: LoadedModel, table: EmbeddingTable, output: Output, seed: int) -> dict[str, Any]:
-    """Add tables and figures of the layout of positions; return its numbers."""
-    name, stem = f"{loaded.name}, {table.name}", _file_stem(table)
-    matrix, components = cosine_matrix(table.rows), principal(table.rows)
-    offsets, rotation = by_offset(matrix), find_rotation(components)
-    order_end = find_order_end(table.rows) if len(table.rows) >= MIN_POSITIONS else None
-    output.tables[f"{stem}_offsets"] = offsets
-    coordinates = {f"component_{number}": values for number, values in enumerate(components.scores.T, start=1)}
-    output.tables[f"{stem}_components"] = pd.DataFrame({"position": range(len(table.rows)), **coordinates})
-    output.figures[f"{stem}_image"] = position_image(name, table.rows)
-    output.figures[f"{stem}_cosines"] = similarity_figure(name, matrix, offsets, order_end)
-    if components.scores.shape[1] >= 3:
-        output.figures[f"{stem}_path"] = path_figure(name, components, rotation)
-    if rotation is not None:
-        output.tables[f"{stem}_turns"] = rotation.windows
-    neighbours = offsets.loc[offsets["offset"] == 1, "mean"]
-    layout = {
-        "table": table.name,
-        "positions": len(table.rows),
-        "neighbours": neighbours.mean(),
-        "order_end": order_end,
-    }
-    if rotation is not None:
-        layout |= {"period": rotation.period, "share": rotation.share, "purity": rotation.purity, "ends": rotation.ends}
-    return layout
-
-
-def _add_trajectories(
-    name: str,
-    stack: str | None,
-    pair: tuple[TokenTrajectory, TokenTrajectory],
-    follow: Sequence[str],
-    output: Output,
-) -> None:
-    frames = [trajectory_table(one).assign(sentence=number) for number, one in enumerate(pair, start=1)]
-    output.tables[stem("depth", stack)] = pd.concat(frames, ignore_index=True)
-    output.tables[stem("depth_apart", stack)] = cross_sentence_table(*pair)
-    output.figures[stem("depth", stack)] = depth_figure(name, *pair)
-    output.figures[stem("paths", stack)] = paths_figure(name, *pair)
-    if len(pair[0].layers) > 2:
-        early = [replace(one, states=one.states[:-1], layers=one.layers[:-1]) for one in pair]
-        output.figures[stem("paths_without_last", stack)] = paths_figure(f"{name} without its last layer", *early)
-    chosen = [
-        replace(one, tokens=tuple(one.tokens[place] for place in places), states=one.states[:, places])
-        for one, places in zip(pair, followed(*pair, follow), strict=True)
-    ]
-    if any(one.tokens for one in chosen):
-        output.figures[stem("paths_followed", stack)] = paths_figure(name, *chosen)
 
 
 def followed(one: TokenTrajectory, other: TokenTrajectory, words: Sequence[str]) -> tuple[list[int], list[int]]:
@@ -256,14 +185,20 @@ def followed(one: TokenTrajectory, other: TokenTrajectory, words: Sequence[str])
         ValueError: neither sentence has any of them.
     """
     if words:
-        places = [[place for place, token in enumerate(each.tokens) if plain(token) in words] for each in (one, other)]
+        places = [
+            [place for place, token in enumerate(each.tokens) if draw.plain(token) in words] for each in (one, other)
+        ]
         if not any(places):
-            tokens = ", ".join(dict.fromkeys(map(plain, (*one.tokens, *other.tokens))))
+            tokens = ", ".join(dict.fromkeys(map(draw.plain, (*one.tokens, *other.tokens))))
             raise ValueError(f"expected tokens of the sentences to follow, got {', '.join(words)}; they have {tokens}")
         return places[0], places[1]
-    cosines = zip(cross_sentence_cosine(one, other)[-1].tolist(), match_tokens(one.tokens, other.tokens), strict=True)
+    cosines = zip(
+        paths.cross_sentence_cosine(one, other)[-1].tolist(), paths.match_tokens(one.tokens, other.tokens), strict=True
+    )
     shared = [(cosine, a, b) for cosine, (a, b, equal) in cosines if equal]
-    content = [each for each in shared if (word := plain(one.tokens[each[1]])).isalpha() and not is_function_word(word)]
+    content = [
+        each for each in shared if (word := draw.plain(one.tokens[each[1]])).isalpha() and not is_function_word(word)
+    ]
     return ([min(content)[1]], [min(content)[2]]) if content else ([], [])
 
 

@@ -15,9 +15,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
+from torch import Tensor
 
 from repdyn.figures.drawing import entitle
 from repdyn.studies.embedding_tables import QUANTITIES, TableMeasurements, components_for
+from repdyn.studies.panels import layer_axis, line_with_band
 from repdyn.studies.paths import (
     ORDERED,
     Components,
@@ -30,7 +32,6 @@ from repdyn.studies.paths import (
     step_cosines,
     step_norms,
 )
-from repdyn.studies.study import layer_axis, line_with_band
 from repdyn.tables.style import DIVERGING, SEQUENTIAL, styled
 
 _COLOURS = {"input": "#0072B2", "position": "#D55E00", "segment": "#009E73"}
@@ -112,6 +113,32 @@ def _draw_dimension_curve(axes: Axes, one: TableMeasurements) -> None:
 
 
 @styled
+def position_image(name: str, rows: Tensor) -> Figure:
+    """Draw the position table as an image, its first ten rows, and the length of the step to each next position."""
+    values = rows.detach().cpu().double().numpy()
+    figure = Figure(figsize=(10.5, 6.2))
+    grid = figure.add_gridspec(2, 2, width_ratios=(1.4, 1))
+    image, first, steps = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
+    limit = float(np.quantile(np.abs(values), 0.995))
+    drawn = image.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    image.set(xlabel="coordinate", ylabel="position", title="the table")
+    image.grid(visible=False)
+    figure.colorbar(drawn, ax=image, extend="both", shrink=0.6)
+    for number, row in enumerate(values[:10]):
+        first.plot(row - number * 2 * limit, linewidth=0.5, color="#0072B2")
+    first.set(title="positions 0 to 9, from the top", xlabel="coordinate", yticks=[])
+    lengths = np.linalg.norm(np.diff(values, axis=0), axis=1)
+    steps.plot(np.arange(1, len(values)), lengths, linewidth=0.8, color="#D55E00")
+    high = np.flatnonzero(lengths > 2 * np.median(lengths)).tolist()
+    for run in np.split(np.array(high), np.flatnonzero(np.diff(high) > 1) + 1) if high else []:
+        top = int(run[lengths[run].argmax()])
+        steps.annotate(f"{top + 1}", (top + 1, lengths[top]), (3, 2), textcoords="offset points", fontsize=8)
+    steps.set(title="length of the step to a position", xlabel="position", ylim=(0, None))
+    entitle(figure, f"{name}", f"colours are cut off at {limit:.2g}, the 99.5 % quantile")
+    return figure
+
+
+@styled
 def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, order_end: int | None) -> Figure:
     """Draw the cosines of all pairs of positions, and their mean against the distance of the two.
 
@@ -130,7 +157,7 @@ def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, orde
     left.set_ylabel("position")
     figure.colorbar(image, ax=left, label="cosine", shrink=0.85)
     shown = offsets.loc[(offsets["n"] >= n / 10) & (offsets["offset"] > 0)]
-    line_with_band(right, shown["offset"], shown["mean"], shown["q05"], shown["q95"], color=colour)
+    line_with_band(right, shown, "mean", ("q05", "q95"), x=shown["offset"], color=colour)
     right.axhline(0, color="0.6", linewidth=0.8, zorder=0)
     right.set_xlabel("positions apart")
     right.set_ylabel("cosine: mean, and the middle 90 %")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,35 +13,24 @@ from cyclopts import Parameter
 from repdyn.probe.design import CLASS_OPTIONS
 from repdyn.reading import LoadedModel, file_name
 from repdyn.store import find_store
-from repdyn.studies import skipped_blocks
+from repdyn.studies import convergence_figures as draw
+from repdyn.studies.bootstrap import Estimate, bootstrap
 from repdyn.studies.convergence_estimates import (
     ANY_STEP,
     THRESHOLD,
-    ProfileEstimate,
+    average_rate,
     class_gaps,
     class_table,
     correlations,
     estimate_change,
-    estimate_profile,
     fall_table,
     key_layers,
+    profile_table,
     summaries_with,
 )
-from repdyn.studies.convergence_figures import (
-    bound_figure,
-    change_figure,
-    correlation_figure,
-    falls_figure,
-    gap_figure,
-    levels_figure,
-    profile_figure,
-    skipped_figure,
-    steps_figure,
-)
-from repdyn.studies.convergence_measurements import ConvergenceMeasurements, measure_convergence
+from repdyn.studies.convergence_measurements import ConvergenceMeasurements, measure_convergence, skip_blocks
 from repdyn.studies.study import (
     Folder,
-    Output,
     Study,
     join_tables,
     print_line,
@@ -72,7 +61,6 @@ class ConvergenceStudy(Study):
         if options.run and not options.store:
             raise ValueError("expected --run with --store, got it alone; name the store that holds the run")
         self.phrases = read_phrases(options.class_file)
-        self.output = Output()
         self.models: list[list[ConvergenceMeasurements]] = []
         self.skipped: dict[str, pd.DataFrame] = {}
         self.with_heads = options.skip_blocks
@@ -80,7 +68,7 @@ class ConvergenceStudy(Study):
     def measure(self, loaded: LoadedModel) -> None:
         self.models.append(measure_convergence(loaded, self.options, self.phrases))
         if self.options.skip_blocks:
-            found = skipped_blocks.skip_blocks(loaded, self.options)
+            found = skip_blocks(loaded, self.options)
             self.skipped |= {of_stack(loaded.name, stack): table for stack, table in found.items()}
 
     def finish(self) -> None:
@@ -90,37 +78,38 @@ class ConvergenceStudy(Study):
             self._report_change(*self.models)
         if self.options.store:
             self._report_correlations()
-        self.write(self.output)
+        self.write()
 
     def _report_profiles(self) -> None:
-        measured = {one.name: one for stacks in self.models for one in stacks}
         draws = self.options.resamples, self.options.seed
         profiles, classes, falls, gaps = {}, {}, {}, {}
-        for name, one in measured.items():
-            profile, found = estimate_profile(one, *draws), class_gaps(one.classes, self.phrases)
-            profiles[name] = profile.table
+        for one in (one for stacks in self.models for one in stacks):
+            name, [profile] = one.name, bootstrap([one.all_tokens], *draws)
+            profiles[name], found = profile_table(profile), class_gaps(one.classes, self.phrases)
             classes[name], falls[name] = class_table(one, *draws), fall_table(one, *draws)
-            print_profile(one, profile, found, falls[name])
+            print_title(name, f"{one.all_tokens.n_tokens:,} tokens of {len(one.all_tokens.counts):,} sequences")
+            print_table(profiles[name])
+            findings = [_describe_rate(profile), _describe_fit(profiles[name]), _describe_falls(falls[name])]
+            print_line("\n".join([*findings, *(_describe_gap(pair, gap) for pair, gap in found.items()), ""]))
             if found:
                 gaps |= {(name, *pair): gap for pair, gap in found.items()}
-                self.output.figures[f"{file_name(name)}/gaps"] = gap_figure(name, found)
-        drawn = {"profiles": profile_figure, "steps": steps_figure, "bound": bound_figure}
-        self.output.figures.update({name: draw(profiles) for name, draw in drawn.items()})
+                self.figures[f"{file_name(name)}/gaps"] = draw.gap_figure(name, found)
         pairs = list(dict.fromkeys((first, second) for _, first, second in gaps))
         marked = list(dict.fromkeys(name for pair in pairs for name in pair if name != "no_sink"))
-        self.output.figures["falls"] = falls_figure(falls, marked)
+        self.figures["profiles"] = draw.profile_figure(profiles)
+        self.figures["steps"] = draw.steps_figure(profiles)
+        self.figures["bound"] = draw.bound_figure(profiles)
+        self.figures["falls"] = draw.falls_figure(falls, marked)
         tables = {"profiles": profiles, "classes": classes, "falls": falls}
-        self.output.tables.update({name: join_tables(of_models, "model") for name, of_models in tables.items()})
+        self.tables.update({name: join_tables(of_models, "model") for name, of_models in tables.items()})
         if self.skipped:
-            self.output.tables["skipped"] = skipped = join_tables(self.skipped, "model")
-            self.output.figures["skipped"] = skipped_figure(self.skipped, profiles)
-            print_table(skipped)
+            self.add("skipped", join_tables(self.skipped, "model"))
+            self.figures["skipped"] = draw.skipped_figure(self.skipped, profiles)
             print_line("")
         if gaps:
-            self.output.tables["gaps"] = join_tables(gaps, "model", "first", "second")
-            self.output.tables["key_layers"] = levels = key_layers(self.output.tables["classes"])
-            self.output.figures["levels"] = levels_figure(classes, pairs)
-            print_table(levels)
+            self.tables["gaps"] = join_tables(gaps, "model", "first", "second")
+            self.add("key_layers", key_layers(self.tables["classes"]))
+            self.figures["levels"] = draw.levels_figure(classes, pairs)
             print_line("")
 
     def _report_change(self, before: list[ConvergenceMeasurements], after: list[ConvergenceMeasurements]) -> None:
@@ -133,33 +122,33 @@ class ConvergenceStudy(Study):
         for pair in zip(before, after, strict=True):
             title = f"{pair[1].name} minus {pair[0].name}"
             change = estimate_change(*pair, self.options.resamples, self.options.seed)
+            changes[title] = profile_table(change, with_fits=False)
             print_title(title)
-            print_table(change.table)
-            print_line(f"average rate {change.rate:+.4f} [{change.rate_low:.4f}, {change.rate_high:.4f}]\n")
-            changes[title] = change.table
-            self.output.figures[f"{file_name(title)}/change"] = change_figure(title, change.table)
-        self.output.tables["change"] = join_tables(changes, "model")
+            print_table(changes[title])
+            print_line(f"{_describe_rate(change, '+')}\n")
+            self.figures[f"{file_name(title)}/change"] = draw.change_figure(title, changes[title])
+        self.tables["change"] = join_tables(changes, "model")
 
     def _report_correlations(self) -> None:
         frames, found = [], []
         for (name, probe), run in select_runs(find_store(self.options.store), self.options.run).items():
             for stack, rows in by_stack(run).items():
                 for of_run in self.options.scalars or [loss_of_run(rows).name]:
-                    keys = {"run": of_stack(name, stack), "probe": probe, "scalar": of_run}
+                    keys = {"run": (title := of_stack(name, stack)), "probe": probe, "scalar": of_run}
                     try:
                         table = summaries_with(rows, _stored(rows, of_run))
                         of_table = correlations(table)
                     except ValueError as error:
-                        raise ValueError(f"{keys['run']} on the probe {probe[:8]}, {of_run}: {error}") from error
-                    print_title(keys["run"], f"{len(table)} checkpoints; correlation with {of_run}")
+                        raise ValueError(f"{title} on the probe {probe[:8]}, {of_run}: {error}") from error
+                    print_title(title, f"{len(table)} checkpoints; correlation with {of_run}")
                     print_table(of_table)
                     print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
                     frames.append(table.reset_index().assign(**keys))
                     found.append(of_table.assign(**keys))
-                    figure = correlation_figure(keys["run"], of_run, table, of_table)
-                    self.output.figures[f"{file_name(keys['run'])}/{file_name(of_run)}_{probe[:8]}"] = figure
-        self.output.tables["summaries"] = pd.concat(frames, ignore_index=True)
-        self.output.tables["correlations"] = pd.concat(found, ignore_index=True)
+                    path = f"{file_name(title)}/{file_name(of_run)}_{probe[:8]}"
+                    self.figures[path] = draw.correlation_figure(title, of_run, table, of_table)
+        self.tables["summaries"] = pd.concat(frames, ignore_index=True)
+        self.tables["correlations"] = pd.concat(found, ignore_index=True)
 
 
 def convergence(
@@ -222,22 +211,10 @@ def _stored(rows: pd.DataFrame, name: str) -> pd.Series:
     return values
 
 
-def print_profile(
-    measured: ConvergenceMeasurements,
-    profile: ProfileEstimate,
-    gaps: Mapping[tuple[str, str], pd.DataFrame],
-    falls: pd.DataFrame,
-) -> None:
-    """Print the profile of a model layer by layer, its falls, and the gaps between its classes."""
-    tokens, sequences = measured.all_tokens.n_tokens, len(measured.all_tokens.counts)
-    print_title(measured.name, f"{tokens:,} tokens of {sequences:,} sequences")
-    print_table(profile.table)
-    print_line(f"average rate {profile.rate:.4f} [{profile.rate_low:.4f}, {profile.rate_high:.4f}]")
-    print_line(_describe_fit(profile.table))
-    print_line(_describe_falls(falls))
-    for pair, gap in gaps.items():
-        print_line(_describe_gap(pair, gap))
-    print_line("")
+def _describe_rate(profile: Estimate, sign: str = "") -> str:
+    rate = profile.map(average_rate)
+    low, high = rate.interval
+    return f"average rate {rate.values:{sign}.4f} [{low:.4f}, {high:.4f}]"
 
 
 def _describe_fit(profile: pd.DataFrame) -> str:

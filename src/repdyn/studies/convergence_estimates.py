@@ -1,126 +1,180 @@
-"""Estimate profiles with intervals, tests between classes and correlations from the cosines to the last layer."""
+"""Estimate profiles with intervals, tests between classes and correlations from the cosines to the last layer.
+
+The gradient, its average and what is fitted to it follow Lee 2024, Fractal Self-Similarity in Semantic Convergence
+(Fractal Fract. 8(10):552). Profiles A_0 ... A_L are mean cosines of each layer to the last one, all finite.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
+from scipy.optimize import isotonic_regression, minimize_scalar
 
-from repdyn.studies.convergence_measurements import ClassCosines, ConvergenceMeasurements, SequenceSums
-from repdyn.studies.gradient import (
-    average_rate,
-    bound_over_alignment,
-    decay_rate,
-    gradient,
-    isotonic_fit,
-    lower_envelope,
-)
+from repdyn.studies.bootstrap import LEVEL, Estimate, SequenceSums, bootstrap
+from repdyn.studies.convergence_measurements import ClassCosines, ConvergenceMeasurements
 from repdyn.studies.study import join_tables
 from repdyn.tables.frames import grid, measurements
 
-LEVEL = 0.95
-
-# bounds the memory of one chunk of resamples
-_MAX_CELLS = 1 << 22
 THRESHOLD = 0.05
 """Adjusted p-values below it are reported as significant."""
 MIN_CHECKPOINTS = 4
 """With three points, ranks agree perfectly in a third of all cases."""
 ANY_STEP = "any"
+COMPARED = {("frequent", "rare"): True, ("function", "content"): True}
+COMPARED |= {("simple", "complex"): False, ("random", "complex"): False}
+"""Pairs of classes that are compared, and whether they are of the same sequences."""
+_MAX_RATE = 5.0
+"""Largest rate of decay of a gradient per layer: the next step is 150 times as small."""
 
 
-def resample_profiles(samples: Sequence[SequenceSums], n_resamples: int, seed: int = 0) -> list[np.ndarray]:
-    """Draw alignment profiles by a bootstrap over sequences.
+def gradient(alignment: ArrayLike) -> np.ndarray:
+    """Return what each step adds to the alignment: ``G_l = A_{l+1} - A_l``, (..., L) in [-2, 2], of (..., L + 1).
 
-    Each resample draws as many sequences as there are, with replacement, and takes the ratio of the sum of cosines to
-    the number of tokens. Samples of the same sequences (two checkpoints, two classes of tokens) share the draws, so
-    that their differences are paired.
+    >>> gradient([0.0, 0.5, 0.75, 1.0])
+    array([0.5 , 0.25, 0.25])
+    """
+    return np.diff(np.asarray(alignment, float), axis=-1)
+
+
+def average_rate(alignment: ArrayLike) -> np.ndarray:
+    """Return the mean of the gradient, ``(A_L - A_0) / L``, (...) of (..., L + 1): the layers between do not matter.
+
+    >>> float(average_rate([0.25, 0.5, 0.75, 1.0]))
+    0.25
+    """
+    values = np.asarray(alignment, float)
+    return (values[..., -1] - values[..., 0]) / (values.shape[-1] - 1)
+
+
+def middle_rate(alignment: np.ndarray) -> float:
+    """Return the mean of the gradient over the middle third of the steps, at least one of them.
+
+    >>> middle_rate(np.array([0.0, 0.5, 0.75, 1.0]))
+    0.25
+    """
+    steps = gradient(alignment)
+    third = len(steps) // 3
+    return float(steps[third : len(steps) - third].mean())
+
+
+def decay_rate(steps: ArrayLike) -> float:
+    """Return the rate lambda of the curve ``a * exp(-lambda * l)`` nearest to a gradient by least squares.
+
+    Args:
+        steps: G_0 ... G_{L-1}, (L,), from :func:`gradient`, of either sign.
 
     Returns:
-        For each sample (n_resamples, L + 1); NaN in a draw without a single token.
+        Per layer, positive where the gradient shrinks with depth, in [-5, 5]; NaN for a single step, and for steps that
+        are all 0.
 
-    Source: Efron 1979 (Ann. Statist. 7:1); percentile intervals, clustered by sequence.
+    >>> round(decay_rate([0.4, 0.2, 0.1, 0.05]), 4)
+    0.6931
     """
-    numbers = {len(sample.counts) for sample in samples}
-    if len(numbers) != 1:
-        raise ValueError(f"expected samples of the same sequences, got {sorted(numbers)} sequences; use one probe")
-    n_sequences = numbers.pop()
-    if n_sequences < 2 or n_resamples < 1:
-        raise ValueError(
-            f"expected at least 2 sequences and 1 resample, got {n_sequences} and {n_resamples}; take more text"
-        )
-    generator = np.random.default_rng(seed)
-    chunk = max(1, _MAX_CELLS // n_sequences)
-    resampled: list[list[np.ndarray]] = [[] for _ in samples]
-    for start in range(0, n_resamples, chunk):
-        size = min(chunk, n_resamples - start)
-        weights = generator.multinomial(n_sequences, np.full(n_sequences, 1 / n_sequences), size).astype(float)
-        for sample, profiles in zip(samples, resampled, strict=True):
-            with np.errstate(invalid="ignore"):
-                profiles.append(weights @ sample.sums / (weights @ sample.counts)[:, None])
-    return [np.concatenate(profiles) for profiles in resampled]
+    values = np.asarray(steps, float)
+    if len(values) < 2 or not values.any():
+        return math.nan
+
+    def missed(rate: float) -> float:
+        curve = np.exp(-rate * np.arange(len(values)) - max(0.0, -rate * (len(values) - 1)))
+        return -float((curve @ values) ** 2 / (curve @ curve))
+
+    rates = np.linspace(-_MAX_RATE, _MAX_RATE, 401)
+    nearest = rates[int(np.argmin([missed(rate) for rate in rates]))]
+    bounds = max(-_MAX_RATE, nearest - 0.05), min(_MAX_RATE, nearest + 0.05)
+    found: Any = minimize_scalar(missed, bounds=bounds, method="bounded", options={"xatol": 1e-9})
+    return float(found.x)
 
 
-def percentile_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of the middle 95 % of resampled values, (n_resamples, ...); NaN are ignored."""
-    low, high = np.nanquantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return low, high
+def isotonic_fit(steps: ArrayLike) -> np.ndarray:
+    """Return the non-decreasing sequence over depth that is nearest to a gradient by least squares, (L,).
+
+    Where the gradient falls with depth the fit is constant, the mean of what it pools; its mean is the gradient's. A
+    pooled mean lies above the smallest of what it pools: the fit is no lower bound, see :func:`lower_envelope`.
+
+    Source: the monotone function of Lee 2024, fitted over depth; by the pool adjacent violators algorithm of scipy.
+
+    >>> isotonic_fit([0.5, 0.25, 0.25, 1.0]).round(4).tolist()
+    [0.3333, 0.3333, 0.3333, 1.0]
+    """
+    return isotonic_regression(np.asarray(steps, float)).x
 
 
-def paired_gap(first: SequenceSums, second: SequenceSums) -> pd.DataFrame:
-    """Compare two classes of tokens of the same sequences by a paired t-test over sequences.
+def lower_envelope(steps: ArrayLike) -> np.ndarray:
+    """Return the largest non-decreasing sequence over depth nowhere above a gradient: ``min over j >= l of G_j``, (L,).
 
-    A pair is one sequence: the mean cosine over its tokens of the first class, and over those of the second.
-    Sequences that lack either class are left out. Every sequence has the same weight, however many tokens it has.
+    Its last value is the last step; a positive first value says that no step loses alignment.
+
+    >>> lower_envelope([0.5, 0.25, 0.25, 1.0]).tolist()
+    [0.25, 0.25, 0.25, 1.0]
+    """
+    return np.minimum.accumulate(np.asarray(steps, float)[::-1])[::-1]
+
+
+def bound_over_alignment(alignment: ArrayLike) -> np.ndarray:
+    """Return the largest non-decreasing function f of the alignment with ``G_l >= f(A_l)``: f(A_0) ... f(A_{L-1}).
+
+    ``f(A_l) = min of G_j over all j with A_j >= A_l``. It is :func:`lower_envelope` where the alignment rises with
+    depth, and differs from it where the alignment falls.
+
+    Source: theorem 3 of Lee 2024.
+
+    >>> bound_over_alignment([0.5, 0.25, 0.75, 1.0]).tolist()
+    [-0.25, -0.25, 0.25]
+    """
+    steps, before = gradient(alignment), np.asarray(alignment, float)[:-1]
+    return np.array([steps[before >= value].min() for value in before])
+
+
+def compare_classes(first: SequenceSums, second: SequenceSums, *, paired: bool) -> pd.DataFrame:
+    """Compare the alignment of two classes of tokens, or of two kinds of sentences.
+
+    Two classes of the same sequences by a paired t-test: a pair is one sequence, the mean cosine over its tokens of the
+    first class and over those of the second; sequences that lack either class are left out. Two kinds of sentences by
+    Welch's t-test, since any pairing would be arbitrary. Every sequence has the same weight.
 
     Returns:
         A row for each layer but the last: layer, gap (mean alignment of the first class minus that of the second),
         gap_low and gap_high (95 % confidence interval), t, p (two-sided; NaN if no sequence differs from another),
         p_holm (adjusted for testing every layer), test, n (sample sizes, in words).
 
-    Source: Student 1908; scipy.stats.ttest_rel.
+    Raises:
+        ValueError: fewer than 2 sequences with tokens of both classes, or of either kind.
+
+    Source: Student 1908, Welch 1947 (Biometrika 34:28); scipy.stats.ttest_rel and ttest_ind.
     """
-    if first.sums.shape != second.sums.shape:
-        raise ValueError(
-            f"expected two classes of the same sequences, got {first.sums.shape} and {second.sums.shape}; use one probe"
-        )
-    both = (first.counts > 0) & (second.counts > 0)
-    if both.sum() < 2:
-        raise ValueError(
-            f"expected at least 2 sequences with tokens of both classes, got {both.sum()} of {len(both)}; take more "
-            "text"
-        )
-    one, other = first.means[both, :-1], second.means[both, :-1]
+    has = first.counts > 0, second.counts > 0
+    if paired:
+        has = (has[0] & has[1],) * 2
+    one, other = (sums.means[chosen, :-1] for sums, chosen in zip((first, second), has, strict=True))
+    if min(len(one), len(other)) < 2:
+        what = "sequences with tokens of both classes" if paired else "sentences of either kind"
+        raise ValueError(f"expected at least 2 {what}, got {len(one)} and {len(other)}; take more text, or sentences")
     with np.errstate(all="ignore"):
-        tested = stats.ttest_rel(one, other)
-    return _gap("paired t-test", f"{both.sum()} sequences", (one - other).mean(0), tested)
+        tested: Any = stats.ttest_rel(one, other) if paired else stats.ttest_ind(one, other, equal_var=False)
+    gap = (one - other).mean(0) if paired else one.mean(0) - other.mean(0)
+    bounds = tested.confidence_interval(LEVEL)
+    table = {"layer": np.arange(len(gap)), "gap": gap, "gap_low": bounds.low, "gap_high": bounds.high}
+    table |= {"t": tested.statistic, "p": tested.pvalue, "p_holm": holm(tested.pvalue)}
+    test = "paired t-test" if paired else "Welch's t-test"
+    n = f"{len(one)} sequences" if paired else f"{len(one)} and {len(other)} sentences"
+    return pd.DataFrame({**table, "test": test, "n": n})
 
 
-def unpaired_gap(first: SequenceSums, second: SequenceSums) -> pd.DataFrame:
-    """Compare two kinds of sentences by Welch's t-test over sentences.
-
-    Sentences of the two kinds do not correspond, so any pairing would be arbitrary, and the result would depend on the
-    order of the sentences. Each sentence has the same weight, as the mean over its tokens; the two kinds may differ in
-    variance and number.
-
-    Returns:
-        As :func:`paired_gap`.
-
-    Source: Welch 1947 (Biometrika 34:28); scipy.stats.ttest_ind.
-    """
-    one, other = (kind.means[kind.counts > 0, :-1] for kind in (first, second))
-    if min(len(one), len(other)) < 2 or one.shape[1] != other.shape[1]:
-        raise ValueError(
-            "expected at least 2 sentences of either kind and as many layers, got "
-            f"{one.shape} and {other.shape}; take more sentences"
-        )
-    with np.errstate(all="ignore"):
-        tested = stats.ttest_ind(one, other, equal_var=False)
-    return _gap("Welch's t-test", f"{len(one)} and {len(other)} sentences", one.mean(0) - other.mean(0), tested)
+def class_gaps(classes: Mapping[str, ClassCosines], own: Iterable[str] = ()) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return the test of each pair of :data:`COMPARED` that is among the classes, and of each ``own`` class against all
+    tokens but first positions and special ones."""
+    pairs = {**COMPARED, **{(name, "no_sink"): True for name in own}}
+    return {
+        pair: compare_classes(*(classes[name].alignment for name in pair), paired=paired)
+        for pair, paired in pairs.items()
+        if set(pair) <= set(classes)
+    }
 
 
 def holm(p: ArrayLike) -> np.ndarray:
@@ -137,8 +191,6 @@ def holm(p: ArrayLike) -> np.ndarray:
     [0.03, 0.06, 0.06]
     """
     values = np.asarray(p, dtype=float)
-    if values.ndim != 1 or (values < 0).any() or (values > 1).any():
-        raise ValueError(f"expected p-values, (m,) in [0, 1], got {p!r}")
     adjusted = np.full(len(values), np.nan)
     tested = np.flatnonzero(~np.isnan(values))
     order = tested[np.argsort(values[tested], kind="stable")]
@@ -146,54 +198,26 @@ def holm(p: ArrayLike) -> np.ndarray:
     return adjusted
 
 
-def _gap(test: str, n: str, gap: np.ndarray, tested: Any) -> pd.DataFrame:
-    bounds, p = tested.confidence_interval(LEVEL), tested.pvalue
-    columns = {"layer": np.arange(len(gap)), "gap": gap, "gap_low": bounds.low, "gap_high": bounds.high}
-    return pd.DataFrame({**columns, "t": tested.statistic, "p": p, "p_holm": holm(p), "test": test, "n": n})
+def profile_table(profile: Estimate, *, with_fits: bool = True) -> pd.DataFrame:
+    """Return an alignment profile, or a difference of two, with its gradient.
 
-
-COMPARED: dict[tuple[str, str], Callable[[SequenceSums, SequenceSums], pd.DataFrame]] = {
-    ("frequent", "rare"): paired_gap,
-    ("function", "content"): paired_gap,
-    ("simple", "complex"): unpaired_gap,
-    ("random", "complex"): unpaired_gap,
-}
-"""Pairs of classes that are compared, and the test of each."""
-
-
-def class_gaps(classes: Mapping[str, ClassCosines], own: Iterable[str] = ()) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return the test of each pair of :data:`COMPARED` that is among the classes, and of each ``own`` class against all
-    tokens but first positions and special ones."""
-    tests = {**COMPARED, **{(name, "no_sink"): paired_gap for name in own}}
-    return {
-        pair: test(*(classes[name].alignment for name in pair))
-        for pair, test in tests.items()
-        if set(pair) <= set(classes)
-    }
-
-
-class ProfileEstimate(NamedTuple):
-    """An alignment profile with its gradient, or a difference of two, with 95 % intervals of a bootstrap."""
-
-    table: pd.DataFrame
-    """A row for each layer: layer, alignment, alignment_low, alignment_high, gradient, gradient_low, gradient_high,
-    and, unless it is a difference, isotonic_fit, lower_envelope and bound. Gradients and what is fitted to them are
-    from the layer to the next, NaN at the last."""
-    rate: float
-    """Average of the gradient."""
-    rate_low: float
-    rate_high: float
-
-
-def estimate_profile(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> ProfileEstimate:
-    """Return the alignment profile of a model on its text."""
-    [resampled] = resample_profiles([measured.all_tokens], n_resamples, seed)
-    return _estimate(measured.all_tokens.over_tokens, resampled, with_fits=True)
+    Returns:
+        A row for each layer: layer, alignment, alignment_low, alignment_high, gradient, gradient_low, gradient_high,
+        and ``with_fits`` isotonic_fit, lower_envelope and bound. Gradients and what is fitted to them are from the
+        layer to the next, NaN at the last.
+    """
+    steps = profile.map(gradient)
+    columns = {**profile.columns("alignment"), **steps.columns("gradient")}
+    if with_fits:
+        columns |= {"isotonic_fit": isotonic_fit(steps.values), "lower_envelope": lower_envelope(steps.values)}
+        columns["bound"] = bound_over_alignment(profile.values)
+    frame = pd.DataFrame({name: pd.Series(values) for name, values in columns.items()})
+    return frame.rename_axis("layer").reset_index()
 
 
 def estimate_change(
     before: ConvergenceMeasurements, after: ConvergenceMeasurements, n_resamples: int, seed: int = 0
-) -> ProfileEstimate:
+) -> Estimate:
     """Return the profile of a second checkpoint minus that of a first, paired over the same sequences."""
     if before.probe != after.probe:
         raise ValueError(
@@ -205,25 +229,8 @@ def estimate_change(
             f"expected two models with the same number of layers, got {before.name} with {before.n_layers - 1} blocks "
             f"and {after.name} with {after.n_layers - 1}; compare two checkpoints of one model"
         )
-    earlier, later = resample_profiles([before.all_tokens, after.all_tokens], n_resamples, seed)
-    return _estimate(after.all_tokens.over_tokens - before.all_tokens.over_tokens, later - earlier)
-
-
-def _estimate(alignment: np.ndarray, resampled: np.ndarray, *, with_fits: bool = False) -> ProfileEstimate:
-    steps = gradient(alignment)
-    columns = {"alignment": (alignment, *percentile_interval(resampled))}
-    columns["gradient"] = steps, *percentile_interval(gradient(resampled))
-    table = {
-        f"{name}{end}": v
-        for name, values in columns.items()
-        for end, v in zip(("", "_low", "_high"), values, strict=True)
-    }
-    if with_fits:
-        table |= {"isotonic_fit": isotonic_fit(steps), "lower_envelope": lower_envelope(steps)}
-        table["bound"] = bound_over_alignment(alignment)
-    low, high = map(float, percentile_interval(average_rate(resampled)))
-    frame = pd.DataFrame({name: pd.Series(values) for name, values in table.items()})
-    return ProfileEstimate(frame.rename_axis("layer").reset_index(), float(average_rate(alignment)), low, high)
+    earlier, later = bootstrap([before.all_tokens, after.all_tokens], n_resamples, seed)
+    return later.map(np.subtract, earlier)
 
 
 def class_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> pd.DataFrame:
@@ -235,16 +242,11 @@ def class_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int =
     """
     frames = {}
     for name, found in measured.classes.items():
-        sums = found.alignment
-        low, high = percentile_interval(resample_profiles([sums], n_resamples, seed)[0])
-        columns = {"alignment": sums.over_tokens, "alignment_low": low, "alignment_high": high}
-        columns["alignment_of_words"] = found.of_words.mean(0)
-        counts = {
-            "n_tokens": sums.n_tokens,
-            "n_words": len(found.of_words),
-            "n_sequences": int((sums.counts > 0).sum()),
-        }
-        frames[name] = pd.DataFrame({"layer": np.arange(measured.n_layers), **columns, **counts})
+        [estimate] = bootstrap([found.alignment], n_resamples, seed)
+        table = {"layer": range(measured.n_layers), **estimate.columns("alignment")}
+        table |= {"alignment_of_words": found.of_words.mean(0), "n_tokens": found.alignment.n_tokens}
+        n_sequences = np.count_nonzero(found.alignment.counts)
+        frames[name] = pd.DataFrame({**table, "n_words": len(found.of_words), "n_sequences": n_sequences})
     return join_tables(frames, "class")
 
 
@@ -261,8 +263,8 @@ def key_layers(classes: pd.DataFrame) -> pd.DataFrame:
     for keys, table in classes.groupby(["model", "class"], sort=False):
         model, name = cast(tuple[str, str], keys)
         alignment = table["alignment"].to_numpy(float)
-        at_layers = {"first": alignment[0], "middle": alignment[len(alignment) // 2], "last_but_one": alignment[-2]}
         means = {"mean": alignment.mean(), "mean_of_words": table["alignment_of_words"].mean()}
+        at_layers = {"first": alignment[0], "middle": alignment[len(alignment) // 2], "last_but_one": alignment[-2]}
         rows.append({"model": model, "class": name, **means, **at_layers})
     return pd.DataFrame(rows)
 
@@ -274,25 +276,13 @@ def fall_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 
         A row for each class, size of the fall and step: class, more_than (of :data:`FALLS`), layer (from which to the
         next; "any" for at least one step), share with its 95 % interval share_low and share_high, n_tokens.
     """
-    layers = [*range(measured.n_layers - 1), ANY_STEP]
-    frames = {}
+    layers, frames = [*range(measured.n_layers - 1), ANY_STEP], {}
     for name, found in measured.classes.items():
         for size, sums in found.falls.items():
-            low, high = percentile_interval(resample_profiles([sums], n_resamples, seed)[0])
-            shares = {"share": sums.over_tokens, "share_low": low, "share_high": high}
-            frames[name, size] = pd.DataFrame({"layer": layers, **shares, "n_tokens": sums.n_tokens})
+            [estimate] = bootstrap([sums], n_resamples, seed)
+            table = {"layer": layers, **estimate.columns("share"), "n_tokens": sums.n_tokens}
+            frames[name, size] = pd.DataFrame(table)
     return join_tables(frames, "class", "more_than")
-
-
-def middle_rate(alignment: np.ndarray) -> float:
-    """Return the mean of the gradient over the middle third of the steps, at least one of them.
-
-    >>> middle_rate(np.array([0.0, 0.5, 0.75, 1.0]))
-    0.25
-    """
-    steps = gradient(alignment)
-    third = len(steps) // 3
-    return float(steps[third : len(steps) - third].mean())
 
 
 SUMMARIES: dict[str, Callable[[np.ndarray], float]] = {

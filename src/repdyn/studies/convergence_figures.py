@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike
 from repdyn.figures.drawing import entitle
 from repdyn.studies.convergence_estimates import SUMMARIES, THRESHOLD
 from repdyn.studies.convergence_measurements import FALLS
-from repdyn.studies.study import layer_axis, line_with_band, select, series_colour
+from repdyn.studies.panels import facets, layer_axis, line_with_band, series_colour
+from repdyn.studies.study import select
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, styled
 
 RELATIVE_DEPTH = "relative depth (layer / last layer)"
 _BARS = "#9ecae1"
 _BAND = "Band: 95 % interval of a bootstrap over sequences."
 _MAX_MARKED = 40
-_MAX_COLUMNS = 3
 
 
 @styled
@@ -32,7 +32,7 @@ def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
     same_depth = len({len(table) for table in profiles.values()}) == 1
     for number, (name, table) in enumerate(profiles.items()):
         depth = table["layer"] / (1 if same_depth else len(table) - 1)
-        _draw_profile(axes, depth, table, "alignment", color=series_colour(number), label=name)
+        _draw_profile(axes, table, "alignment", depth, color=series_colour(number), label=name)
     if same_depth:
         layer_axis(axes)
     else:
@@ -43,61 +43,49 @@ def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
     return figure
 
 
-@styled
 def steps_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
     """Draw the steps of each profile in a panel of its own, with their isotonic fit and their lower envelope."""
-    figure, panels = _panels(len(profiles))
-    for axes, (name, table) in zip(panels, profiles.items(), strict=True):
+
+    def draw(axes: Axes, table: pd.DataFrame) -> None:
         steps = table.head(-1)
-        errors = steps["gradient"] - steps["gradient_low"], steps["gradient_high"] - steps["gradient"]
         bars = {"color": _BARS, "capsize": 3, "label": "gradient"}
-        axes.bar(steps["layer"], steps["gradient"], 0.6, yerr=np.maximum(errors, 0), **bars)
+        axes.bar(steps["layer"], steps["gradient"], 0.6, yerr=_errors(steps, "gradient"), **bars)
         axes.axhline(float(np.mean(steps["gradient"])), color="0.5", linestyle=":", label="average rate")
-        look: dict[str, Any] = {"baseline": None, "linewidth": 2, "zorder": 3}
-        edges = np.arange(len(steps) + 1) - 0.5
-        axes.stairs(steps["isotonic_fit"], edges, color=SUBSET_COLOURS[0], label="isotonic fit", **look)
-        axes.stairs(steps["lower_envelope"], edges, color=LOSS_COLOUR, linestyle="--", label="lower envelope", **look)
+        look: dict[str, Any] = {"edges": np.arange(len(steps) + 1) - 0.5, "baseline": None, "linewidth": 2, "zorder": 3}
+        axes.stairs(steps["isotonic_fit"], color=SUBSET_COLOURS[0], label="isotonic fit", **look)
+        axes.stairs(steps["lower_envelope"], color=LOSS_COLOUR, linestyle="--", label="lower envelope", **look)
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_title(name)
         layer_axis(axes)
-    panels[0].set_ylabel("gradient: alignment gained\nfrom this layer to the next")
-    panels[0].legend(fontsize=8)
-    entitle(figure, "Steps of the alignment", "Bars: 95 % interval of a bootstrap over sequences.")
-    return figure
+
+    caption = "Bars: 95 % interval of a bootstrap over sequences."
+    label = "gradient: alignment gained\nfrom this layer to the next"
+    return facets("Steps of the alignment", caption, profiles, draw, label)
 
 
-@styled
 def bound_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
     """Draw the gradient of each layer against its alignment, with the largest non-decreasing function below it."""
-    figure, panels = _panels(len(profiles))
-    for axes, (name, table) in zip(panels, profiles.items(), strict=True):
+
+    def draw(axes: Axes, table: pd.DataFrame) -> None:
         steps = table.head(-1).sort_values("alignment")
         edges = [min(0.0, steps["alignment"].iloc[0]), *steps["alignment"]]
-        look = {"baseline": None, "color": LOSS_COLOUR, "linewidth": 2, "label": "bound f"}
-        axes.stairs(steps["bound"], edges, **look)
+        axes.stairs(steps["bound"], edges, baseline=None, color=LOSS_COLOUR, linewidth=2, label="bound f")
         axes.plot(steps["alignment"], steps["gradient"], "o", color=SUBSET_COLOURS[0], label="a layer, by its number")
-        for layer, alignment, step in steps[["layer", "alignment", "gradient"]].itertuples(index=False):
-            axes.annotate(f"{layer:.0f}", (alignment, step), (4, 4), textcoords="offset points", fontsize=8)
+        _number(axes, steps["layer"], steps["alignment"], steps["gradient"])
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_title(name)
         axes.set_xlabel("alignment of the layer, A")
-    panels[0].set_ylabel("gradient to the next layer, G")
-    panels[0].legend(fontsize=8)
-    entitle(figure, "Gradient against alignment", "The bound f is the largest non-decreasing function with G >= f(A).")
-    return figure
+
+    caption = "The bound f is the largest non-decreasing function with G >= f(A)."
+    return facets("Gradient against alignment", caption, profiles, draw, "gradient to the next layer, G")
 
 
-@styled
 def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> Figure:
     """Draw the share of each model's tokens that fall at each step and at any, by size, with some classes as marks."""
-    figure, panels = _panels(len(tables))
-    for axes, (name, table) in zip(panels, tables.items(), strict=True):
+
+    def draw(axes: Axes, table: pd.DataFrame) -> None:
         places = {layer: place for place, layer in enumerate(table["layer"].unique())}
         for number, size in enumerate(FALLS):
-            rows = select(table, more_than=size)
-            shown = select(rows, **{"class": "all"})
-            errors = shown["share"] - shown["share_low"], shown["share_high"] - shown["share"]
-            look: dict[str, Any] = {"yerr": np.maximum(errors, 0), "ecolor": "0.4"}
+            shown = select(table, more_than=size, **{"class": "all"})
+            look: dict[str, Any] = {"yerr": _errors(shown, "share"), "ecolor": "0.4"}
             look |= {"color": (_BARS, SUBSET_COLOURS[0])[number], "label": f"all tokens, by more than {size:g}"}
             axes.bar(range(len(shown)), shown["share"], 0.7 - 0.3 * number, **look)
         for number, of_class in enumerate(name for name in marked if name in set(table["class"])):
@@ -105,31 +93,26 @@ def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> F
             marks = {"marker": "<>^vsDPX*"[number % 9], "color": f"C{number + 1}", "s": 22, "zorder": 3}
             axes.scatter([places[layer] for layer in rows["layer"]], rows["share"], label=of_class, **marks)
         axes.set_xticks(range(len(places)), [f"{layer}" for layer in places])
-        axes.set_title(name)
         axes.set_xlabel("layer before the step; any: at least one step")
-    panels[0].set_ylabel("share of tokens whose cosine\nto the final vector falls")
-    panels[0].legend(fontsize=8)
+
     caption = "Marks: falls of any size, by class. Grey lines: 95 % interval of a bootstrap over sequences."
-    entitle(figure, "Tokens that do not approach their final vector", caption)
-    return figure
+    label = "share of tokens whose cosine\nto the final vector falls"
+    return facets("Tokens that do not approach their final vector", caption, tables, draw, label)
 
 
-@styled
 def levels_figure(tables: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> Figure:
     """Draw the alignment of classes that are compared, a panel for each pair and all models in each."""
-    figure, panels = _panels(len(pairs))
-    for axes, pair in zip(panels, pairs, strict=True):
+
+    def draw(axes: Axes, pair: tuple[str, str]) -> None:
         for number, (name, table) in enumerate(tables.items()):
             for of_class, dashes in zip(pair, ("-", "--"), strict=True):
                 rows = select(table, **{"class": of_class})
                 look = {"color": series_colour(number), "linestyle": dashes, "label": f"{name}, {of_class}"}
-                _draw_profile(axes, rows["layer"] / max(1, len(rows) - 1), rows, "alignment", **look)
-        axes.set_title(" and ".join(pair))
+                _draw_profile(axes, rows, "alignment", rows["layer"] / max(1, len(rows) - 1), **look)
         axes.set_xlabel(RELATIVE_DEPTH)
-        axes.legend(fontsize=8, handlelength=3)
-    panels[0].set_ylabel("mean cosine to the last layer")
-    entitle(figure, "Alignment by class", _BAND)
-    return figure
+
+    panels = {" and ".join(pair): pair for pair in pairs}
+    return facets("Alignment by class", _BAND, panels, draw, "mean cosine to the last layer", legends=True)
 
 
 @styled
@@ -142,16 +125,15 @@ def skipped_figure(skipped: Mapping[str, pd.DataFrame], profiles: Mapping[str, p
         gradient = profiles[name]["gradient"].to_numpy()[without["layer"]]
         for axes, column in zip(panels, ("final_alignment", "loss"), strict=True):
             axes.plot(gradient, without[column], "o", color=SUBSET_COLOURS[0])
-            for layer, x, y in zip(without["layer"], gradient, without[column], strict=True):
-                axes.annotate(f"{layer + 1}", (x, y), (4, 4), textcoords="offset points", fontsize=8)
+            _number(axes, without["layer"] + 1, gradient, without[column])
             axes.set_xlabel("gradient that the block adds, G")
             axes.axhline(table[column].iloc[0], color="0.5", linestyle=":", label="whole model")
         panels[0].set_title(name)
         if reason := table["reason"].iloc[0]:
             panels[1].set_xticks([])
             panels[1].text(0.5, 0.5, f"no loss:\n{reason}", transform=panels[1].transAxes, ha="center", wrap=True)
-    for axes, label in zip(grid[:, 0], ("cosine of the last states to\nthose of the whole model", "loss"), strict=True):
-        axes.set_ylabel(label)
+    grid[0, 0].set_ylabel("cosine of the last states to\nthose of the whole model")
+    grid[1, 0].set_ylabel("loss")
     grid[0, 0].legend(fontsize=8)
     entitle(figure, "What is lost without one block", "Numbers: the block left out, from 1.")
     return figure
@@ -164,9 +146,8 @@ def gap_figure(name: str, gaps: Mapping[tuple[str, str], pd.DataFrame]) -> Figur
     panels = figure.subplots(len(gaps), sharex=True, sharey=True, squeeze=False)[:, 0]
     for number, (axes, ((first, second), gap)) in enumerate(zip(panels, gaps.items(), strict=True)):
         colour, is_significant = series_colour(number), gap["p_holm"].to_numpy(float) < THRESHOLD
-        errors = gap["gap"] - gap["gap_low"], gap["gap_high"] - gap["gap"]
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.errorbar(gap["layer"], gap["gap"], errors, color=colour, capsize=2)
+        axes.errorbar(gap["layer"], gap["gap"], _errors(gap, "gap"), color=colour, capsize=2)
         looks = {f"adjusted p < {THRESHOLD}": colour, "not significant": "white"}
         for (label, fill), chosen in zip(looks.items(), (is_significant, ~is_significant), strict=True):
             if chosen.any():
@@ -186,8 +167,7 @@ def change_figure(title: str, change: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(7.5, 6.0))
     panels = figure.subplots(2, sharex=True)
     for axes, column, colour in zip(panels, ("alignment", "gradient"), SUBSET_COLOURS, strict=False):
-        rows = change.dropna(subset=column)
-        _draw_profile(axes, rows["layer"], rows, column, color=colour)
+        _draw_profile(axes, change.dropna(subset=column), column, color=colour)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set_ylabel(f"difference of {column}")
     layer_axis(panels[1])
@@ -213,17 +193,16 @@ def correlation_figure(run: str, scalar: str, table: pd.DataFrame, correlations:
     return figure
 
 
-def _draw_profile(axes: Axes, x: ArrayLike, table: pd.DataFrame, column: str, **look: Any) -> None:
+def _draw_profile(axes: Axes, table: pd.DataFrame, column: str, x: ArrayLike | None = None, **look: Any) -> None:
     look |= {"marker": "o", "markersize": 4 if len(table) <= _MAX_MARKED else 0, "band_alpha": 0.25}
-    line_with_band(axes, x, table[column], table[f"{column}_low"], table[f"{column}_high"], **look)
+    line_with_band(axes, table, column, x=x, **look)
 
 
-def _panels(number: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure with panels side by side, at most three in a row, all with one axis of values."""
-    columns = min(number, _MAX_COLUMNS)
-    rows = -(-number // columns)
-    figure = Figure(figsize=(2.5 + 3.4 * columns, 0.8 + 3.4 * rows))
-    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
-    for unused in panels[number:]:
-        unused.remove()
-    return figure, list(panels[:number])
+def _errors(table: pd.DataFrame, column: str) -> np.ndarray:
+    """Return the distances of the ends of an interval to the value, (2, n)."""
+    return np.maximum((table[column] - table[f"{column}_low"], table[f"{column}_high"] - table[column]), 0)
+
+
+def _number(axes: Axes, numbers: ArrayLike, x: ArrayLike, y: ArrayLike) -> None:
+    for number, *place in zip(*map(np.asarray, (numbers, x, y)), strict=True):
+        axes.annotate(f"{number}", place, (4, 4), textcoords="offset points", fontsize=8)

@@ -1,19 +1,27 @@
-"""Measure how the tokens of a model approach their states at the last layer: cosines, by token and by class."""
+"""Measure how the tokens of a model approach their states at the last layer, and what is lost without each block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from torch import Tensor, nn
 
-from repdyn.kernels import Cloud, Undefined, full_precision
+from repdyn import measure
+from repdyn.kernels import Cloud, Undefined, alignment, full_precision
 from repdyn.kernels.cosines import cosines
 from repdyn.probe import Probe
 from repdyn.probe.design import class_names
 from repdyn.reading import LayerPatterns, LayerStates, LoadedModel, Model, layer_states, no_progress
+from repdyn.store.schema import PROBE_LOSS
+from repdyn.studies.bootstrap import SequenceSums
 from repdyn.studies.generated_sentences import KINDS, sentence_probe
 from repdyn.studies.study import progress_bar, text_probe
 from repdyn.tables.style import of_stack
@@ -23,33 +31,8 @@ FALLS = (0.0, 0.01)
 _ROUNDING = 1e-12
 LONGEST = 512
 """Tokens of the longest sentence, as published."""
-
-
-@dataclass(frozen=True, eq=False)
-class SequenceSums:
-    """Cosines of each layer to the last one, or other values of tokens, summed over the tokens of each sequence."""
-
-    sums: np.ndarray
-    """(n_sequences, L + 1)."""
-    counts: np.ndarray
-    """(n_sequences,) tokens in each sum; 0 for a sequence without any."""
-
-    @property
-    def n_tokens(self) -> int:
-        return int(self.counts.sum())
-
-    @property
-    def over_tokens(self) -> np.ndarray:
-        """(L + 1,) mean over all tokens, so that long sequences weigh more; NaN without a token."""
-        if not self.n_tokens:
-            return np.full(self.sums.shape[1], np.nan)
-        return self.sums.sum(0) / self.n_tokens
-
-    @property
-    def means(self) -> np.ndarray:
-        """(n_sequences, L + 1) mean over the tokens of each sequence; NaN for a sequence without any."""
-        with np.errstate(invalid="ignore"):
-            return self.sums / self.counts[:, None]
+MAX_SKIPPED = 4096
+"""Largest number of tokens on which the model runs once without each block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,23 +79,22 @@ def measure_convergence(
     Returns:
         One for each stack of blocks.
     """
-    classes = class_names(options.classes)
+    classes, layers = class_names(options.classes), options.layers
     text = text_probe(loaded, options, classes, phrases)
-    found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases), options.layers, "text")
+    found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases), layers, "text")
     if options.sentences:
         probe = _sentence_probe(loaded, options)
         kinds = [kind for kind in KINDS if kind in probe.classes]
-        generated = _by_class(loaded, probe, kinds, options.layers, "sentences", options.long_sentences)
+        generated = _by_class(loaded, probe, kinds, layers, "sentences", by_length=options.long_sentences)
         found = {stack: {**classes, **generated[stack]} for stack, classes in found.items()}
     return [ConvergenceMeasurements(of_stack(loaded.name, stack), text.hash, by) for stack, by in found.items()]
 
 
 def _sentence_probe(loaded: LoadedModel, options: Any) -> Probe:
+    are_long = options.long_sentences
+    longest = min(loaded.context, LONGEST) if are_long else loaded.context
     try:
-        longest = min(loaded.context, LONGEST) if options.long_sentences else loaded.context
-        return sentence_probe(
-            loaded.tokenizer, options.sentences, sequence_length=longest, are_long=options.long_sentences
-        )
+        return sentence_probe(loaded.tokenizer, options.sentences, sequence_length=longest, are_long=are_long)
     except ValueError as error:
         raise ValueError(
             f"{loaded.name} cannot read generated sentences: {error}; --sentences 0 leaves them out"
@@ -120,12 +102,7 @@ def _sentence_probe(loaded: LoadedModel, options: Any) -> Probe:
 
 
 def _by_class(
-    loaded: LoadedModel,
-    probe: Probe,
-    subsets: Sequence[str],
-    layers: str | None,
-    what: str,
-    by_length: bool = False,
+    loaded: LoadedModel, probe: Probe, subsets: Sequence[str], layers: str | None, what: str, *, by_length: bool = False
 ) -> dict[str | None, dict[str, ClassCosines]]:
     """Return the cosines by stack and subset, and those of tokens in sequences of each length if wanted."""
     with progress_bar(f"{loaded.name}: {what}") as progress:
@@ -161,25 +138,16 @@ class TokenCosines:
     """(L + 1, n_sampled) float64 in [-1, 1]; 1 at the last layer, up to rounding."""
     rows: np.ndarray
     """(n_tokens,) column in ``cosines`` of each token of the probe, -1 where it is not sampled."""
-    sequences: np.ndarray
-    """(n_tokens,) number of each token's sequence."""
 
     def of_class(self, tokens: np.ndarray, probe: Probe) -> ClassCosines:
         """Return what is measured of sampled tokens of the probe, by their numbers (n,)."""
-        cosines = self.cosines[:, self.rows[tokens]]
-        _, words, counts = np.unique(probe.tokens.numpy()[tokens], return_inverse=True, return_counts=True)
-        of_words = np.stack([np.bincount(words, layer) / counts for layer in cosines], axis=1)
-        falls = {}
-        for size in FALLS:
-            at_step = -np.diff(cosines, axis=0) > max(size, _ROUNDING)
-            falls[size] = self._sum_by_sequence(tokens, np.vstack([at_step, at_step.any(0)]))
-        return ClassCosines(self._sum_by_sequence(tokens, cosines), falls, of_words)
-
-    def _sum_by_sequence(self, tokens: np.ndarray, values: np.ndarray) -> SequenceSums:
-        """Sum values of tokens, (L + 1, n), over each sequence."""
-        sequences, n_sequences = self.sequences[tokens], int(self.sequences[-1]) + 1
-        sums = [np.bincount(sequences, of_tokens, n_sequences) for of_tokens in values]
-        return SequenceSums(np.stack(sums, axis=1), np.bincount(sequences, minlength=n_sequences))
+        cosines, sequences = self.cosines[:, self.rows[tokens]], (probe.window_of(tokens), len(probe.lengths))
+        steps = -np.diff(cosines, axis=0)
+        fell = {size: steps > max(size, _ROUNDING) for size in FALLS}
+        falls = {size: SequenceSums.of(np.vstack([at, at.any(0)]), *sequences) for size, at in fell.items()}
+        distinct, words = np.unique(probe.tokens.numpy()[tokens], return_inverse=True)
+        of_words = SequenceSums.of(cosines, words, len(distinct)).means
+        return ClassCosines(SequenceSums.of(cosines, *sequences), falls, of_words)
 
 
 def token_cosines(
@@ -199,12 +167,11 @@ def token_cosines(
         One for each stack of blocks.
     """
     states = layer_states(model, probe, layers, subsets=subsets, progress=progress)
-    sequences = np.repeat(np.arange(len(probe.lengths)), probe.lengths.numpy())
     stacks: dict[str | None, list[LayerStates]] = {}
     for layer in states.layers:
         stacks.setdefault(layer.stack, []).append(layer)
     return [
-        TokenCosines(stack, np.stack([_cosines(layer, layers[-1]) for layer in layers]), states.rows, sequences)
+        TokenCosines(stack, np.stack([_cosines(layer, layers[-1]) for layer in layers]), states.rows)
         for stack, layers in stacks.items()
     ]
 
@@ -222,3 +189,53 @@ def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
             f"without: {reason}"
         )
     return found
+
+
+def skip_blocks(loaded: LoadedModel, options: Any) -> dict[str | None, pd.DataFrame]:
+    """Measure a model without each of its blocks, one at a time, on a part of the text.
+
+    Returns:
+        By stack a row for each block, and a first one for the whole model: layer (the block's input, so that it is the
+        layer of the gradient that the block adds; -1 for the whole model), final_alignment (mean cosine of each token's
+        last state to its own in the whole model), loss (on the tokens of the text) and the reason if it is NaN.
+    """
+    few = SimpleNamespace(**{**vars(options), "max_vectors": min(options.max_vectors, MAX_SKIPPED)})
+    probe, layers = text_probe(loaded, few, ()), options.layers
+    found = list(layer_states(loaded, probe, layers))
+    whole, blocks = {one.stack: one for one in found if one.is_last}, [layer for layer in found if layer.index]
+    loss = _loss(loaded, probe, layers)
+    rows: dict[str | None, list[tuple[int, float, float, str]]] = {stack: [(-1, 1.0, *loss)] for stack in whole}
+    with progress_bar(f"{loaded.name}: without each block") as progress:
+        for number, block in enumerate(blocks, 1):
+            with _without(loaded.model.get_submodule(block.module)):
+                states = layer_states(loaded, probe, layers)
+                [last] = [one for one in states if one.is_last and one.stack == block.stack]
+                changed = float(alignment(last.states, whole[block.stack].states))
+                rows[block.stack].append((block.index - 1, changed, *_loss(loaded, probe, layers)))
+            progress(number / len(blocks))
+    columns = ["layer", "final_alignment", "loss", "reason"]
+    return {stack: pd.DataFrame(of_stack, columns=columns) for stack, of_stack in rows.items()}
+
+
+def _loss(loaded: LoadedModel, probe: Probe, layers: str | None) -> tuple[float, str]:
+    if loaded.with_head is None:
+        return math.nan, "the model has no language-modelling head"
+    pattern = None if layers is None else f"{loaded.with_head.base_model_prefix}.{layers}"
+    scalars = measure(loaded.with_head, probe, ["norm"], pattern, probe_loss=True).scalars
+    [row] = [row for row in scalars if row.metric == PROBE_LOSS]
+    return row.value, row.reason or ""
+
+
+@contextmanager
+def _without(block: nn.Module) -> Iterator[None]:
+    """Make a block return the states that it gets, as if it were left out."""
+
+    def skip(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        states = args[0] if args else kwargs["hidden_states"]
+        return states if isinstance(output, Tensor) else (states, *output[1:])
+
+    hook = block.register_forward_hook(skip, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -16,7 +16,8 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from repdyn.figures.drawing import entitle
-from repdyn.studies.study import select, series_colour
+from repdyn.studies.panels import series_colour
+from repdyn.studies.study import select
 from repdyn.tables.style import SEQUENTIAL, styled
 
 MAX_POINTS = 3000

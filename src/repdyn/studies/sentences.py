@@ -17,6 +17,7 @@ from sklearn.decomposition import PCA
 
 from repdyn.figures.drawing import entitle
 from repdyn.reading import LoadedModel
+from repdyn.studies.panels import layer_axis, line_with_band
 from repdyn.studies.planes import plane_figure, plane_table
 from repdyn.studies.sentence_measurements import (
     ALL_KINDS,
@@ -47,10 +48,7 @@ from repdyn.studies.sentence_measurements import (
 )
 from repdyn.studies.study import (
     Folder,
-    Output,
     Study,
-    layer_axis,
-    line_with_band,
     print_line,
     print_table,
     print_title,
@@ -84,31 +82,30 @@ class SentenceStudy(Study):
             raise ValueError(f"expected two different texts, got {self.other[0]} twice; name another with --other")
 
     def measure(self, loaded: LoadedModel) -> None:
-        output = Output()
         print_title(loaded.name)
-        self._add_groups(loaded, output)
-        self._add_changes(loaded, output)
-        self._add_collection(loaded, output)
-        self.write(output, loaded.folder_name)
+        self._add_groups(loaded)
+        self._add_changes(loaded)
+        self._add_collection(loaded)
+        self.write(loaded.folder_name)
 
-    def _add_groups(self, loaded: LoadedModel, output: Output) -> None:
+    def _add_groups(self, loaded: LoadedModel) -> None:
         sequences = self._encode(loaded, self.groups["sentence"])
         baseline = shared_token_cosines(sequences, loaded.tokenizer.all_special_ids)
         vectors = sentence_vectors(loaded, sequences, "paraphrases")
         table = separation_table(vectors, baseline, self.groups["group"].tolist(), seed=self.options.seed)
-        output.tables["separation"] = table
+        self.tables["separation"] = table
         for stack, rows in by_stack(table).items():
             print_line("paraphrases at the last layer, and without a model:")
             print_table(rows.groupby("vector", sort=False).tail(1), "vector", "within", "between", "effect", "nearest")
             figure = separation_figure(of_stack(loaded.name, stack), rows)
-            output.figures[stem("separation", stack)] = figure
-        self._add_nonsense(loaded, output)
+            self.figures[stem("separation", stack)] = figure
+        self._add_nonsense(loaded)
 
-    def _add_nonsense(self, loaded: LoadedModel, output: Output) -> None:
+    def _add_nonsense(self, loaded: LoadedModel) -> None:
         made = nonsense(len(self.groups), self.options.seed)
         texts = pd.concat([self.groups[["sentence"]].assign(kind=SENSE), made], ignore_index=True)
         vectors = sentence_vectors(loaded, self._encode(loaded, texts["sentence"]), "nonsense")
-        output.tables["nonsense"] = table = nonsense_table(vectors, texts["kind"].tolist())
+        self.tables["nonsense"] = table = nonsense_table(vectors, texts["kind"].tolist())
         groups = self.groups["group"].tolist()
         of_sense = groups if len(set(groups)) <= _MOST_COLOURS else [SENSE] * len(groups)
         labels = {"sentence": texts["sentence"].tolist(), "kind": [*of_sense, *made["kind"]]}
@@ -119,49 +116,49 @@ class SentenceStudy(Study):
             planes = plane_table(torch.from_numpy(one.vectors), labels, self.options.seed)
             title = f"{of_stack(loaded.name, stack)}: sentences and nonsense"
             caption = f"mean of the tokens after layer {one.layer}"
-            output.tables[stem("plane_of_sentences", stack)] = planes
-            output.figures[stem("plane_of_sentences", stack)] = plane_figure(title, caption, planes, "kind")
+            self.tables[stem("plane_of_sentences", stack)] = planes
+            self.figures[stem("plane_of_sentences", stack)] = plane_figure(title, caption, planes, "kind")
 
-    def _add_changes(self, loaded: LoadedModel, output: Output) -> None:
+    def _add_changes(self, loaded: LoadedModel) -> None:
         sentences = pd.Index(self.changes[["before", "after"]].to_numpy().ravel("F")).unique()
         vectors = sentence_vectors(loaded, self._encode(loaded, sentences), "changes")
         before, after = (
             [replace(one, vectors=one.vectors[sentences.get_indexer(self.changes[side].tolist())]) for one in vectors]
             for side in ("before", "after")
         )
-        output.tables["changes"] = table = change_table(before, after, self.changes, seed=self.options.seed)
+        self.tables["changes"] = table = change_table(before, after, self.changes, seed=self.options.seed)
         kinds = self.changes["kind"].tolist()
-        output.tables["kinds_of_change"] = matrix = kind_matrix(before, after, kinds, seed=self.options.seed)
+        self.tables["kinds_of_change"] = matrix = kind_matrix(before, after, kinds, seed=self.options.seed)
         for stack, rows in {} if matrix.empty else by_stack(matrix).items():
-            output.figures[stem("kinds_of_change", stack)] = kinds_figure(of_stack(loaded.name, stack), rows)
+            self.figures[stem("kinds_of_change", stack)] = kinds_figure(of_stack(loaded.name, stack), rows)
         for stack, one in _last_means(before).items():
             other = next(each for each in after if each.keys == one.keys)
             title = f"{of_stack(loaded.name, stack)}: what a change adds, mean of the tokens after layer {one.layer}"
             figure = differences_figure(title, other.vectors - one.vectors, kinds)
-            output.figures[stem("plane_of_changes", stack)] = figure
+            self.figures[stem("plane_of_changes", stack)] = figure
         for stack, rows in {} if table.empty else by_stack(table).items():
             print_line("cosine of two differences at the last layer:")
             last = select(rows, layer=rows["layer"].max())
             print_table(last, "vector", "change", "n", "within", "across", "p", "length")
-            output.figures[stem("changes", stack)] = change_figure(of_stack(loaded.name, stack), rows)
+            self.figures[stem("changes", stack)] = change_figure(of_stack(loaded.name, stack), rows)
 
-    def _add_collection(self, loaded: LoadedModel, output: Output) -> None:
+    def _add_collection(self, loaded: LoadedModel) -> None:
         name, texts = self.collection
         vectors = sentence_vectors(loaded, self._encode(loaded, texts), "texts")
         table, histograms = collection_table(vectors), collection_histograms(vectors)
-        output.tables.update(collection=table, collection_histograms=histograms)
+        self.tables.update(collection=table, collection_histograms=histograms)
         counts = by_stack(histograms)
         for stack, rows in by_stack(table).items():
             print_line(f"cosine of two texts at the last layer ({name}):")
             last = select(rows, layer=rows["layer"].max())
             print_table(last, "vector", "mean", "q05", "median", "q95", "min", "positive")
             figure = collection_figure(of_stack(loaded.name, stack), name, rows, counts[stack])
-            output.figures[stem("collection", stack)] = figure
+            self.figures[stem("collection", stack)] = figure
         if self.other is not None:
-            self._add_other(loaded, vectors, *self.other, output)
+            self._add_other(loaded, vectors, *self.other)
 
     def _add_other(
-        self, loaded: LoadedModel, vectors: Sequence[SentenceVectors], name: str, texts: Sequence[str], output: Output
+        self, loaded: LoadedModel, vectors: Sequence[SentenceVectors], name: str, texts: Sequence[str]
     ) -> None:
         others = sentence_vectors(loaded, self._encode(loaded, texts), "other texts")
         labels = np.repeat([self.collection[0], name], [len(self.collection[1]), len(texts)])
@@ -169,17 +166,17 @@ class SentenceStudy(Study):
             replace(one, vectors=np.concatenate([one.vectors, other.vectors]))
             for one, other in zip(vectors, others, strict=True)
         ]
-        output.tables["two_collections"] = collections_table(both, labels)
+        self.tables["two_collections"] = collections_table(both, labels)
         for stack, one in _last_means(both).items():
             title = f"{of_stack(loaded.name, stack)}: two collections of texts"
             caption = f"mean of the tokens after layer {one.layer}"
             planes = plane_table(torch.from_numpy(one.vectors), {"texts": labels.tolist()}, self.options.seed)
-            output.tables[stem("plane_of_collections", stack)] = planes
-            output.figures[stem("plane_of_collections", stack)] = plane_figure(title, caption, planes, "texts")
+            self.tables[stem("plane_of_collections", stack)] = planes
+            self.figures[stem("plane_of_collections", stack)] = plane_figure(title, caption, planes, "texts")
             figure = collections_figure(title, caption, collection_values(one, labels))
-            output.figures[stem("two_collections", stack)] = figure
+            self.figures[stem("two_collections", stack)] = figure
             print_line(f"lengths, and pairs of texts, at the last layer (mean of the tokens) of {name} as well:")
-            rows = select(output.tables["two_collections"], **one.keys)
+            rows = select(self.tables["two_collections"], **one.keys)
             print_table(rows, "texts", "quantity", "mean", "q05", "q95", "nearest")
 
     def _encode(self, loaded: LoadedModel, sentences: Iterable[str]) -> list[list[int]]:
@@ -252,8 +249,7 @@ def separation_figure(name: str, table: pd.DataFrame) -> Figure:
     drawn += [(panels[-1], pooling, "probability", _COLOURS[pooling], pooling) for pooling in poolings]
     for panel, pooling, column, colour, label in drawn:
         rows = select(of_vectors, vector=pooling)
-        values = (rows[end] for end in ("layer", column, f"{column}_low", f"{column}_high"))
-        line_with_band(panel, *values, color=colour, marker="o", markersize=3, label=label)
+        line_with_band(panel, rows, column, color=colour, marker="o", markersize=3, label=label)
     for panel, pooling in zip(panels, poolings, strict=False):
         panel.set_title(f"cosine: {pooling}")
         panel.set_ylim(min(0.0, lowest) - 0.02, 1.02)
@@ -329,7 +325,7 @@ def kinds_figure(name: str, matrix: pd.DataFrame) -> Figure:
         for number, row in enumerate(largest.to_dict("records")):
             one = select(rows, kind=row["kind"], other=row["other"])
             look = {"color": to_hex(colormaps["tab10"](number)), "label": f"{row['kind']}, {row['other']}"}
-            line_with_band(below, one["layer"], one["cosine"], one["low"], one["high"], band_alpha=0.12, **look)
+            line_with_band(below, one, "cosine", ("low", "high"), band_alpha=0.12, **look)
         below.axhline(0, color="0.5", linewidth=0.8)
         below.set_ylim(-1, 1)
         below.legend(fontsize=7, loc="lower left")

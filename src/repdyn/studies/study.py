@@ -5,20 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeAlias, cast
 
-import numpy as np
 import pandas as pd
 import yaml
 from cyclopts import Parameter
 from cyclopts.validators import Path as PathValidator
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike
 from rich.text import Text
 from tqdm import tqdm
 
@@ -26,7 +21,6 @@ from repdyn.figures.drawing import save
 from repdyn.probe import Probe
 from repdyn.probe.design import DENSE
 from repdyn.reading import LoadedModel, load_models
-from repdyn.tables.style import DIVERGING, SUBSET_COLOURS
 from repdyn.text.corpus import load_corpus
 from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import PrintableConsole
@@ -34,8 +28,6 @@ from repdyn.utils.files import write_atomically
 
 Folder: TypeAlias = Annotated[Path, Parameter(alias="-o", validator=PathValidator(file_okay=False))]
 """The option of the folder for tables and figures."""
-_MAX_NUMBERED = 16
-"""Heads that leave room for a number in each cell."""
 
 
 class Study(ABC):
@@ -50,9 +42,13 @@ class Study(ABC):
 
     with_heads = False
     """Whether models are loaded with their language-modelling heads."""
+    tables: dict[str, pd.DataFrame]
+    """To be written, by their path in the output folder, without a suffix."""
+    figures: dict[str, Figure]
+    """As the tables."""
 
     def __init__(self, options: Any) -> None:
-        self.options = options
+        self.options, self.tables, self.figures = options, {}, {}
 
     @abstractmethod
     def measure(self, loaded: LoadedModel) -> None:
@@ -61,10 +57,22 @@ class Study(ABC):
     def finish(self) -> None:  # noqa: B027 (most studies are finished with each model)
         """Write what needs the results of all models."""
 
-    def write(self, output: Output, subfolder: str = "") -> None:
-        """Write tables and figures below the output folder, and print where they are."""
+    def add(self, name: str, table: pd.DataFrame, *columns: str) -> None:
+        """Add a table to the output, and print it, or some of its columns."""
+        self.tables[name] = table
+        print_table(table, *columns)
+
+    def write(self, subfolder: str = "") -> None:
+        """Write the tables and figures so far below the output folder, print where they are, and begin with none."""
         folder = self.options.output / subfolder
-        print_line(f"tables and figures: {folder} ({len(output.write(folder))} files)")
+        files = [folder / f"{name}.csv" for name in self.tables]
+        for file, table in zip(files, self.tables.values(), strict=True):
+            write_atomically(file, lambda path, rows=table: rows.to_csv(path, index=False))
+        for name in self.figures:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        files += save(self.figures, folder)
+        print_line(f"tables and figures: {folder} ({len(files)} files)")
+        self.tables, self.figures = {}, {}
 
 
 def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, Any]) -> None:
@@ -121,23 +129,6 @@ def text_probe(
     return Probe.from_texts([corpus.data.decode(errors="replace")], loaded.tokenizer, name=corpus.name, **settings)
 
 
-@dataclass(frozen=True)
-class Output:
-    """Tables and figures by their path in the output folder, without a suffix."""
-
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    figures: dict[str, Figure] = field(default_factory=dict)
-
-    def write(self, folder: Path) -> list[Path]:
-        """Write everything below a folder; return the files."""
-        files = [folder / f"{name}.csv" for name in self.tables]
-        for file, table in zip(files, self.tables.values(), strict=True):
-            write_atomically(file, lambda path, rows=table: rows.to_csv(path, index=False))
-        for name in self.figures:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        return [*files, *save(self.figures, folder)]
-
-
 def join_tables(tables: Mapping[Any, pd.DataFrame], *names: str) -> pd.DataFrame:
     """Concatenate tables, their keys as the first columns, of these names; empty if there is no table."""
     return pd.concat(tables, names=[*names]).reset_index([*names]).reset_index(drop=True) if tables else pd.DataFrame()
@@ -167,55 +158,6 @@ def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
             bar.update(share - bar.n)
 
         yield progress
-
-
-def series_colour(number: int) -> str:
-    """Return the colour of one of several series."""
-    return SUBSET_COLOURS[number] if number < len(SUBSET_COLOURS) else f"C{number % 10}"
-
-
-def layer_axis(*panels: Axes, label: str = "layer") -> None:
-    """Label x axes that count layers, with ticks at whole numbers."""
-    for axes in panels:
-        axes.set_xlabel(label)
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-
-
-def line_with_band(
-    axes: Axes,
-    x: ArrayLike,
-    values: ArrayLike,
-    low: ArrayLike,
-    high: ArrayLike,
-    *,
-    band_alpha: float = 0.2,
-    **look: Any,
-) -> None:
-    """Draw a line and a band from ``low`` to ``high`` in its colour."""
-    axes.fill_between(np.asarray(x), low, high, color=look["color"], alpha=band_alpha, linewidth=0)
-    axes.plot(x, values, **look)
-
-
-def heads_size(values: pd.DataFrame) -> tuple[float, float]:
-    """Return the size of a figure with a cell for each layer (rows) and head (columns)."""
-    return min(11.0, 2.5 + 0.6 * values.shape[1]), 1.8 + 0.4 * len(values)
-
-
-def draw_heads(axes: Axes, values: pd.DataFrame, is_bold: pd.DataFrame, label: str) -> None:
-    """Draw a signed value of each layer (rows) and head (columns) as a colour, and as a number where there is room."""
-    limit = float(np.nanmax(np.abs(values))) or 1.0
-    image = axes.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", origin="lower")
-    axes.get_figure().colorbar(image, ax=axes, label=label)  # type: ignore[union-attr]
-    axes.grid(False)
-    axes.set_xlabel("head")
-    axes.set_ylabel("layer")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_yticks(range(len(values)), values.index)
-    if values.shape[1] <= _MAX_NUMBERED:
-        for (row, column), value in np.ndenumerate(values.to_numpy()):
-            weight = "bold" if is_bold.iloc[row, column] else "normal"
-            look = {"fontsize": 7, "color": "white" if abs(value) > 0.6 * limit else "black", "weight": weight}
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", **look)
 
 
 def stem(name: str, stack: str | None) -> str:

@@ -21,8 +21,8 @@ from repdyn.studies.embedding_tables import (
     pair_values,
     sample_pairs,
 )
+from repdyn.studies.panels import series_colour
 from repdyn.studies.paths import principal
-from repdyn.studies.study import series_colour
 from repdyn.tables.style import styled
 
 BITS = (8, 4, 3, 2)

@@ -19,7 +19,7 @@ from repdyn.probe.word_classes import is_function_word
 from repdyn.studies.anatomy_figures import plain
 from repdyn.studies.embedding_tables import UNUSED, EmbeddingTable, closest_pairs, describe
 from repdyn.studies.study import join_tables
-from repdyn.tables.style import DIVERGING, styled
+from repdyn.tables.style import styled
 
 BEYOND = 0.2
 """Cosine, of either sign, from which on a pair of an input and a position row is counted."""
@@ -181,32 +181,6 @@ def about_mean_figure(name: str, values: pd.DataFrame) -> Figure:
         f"{name}: rows of the input table about their mean",
         f"{len(values):,} rows; the rows at the ends are named",
     )
-    return figure
-
-
-@styled
-def position_image(name: str, rows: Tensor) -> Figure:
-    """Draw the position table as an image, its first ten rows, and the length of the step to each next position."""
-    values = rows.detach().cpu().double().numpy()
-    figure = Figure(figsize=(10.5, 6.2))
-    grid = figure.add_gridspec(2, 2, width_ratios=(1.4, 1))
-    image, first, steps = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
-    limit = float(np.quantile(np.abs(values), 0.995))
-    drawn = image.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-    image.set(xlabel="coordinate", ylabel="position", title="the table")
-    image.grid(visible=False)
-    figure.colorbar(drawn, ax=image, extend="both", shrink=0.6)
-    for number, row in enumerate(values[:10]):
-        first.plot(row - number * 2 * limit, linewidth=0.5, color="#0072B2")
-    first.set(title="positions 0 to 9, from the top", xlabel="coordinate", yticks=[])
-    lengths = np.linalg.norm(np.diff(values, axis=0), axis=1)
-    steps.plot(np.arange(1, len(values)), lengths, linewidth=0.8, color="#D55E00")
-    high = np.flatnonzero(lengths > 2 * np.median(lengths)).tolist()
-    for run in np.split(np.array(high), np.flatnonzero(np.diff(high) > 1) + 1) if high else []:
-        top = int(run[lengths[run].argmax()])
-        steps.annotate(f"{top + 1}", (top + 1, lengths[top]), (3, 2), textcoords="offset points", fontsize=8)
-    steps.set(title="length of the step to a position", xlabel="position", ylim=(0, None))
-    entitle(figure, f"{name}", f"colours are cut off at {limit:.2g}, the 99.5 % quantile")
     return figure
 
 

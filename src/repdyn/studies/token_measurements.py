@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple, TypeAlias
+from contextlib import contextmanager
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 from torch import Tensor
-from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.kernels import Undefined, full_precision
-from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_cosines, token_distances, token_ranks, unit_rows
+from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_cosines, token_distances, token_ranks
 from repdyn.reading import (
     CheckpointError,
     LayerPatterns,
     LayerStates,
     LoadedModel,
-    attention_weights,
     causal_stacks,
     find_lookups,
     layer_states,
     ordinary_tokens,
 )
-from repdyn.studies.study import text_probe
-from repdyn.studies.token_changes import ANY, class_tables, received_attention
 
 CAPTURES = ("after_attention", "embeddings")
 CLASSES = ("function", "content")
@@ -173,126 +167,6 @@ def embedding_scale(model: PreTrainedModel, table: Tensor, ids: Sequence[int]) -
     rows = table[torch.tensor(ids, device=table.device)].double()
     scale = float((embedded * rows).sum() / rows.square().sum())
     return 1.0 if abs(scale - 1) < 1e-6 else scale
-
-
-def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:
-    """Compare the words of a text with the vocabulary, and measure how they move and what attention they receive.
-
-    Returns:
-        The name of the text, and tables, by stack and state: classes, changes, jumps and points of
-        :func:`class_tables`, attention of :func:`received_attention`, steps (a row for each layer but the last: within
-        and between, of :func:`common_direction`), and density (of :func:`density`).
-    """
-    probe = text_probe(loaded, options, CLASSES)
-    states = layer_states(loaded, probe, options.layers, subsets=("no_sink", *CLASSES), captures=CAPTURES)
-    vocabulary = Vocabulary(embedding_table(loaded, states.embeddings), by_distance=options.distance)
-    measure: Measure = "distance" if options.distance else "cosine"
-    tokens = np.unique(np.concatenate([probe.sample(name).ravel() for name in CLASSES]))
-    rows, ids = states.rows_of(tokens), probe.tokens[tokens]
-    members = {name: np.searchsorted(tokens, np.sort(probe.sample(name).ravel())) for name in CLASSES}
-    moving = probe.sample("no_sink").ravel()
-    sequence_of = torch.arange(len(probe.lengths)).repeat_interleave(probe.lengths)
-    weights = attention_weights(loaded, probe, options.layers, n_tokens=len(probe.tokens))
-    in_class = {name: probe.classes[name].numpy() for name in CLASSES}
-    found: dict[tuple[str | None, State], dict[int, tuple[np.ndarray, np.ndarray]]] = {}
-    steps, attention = [], []
-    with comparable(loaded):
-        for layer in tqdm(states, total=len(states.layers), desc=loaded.name, leave=False):
-            key = {"stack": layer.stack, "layer": layer.index}
-            for state, vectors in states_of(layer):
-                given = vectors[rows].to(layer.device), ids.to(layer.device), vocabulary
-                values = to_own(*given).cpu().numpy(), token_ranks(*given).cpu().numpy()
-                found.setdefault((layer.stack, state), {})[layer.index] = values
-            if layer.index:
-                with suppress(Undefined):
-                    received = received_attention(weights.of(layer.stack, layer.index), in_class)
-                    attention.append(received.assign(**key))
-            if not layer.is_last:
-                at = states.rows_of(moving)
-                moved = layer.states[at], states.following(layer)[at], sequence_of[moving]
-                steps.append({**key, **dict(zip(("within", "between"), common_direction(*moved), strict=True))})
-    frames: dict[str, list[pd.DataFrame]] = {kind: [] for kind in ("classes", "changes", "jumps", "points")}
-    for (stack, state), of_layers in found.items():
-        # what enters the first block comes before its attention, too
-        layers = {0: found[stack, "block"][0], **of_layers}
-        parts = class_tables(layers, members, sequence_of[torch.from_numpy(tokens)].numpy(), measure)
-        for kind, table in zip(frames, parts, strict=True):
-            frames[kind].append(table[table["layer"].isin([*of_layers, ANY])].assign(stack=stack, state=state))
-    tables = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
-    tables["steps"] = pd.DataFrame(steps)
-    tables["attention"] = pd.concat(attention, ignore_index=True) if attention else pd.DataFrame()
-    is_function = probe.classes["function"][torch.from_numpy(tokens)]
-    tables["density"] = density(Vocabulary(vocabulary.table), ids, is_function)
-    return probe.name, tables
-
-
-def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.DataFrame:
-    """Measure how crowded the embedding space is around the tokens of a text: mean cosine to the 10 nearest other rows.
-
-    Args:
-        ids: (n,) tokens of function words and content words, as often as they occur.
-        is_function: (n,) bool, whether the word is a function word.
-
-    Returns:
-        A row for each different token: token_id, class (the more frequent one), count, norm, density in [-1, 1]. Tokens
-        whose embedding is zero are left out.
-    """
-    tokens, place = ids.unique(return_inverse=True)
-    count = torch.bincount(place)
-    functions = torch.bincount(place, weights=is_function.to(place.device).double())
-    nonzero = vocabulary.norms.to(tokens.device)[tokens] > 0
-    tokens, count, functions = tokens[nonzero], count[nonzero], functions[nonzero]
-    found, rows = nearest_rows(vocabulary.table[tokens.to(vocabulary.table.device)], vocabulary, NEIGHBOURS + 1)
-    # the row itself is the nearest, or one of several that equal it: leave one of them out
-    own = (rows == tokens.to(rows.device).unsqueeze(1)).double().argmax(1)
-    others = found.sum(1) - found.gather(1, own.unsqueeze(1)).squeeze(1)
-    return pd.DataFrame(
-        {
-            "token_id": tokens.tolist(),
-            "class": np.where((2 * functions > count).cpu().numpy(), "function", "content"),
-            "count": count.tolist(),
-            "norm": vocabulary.norms[tokens.to(vocabulary.norms.device)].tolist(),
-            "density": (others / NEIGHBOURS).tolist(),
-        }
-    )
-
-
-def higher_share(values: np.ndarray, others: np.ndarray) -> float:
-    """Return the probability that a draw from ``values`` exceeds one from ``others``, ties counted half; in [0, 1].
-
-    >>> higher_share(np.array([1.0, 3.0]), np.array([2.0, 3.0]))
-    0.375
-    """
-    return float(stats.mannwhitneyu(values, others).statistic / (len(values) * len(others)))
-
-
-def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[float, float]:
-    """Compute the mean cosine between the steps of two tokens: 1 if all tokens move in the same direction.
-
-    With unit steps ``u = (after - before) / |after - before|`` and their sums U_s over the tokens of each sequence s
-    (m_s of them): within a sequence ``sum_s (|U_s|^2 - m_s) / sum_s m_s (m_s - 1)``, and between sequences
-    ``(|sum_s U_s|^2 - sum_s |U_s|^2) / (n^2 - sum_s m_s^2)``; each is the mean over all such pairs.
-
-    Args:
-        before, after: (n, dim) vectors of the same tokens at a layer and at the next.
-        sequences: (n,) the sequence of each.
-
-    Returns:
-        Within and between, each in [-1, 1]; NaN if there is no such pair. Tokens that do not move are left out.
-    """
-    with full_precision(before.device):
-        steps = unit_rows(after.to(before.device).double() - before.double())
-    moved = ~steps.isnan().any(1)
-    steps, of = steps[moved], sequences.to(steps.device)[moved]
-    of = of.unique(return_inverse=True)[1]
-    members = torch.bincount(of)
-    sums = steps.new_zeros(len(members), steps.shape[1]).index_add_(0, of, steps)
-    squares, n = sums.square().sum(1), len(steps)
-    pairs_within = int((members * (members - 1)).sum())
-    pairs_between = n * (n - 1) - pairs_within
-    within = float(squares.sum() - n) / pairs_within if pairs_within else math.nan
-    between = float(sums.sum(0).square().sum() - squares.sum()) / pairs_between if pairs_between else math.nan
-    return within, between
 
 
 def measure_of(table: pd.DataFrame) -> Measure:

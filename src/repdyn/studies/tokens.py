@@ -14,14 +14,10 @@ from matplotlib.ticker import NullLocator
 
 from repdyn.figures.drawing import entitle
 from repdyn.reading import LoadedModel
+from repdyn.studies.panels import draw_heads, heads_size, layer_axis, line_with_band
 from repdyn.studies.study import (
     Folder,
-    Output,
     Study,
-    draw_heads,
-    heads_size,
-    layer_axis,
-    line_with_band,
     print_line,
     print_table,
     print_title,
@@ -29,17 +25,13 @@ from repdyn.studies.study import (
     select,
     stem,
 )
-from repdyn.studies.token_changes import ANY, GAP, POINTS
+from repdyn.studies.token_classes import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, higher_share, measure_text
 from repdyn.studies.token_measurements import (
-    CLASSES,
-    NEIGHBOURS,
     Measure,
     VocabularyComparison,
     capture_sentence,
     compare_sentence,
-    higher_share,
     measure_of,
-    measure_text,
     without_causal_mask,
 )
 from repdyn.tables.frames import by_stack
@@ -70,21 +62,20 @@ class TokenStudy(Study):
                 self._measure(loaded, f"{loaded.name} (no causal mask)", f"{loaded.folder_name}-no-causal-mask")
 
     def _measure(self, loaded: LoadedModel, name: str, folder: str) -> None:
-        output = Output()
-        self._add_sentence(loaded, name, output)
+        self._add_sentence(loaded, name)
         if self.options.text:
-            self._add_text(loaded, name, output)
-        self.write(output, folder)
+            self._add_text(loaded, name)
+        self.write(folder)
 
-    def _add_sentence(self, loaded: LoadedModel, name: str, output: Output) -> None:
+    def _add_sentence(self, loaded: LoadedModel, name: str) -> None:
         sentence, positions = self.options.sentence, self.options.positions
         states = capture_sentence(loaded, sentence, self.options.layers)
         settings = {"k": self.options.nearest, "by_distance": self.options.distance}
         found = compare_sentence(loaded, states, with_positions=positions, **settings)
         measure = measure_of(found.table)
-        output.tables.update(tokens=found.table, nearest=found.nearest)
+        self.tables.update(tokens=found.table, nearest=found.nearest)
         if positions:
-            output.tables["positions"] = effect = position_effect(found, compare_sentence(loaded, states, **settings))
+            self.tables["positions"] = effect = position_effect(found, compare_sentence(loaded, states, **settings))
             print_title(f"{name}: what the embeddings of positions change, mean over tokens")
             print_table(effect)
         caption = "Compared with the input embeddings"
@@ -95,12 +86,12 @@ class TokenStudy(Study):
             print_sentence(title, table, [why for why in states.reasons if why.startswith(f"{prefix}layer ")])
             for quantity in (measure, "rank"):
                 figure = trajectory_figure(title, sentence, table, quantity, caption)
-                output.figures[stem(quantity, stack)] = figure
-            output.figures[stem("heatmap", stack)] = heatmap(title, sentence, table, nearest[stack], caption)
+                self.figures[stem(quantity, stack)] = figure
+            self.figures[stem("heatmap", stack)] = heatmap(title, sentence, table, nearest[stack], caption)
 
-    def _add_text(self, loaded: LoadedModel, name: str, output: Output) -> None:
+    def _add_text(self, loaded: LoadedModel, name: str) -> None:
         text, tables = measure_text(loaded, self.options)
-        output.tables.update(tables)
+        self.tables.update(tables)
         stacks = {kind: by_stack(table) for kind, table in tables.items() if kind != "density" and len(table)}
         for stack, table in stacks["classes"].items():
             title, measure = of_stack(name, stack), measure_of(table)
@@ -115,17 +106,17 @@ class TokenStudy(Study):
             print_table(select(of["changes"], layer=ANY).drop(columns="stack"))
             print_line("mean cosine of two tokens' steps, of one sequence and of different sequences:")
             print_table(of["steps"], "layer", "within", "between")
-            output.figures[stem("classes", stack)] = class_figure(title, text, table)
-            output.figures[stem("changes", stack)] = change_figure(title, text, of["changes"], measure)
-            output.figures[stem("points", stack)] = points_figure(title, text, of["points"], of["changes"], measure)
-            output.figures[stem("steps", stack)] = step_figure(title, text, of["steps"])
+            self.figures[stem("classes", stack)] = class_figure(title, text, table)
+            self.figures[stem("changes", stack)] = change_figure(title, text, of["changes"], measure)
+            self.figures[stem("points", stack)] = points_figure(title, text, of["points"], of["changes"], measure)
+            self.figures[stem("steps", stack)] = step_figure(title, text, of["steps"])
             if "attention" in of:
                 means = select(of["attention"], head=None, **{"class": GAP})
                 print_line("attention received by function words, times even attention, minus that by content words:")
                 print_table(means, "layer", "received", "by_position", "beyond", "beyond_low", "beyond_high")
-                output.figures[stem("attention", stack)] = attention_figure(title, text, of["attention"])
+                self.figures[stem("attention", stack)] = attention_figure(title, text, of["attention"])
         print_density(tables["density"])
-        output.figures["density"] = density_figure(name, text, tables["density"])
+        self.figures["density"] = density_figure(name, text, tables["density"])
 
 
 def tokens(
@@ -270,7 +261,7 @@ def class_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
             layers = rows["layer"].to_numpy()
             look = {"marker": "o", "markersize": 3.5, "color": _COLOURS[str(label)]}
             cosine.plot(layers, rows[measure], label=f"{label} words ({rows['tokens'].iloc[0]:,} tokens)", **look)
-            line_with_band(rank, layers, rows["rank"], rows["rank_q25"], rows["rank_q75"], band_alpha=0.18, **look)
+            line_with_band(rank, rows, "rank", ("rank_q25", "rank_q75"), band_alpha=0.18, **look)
             kept.plot(layers, rows["kept"], **look)
         cosine.set_title(STATES[state])
         kept.set_ylim(0, 1.03)
@@ -299,7 +290,7 @@ def change_figure(name: str, text: str, table: pd.DataFrame, measure: Measure) -
                 rows = rows[rows["layer"] != ANY]
                 look = {"color": colour, "marker": "o", "markersize": 3.5, "label": of_class}
                 look |= {"linestyle": ":", "linewidth": 1.2} if of_class == GAP else {}
-                line_with_band(axes, rows["layer"].astype(int), rows["value"], rows["low"], rows["high"], **look)
+                line_with_band(axes, rows, "value", ("low", "high"), x=rows["layer"].astype(int), **look)
             axes.axhline(0, color="black", linewidth=0.8)
             column[0].set_title(STATES[state])
             panels[list(labels).index(quantity), 0].set_ylabel(label)
@@ -351,7 +342,7 @@ def attention_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
     for of_class in CLASSES:
         rows, colour = select(table, head=None, **{"class": of_class}), _COLOURS[of_class]
         look = {"color": colour, "marker": "o", "markersize": 3.5, "label": f"{of_class} words"}
-        line_with_band(left, rows["layer"], rows["received"], rows["received_low"], rows["received_high"], **look)
+        line_with_band(left, rows, "received", **look)
         left.plot(rows["layer"], rows["by_position"], color=colour, linestyle="--", linewidth=1.2)
     left.axhline(1, color="black", linewidth=0.8)
     left.set_ylim(bottom=0)

@@ -16,20 +16,16 @@ from repdyn.figures.drawing import entitle
 from repdyn.probe import Probe
 from repdyn.reading import LoadedModel, file_name
 from repdyn.store import find_store
+from repdyn.studies.panels import draw_heads, heads_size, layer_axis, series_colour
 from repdyn.studies.study import (
     Folder,
-    Output,
     Study,
-    draw_heads,
-    heads_size,
     join_tables,
-    layer_axis,
     print_line,
     print_table,
     print_title,
     run_study,
     select,
-    series_colour,
 )
 from repdyn.studies.topic_measurements import (
     CERTAINTY,
@@ -66,7 +62,6 @@ class TopicStudy(Study):
             raise ValueError(f"expected --certainty between 0 and 1, got {options.certainty}")
         if not options.models and not options.store:
             raise ValueError("expected a model or --store RUN, got neither; see --help")
-        self.output = Output()
         self.measured: dict[str, TopicMeasurements] = {}
         self.known = Probe.load(options.probe) if options.probe else None
         if options.models and self.known is None:
@@ -80,7 +75,7 @@ class TopicStudy(Study):
             drawn = np.random.RandomState(options.seed).choice(len(documents), options.documents, replace=False)
             documents = [documents[number] for number in sorted(drawn)]
         self.text, self.topics = corpus.name, find_topics(documents, options.topics, seed=options.seed)
-        self.output.tables["topics"] = self.topics.table()
+        self.tables["topics"] = self.topics.table()
         print_title(self.text, f"{len(documents):,} documents, {len(self.topics.words):,} words with topics")
         print_table(self.topics.table(_N_WORDS))
 
@@ -101,7 +96,7 @@ class TopicStudy(Study):
             self.measured[title] = one
 
     def finish(self) -> None:
-        tables, figures = self.output.tables, self.output.figures
+        tables, figures = self.tables, self.figures
         if self.measured:
             for kind in ("embeddings", "attention"):
                 of_models = {name: getattr(one, kind).dropna(subset="gap") for name, one in self.measured.items()}
@@ -117,7 +112,7 @@ class TopicStudy(Study):
                 figures[f"{file_name(name)}_heads"] = heads_figure(name, one)
         if self.options.store:
             self._report_learning()
-        self.write(self.output)
+        self.write()
 
     def _report_learning(self) -> None:
         onsets = {}
@@ -128,7 +123,7 @@ class TopicStudy(Study):
                     of_stack(run, stack), "step from which on a gap keeps a tenth, and half, of its final value"
                 )
                 print_table(found)
-        self.output.tables["onsets"] = join_tables(onsets, "run")
+        self.tables["onsets"] = join_tables(onsets, "run")
 
 
 def topics(

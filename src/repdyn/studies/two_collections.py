@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from repdyn.figures.drawing import entitle
 from repdyn.studies.embedding_tables import RowPairs, cosine_matrix, describe, norms, pair_values, sample_pairs
+from repdyn.studies.panels import series_colour
 from repdyn.studies.sentence_measurements import SentenceVectors, nearest_in_group
-from repdyn.studies.study import series_colour
 from repdyn.tables.style import styled
 
 BETWEEN = "one of each"

@@ -13,8 +13,8 @@ from synthetic_runs import fill, make_row, make_scalar
 
 from repdyn import Probe, load_model
 from repdyn.cli.main import main
+from repdyn.studies.convergence_estimates import gradient
 from repdyn.studies.convergence_measurements import token_cosines
-from repdyn.studies.gradient import gradient
 from repdyn.text.corpus import load_corpus
 
 LONG = {"context_length": 256}

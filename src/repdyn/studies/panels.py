@@ -1,0 +1,111 @@
+"""Draw the figures of studies: panels side by side, lines with bands, values of attention heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from repdyn.figures.drawing import entitle
+from repdyn.tables.style import DIVERGING, SUBSET_COLOURS, styled
+
+T = TypeVar("T")
+
+_MAX_COLUMNS = 3
+_MAX_NUMBERED = 16
+"""Heads that leave room for a number in each cell."""
+
+
+def series_colour(number: int) -> str:
+    """Return the colour of one of several series."""
+    return SUBSET_COLOURS[number] if number < len(SUBSET_COLOURS) else f"C{number % 10}"
+
+
+@styled
+def facets(
+    title: str,
+    caption: str,
+    items: Mapping[str, T],
+    draw: Callable[[Axes, T], None],
+    label: str,
+    *,
+    legends: bool = False,
+) -> Figure:
+    """Draw a panel for each item, at most three in a row, all with one axis of values.
+
+    Args:
+        items: what is drawn, by the title of its panel.
+        label: of the axis of values.
+        legends: whether each panel has one; else the first.
+    """
+    columns = min(len(items), _MAX_COLUMNS)
+    rows = -(-len(items) // columns)
+    figure = Figure(figsize=(2.5 + 3.4 * columns, 0.8 + 3.4 * rows))
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+    for unused in panels[len(items) :]:
+        unused.remove()
+    for axes, (name, item) in zip(panels, items.items(), strict=False):
+        draw(axes, item)
+        axes.set_title(name)
+        if legends or axes is panels[0]:
+            axes.legend(fontsize=8, handlelength=3 if legends else None)
+    panels[0].set_ylabel(label)
+    entitle(figure, title, caption)
+    return figure
+
+
+def layer_axis(*panels: Axes, label: str = "layer") -> None:
+    """Label x axes that count layers, with ticks at whole numbers."""
+    for axes in panels:
+        axes.set_xlabel(label)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def line_with_band(
+    axes: Axes,
+    table: pd.DataFrame,
+    column: str,
+    ends: tuple[str, str] | None = None,
+    *,
+    x: ArrayLike | None = None,
+    band_alpha: float = 0.2,
+    **look: Any,
+) -> None:
+    """Draw a column of a table as a line, and a band around it in its colour.
+
+    Args:
+        ends: columns of the band's ends; None for COLUMN_low and COLUMN_high.
+        x: None for the column "layer".
+    """
+    low, high = ends or (f"{column}_low", f"{column}_high")
+    places = np.asarray(table["layer"] if x is None else x)
+    axes.fill_between(places, table[low], table[high], color=look["color"], alpha=band_alpha, linewidth=0)
+    axes.plot(places, table[column], **look)
+
+
+def heads_size(values: pd.DataFrame) -> tuple[float, float]:
+    """Return the size of a figure with a cell for each layer (rows) and head (columns)."""
+    return min(11.0, 2.5 + 0.6 * values.shape[1]), 1.8 + 0.4 * len(values)
+
+
+def draw_heads(axes: Axes, values: pd.DataFrame, is_bold: pd.DataFrame, label: str) -> None:
+    """Draw a signed value of each layer (rows) and head (columns) as a colour, and as a number where there is room."""
+    limit = float(np.nanmax(np.abs(values))) or 1.0
+    image = axes.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", origin="lower")
+    axes.get_figure().colorbar(image, ax=axes, label=label)  # type: ignore[union-attr]
+    axes.grid(False)
+    axes.set_xlabel("head")
+    axes.set_ylabel("layer")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_yticks(range(len(values)), values.index)
+    if values.shape[1] <= _MAX_NUMBERED:
+        for (row, column), value in np.ndenumerate(values.to_numpy()):
+            weight = "bold" if is_bold.iloc[row, column] else "normal"
+            look = {"fontsize": 7, "color": "white" if abs(value) > 0.6 * limit else "black", "weight": weight}
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", **look)
