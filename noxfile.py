@@ -89,6 +89,7 @@ BOUNDS_ATTACHED = (
 def attached(session: nox.Session) -> None:
     """Run the tests of trackers with the lowest versions that a training job may have."""
     _resolved(session, "lowest-direct", ("lightning", "hf", "report"))
+    session.install("wandb", "tensorboard")  # which some of the tests log to
     session.run(*DEFAULT_LANE, *(session.posargs or (f"tests/test_{subject}.py" for subject in BOUNDS_ATTACHED)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -20,9 +20,6 @@ from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Moment, Origin, TrackedRun, by_schedule_free, learning_rate_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.files import is_url
-
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
 
 _STATE = "repdyn"
 """Where the checkpoints of the Trainer keep what trackers remember, by the name of the tracker."""
@@ -47,8 +44,8 @@ class HuggingFaceTracker(TrainerCallback):
         store: folder of the store, or its URL such as ``s3://bucket/prefix``; by default ``repdyn`` in ``output_dir``.
         name: distinguishes several trackers of one Trainer: a suffix of the run's name and a prefix of the names in the
             loggers ("teacher_anisotropy/layer_00").
-        loggers: Lightning loggers to log to; by default the open W&B run and a TensorBoard folder in ``output_dir``,
-            according to ``report_to``.
+        loggers: as for :class:`repdyn.Tracker`; by default the open runs of W&B and Trackio and a TensorBoard folder in
+            ``output_dir``, according to ``report_to``.
         options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the Trainer's
             ``run_name``, or else the name of ``output_dir``, unless ``run`` is given; in a hyperparameter search, the
             name of the trial is appended.
@@ -66,7 +63,7 @@ class HuggingFaceTracker(TrainerCallback):
         store: str | Path | None = None,
         *,
         name: str = "",
-        loggers: Iterable[Logger] | None = None,
+        loggers: Iterable[Any] | None = None,
         **options: Unpack[TrackingArguments],
     ) -> None:
         check_probe(probe)
@@ -239,17 +236,19 @@ class HuggingFaceTracker(TrainerCallback):
             state.stateful_callbacks.setdefault(_STATE, {})[self._name] = tracked.state()
 
 
-def _default_loggers(args: TrainingArguments, folder: Path, name: str) -> list[Logger]:
-    """Return Lightning loggers for the targets in the Trainer's ``report_to``."""
-    loggers: list[Logger] = []
+def _default_loggers(args: TrainingArguments, folder: Path, name: str) -> list[Any]:
+    """Return the runs and writers of the targets in the Trainer's ``report_to``, which its own callbacks opened."""
+    loggers: list[Any] = []
     if "wandb" in args.report_to:
-        import wandb  # optional dependency, installed if the Trainer reports to it
-        from lightning.pytorch.loggers import WandbLogger
+        import wandb  # optional dependencies, each installed if the Trainer reports to it
 
-        if wandb.run is not None:
-            loggers.append(WandbLogger(experiment=wandb.run))
+        loggers.append(wandb.run)
+    if "trackio" in args.report_to:
+        from trackio.context_vars import current_run
+
+        loggers.append(current_run.get())
     if "tensorboard" in args.report_to:
-        from lightning.pytorch.loggers import TensorBoardLogger
+        from torch.utils.tensorboard import SummaryWriter
 
-        loggers.append(TensorBoardLogger(folder, name="runs", version=f"repdyn_{name}" if name else "repdyn"))
-    return loggers
+        loggers.append(SummaryWriter(folder / "runs" / (f"repdyn_{name}" if name else "repdyn")))
+    return [logger for logger in loggers if logger is not None]

@@ -46,10 +46,11 @@ _ATOMS = {int, float, bool, str, bytes, complex, type(None), range, slice, objec
 _ATOMS |= {torch.dtype, torch.device, torch.Size}
 _FOREIGN = sys.stdlib_module_names - {"abc", "typing", "collections", "dataclasses", "types", "argparse"} | {
     *("torch", "numpy", "lightning", "pytorch_lightning", "lightning_fabric", "wandb", "tensorboard", "tensorboardX"),
-    *("mlflow", "comet_ml", "tokenizers", "datasets", "accelerate", "deepspeed", "ray", "pandas", "pyarrow", "repdyn"),
+    *("mlflow", "trackio", "comet_ml", "tokenizers", "datasets", "accelerate", "deepspeed", "ray", "pandas", "pyarrow"),
+    "repdyn",
 }
 """Packages whose objects are shared: what they hold is theirs, or has no copy."""
-_WRITERS = ("wandb.", "comet_ml.", "mlflow.", "tensorboard", "torch.utils.tensorboard")
+_WRITERS = ("wandb.", "trackio.", "comet_ml.", "mlflow.", "tensorboard", "torch.utils.tensorboard")
 """Modules whose objects write what the training alone should."""
 _ONLOOKERS = (*_WRITERS, "torch.utils.flop_counter", "torch.utils.module_tracker", "torch.profiler")
 """Modules whose hooks only look on, so that they need not be tried."""

@@ -138,8 +138,8 @@ def open_logger(
         to: which one.
         run: name of the run.
         folder: its files go into ``wandb``, ``tensorboard``, ``csv`` or ``mlflow`` in it; those of MLflow go where
-            the environment variable MLFLOW_TRACKING_URI says, if it is set.
-        project: in W&B; the experiment in MLflow.
+            the environment variable MLFLOW_TRACKING_URI says, if it is set; those of Trackio where TRACKIO_DIR says.
+        project: in W&B and Trackio; the experiment in MLflow.
         online: send to the W&B cloud instead of keeping W&B's files for a later "wandb sync".
     """
     if to != "csv" and find_spec(to) is None:
@@ -156,6 +156,13 @@ def open_logger(
             tracking, artifacts = f"sqlite:///{own / 'mlflow.db'}", (own / "artifacts").as_uri()
         logger = MLFlowLogger(project, run_name=run, tracking_uri=tracking, artifact_location=artifacts)
         yield logger, f"{tracking}, run {logger.run_id}"
+        logger.finalize("success")
+        return
+    if to == "trackio":
+        from repdyn.publish.trackio import TrackioLogger
+
+        logger = TrackioLogger(project, run, resume="never", auto_log_cpu=False, auto_log_gpu=False)
+        yield logger, f"Trackio, run {run}; trackio show --project {project}"
         logger.finalize("success")
         return
     name = str(_as_path(run))

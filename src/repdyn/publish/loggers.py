@@ -169,8 +169,8 @@ class Target:
     takes_pages = False
     """Whether it shows a page of HTML."""
 
-    def __init__(self, logger: Logger) -> None:
-        self._logger: Any = logger
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
 
     def log_values(self, values: Mapping[str, float], step: int) -> None:
         self._logger.log_metrics(dict(values), step=step)
@@ -228,7 +228,8 @@ class WandbTarget(Target):
         self._logger.experiment.alert(title=title, text="\n".join(lines), level="WARN")
 
     def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
-        import wandb  # an optional dependency, present wherever a WandbLogger is
+        import matplotlib.pyplot  # noqa: F401  (W&B compares figures with this module, and does not import it)
+        import wandb  # an optional dependency, present wherever a run of it is
 
         images = {}
         for name, figure in figures.items():
@@ -321,17 +322,76 @@ class MLflowTarget(Target):
         self.log_config(summary)
 
 
+class TrackioTarget(Target):
+    """Trackio."""
+
+    takes_images = takes_pages = True
+
+    def log_values(self, values: Mapping[str, Any], step: int) -> None:
+        # a step given to a run that another counts would move the steps at which that one logs
+        at = {} if isinstance(self._logger, _Bare) else {"step": step}
+        self._logger.experiment.log({STEP_KEY: step, **values}, **at)
+
+    def log_alerts(self, lines: Sequence[str], step: int) -> None:
+        self._logger.experiment.alert(title=lines[0].partition(": ")[0], text="\n".join(lines), step=step)
+
+    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
+        self.log_values(figures, step)
+
+    def log_page(self, page: Path, name: str, step: int) -> None:
+        import trackio  # an optional dependency, present wherever a run of it is
+
+        self.log_values({name: trackio.Html(page.read_text(encoding="utf-8"), inject=False)}, step)
+
+    def log_config(self, config: Mapping[str, Any]) -> None:
+        self._log_text("repdyn/config", config)
+
+    def log_summary(self, summary: Mapping[str, str]) -> None:
+        self._log_text("repdyn/summary", summary)
+
+    def _log_text(self, name: str, values: Mapping[str, Any]) -> None:
+        import trackio
+
+        # as text: Trackio keeps the configuration that a run has at its first values
+        self._logger.experiment.log({name: trackio.Markdown(_listed(values))})
+
+
+class _Bare:
+    """A run of W&B or Trackio, or a writer of TensorBoard, that is given without a logger of Lightning around it."""
+
+    def __init__(self, experiment: Any) -> None:
+        self.experiment = experiment
+
+    def log_metrics(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.experiment.add_scalar(name, value, step)
+        self.experiment.flush()
+
+
 _TARGETS: dict[str, type[Target]] = {
     "WandbLogger": WandbTarget,
     "TensorBoardLogger": TensorBoardTarget,
     "MLFlowLogger": MLflowTarget,
+    "TrackioLogger": TrackioTarget,
 }
+_BARE_TARGETS: dict[tuple[str, str], type[Target]] = {
+    ("wandb", "Run"): WandbTarget,
+    ("trackio", "Run"): TrackioTarget,
+    ("torch", "SummaryWriter"): TensorBoardTarget,
+    ("tensorboardX", "SummaryWriter"): TensorBoardTarget,
+}
+"""By package and name of the class."""
 
 
-def target_of(logger: Logger) -> Target:
-    """Return the target that a logger writes to, of whichever of Lightning's two packages it is."""
-    kinds = (_TARGETS[one.__name__] for one in type(logger).__mro__ if one.__name__ in _TARGETS)
-    return next(kinds, Target)(logger)
+def target_of(logger: Any) -> Target:
+    """Return the target that a logger writes to, of whichever of Lightning's two packages it is, or that a run or a
+    writer without a logger is."""
+    for one in type(logger).__mro__:
+        if one.__name__ in _TARGETS:
+            return _TARGETS[one.__name__](logger)
+        if kind := _BARE_TARGETS.get((one.__module__.partition(".")[0], one.__name__)):
+            return kind(_Bare(logger))
+    return Target(logger)
 
 
 def _define(run: Any, names: Iterable[str]) -> None:

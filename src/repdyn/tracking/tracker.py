@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
@@ -23,9 +23,6 @@ from repdyn.tracking.run import Moment, Origin, Scalar, TrackedRun, weights_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.files import is_url
 from repdyn.utils.printing import warn
-
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +56,8 @@ class Tracker:
         resume: what :meth:`state_dict` returned when the checkpoint was saved that the training goes on from.
         averaged: a module of the same structure with averaged weights, such as an ``AveragedModel``, whose values are
             a second run, "NAME (averaged)".
-        loggers: Lightning's loggers, which work without Lightning's Trainer; ``WandbLogger(experiment=wandb.run)``
-            joins a W&B run that is open already.
+        loggers: runs of W&B or Trackio (``[wandb.run]``), writers of TensorBoard (``[SummaryWriter("runs")]``), or any
+            of Lightning's loggers, which work without its Trainer.
         n_steps: optimizer steps of the whole training, if known: the forecast of what measurements cost is then of it.
         options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the name of the store's
             folder unless ``run`` is given; the loop itself must check :attr:`should_stop`.
@@ -83,7 +80,7 @@ class Tracker:
         tokens_seen: int | None = None,
         resume: Mapping[str, Any] | None = None,
         averaged: nn.Module | None = None,
-        loggers: Iterable[Logger] = (),
+        loggers: Iterable[Any] = (),
         n_steps: int | None = None,
         **options: Unpack[TrackingArguments],
     ) -> None:

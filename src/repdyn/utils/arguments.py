@@ -25,7 +25,7 @@ Output: TypeAlias = Annotated[Path | None, Parameter(alias="-o")]
 Count: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1))]
 Models: TypeAlias = Annotated[Sequence[str], Parameter(name="MODEL")]
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
-Destination: TypeAlias = Literal["wandb", "tensorboard", "csv", "mlflow"]
+Destination: TypeAlias = Literal["wandb", "tensorboard", "csv", "mlflow", "trackio"]
 SENTENCES = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
 """Two sentences that share a word with two meanings."""
 
