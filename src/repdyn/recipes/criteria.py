@@ -1,44 +1,39 @@
-"""Criteria by which published values are judged: of profiles over depth, of courses over training."""
+"""Criteria by which published values are judged: of profiles over depth, of courses over training, of tables.
+
+A criterion is either a number that must lie between two bounds with its whole 95 % interval, or changes that must be
+larger than a share. Each names the kind that a recipe gives it; docs/reproduce.md describes them.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 from pydantic import AfterValidator
-from scipy.special import stdtrit
 
+from repdyn.checkpoints.suites import Strict
 from repdyn.recipes.measured import (
-    QUANTILES,
+    NO_INTERVAL,
     Course,
     Layers,
     Measured,
     NotMeasuredError,
-    Profile,
     Step,
-    blocks_text,
     correlate,
+    half_width,
     redrawn,
     require_trained,
-    rho_text,
+    split,
 )
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables import findings as of_findings
-from repdyn.tables.effects import (
-    CONFIDENCE,
-    CannotBeJudgedError,
-    Claim,
-    Effect,
-    Estimate,
-    Verdict,
-    conjunction,
-)
-from repdyn.tables.findings import findings
+from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
 
 
 def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -48,20 +43,15 @@ def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
 
 
 Axis: TypeAlias = Literal["depth", "training", "other metric"]
-Change: TypeAlias = Literal["rise", "fall"]
 Bounds: TypeAlias = Annotated[tuple[float, float], AfterValidator(ascending)]
 Judgement: TypeAlias = tuple[Verdict, str]
 """A verdict, and the measured numbers on which it is based."""
 
-_OPPOSITE: dict[Verdict, Verdict] = {
-    "shown": "not shown",
-    "not shown": "shown",
-    "cannot be judged": "cannot be judged",
-}
-_LEAST_CHECKPOINTS = 5
+_OPPOSITE: dict[Verdict, Verdict] = {"shown": "not shown", "not shown": "shown"}
 
 
-class BaseCriterion(ABC):
+@Strict
+class Criterion(ABC):
     """A criterion by which a published value is judged on measured ones; the base class of all kinds."""
 
     step: Step = "last"
@@ -84,43 +74,21 @@ class BaseCriterion(ABC):
         """Sentence that states the criterion with its numbers."""
 
     @abstractmethod
-    def judge(self, measured: Measured, metric: str) -> Judgement:
-        """Judge the measurements of one model."""
-
-
-def interval_verdict(low: float, high: float, least: float, most: float) -> Verdict:
-    """Judge the claim that a value lies from ``least`` to ``most``, as its whole interval must."""
-    if least <= low and high <= most:
-        return "shown"
-    return "not shown" if high < least or low > most else "cannot be judged"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankCriterion(BaseCriterion):
-    """The base class of criteria by a rank correlation: at least a value, or at most one."""
-
-    at_least: float | None = None
-    at_most: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.at_least is None) == (self.at_most is None):
-            raise ValueError("expected either at_least or at_most, got both or neither; keep one")
+    def judge(self, measured: Any, metric: str) -> Judgement:
+        """Judge the measurements of one model, :class:`Measured`, or of a cell the table of a study."""
 
     @property
-    def bound(self) -> str:
-        return f"at most {self.at_most:g}" if self.at_least is None else f"at least {self.at_least:g}"
-
-    def verdict(self, low: float, high: float) -> Verdict:
-        """Judge the bound by an interval, which must lie on the claimed side with its whole length."""
-        least = -math.inf if self.at_least is None else self.at_least
-        return interval_verdict(low, high, least, math.inf if self.at_most is None else self.at_most)
+    def _blocks(self) -> str:
+        """Which blocks make up a value."""
+        return {"mean": "mean over blocks", "last": "last block"}.get(self.layers, f"{self.layers} block of each step")
 
 
 @dataclass(frozen=True)
-class PublishedFinding(BaseCriterion):
+class PublishedFinding(Criterion):
     """One of the findings of docs/findings.md, by the criterion there."""
 
     finding: Literal["bell", "uniform", "growth", "dimension"]
+    kind: Literal["finding"] = "finding"
 
     def __post_init__(self) -> None:
         is_profile = self.finding in {"bell", "uniform"}
@@ -136,28 +104,28 @@ class PublishedFinding(BaseCriterion):
         return str(getattr(of_findings, self.finding.upper()))
 
     def judge(self, measured: Measured, metric: str) -> Judgement:
-        subset = metric.partition("@")[2] or "all"
+        _, subset = split(metric)
         measured.cells(metric)
-        for found in findings(measured.judged_frame):
+        for found in of_findings.findings(measured.judged_frame):
             if (found.name, found.subset) == (self.finding, subset):
                 return found.verdict, found.evidence
         raise NotMeasuredError(f"the finding {self.finding!r} is not judged on {subset}")
 
 
 @dataclass(frozen=True)
-class Peak(BaseCriterion):
+class Extreme(Criterion):
     """A peak of the profile over depth, between two relative depths.
 
     The highest block there exceeds the first and the last block by more than ``more``, and every block outside.
-    ``absent`` claims the opposite.
+    ``absent`` claims the opposite. A valley is the same of the lowest block, which the others exceed.
     """
 
+    kind: Literal["peak", "valley"]
     depth: Bounds = of_findings.MIDDLE
     more: float = of_findings.MORE
     step: Step = "last"
     absent: bool = False
 
-    sign: ClassVar[int] = 1
     axis = "depth"
 
     @property
@@ -167,7 +135,7 @@ class Peak(BaseCriterion):
     @property
     def text(self) -> str:
         low, high = self.depth
-        extreme, lies = ("highest", "exceeds") if self.sign > 0 else ("lowest", "is exceeded by")
+        extreme, lies = ("highest", "exceeds") if self.kind == "peak" else ("lowest", "is exceeded by")
         claim = (
             f"At the {self.step} measured step, the {extreme} block at a relative depth of {low:g} to {high:g} {lies} "
             f"every block outside, the first and the last one by more than {self.more:.0%}."
@@ -175,81 +143,40 @@ class Peak(BaseCriterion):
         return f"Not so: {claim}" if self.absent else claim
 
     def judge(self, measured: Measured, metric: str) -> Judgement:
-        profile = measured.profile(metric, self.step)
+        step, profile = measured.profile(metric, self.step)
         low, high = self.depth
-        blocks = list(zip(profile.positions, profile.blocks, strict=True))
-        inside = [pair for pair in blocks if low <= pair[0] <= high]
-        outside = [pair for pair in blocks if not low <= pair[0] <= high]
-        if not inside or {0.0, 1.0} - {position for position, _ in outside}:
+        inside = {place: block for place, block in profile.items() if low <= place <= high}
+        outside = {place: block for place, block in profile.items() if place not in inside}
+        if not inside or not {0.0, 1.0} <= set(outside):
             raise CannotBeJudgedError(f"needs the first block, the last and one at {low:g} to {high:g} of the depth")
-        (place, best), (_, rival) = (
-            max(part, key=lambda pair: self.sign * pair[1].value) for part in (inside, outside)
-        )
-        ends = {position: block for position, block in outside if position in {0.0, 1.0}}
+        extreme = max if self.kind == "peak" else min
+        place, rival = (extreme(part, key=lambda at: profile[at].value) for part in (inside, outside))
         claims = [
-            self._exceeds("the first block", best, ends[0.0], self.more),
-            self._exceeds("the last block", best, ends[1.0], self.more),
-            self._exceeds("each block outside", best, rival, 0.0),
+            self._exceeds("the first block", inside[place], outside[0.0], self.more),
+            self._exceeds("the last block", inside[place], outside[1.0], self.more),
+            self._exceeds("each block outside", inside[place], outside[rival], 0.0),
         ]
-        evidence = f"{best} at depth {place:.2f}; {'; '.join(map(str, claims))}; step {profile.step:,}"
         verdict = conjunction(claim.verdict for claim in claims)
-        return (_OPPOSITE[verdict] if self.absent else verdict), evidence
+        evidence = f"{inside[place]} at depth {place:.2f}; {'; '.join(map(str, claims))}; step {step:,}"
+        return _OPPOSITE.get(verdict, verdict) if self.absent else verdict, evidence
 
-    def _exceeds(self, name: str, best: Estimate, other: Estimate, more: float) -> Claim:
-        if self.sign > 0:
-            return Claim("it", (f"exceeds {name}", f"is below {name}"), Effect.of(best, other), above=more)
-        return Claim(name, ("exceeds it", "is below it"), Effect.of(other, best), above=more)
-
-
-@dataclass(frozen=True)
-class Trend(RankCriterion):
-    """Spearman's correlation of the value with depth, over blocks, at least or at most some value."""
-
-    step: Step = "last"
-
-    axis = "depth"
-
-    @property
-    def text(self) -> str:
-        return (
-            f"At the {self.step} measured step, Spearman's correlation with depth over blocks is {self.bound}, with "
-            "its whole 95% interval over probes."
-        )
-
-    def judge(self, measured: Measured, metric: str) -> Judgement:
-        profile = measured.profile(metric, self.step)
-        drawn = depth_correlations(profile, redrawn(profile.blocks))
-        (value,) = depth_correlations(profile, np.array([[block.value for block in profile.blocks]]))
-        low, high = np.quantile(drawn, QUANTILES)
-        evidence = rho_text(value, low, high, f"{len(profile.blocks)} blocks")
-        return self.verdict(low, high), f"{evidence}; step {profile.step:,}"
-
-
-def depth_correlations(profile: Profile, values: np.ndarray) -> np.ndarray:
-    """Return Spearman's correlation with depth of each row of (n, n_blocks) values; 0 for a constant row."""
-    depths, ranks = pd.Series(profile.positions).rank().to_numpy(), pd.DataFrame(values).rank(axis=1).to_numpy()
-    x, y = depths - depths.mean(), ranks - ranks.mean(axis=1, keepdims=True)
-    scale = np.sqrt((x**2).sum() * (y**2).sum(axis=1))
-    return np.divide(y @ x, scale, out=np.zeros(len(y)), where=scale > 0)
+    def _exceeds(self, name: str, extreme: Estimate, other: Estimate, more: float) -> Claim:
+        if self.kind == "peak":
+            return Claim("it", (f"exceeds {name}", f"is below {name}"), Effect.of(extreme, other), above=more)
+        return Claim(name, ("exceeds it", "is below it"), Effect.of(other, extreme), above=more)
 
 
 @dataclass(frozen=True)
-class Valley(Peak):
-    """A valley of the profile over depth: as :class:`Peak`, with the lowest block, which the others exceed."""
-
-    sign: ClassVar[int] = -1
-
-
-@dataclass(frozen=True)
-class Phases(BaseCriterion):
+class Phases(Criterion):
     """Phases over training, such as fall, rise, fall: each changes the value by more than its share of ``more``.
 
     The turning points are the measured steps that make the sum of the changes largest.
     """
 
-    phases: tuple[Change, ...]
+    phases: tuple[Literal["rise", "fall"], ...]
     more: tuple[float, ...]
     layers: Layers = "mean"
+    kind: Literal["phases"] = "phases"
 
     def __post_init__(self) -> None:
         if len(self.more) != len(self.phases):
@@ -259,176 +186,34 @@ class Phases(BaseCriterion):
     @property
     def text(self) -> str:
         parts = [f"{phase} by more than {share:.0%}" for phase, share in zip(self.phases, self.more, strict=True)]
-        return f"Over training, {blocks_text(self.layers)}: {', then '.join(parts)}."
+        return f"Over training, {self._blocks}: {', then '.join(parts)}."
+
+    def turning_points(self, course: Course) -> list[int] | None:
+        """Return the steps of the turning points, the first and the last included; None if there are none."""
+        values = [estimate.value for estimate in course.values()]
+        if len(values) < self.least_checkpoints or min(values) <= 0:
+            return None
+        return [[*course][place] for place in turning_points(np.log(values), self.phases)]
 
     def judge(self, measured: Measured, metric: str) -> Judgement:
         course = measured.course(metric, self.layers)
-        _require_beginning(course, self.least_checkpoints)
-        if min(value.value for value in course.values) <= 0:
+        first, last = min(course), max(course)
+        if len(course) < self.least_checkpoints:
+            raise CannotBeJudgedError(f"needs {self.least_checkpoints} checkpoints, got {len(course)}")
+        if first > of_findings.EARLY * last:
+            raise CannotBeJudgedError(f"no value before step {first:,} of {last:,}; the course may begin earlier")
+        if (turns := self.turning_points(course)) is None:
             raise CannotBeJudgedError("ratios need values above 0")
-        turns = turning_points([math.log(value.value) for value in course.values], self.phases)
         claims = []
-        for number, (phase, more) in enumerate(zip(self.phases, self.more, strict=True)):
-            begin, end = turns[number], turns[number + 1]
-            effect = Effect.of(course.values[end], course.values[begin])
+        for phase, more, (begin, end) in zip(self.phases, self.more, pairwise(turns), strict=True):
+            effect = Effect.of(course[end], course[begin])
             # a fall divides the value by more than 1 + more
             above, below = (more, None) if phase == "rise" else (None, 1 / (1 + more) - 1)
-            claims.append(Claim(f"to step {course.steps[end]:,} it", ("rises", "falls"), effect, above, below))
+            claims.append(Claim(f"to step {end:,} it", ("rises", "falls"), effect, above, below))
         return conjunction(claim.verdict for claim in claims), "; ".join(map(str, claims))
 
 
-@dataclass(frozen=True)
-class Correlation(RankCriterion):
-    """Spearman's correlation over checkpoints of the metric with another one, at least or at most some value.
-
-    ``other`` may be "probe/loss", the loss on the probe.
-    """
-
-    other: str
-    layers: Layers = "mean"
-
-    least_checkpoints = _LEAST_CHECKPOINTS
-    axis = "other metric"
-
-    @property
-    def text(self) -> str:
-        return (
-            f"Over checkpoints, Spearman's correlation with {self.other} is {self.bound}, with its whole 95% interval "
-            f"({blocks_text(self.layers)})."
-        )
-
-    def pairs(self, measured: Measured, metric: str) -> tuple[list[int], list[float], list[float]]:
-        """Return the steps at which both have a value, and the values of the other one and of the metric."""
-        values = _by_step(measured.course(metric, self.layers))
-        if self.other == PROBE_LOSS:
-            others = measured.scalar(PROBE_LOSS)
-            if not others:
-                raise NotMeasuredError("no loss on the probe was measured; sweep with --loss")
-        else:
-            others = _by_step(measured.course(self.other, self.layers))
-        steps = [step for step in values if step in others]
-        return steps, [others[step] for step in steps], [values[step] for step in steps]
-
-    def judge(self, measured: Measured, metric: str) -> Judgement:
-        steps, x, y = self.pairs(measured, metric)
-        if len(steps) < _LEAST_CHECKPOINTS:
-            raise CannotBeJudgedError(f"needs {_LEAST_CHECKPOINTS} checkpoints, got {len(steps)}")
-        notes = require_trained(measured)
-        rho = correlate(x, y, "checkpoints")
-        evidence = rho_text(rho.value, rho.low, rho.high, f"{len(steps)} checkpoints")
-        return self.verdict(rho.low, rho.high), "; ".join([evidence, *notes])
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A value in a table of a study: near the published one, at least a bound, or at most one.
-
-    Where the table has a 95 % interval, in the columns NAME_low and NAME_high, or low and high, the whole interval must
-    be there.
-    """
-
-    study: str
-    table: str
-    """Name of the file, without its suffix."""
-    column: str
-    row: Mapping[str, Any] = field(default_factory=dict)
-    """Values of columns that tell the row."""
-    value: float | None = None
-    within: float | None = None
-    """Largest distance from ``value``."""
-    at_least: float | None = None
-    at_most: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.value is None) != (self.within is None):
-            raise ValueError("expected value and within together, got one of them")
-        if (self.value is None) == (self.at_least is None and self.at_most is None):
-            raise ValueError("expected value and within, or at_least, or at_most; keep one kind")
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Lowest and highest value that is as published."""
-        if self.value is not None and self.within is not None:
-            return self.value - self.within, self.value + self.within
-        return (
-            -math.inf if self.at_least is None else self.at_least,
-            math.inf if self.at_most is None else self.at_most,
-        )
-
-    @property
-    def text(self) -> str:
-        at = ", ".join(f"{name} {value}" for name, value in self.row.items())
-        where = f"{self.column} in {self.table}.csv of the study {self.study}" + (f" ({at})" if at else "")
-        if self.value is not None:
-            return f"{where}: within {self.within:g} of {self.value:g}."
-        low, high = self.bounds
-        return f"{where}: {f'at least {low:g}' if math.isinf(high) else f'at most {high:g}'}."
-
-    def measured(self, table: pd.DataFrame) -> tuple[float, float, float]:
-        """Return the value in a table of the study, and its interval, which is the value itself where it has none."""
-        if missing := {self.column, *self.row} - set(table):
-            raise NotMeasuredError(f"{self.table}.csv has no column {missing.pop()}")
-        found = select_rows(table, self.row)
-        if len(found) != 1:
-            at = ", ".join(f"{name} {value}" for name, value in self.row.items())
-            raise CannotBeJudgedError(f"{self.table}.csv has {len(found) or 'no'} rows with {at}")
-        (record,) = found.to_dict("records")
-        value = float(record[self.column])
-        low, high = (float(record.get(f"{self.column}_{end}", record.get(end, value))) for end in ("low", "high"))
-        return value, low, high
-
-    def judge(self, table: pd.DataFrame) -> Judgement:
-        """Judge the value in a table of the study."""
-        value, low, high = self.measured(table)
-        if math.isnan(value):
-            raise CannotBeJudgedError("the value is undefined")
-        interval = f" [{low:.4g}, {high:.4g}]" if low < high else ""
-        return interval_verdict(low, high, *self.bounds), f"{value:.4g}{interval}"
-
-
-def select_rows(table: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rows of a table that have the given values; None for a missing one.
-
-    A layer below 0 counts from the last one, which is -1.
-    """
-    for column, value in values.items():
-        own = table[column].astype(str)
-        if value is None:
-            chosen = table[column].isna()
-        elif isinstance(value, str):
-            chosen = own == value
-        else:
-            numbers = own.where(own.str.fullmatch(r"-?[0-9.]+"), "nan").astype(float)
-            chosen = numbers == (numbers.max() + 1 + value if column == "layer" and value < 0 else value)
-        table = table.loc[chosen]
-    return table
-
-
-@dataclass(frozen=True)
-class Between(BaseCriterion):
-    """A value at the first or last measured step, between two bounds with its whole interval."""
-
-    bounds: Bounds
-    step: Step = "last"
-    layers: Layers = "mean"
-
-    @property
-    def text(self) -> str:
-        low, high = self.bounds
-        return f"At the {self.step} measured step, between {low:g} and {high:g} ({blocks_text(self.layers)})."
-
-    def judge(self, measured: Measured, metric: str) -> Judgement:
-        course = measured.course(metric, self.layers)
-        at = 0 if self.step == "first" else -1
-        value = course.values[at]
-        if math.isnan(value.std_error):
-            raise CannotBeJudgedError("no interval: a single batch, or batches that share windows")
-        half = float(stdtrit(value.n_batches - 1, (1 + CONFIDENCE) / 2)) * value.std_error
-        verdict = interval_verdict(value.value - half, value.value + half, *self.bounds)
-        return verdict, f"{value} +- {half:.2g} at step {course.steps[at]:,}"
-
-
-def turning_points(values: Sequence[float], phases: Sequence[str]) -> list[int]:
+def turning_points(values: Sequence[float] | np.ndarray, phases: Sequence[str]) -> list[int]:
     """Return the first place, the turning points and the last place that make the changes of the phases largest.
 
     >>> turning_points([5.0, 2.0, 3.0, 9.0, 8.0, 4.0], ["fall", "rise", "fall"])
@@ -449,13 +234,196 @@ def turning_points(values: Sequence[float], phases: Sequence[str]) -> list[int]:
     return places[::-1]
 
 
-def _by_step(course: Course) -> dict[int, float]:
-    return {step: value.value for step, value in zip(course.steps, course.values, strict=True)}
+def _within(low: float, high: float, bounds: tuple[float, float]) -> Verdict:
+    """Judge the claim that a value lies between two bounds, as its whole interval must."""
+    if bounds[0] <= low and high <= bounds[1]:
+        return "shown"
+    return "not shown" if high < bounds[0] or low > bounds[1] else "cannot be judged"
 
 
-def _require_beginning(course: Course, n_steps: int) -> None:
-    first, last = course.steps[0], course.steps[-1]
-    if len(course.steps) < n_steps:
-        raise CannotBeJudgedError(f"needs {n_steps} checkpoints, got {len(course.steps)}")
-    if first > of_findings.EARLY * last:
-        raise CannotBeJudgedError(f"no value before step {first:,} of {last:,}; the course may begin earlier")
+@dataclass(frozen=True)
+class Between(Criterion):
+    """A value at the first or last measured step, between two bounds with its whole interval."""
+
+    bounds: Bounds
+    step: Step = "last"
+    layers: Layers = "mean"
+    kind: Literal["between"] = "between"
+
+    @property
+    def text(self) -> str:
+        low, high = self.bounds
+        return f"At the {self.step} measured step, between {low:g} and {high:g} ({self._blocks})."
+
+    def judge(self, measured: Measured, metric: str) -> Judgement:
+        course = measured.course(metric, self.layers)
+        step = min(course) if self.step == "first" else max(course)
+        value, half = course[step], half_width(course[step])
+        if math.isnan(value.std_error):
+            raise CannotBeJudgedError(NO_INTERVAL)
+        verdict = _within(value.value - half, value.value + half, self.bounds)
+        return verdict, f"{value} +- {half:.2g} at step {step:,}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded(Criterion):
+    """The base class of criteria by a number with an interval: at least a value, at most one, or both."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("expected at_least or at_most, got neither; give one")
+        ascending(self.bounds)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest value that is as published."""
+        low, high = self.at_least, self.at_most
+        return -math.inf if low is None else low, math.inf if high is None else high
+
+    @property
+    def bound(self) -> str:
+        low, high = self.bounds
+        return " and ".join([f"at least {low:g}"] * math.isfinite(low) + [f"at most {high:g}"] * math.isfinite(high))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend(Bounded):
+    """Spearman's correlation of the value with depth, over blocks."""
+
+    step: Step = "last"
+    kind: Literal["trend"] = "trend"
+
+    axis = "depth"
+
+    @property
+    def text(self) -> str:
+        return (
+            f"At the {self.step} measured step, Spearman's correlation with depth over blocks is {self.bound}, with "
+            "its whole 95% interval over probes."
+        )
+
+    def judge(self, measured: Measured, metric: str) -> Judgement:
+        step, profile = measured.profile(metric, self.step)
+        (value,) = _correlations_with_depth(np.array([[block.value for block in profile.values()]]))
+        drawn = _correlations_with_depth(redrawn(profile.values()))
+        low, high = np.quantile(drawn, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+        evidence = f"rho {value:.2f} [{low:.2f}, {high:.2f}] over {len(profile)} blocks; step {step:,}"
+        return _within(low, high, self.bounds), evidence
+
+
+def _correlations_with_depth(values: np.ndarray) -> np.ndarray:
+    """Return Spearman's correlation with depth of each row of (n, n_blocks) values; 0 for a constant row."""
+    ranks = pd.DataFrame(values).rank(axis=1).to_numpy()
+    x, y = np.arange(ranks.shape[1]) - (ranks.shape[1] - 1) / 2, ranks - ranks.mean(axis=1, keepdims=True)
+    scale = np.sqrt((x**2).sum() * (y**2).sum(axis=1))
+    return np.divide(y @ x, scale, out=np.zeros(len(y)), where=scale > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correlation(Bounded):
+    """Spearman's correlation over checkpoints of the metric with another one, or with "probe/loss"."""
+
+    other: str
+    layers: Layers = "mean"
+    kind: Literal["correlation"] = "correlation"
+
+    least_checkpoints = 5
+    axis = "other metric"
+
+    @property
+    def text(self) -> str:
+        return (
+            f"Over checkpoints, Spearman's correlation with {self.other} is {self.bound}, with its whole 95% interval "
+            f"({self._blocks})."
+        )
+
+    def pairs(self, measured: Measured, metric: str) -> tuple[list[float], list[float]]:
+        """Return the values of the other one and of the metric at the steps at which both have one."""
+        values = measured.course(metric, self.layers)
+        if self.other == PROBE_LOSS:
+            others = measured.losses()
+            if not others:
+                raise NotMeasuredError("no loss on the probe was measured; sweep with --loss")
+        else:
+            others = {step: each.value for step, each in measured.course(self.other, self.layers).items()}
+        return [others[step] for step in values if step in others], [
+            each.value for step, each in values.items() if step in others
+        ]
+
+    def judge(self, measured: Measured, metric: str) -> Judgement:
+        x, y = self.pairs(measured, metric)
+        if len(x) < self.least_checkpoints:
+            raise CannotBeJudgedError(f"needs {self.least_checkpoints} checkpoints, got {len(x)}")
+        notes = require_trained(measured)
+        rho = correlate(x, y)
+        evidence = f"rho {rho.value:.2f} [{rho.low:.2f}, {rho.high:.2f}] over {len(x)} checkpoints"
+        return _within(rho.low, rho.high, self.bounds), "; ".join([evidence, *notes])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(Bounded):
+    """A value in a table of a study: near the published one, at least a bound, or at most one.
+
+    Where the table has a 95 % interval, in the columns NAME_low and NAME_high, or low and high, the whole interval must
+    be there.
+    """
+
+    study: str
+    table: str
+    """Name of the file, without its suffix."""
+    column: str
+    row: dict[str, Any] = field(default_factory=dict)
+    """Values of columns that tell the row: None for a missing one; a layer below 0 counts from the last one, -1."""
+    value: float | None = None
+    within: float | None = None
+    """Largest distance from ``value``."""
+    kind: Literal["cell"] = "cell"
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.within is None):
+            raise ValueError("expected value and within together, got one of them")
+        if (self.value is None) == (self.at_least is None and self.at_most is None):
+            raise ValueError("expected value and within, or at_least, or at_most; keep one kind")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        if self.value is None or self.within is None:
+            return super().bounds
+        return self.value - self.within, self.value + self.within
+
+    @property
+    def text(self) -> str:
+        where = f"{self.column} in {self.table}.csv of the study {self.study}" + (f" ({self._at})" if self.row else "")
+        return f"{where}: {self.bound if self.value is None else f'within {self.within:g} of {self.value:g}'}."
+
+    @property
+    def _at(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.row.items())
+
+    def measured(self, table: pd.DataFrame) -> tuple[float, float, float]:
+        """Return the value in a table of the study, and its interval, which is the value itself where it has none."""
+        if missing := {self.column, *self.row} - set(table):
+            raise NotMeasuredError(f"{self.table}.csv has no column {missing.pop()}")
+        for column, value in self.row.items():
+            if isinstance(value, str | None):
+                table = table.loc[table[column].isna() if value is None else table[column].astype(str) == value]
+                continue
+            numbers = pd.Series(np.asarray(pd.to_numeric(table[column], errors="coerce"), float), table.index)
+            from_last = column == "layer" and value < 0
+            table = table.loc[numbers == (numbers.max() + 1 + value if from_last else value)]
+        if len(table) != 1:
+            raise CannotBeJudgedError(f"{self.table}.csv has {len(table) or 'no'} rows with {self._at}")
+        (record,) = table.to_dict("records")
+        value = float(record[self.column])
+        low, high = (float(record.get(f"{self.column}_{end}", record.get(end, value))) for end in ("low", "high"))
+        return value, low, high
+
+    def judge(self, measured: pd.DataFrame, metric: str = "") -> Judgement:
+        value, low, high = self.measured(measured)
+        if math.isnan(value):
+            raise CannotBeJudgedError("the value is undefined")
+        interval = f" [{low:.4g}, {high:.4g}]" if low < high else ""
+        return _within(low, high, self.bounds), f"{value:.4g}{interval}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,16 +15,15 @@ import pandas as pd
 
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.probe import Probe
-from repdyn.probe.design import Design, resolve_design
-from repdyn.recipes.criteria import Cell, Judgement
+from repdyn.probe.design import MAX_VECTORS, resolve_design
+from repdyn.recipes.criteria import Cell
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.recipe import Cloud, Published, Recipe, find_models_of
-from repdyn.recipes.studied import changed_options, table_of
+from repdyn.recipes.studied import table_of
 from repdyn.store import Store
 from repdyn.tables.effects import CannotBeJudgedError, Verdict
-from repdyn.tables.frames import by_stack, design_names, measurements
+from repdyn.tables.frames import by_stack, design_names
 from repdyn.tables.runs import is_measured, known_runs, select
-from repdyn.tables.texts import sampling
 from repdyn.text.corpus import load_corpus
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
@@ -51,62 +49,42 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
     of_layers = rows.loc[rows["layer"].notna() & rows["window_tokens"].notna()]
     if of_layers.empty:
         return tuple(found)
-    design = resolve_design(cloud.design)
-    length, asked = _largest(of_layers, "window_tokens"), cloud.sequence_length or design.window_tokens
-    if asked is not None and length != asked:
-        found.append(f"windows of {length:,} tokens, not {asked:,}")
+    design, largest = resolve_design(cloud.design), of_layers[["window_tokens", "n_windows"]].max().astype(int)
+    asked = cloud.sequence_length or design.window_tokens
+    if asked is not None and largest["window_tokens"] != asked:
+        found.append(f"windows of {largest['window_tokens']:,} tokens, not {asked:,}")
+    if design.n_windows is not None:
+        if largest["n_windows"] < design.n_windows:
+            found.append(f"{largest['n_windows']:,} windows, not {design.n_windows:,}")
+        return tuple(found)
     # metrics of whole windows have batches of their own
-    sampled = of_layers.loc[
-        of_layers["subset"].isin(["all", "no_sink"]) & (of_layers["vectors_per_window"] < of_layers["window_tokens"])
-    ]
-    if design.n_windows is None:
-        found += _of_vectors(cloud, design, sampled, probe)
-    elif (n_windows := _largest(of_layers, "n_windows")) < design.n_windows:
-        found.append(f"{n_windows:,} windows, not {design.n_windows:,}")
+    is_sampled = of_layers["vectors_per_window"] < of_layers["window_tokens"]
+    sampled = of_layers.loc[is_sampled & of_layers["subset"].isin(["all", "no_sink"])]
+    plan = design.batch_plan(cloud.max_vectors or MAX_VECTORS, None, 0)
+    wanted = n_batches, size = plan["n_batches"], plan["batch_vectors"]
+    measured = wanted
+    if probe is not None:
+        measured = probe.n_batches, probe.batch_vectors
+    elif len(sampled):
+        measured = int(sampled["n_batches"].max()), int(sampled["n_vectors"].max())
+    if measured != wanted:
+        batches = f"{measured[0]:,} {'batch' if measured[0] == 1 else 'batches'}"
+        found.append(f"{batches} of {measured[1]:,} vectors, not {n_batches:,} of {size:,}")
+    most = int(sampled["vectors_per_window"].max()) if len(sampled) else 0
+    if design.vectors_per_window is not None and most > design.vectors_per_window:
+        found.append(f"up to {most:,} vectors of a window, not {design.vectors_per_window:,}")
     return tuple(found)
 
 
-def _of_vectors(cloud: Cloud, design: Design, sampled: pd.DataFrame, probe: Probe | None) -> list[str]:
-    """Return where the batches of a probe, or of the rows if it is unknown, differ from a cloud."""
-    found = []
-    measured = None if probe is None else (probe.n_batches, probe.batch_vectors)
-    if measured is None and len(sampled):
-        measured = _largest(sampled, "n_batches"), _largest(sampled, "n_vectors")
-    plan = design.batch_plan(cloud.n_vectors, None, 0)
-    asked = plan["n_batches"], plan["batch_vectors"]
-    if measured is not None and measured != asked:
-        batches = f"{measured[0]:,} {'batch' if measured[0] == 1 else 'batches'}"
-        found.append(f"{batches} of {measured[1]:,} vectors, not {asked[0]:,} of {asked[1]:,}")
-    most = _largest(sampled, "vectors_per_window") if len(sampled) else 0
-    if design.vectors_per_window is not None and most > design.vectors_per_window:
-        found.append(f"up to {most:,} vectors of a window, not {design.vectors_per_window:,}")
-    return found
-
-
-def _largest(rows: pd.DataFrame, column: str) -> int:
-    return max(map(int, rows[column].dropna().tolist()))
-
-
-def describe_sampling(rows: pd.DataFrame, probe: Probe | None) -> str:
-    """Describe how rows were sampled, by the rows themselves: design, batches, windows and text."""
-    text = "text not recorded, since the store has no copy of the probe" if probe is None else f"text {probe.name}"
-    return f"{sampling(measurements(rows))}; {text}"
-
-
+@cache
 def _is_text(name: str, source: str) -> bool:
     """Return whether the text of a probe, by the name that it records, is the one of a source."""
     if source == "enwik8":  # without loading it, since it is large
         return name.partition(",")[0] == "enwik8"
-    return name == _name_of_text(source)
-
-
-@cache
-def _name_of_text(source: str) -> str:
-    """Return the name that probes record of a text; of a file that is missing by now, one that no probe records."""
     try:
-        return load_corpus(source).name
-    except FileNotFoundError:
-        return source
+        return name == load_corpus(source).name
+    except FileNotFoundError:  # of a file that is missing by now, whose name no probe records
+        return False
 
 
 @dataclass(frozen=True)
@@ -121,8 +99,6 @@ class Outcome:
     """The measured numbers; or why it was not run, or cannot be judged."""
     deviations: tuple[str, ...] = ()
     """How the models and the sampling differ from those of the recipe."""
-    is_judged: bool = False
-    """Whether there was a measurement to judge."""
     cell: tuple[float, float, float] | None = None
     """The value in a study's table, and its interval; None for a value of metrics."""
 
@@ -175,11 +151,11 @@ def evaluate(
         ValueError: an unknown model or run, a probe that no model was measured on, or a run measured on several probes
             of the design that the cloud does not tell apart.
     """
-    about = find_models_of(models or recipe.models) if runs is None else ()
-    names = [model.run for model in about] if runs is None else runs
+    about = find_models_of(models or recipe.models) if runs is None else []
     if runs:
         known_runs(store, runs)
     asked = cloud or recipe.cloud
+    names = [model.run for model in about] if runs is None else runs
     measured = {name: _measured(recipe, store, name, asked, probe) for name in names}
     if probe is not None and not any(isinstance(each, Measured) for each in measured.values()):
         raise ValueError(
@@ -187,14 +163,36 @@ def evaluate(
         )
     outcomes = []
     for published in recipe.published:
-        chosen = models_for(recipe, published, about)
-        if isinstance(published.criterion, Cell) and chosen and tables is not None:
-            outcomes += [_of_table(recipe, published, published.criterion, model, tables) for model in chosen]
+        if (criterion := published.criterion) is None:
+            outcomes.append(Outcome(published, "", "not run", published.not_run))
             continue
-        names = dict.fromkeys(runs or (), "")
-        names |= {model.run: stands_in(recipe, published, model) for model in chosen}
-        outcomes += _outcomes(published, names, measured)
+        chosen = dict.fromkeys(runs or (), "")
+        chosen |= {model.run: stands_in(recipe, published, model) for model in models_for(recipe, published, about)}
+        if not chosen:
+            outcomes.append(Outcome(published, "", "not run", f"no model among {', '.join(published.models)}"))
+        for run, stand_in in chosen.items():
+            if isinstance(criterion, Cell):
+                found, differing = table_of(recipe, criterion, tables, run)
+            else:
+                found, differing = measured[run], getattr(measured[run], "deviations", ())
+            outcomes.append(_judged(published, run, found, tuple(filter(None, (stand_in, *differing)))))
     return outcomes, [each for each in measured.values() if isinstance(each, Measured)]
+
+
+def _judged(published: Published, run: str, measured: Any, deviations: tuple[str, ...]) -> Outcome:
+    """Judge a published value by the measurements of a run, or the table of a study; a text says why there are none."""
+    criterion, cell = published.criterion, None
+    if isinstance(measured, str) or criterion is None:
+        return Outcome(published, run, "not run", str(measured))
+    try:
+        if isinstance(criterion, Cell):
+            cell = criterion.measured(measured)
+        verdict, ours = criterion.judge(measured, published.metric)
+    except NotMeasuredError as reason:
+        return Outcome(published, run, "not run", str(reason))
+    except CannotBeJudgedError as reason:
+        verdict, ours = "cannot be judged", str(reason)
+    return Outcome(published, run, REPRODUCED[verdict], ours, deviations, cell)
 
 
 def models_for(recipe: Recipe, published: Published, models: Sequence[PublishedModel]) -> list[PublishedModel]:
@@ -226,23 +224,13 @@ def stands_in(recipe: Recipe, published: Published, model: PublishedModel) -> st
     return f"{model.name} stands in for {', '.join(published.models or recipe.models)}"
 
 
-def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, probe: str | None) -> Measured | str:
-    """Return the measurements of a run by the recipe's design, or the reason why there are none."""
+def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: str | None) -> Measured | str:
+    """Return the measurements of a run on the one probe of a cloud's design, or the reason why there are none.
+
+    Among several probes, that which was sampled as the cloud asks for is the one.
+    """
     if run not in store.runs():
         return "not in the store"
-    found = _on_probe(recipe, store, run, asked, probe)
-    if found is None:
-        return f"no checkpoint measured by the {asked.design} design"
-    if len(stacks := by_stack(found.frame)) > 1:
-        return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
-    return found
-
-
-def _on_probe(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: str | None) -> Measured | None:
-    """Return the measurements of a run on the one probe of a cloud's design; None if there is none.
-
-    Among several, that which was sampled as the cloud asks for is the one.
-    """
     found = [
         (rows, Probe.load(path) if (path := store.probe_path(name)).is_file() else None)
         for (_, name), rows in select(store, [run]).items()
@@ -254,70 +242,29 @@ def _on_probe(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: 
         hashes = ", ".join(str(rows["probe"].iloc[0]) for rows, _ in found)
         raise ValueError(f"expected {run} on one probe, got {hashes}; choose one with --probe")
     if not found:
-        return None
+        return f"no checkpoint measured by the {asked.design} design"
     ((rows, probe),) = found
-    of_recipe = deviations(recipe.cloud, rows, probe)
-    return Measured(run, rows, recipe.by_values, probe=probe, deviations=of_recipe)
-
-
-def _outcomes(published: Published, chosen: Mapping[str, str], measured: Mapping[str, Measured | str]) -> list[Outcome]:
-    """Judge a published value on runs, given with what each stands in for."""
-    criterion = published.criterion
-    if criterion is None:
-        return [Outcome(published, "", "not run", published.not_run)]
-    if not chosen:
-        return [Outcome(published, "", "not run", f"no model among {', '.join(published.models)}")]
-    if isinstance(criterion, Cell):
-        return [Outcome(published, run, "not run", "the studies were not run") for run in chosen]
-    return [
-        Outcome(published, run, "not run", each)
-        if isinstance(each := measured[run], str)
-        else _judge(published, run, partial(criterion.judge, each, published.metric), (stands_in, *each.deviations))
-        for run, stands_in in chosen.items()
-    ]
-
-
-def _of_table(recipe: Recipe, published: Published, cell: Cell, model: PublishedModel, folder: Path) -> Outcome:
-    """Judge a published value in a table of a study of a model."""
-    table = table_of(cell, folder, model)
-    if isinstance(table, str):
-        return Outcome(published, model.run, "not run", table)
-    differing = stands_in(recipe, published, model), *changed_options(recipe, cell.study, folder, model)
-    outcome = _judge(published, model.run, partial(cell.judge, table), differing)
-    with suppress(CannotBeJudgedError, NotMeasuredError):
-        outcome = replace(outcome, cell=cell.measured(table))
-    return outcome
-
-
-def _judge(published: Published, run: str, judge: Callable[[], Judgement], deviations: Sequence[str]) -> Outcome:
-    try:
-        verdict, ours = judge()
-        reproduced = REPRODUCED[verdict]
-    except NotMeasuredError as reason:
-        return Outcome(published, run, "not run", str(reason))
-    except CannotBeJudgedError as reason:
-        reproduced, ours = "cannot be judged", str(reason)
-    return Outcome(published, run, reproduced, ours, tuple(filter(None, deviations)), is_judged=True)
+    if len(stacks := by_stack(rows)) > 1:
+        return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
+    return Measured(run, rows, recipe.by_values, probe, deviations(recipe.cloud, rows, probe))
 
 
 def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: Mapping[str, int]) -> list[str]:
     """Return sentences on the published values that cannot be judged on a choice, or are judged on stand-ins."""
     sentences: list[str] = []
-    standing_in: dict[str, list[int]] = {}
-    too_few: dict[str, dict[int, list[int]]] = {}
+    standing_in: dict[str, list[int]] = defaultdict(list)
+    too_few: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number, published in enumerate(recipe.published, start=1):
-        criterion = published.criterion
-        if criterion is None:
+        if (criterion := published.criterion) is None:
             continue
         chosen = models_for(recipe, published, models)
-        least = 1 if isinstance(criterion, Cell) else criterion.least_checkpoints
         if not chosen:
             sentences.append(f"published value {number} is not run: no model among {', '.join(published.models)}")
         for model in chosen:
             if model.run in n_checkpoints and (text := stands_in(recipe, published, model)):
-                standing_in.setdefault(text, []).append(number)
-            if n_checkpoints.get(model.run, math.inf) < least:
-                too_few.setdefault(model.run, {}).setdefault(least, []).append(number)
+                standing_in[text].append(number)
+            if n_checkpoints.get(model.run, math.inf) < criterion.least_checkpoints:
+                too_few[model.run][criterion.least_checkpoints].append(number)
     sentences += [f"{text}: published value{_listed(numbers)}" for text, numbers in standing_in.items()]
     for run, needs in too_few.items():
         needed = " and ".join(f"{n} for value{_listed(numbers)}" for n, numbers in sorted(needs.items()))
@@ -330,15 +277,13 @@ def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: 
 
 def missing_metrics(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
     """Return a sentence on each model that lacks metrics of a recipe, with the options that measure them."""
-    sentences = []
-    for each in measured:
-        if missing := [metric for metric in recipe.metrics if not each.has(metric)]:
-            quoted = " ".join(shlex.quote(metric) for metric in recipe.metrics)
-            sentences.append(
-                f"{each.name} was not measured with {', '.join(missing)}; track them, or sweep its checkpoints with "
-                f"--design {recipe.cloud.design} --metrics {quoted}"
-            )
-    return sentences
+    options = f"--design {recipe.cloud.design} --metrics {' '.join(map(shlex.quote, recipe.metrics))}"
+    found = {each.name: [metric for metric in recipe.metrics if not each.has(metric)] for each in measured}
+    return [
+        f"{name} was not measured with {', '.join(missing)}; track them, or sweep its checkpoints with {options}"
+        for name, missing in found.items()
+        if missing
+    ]
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -11,13 +11,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
+from scipy.special import stdtrit
 
 from repdyn.metrics.metric import parsed
 from repdyn.probe import Probe
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.effects import (
     CONFIDENCE,
-    MIN_PAIRS,
     CannotBeJudgedError,
     Correlation,
     Estimate,
@@ -30,31 +30,16 @@ Step: TypeAlias = Literal["first", "last"]
 """A measured step."""
 Layers: TypeAlias = Literal["mean", "last", "lowest", "highest"]
 """Which blocks make up the value of a step: their mean, the last one, or the one with the lowest or highest value."""
-QUANTILES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-"""Ends of an interval over draws."""
+Profile: TypeAlias = dict[float, Estimate]
+"""A metric of the blocks at one step, by relative depth: 0 is the first, 1 the last."""
+Course: TypeAlias = dict[int, Estimate]
+"""A metric over training, by ascending step."""
+NO_INTERVAL = "no interval: a single batch, or batches that share windows"
 _N_DRAWS = 4000
 
 
 class NotMeasuredError(Exception):
     """Carries the reason why a published value has nothing to be compared with."""
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A metric of the blocks at one step."""
-
-    step: int
-    positions: tuple[float, ...]
-    """Relative depth of each block: 0 is the first, 1 the last."""
-    blocks: tuple[Estimate, ...]
-
-
-@dataclass(frozen=True)
-class Course:
-    """A metric over training."""
-
-    steps: tuple[int, ...]
-    values: tuple[Estimate, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,38 +72,38 @@ class Measured:
             return self.frame
         return self.frame.assign(std_error=0.0, n_batches=self.frame["n_batches"].clip(lower=2))
 
-    def profile(self, name: str, step: Step) -> Profile:
-        """Return the blocks with a value at the first or last step at which a metric was measured."""
+    def profile(self, name: str, step: Step) -> tuple[int, Profile]:
+        """Return the first or last step at which a metric was measured, and the blocks with a value at it."""
         cells = self.cells(name)
-        steps = sorted(cells["step"].unique().tolist())
-        chosen = steps[0] if step == "first" else steps[-1]
+        chosen = (min if step == "first" else max)(cells["step"].tolist())
         cells = cells.loc[(cells["step"] == chosen) & np.isfinite(cells["value"])]
         if len(cells) < 3:
             raise CannotBeJudgedError(f"needs 3 blocks with a value at step {chosen:,}, got {len(cells)}")
         last = round(float(cells["layer"].iloc[0] / cells["depth"].iloc[0]))
         positions = ((cells["layer"] - 1) / max(1, last - 1)).tolist()
-        return Profile(chosen, tuple(positions), tuple(_estimates(cells)))
+        return chosen, dict(zip(positions, _estimates(cells), strict=True))
 
     def course(self, name: str, layers: Layers) -> Course:
         """Return the value at each step at which any block has one."""
         cells = self.cells(name)
+        last = cells["layer"].max()
         cells = cells.loc[np.isfinite(cells["value"])]
-        by_step = {step: cells.loc[cells["step"] == step] for step in sorted(cells["step"].unique().tolist())}
-        if not by_step:
+        if cells.empty:
             raise CannotBeJudgedError(f"no value of {name}")
-        complete = set.intersection(*(set(group["layer"]) for group in by_step.values()))
-        if layers == "last":
-            complete &= {max(self.cells(name)["layer"])}
         if layers in {"mean", "last"}:
-            by_step = {step: group.loc[group["layer"].isin(complete)] for step, group in by_step.items()}
-            if not complete:
+            complete = cells.groupby("layer")["step"].transform("size") == cells["step"].nunique()
+            cells = cells.loc[complete & ((cells["layer"] == last) | (layers == "mean"))]
+            if cells.empty:
                 raise CannotBeJudgedError(f"no block has a value of {name} at every measured step")
-        return Course(tuple(by_step), tuple(_summary(_estimates(group), layers) for group in by_step.values()))
+        by_step = {step: _estimates(cells.loc[cells["step"] == step]) for step in sorted(set(cells["step"].tolist()))}
+        if layers in {"mean", "last"}:
+            return {step: mean_estimate(blocks) for step, blocks in by_step.items()}
+        extreme = min if layers == "lowest" else max
+        return {step: extreme(blocks, key=lambda block: block.value) for step, blocks in by_step.items()}
 
-    def scalar(self, name: str) -> dict[int, float]:
-        """Return a scalar of the run, such as its loss on the probe, by ascending step; empty if it is not stored."""
-        values = scalar(self.frame, name)
-        return dict(zip(values.index.tolist(), values.tolist(), strict=True))
+    def losses(self) -> dict[int, float]:
+        """Return the loss on the probe by ascending step; empty if it is not stored."""
+        return {int(step): float(loss) for step, loss in scalar(self.frame, PROBE_LOSS).items()}  # type: ignore[arg-type]
 
     def has(self, name: str) -> bool:
         """Return whether a metric was measured, by its name as for :meth:`profile`."""
@@ -126,20 +111,10 @@ class Measured:
 
     def cells(self, name: str) -> pd.DataFrame:
         """Return the rows of a metric at the blocks, layers 1 to L."""
-        base, subset = split(name)
-        found = of_metric(self.rows, base, subset)
+        found = of_metric(self.rows, *split(name))
         if found.empty:
             raise NotMeasuredError(f"{name} was not measured")
         return found.loc[found["layer"] >= 1]
-
-
-def blocks_text(layers: Layers) -> str:
-    """Describe which blocks make up a value.
-
-    >>> blocks_text("mean"), blocks_text("highest")
-    ('mean over blocks', 'highest block of each step')
-    """
-    return {"mean": "mean over blocks", "last": "last block"}.get(layers, f"{layers} block of each step")
 
 
 def split(name: str) -> tuple[str, str]:
@@ -156,25 +131,21 @@ def _estimates(cells: pd.DataFrame) -> list[Estimate]:
     return [Estimate(value, math.nan if error is None else error, n) for value, error, n in zip(*columns, strict=True)]
 
 
-def _summary(blocks: Sequence[Estimate], layers: Layers) -> Estimate:
-    if layers in {"lowest", "highest"}:
-        return (min if layers == "lowest" else max)(blocks, key=lambda block: block.value)
-    return mean_estimate(blocks)
+def half_width(estimate: Estimate) -> float:
+    """Return half of the 95 % interval of a value."""
+    return float(stdtrit(estimate.n_batches - 1, (1 + CONFIDENCE) / 2)) * estimate.std_error
 
 
-def redrawn(estimates: Sequence[Estimate]) -> np.ndarray:
+def redrawn(estimates: Collection[Estimate]) -> np.ndarray:
     """Draw values as other probes could give them, by Student's t of each standard error, always the same.
 
     Returns:
         (n_draws, n) values.
     """
-    if any(math.isnan(estimate.std_error) for estimate in estimates):
-        raise CannotBeJudgedError("no interval: a single batch, or batches that share windows")
-    generator, n = np.random.default_rng(0), len(estimates)
-    freedom = np.array([estimate.n_batches - 1 for estimate in estimates])
-    noise = generator.standard_t(freedom, size=(_N_DRAWS, n))
-    values, errors = ([getattr(each, name) for each in estimates] for name in ("value", "std_error"))
-    return np.asarray(values) + np.asarray(errors) * noise
+    values, errors, n_batches = np.array([[each.value, each.std_error, each.n_batches] for each in estimates]).T
+    if np.isnan(errors).any():
+        raise CannotBeJudgedError(NO_INTERVAL)
+    return values + errors * np.random.default_rng(0).standard_t(n_batches - 1, size=(_N_DRAWS, len(values)))
 
 
 def unigram_entropy(probe: Probe) -> float:
@@ -194,7 +165,7 @@ def require_trained(measured: Measured) -> list[str]:
 
     A model has learned something if its last loss on the probe is below the entropy of the probe's tokens.
     """
-    losses = measured.scalar(PROBE_LOSS)
+    losses = measured.losses()
     if not losses or measured.probe is None:
         missing = "copy of the probe" if losses else "loss on the probe"
         return [f"whether it has learned anything cannot be told: the store has no {missing}"]
@@ -207,16 +178,14 @@ def require_trained(measured: Measured) -> list[str]:
     return []
 
 
-def correlate(x: Sequence[float], y: Sequence[float], what: str) -> Correlation:
+def correlate(x: Sequence[float], y: Sequence[float]) -> Correlation:
     """Return Spearman's correlation with its interval, which a perfect order of a few pairs does not shrink to a point.
 
     A correlation of 1 or -1 takes the other end of its interval from the next lower one that as many pairs can have.
     """
-    if len(x) < MIN_PAIRS:
-        raise CannotBeJudgedError(f"needs {MIN_PAIRS} {what} for a correlation with an interval, got {len(x)}")
     found = rank_correlation(np.asarray(x, float), np.asarray(y, float))
     if math.isnan(found.value):
-        raise CannotBeJudgedError(f"one of the two is the same at all {len(x)} {what}")
+        raise CannotBeJudgedError(f"one of the two is the same at all {len(x)} checkpoints")
     if not math.isclose(abs(found.value), 1.0):
         return found
     ranks = np.arange(len(x), dtype=float)
@@ -224,12 +193,3 @@ def correlate(x: Sequence[float], y: Sequence[float], what: str) -> Correlation:
     if found.value > 0:
         return replace(found, low=next_lower.low, high=1.0)
     return replace(found, low=-1.0, high=-next_lower.low)
-
-
-def rho_text(value: float, low: float, high: float, over: str) -> str:
-    """Return a correlation with its interval as text.
-
-    >>> rho_text(-0.9, -0.98, -0.6, "8 checkpoints")
-    'rho -0.90 [-0.98, -0.60] over 8 checkpoints'
-    """
-    return f"rho {value:.2f} [{low:.2f}, {high:.2f}] over {over}"

@@ -7,19 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from huggingface_hub import constants
-from pydantic import AfterValidator, Field, PlainValidator
+from pydantic import AfterValidator, Field
 
 from repdyn.checkpoints.audit import models_to_audit
 from repdyn.checkpoints.hub import GGUF
-from repdyn.checkpoints.suites import Address, PublishedModel, Strict, find_models, read_folder
+from repdyn.checkpoints.suites import Address, PublishedModel, Strict, read_folder
 from repdyn.metrics import resolve
-from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS, SUBSETS
-from repdyn.recipes.criteria import Between, Cell, Correlation, Peak, Phases, PublishedFinding, Trend, Valley
+from repdyn.probe.design import INDEPENDENT, SUBSETS, resolve_design
+from repdyn.recipes.criteria import Between, Cell, Correlation, Extreme, Phases, PublishedFinding, Trend
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.text.corpus import DEFAULT_TEXT
 from repdyn.utils.arguments import closest
@@ -28,26 +27,9 @@ from repdyn.utils.records import read_yaml, validated
 _SHIPPED = Path(__file__).parent
 _SUFFIXES = (".yaml", ".yml")
 _ARXIV = re.compile(r"\d{4}\.\d{4,5}")
-Criterion: TypeAlias = PublishedFinding | Peak | Trend | Phases | Correlation | Between
-KINDS: dict[str, type[Criterion | Cell]] = {
-    "cell": Cell,
-    "finding": PublishedFinding,
-    "peak": Peak,
-    "valley": Valley,
-    "trend": Trend,
-    "phases": Phases,
-    "correlation": Correlation,
-    "between": Between,
-}
-"""The kinds of criteria, by the name that a recipe gives them."""
-
-
-def _criterion(fields: Any) -> Criterion | Cell:
-    kind = fields.get("kind") if isinstance(fields, dict) else None
-    if kind not in KINDS:
-        raise ValueError(f"expected a criterion with a kind among {', '.join(KINDS)}, got {kind or fields!r:.400}")
-    settings = {key: value for key, value in fields.items() if key != "kind"}
-    return validated(Strict(KINDS[kind]), settings, f"criterion {kind}")
+AnyCriterion: TypeAlias = Annotated[
+    PublishedFinding | Extreme | Trend | Phases | Between | Correlation | Cell, Field(discriminator="kind")
+]
 
 
 def _known(name: str) -> str:
@@ -60,6 +42,7 @@ Text: TypeAlias = Annotated[str, Field(pattern=r"\S")]
 _Texts: TypeAlias = Annotated[tuple[Text, ...], Field(min_length=1)]
 _Study: TypeAlias = Annotated[str, Field(pattern="^(anatomy|convergence|sentences|tokens|topics)$")]
 _Metric: TypeAlias = Annotated[str, AfterValidator(_known)]
+_Design: TypeAlias = Annotated[str, AfterValidator(lambda name: resolve_design(name).name)]
 
 
 @Strict
@@ -67,18 +50,10 @@ _Metric: TypeAlias = Annotated[str, AfterValidator(_known)]
 class Cloud:
     """Settings by which the vectors of a layer are sampled."""
 
-    design: str = INDEPENDENT.name
+    design: _Design = INDEPENDENT.name
     text: str = DEFAULT_TEXT
     sequence_length: int | None = None
     max_vectors: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.design not in DESIGNS:
-            raise ValueError(f"expected a design among {', '.join(DESIGNS)}, got {self.design!r}")
-
-    @property
-    def n_vectors(self) -> int:
-        return self.max_vectors or MAX_VECTORS
 
 
 @Strict
@@ -93,7 +68,7 @@ class Published:
     """Names or patterns of the models to which it applies; empty for all models of the recipe."""
     metric: _Metric | Literal[""] = ""
     """With settings and a token subset, as in ``two_nn[discard=0.8]@no_sink``."""
-    criterion: Annotated[Criterion | Cell | None, PlainValidator(_criterion)] = None
+    criterion: AnyCriterion | None = None
     """None if there is nothing to measure."""
     not_run: str = ""
     """Why there is nothing to measure."""
@@ -187,12 +162,11 @@ def find_recipe(name: str) -> Recipe:
     """Return a shipped recipe by its name, or read one from a path that ends in .yaml or .yml."""
     if name.endswith(_SUFFIXES):
         return read_recipe(name)
-    path = _SHIPPED / f"{name}.yaml"
-    known = sorted(each.stem for each in _SHIPPED.glob("*.yaml"))
+    known = sorted(path.stem for path in _SHIPPED.glob("*.yaml"))
     if name not in known:
         hint = f"; did you mean {near!r}?" if (near := closest(name, known)) else ""
         raise ValueError(f"expected a recipe ({', '.join(known)}) or a file ending in .yaml, got {name!r}{hint}")
-    return read_recipe(path)
+    return read_recipe(_SHIPPED / f"{name}.yaml")
 
 
 def is_local(name: str) -> bool:
@@ -200,23 +174,12 @@ def is_local(name: str) -> bool:
     return (Path(name) / "config.json").is_file() or (name.endswith(GGUF) and Path(name).is_file())
 
 
-def _of_hub(name: str) -> list[PublishedModel]:
-    if is_local(name):
-        return [PublishedModel(Path(name).name, "", name, name)]
-    return models_to_audit(name, constants.ENDPOINT)
-
-
 def find_models_of(names: Sequence[str]) -> list[PublishedModel]:
-    """Return the models of the given names, without duplicates, in their order."""
-    models: list[PublishedModel] = []
-    # suites together, since each call reads all of them
-    for in_suites, group in groupby(names, key=_is_in_suites):
-        if in_suites:
-            models += find_models(list(group))
+    """Return the models of the given names, without duplicates: of this machine, of suites, of hub repositories."""
+    models: dict[PublishedModel, None] = {}
+    for name in names:
+        if is_local(name):
+            models[PublishedModel(Path(name).name, "", name, name)] = None
         else:
-            models += [model for name in group for model in _of_hub(name)]
-    return list(dict.fromkeys(models))
-
-
-def _is_in_suites(name: str) -> bool:
-    return name.endswith(_SUFFIXES) or ("/" not in name and not is_local(name))
+            models |= dict.fromkeys(models_to_audit(name, constants.ENDPOINT))
+    return list(models)

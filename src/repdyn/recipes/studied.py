@@ -43,8 +43,8 @@ def run_studies(
         study = getattr(import_module(f"repdyn.studies.{kind}"), kind)
         takes = inspect.signature(study).parameters
         options = asked | {name: value for name, value in given.items() if name in takes}
-        output = folder_of(folder, kind, model)
-        if options_of(output) == options:
+        output = _folder(folder, kind, model.run)
+        if _options(output) == options:
             continue
         try:
             study([model.repository or model.run], output=output, loading=loading, **options)
@@ -56,30 +56,30 @@ def run_studies(
     return problems
 
 
-def folder_of(folder: Path, kind: str, model: PublishedModel) -> Path:
+def table_of(recipe: Recipe, cell: Cell, folder: Path | None, run: str) -> tuple[pd.DataFrame | str, tuple[str, ...]]:
+    """Return the table of a published value as measured on a model, or why there is none, and the study's deviations.
+
+    These are the options of the finished study that are not those of the recipe.
+    """
+    if folder is None:
+        return "the studies were not run", ()
+    output, asked = _folder(folder, cell.study, run), recipe.studies[cell.study]
+    if (done := _options(output)) is None:
+        return f"not studied: repdyn study {cell.study}", ()
+    found = sorted(output.rglob(f"{cell.table}.csv"))
+    if len(found) != 1:
+        return f"the study has no table {cell.table}.csv" if not found else "has several stacks of blocks", ()
+    names = [name for name in asked | done if done.get(name) != asked.get(name)]
+    differing = (f"{name} {done.get(name, 'default')}, not {asked.get(name, 'the default')}" for name in names)
+    return pd.read_csv(found[0], keep_default_na=False, na_values=[""]), tuple(differing)
+
+
+def _folder(folder: Path, kind: str, run: str) -> Path:
     """Return the folder of a study of a model."""
-    return folder / kind / file_name(model.run)
+    return folder / kind / file_name(run)
 
 
-def options_of(output: Path) -> dict[str, Any] | None:
+def _options(output: Path) -> dict[str, Any] | None:
     """Return the options of a finished study; None where none is finished."""
     path = output / _OPTIONS
     return json.loads(path.read_text()) if path.is_file() else None
-
-
-def table_of(cell: Cell, folder: Path, model: PublishedModel) -> pd.DataFrame | str:
-    """Return the table of a published value as measured on a model, or why there is none."""
-    output = folder_of(folder, cell.study, model)
-    if options_of(output) is None:
-        return f"not studied: repdyn study {cell.study}"
-    found = sorted(output.rglob(f"{cell.table}.csv"))
-    if len(found) != 1:
-        return f"the study has no table {cell.table}.csv" if not found else "has several stacks of blocks"
-    return pd.read_csv(found[0], keep_default_na=False, na_values=[""])
-
-
-def changed_options(recipe: Recipe, kind: str, folder: Path, model: PublishedModel) -> tuple[str, ...]:
-    """Return where the options of a finished study differ from those of the recipe."""
-    done, asked = options_of(folder_of(folder, kind, model)) or {}, recipe.studies[kind]
-    names = [name for name in {**asked, **done} if done.get(name) != asked.get(name)]
-    return tuple(f"{name} {done.get(name, 'default')}, not {asked.get(name, 'the default')}" for name in names)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hub_fixtures import save_again
 
 from repdyn import open_store
-from repdyn.cli.main import main
 
 RECIPE = """
 title: A paper on small models
@@ -38,33 +36,11 @@ published:
 """
 
 
-Command = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
 def recipe(tmp_path) -> Path:
     path = tmp_path / "small.yaml"
     path.write_text(RECIPE)
     return path
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys) -> Command:
-    """Return a function that runs the command in an empty folder and returns its exit status, output and errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    # or it would end this process rather than wait for a download that it has given up
-    monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        status = 0
-        try:
-            main(["reproduce", *map(str, arguments)])
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        return status, *capsys.readouterr()
-
-    return command
 
 
 @pytest.fixture

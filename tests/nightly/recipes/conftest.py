@@ -1,0 +1,1 @@
+from test_recipes import command  # noqa: F401
