@@ -7,6 +7,7 @@ nox -s docs       build the site, strictly
 nox -s bench      the kernels beside other packages
 nox -s stacks     models and trainers of other packages, in an environment of its own
 nox -s attached   trackers with the lowest versions that a training job may have, in an environment of its own
+nox -s beside     whether the package installs into environments of training jobs without replacing what they have
 nox -s bounds     the lowest and the newest versions that pyproject.toml allows, each in an environment of its own
 nox -s pythons    Python 3.12 and 3.13, each in an environment of its own
 """
@@ -91,6 +92,25 @@ def attached(session: nox.Session) -> None:
     _resolved(session, "lowest-direct", ("lightning", "hf", "report"))
     session.install("wandb", "tensorboard")  # which some of the tests log to
     session.run(*DEFAULT_LANE, *(session.posargs or (f"tests/test_{subject}.py" for subject in BOUNDS_ATTACHED)))
+
+
+# the extras that a job wants which has what tests/environments lists
+BESIDE = {
+    "lightning": ("lightning", "report"),
+    "hugging_face": ("hf", "report"),
+    "notebook": ("hf", "report"),
+    "pytorch_container": (),
+}
+
+
+@nox.session(venv_backend="venv")
+def beside(session: nox.Session) -> None:
+    """Resolve the package with what training jobs have installed, none of which may be replaced."""
+    session.install("uv")
+    for name, extras in BESIDE.items():
+        chosen = [f"--extra={extra}" for extra in extras]
+        listed = f"--constraint=tests/environments/{name}.txt"
+        session.run("uv", "pip", "compile", "-q", "--no-header", "--no-annotate", "pyproject.toml", *chosen, listed)
 
 
 @nox.session(venv_backend="venv")

@@ -32,6 +32,16 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     return markdown.replace(_CLI, command_line_reference()) if _CLI in markdown else markdown
 
 
+def on_nav(nav: Any, *, config: Any, files: Any) -> Any:
+    """Write llms.txt, the list of pages that programs read, into the site."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    lines += [f"- [{page.title or page.file.name}]({config.site_url}{page.file.url})" for page in nav.pages]
+    os.makedirs(config.site_dir, exist_ok=True)
+    with open(os.path.join(config.site_dir, "llms.txt"), "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+    return nav
+
+
 def command_line_reference() -> str:
     """Return a section in Markdown for every command and kind of study, with its help as it is printed."""
     from repdyn.cli.main import STUDIES
