@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if __name__ != "repdyn.callbacks":
     raise ImportError(
@@ -11,7 +10,7 @@ if __name__ != "repdyn.callbacks":
         "and write 'from repdyn.callbacks import RepresentationDynamics'"
     )
 
-from repdyn.utils.extras import with_extra  # once the name of this package is known to be right
+from repdyn.utils.extras import lazy_names  # once the name of this package is known to be right
 
 if TYPE_CHECKING:
     from repdyn.callbacks.hugging_face_trainer import HuggingFaceTracker
@@ -20,18 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HuggingFaceTracker", "RepresentationDynamics", "SavePretrainedCheckpoint"]
 
-_HOMES = {
-    "HuggingFaceTracker": "repdyn.callbacks.hugging_face_trainer",
-    "RepresentationDynamics": "repdyn.callbacks.representation_dynamics",
-    "SavePretrainedCheckpoint": "repdyn.callbacks.save_pretrained",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is asked for: one framework does not load the other, and the entry point loads neither."""
-    if name in _HOMES:
-        try:
-            return getattr(import_module(_HOMES[name]), name)
-        except ModuleNotFoundError as error:
-            raise with_extra(error, f"repdyn.callbacks.{name}") or error from error
-    raise AttributeError(f"module 'repdyn.callbacks' has no attribute {name!r}; it has {', '.join(__all__)}")
+# one framework does not load the other, and the entry point loads neither
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "HuggingFaceTracker": "repdyn.callbacks.hugging_face_trainer",
+        "RepresentationDynamics": "repdyn.callbacks.representation_dynamics",
+        "SavePretrainedCheckpoint": "repdyn.callbacks.save_pretrained",
+    },
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -193,8 +194,14 @@ class HuggingFaceTracker(TrainerCallback):
     def _origin(self, state: TrainerState) -> Origin | None:
         """Return the run of the checkpoint that the training goes on from."""
         known = (state.stateful_callbacks or {}).get(_STATE, {})
-        found = known.get(self._name) if state.global_step and isinstance(known, dict) else None
-        return Origin(found["run"], found["store"], found.get("averaged")) if found and found.get("run") else None
+        origin = Origin.of(known.get(self._name) if state.global_step and isinstance(known, dict) else None)
+        caller = sys._getframe()
+        while origin is not None and caller is not None:  # no callback is told which checkpoint its caller resumes
+            if "resume_from_checkpoint" in caller.f_code.co_varnames:
+                path = caller.f_locals["resume_from_checkpoint"]
+                return origin.near(path if isinstance(path, str) else None)
+            caller = caller.f_back
+        return origin
 
     def _measure(
         self,

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from repdyn.callbacks.scheduled import (
     LightningModule,
@@ -18,16 +19,13 @@ from repdyn.callbacks.scheduled import (
     run_folder,
     run_name,
     tracked_module,
-    validate_names,
     validate_strategy,
-    validation_loss,
 )
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.runs import find_run
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
@@ -37,13 +35,15 @@ from repdyn.tracking.run import (
     TrackedRun,
     Weights,
     add_tokens,
-    averages_of,
     by_schedule_free,
     learning_rate_of,
     weights_of,
 )
 from repdyn.tracking.schedule import Schedule, ScheduleLike
 from repdyn.utils.files import is_url
+
+VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
+"""Names under which a LightningModule may log its validation loss; the first that is logged is stored."""
 
 
 @dataclass
@@ -106,7 +106,7 @@ class RepresentationDynamics(ScheduledCallback):
         if probe is not None:
             check_probe(probe)
         self.options = TrackingOptions(metrics=metrics, layers=layers, **options)
-        self.probe = probe
+        self.probe: Probe | None = probe
         self.model = model
         self.name = name
         self._requested_store = store if store is None or is_url(store) else Path(store).absolute()
@@ -139,11 +139,21 @@ class RepresentationDynamics(ScheduledCallback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
         validate_strategy(trainer)
-        validate_names([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        if [c.name for c in callbacks if isinstance(c, RepresentationDynamics)].count(self.name) > 1:
+            which = f"several called {self.name!r}" if self.name else "several without one"
+            raise ValueError(
+                f"expected trackers of different names in one trainer, got {which}; name all but one, as in "
+                'RepresentationDynamics(probe, name="second")'
+            )
         make_probe = getattr(getattr(trainer, "datamodule", None), "probe", None)
         if self.probe is None and callable(make_probe):
             self.probe = make_probe()
-        self._required_probe()
+        if self.probe is None:
+            raise ValueError(
+                "expected a probe, got none: pass RepresentationDynamics(probe=Probe.from_texts(texts, tokenizer)), or "
+                "give the datamodule a method probe() that returns one"
+            )
         monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
         if self._schedule.schedule == Schedule(at_checkpoints=True) and (read := self.options.read_by(monitors)):
             raise ValueError(
@@ -155,14 +165,18 @@ class RepresentationDynamics(ScheduledCallback):
         # called on all ranks, because the folder is broadcast
         folder = run_folder(trainer)
         state = (self._restored or {}) if trainer.ckpt_path is not None else self._state() if self.step else {}
-        origin = Origin(state["run"], state["store"], state.get("averaged")) if state.get("run") else None
-        store = self._requested_store or _store_of(origin, trainer) or folder / "repdyn"
+        origin, store = Origin.of(state), self._requested_store
+        if origin is not None:
+            folders = [trainer.default_root_dir, *(logger.save_dir for logger in trainer.loggers)]
+            store = store or origin.found_in(Path(folder) for folder in folders if folder)
+            origin = origin.near(trainer.ckpt_path)
         name = self.options.run or run_name(trainer)
+        assert self.probe is not None, "on_fit_start has looked for one"
         tracked = TrackedRun(
             self.options,
-            self._required_probe(),
+            self.probe,
             f"{name}.{self.name}" if self.name else name,
-            None if trainer.fast_dev_run else open_store(store, refresh=False),
+            None if trainer.fast_dev_run else open_store(store or folder / "repdyn", refresh=False),
             loggers=lambda: trainer.loggers,
             label=self.name,
         )
@@ -191,12 +205,10 @@ class RepresentationDynamics(ScheduledCallback):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         fit.tracked.cost.count_step(self.step)
 
-    def allows(self, trainer: Trainer) -> bool:
-        return self._required_fit.tracked.allows(self.step, _monitors(trainer))
-
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._is_training and self._fit is not None:
-            self._fit.validation_loss = validation_loss(trainer)
+            logged = trainer.callback_metrics
+            self._fit.validation_loss = next((logged[name] for name in VALIDATION_LOSSES if name in logged), None)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is not None and not self._fit.is_finished:
@@ -217,8 +229,11 @@ class RepresentationDynamics(ScheduledCallback):
         else:
             self._fit.tracked.finish(interrupted=True)
 
-    def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        fit = self._required_fit
+    def act(self, trainer: Trainer, pl_module: LightningModule, *, is_optional: bool = False) -> None:
+        fit, monitors = self._required_fit, [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
+        if is_optional and not fit.tracked.allows(self.step, monitors):
+            self._schedule.release()  # it may still turn out the last
+            return
         # a single measurement is enough; after SIGTERM the trainer saves next
         if not ((trainer.fast_dev_run and fit.has_acted) or trainer.received_sigterm):
             fit.has_acted = True
@@ -238,7 +253,7 @@ class RepresentationDynamics(ScheduledCallback):
             )
             fit.tracked.measure(module, moment, trainer.strategy.model)
             fit.validation_loss = None
-        values, stops = fit.tracked.shared("", _monitors(trainer))
+        values, stops = fit.tracked.shared("", monitors)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         trainer.should_stop |= stops
 
@@ -267,32 +282,6 @@ class RepresentationDynamics(ScheduledCallback):
             )
         return self._fit
 
-    def _required_probe(self) -> Probe:
-        if self.probe is None:
-            raise ValueError(
-                "expected a probe, got none: pass RepresentationDynamics(probe=Probe.from_texts(texts, tokenizer)), or "
-                "give the datamodule a method probe() that returns one"
-            )
-        return self.probe
-
-
-def _store_of(origin: Origin | None, trainer: Trainer) -> str | Path | None:
-    """Return the store of the run that a training goes on from, if it is in the trainer's folders, moved or not."""
-    if origin is None or origin.store is None:
-        return None
-    if is_url(origin.store):
-        return origin.store
-    root = Path(trainer.default_root_dir).absolute()
-    folders = [root, *(Path(logger.save_dir).absolute() for logger in trainer.loggers if logger.save_dir)]
-    parts = Path(origin.store).parts
-    places = (folder.joinpath(*parts[-n:]) for n in range(len(parts) - 1, 0, -1) for folder in folders)
-    return next((place for place in places if find_run(place, origin.run_id) is not None), None)
-
-
-def _monitors(trainer: Trainer) -> list[object]:
-    """Return the names of the values that callbacks decide by."""
-    return [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
-
 
 def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:
     """Yield the averaged weights of a model that callbacks or the LightningModule hold."""
@@ -301,6 +290,8 @@ def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) ->
         average = getattr(callback, "_average_model", None)  # WeightAveraging and StochasticWeightAveraging
         n_averaged = getattr(average, "n_averaged", getattr(callback, "n_averaged", None))
         if isinstance(average, nn.Module) and n_averaged is not None and int(n_averaged):
-            root = average.module if isinstance(average, torch.optim.swa_utils.AveragedModel) else average
+            root = average.module if isinstance(average, AveragedModel) else average
             yield weights_of(root.get_submodule(place))
-    yield from map(weights_of, averages_of(model, [pl_module]))
+    for module in pl_module.modules():
+        if isinstance(module, AveragedModel) and int(module.n_averaged) and type(module.module) is type(model):
+            yield weights_of(module.module)

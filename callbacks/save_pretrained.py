@@ -14,9 +14,9 @@ from repdyn.callbacks.scheduled import (
     LightningModule,
     ScheduledCallback,
     Trainer,
+    is_a,
     run_folder,
     tracked_module,
-    validate_not_sharded,
 )
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.caller_state import isolated_rng
@@ -54,7 +54,11 @@ class SavePretrainedCheckpoint(ScheduledCallback):
         return self._generate_state_key(dirpath=str(self._requested_dirpath), model=self.model)
 
     def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        validate_not_sharded(trainer)
+        if is_a(trainer.strategy, "FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy"):
+            raise ValueError(
+                "expected a strategy that keeps the whole model on each device, got "
+                f"{type(trainer.strategy).__name__}; save checkpoints with Lightning's ModelCheckpoint"
+            )
         module = tracked_module(pl_module, self.model)
         if not isinstance(module, PreTrainedModel):
             raise ValueError(
@@ -75,7 +79,7 @@ class SavePretrainedCheckpoint(ScheduledCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict
 
-    def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def act(self, trainer: Trainer, pl_module: LightningModule, *, is_optional: bool = False) -> None:
         if self.dirpath is None or not trainer.is_global_zero or trainer.fast_dev_run:
             return
         target = self.dirpath / f"step{self.step}"

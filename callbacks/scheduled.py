@@ -5,13 +5,12 @@ from __future__ import annotations
 import operator
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from repdyn.capture.blocks import hugging_face_model, unwrapped
 from repdyn.capture.prepared_model import has_prompt
@@ -45,18 +44,14 @@ class ScheduledCallback(Callback, ABC):
         """Optimizer steps taken, as the trainer's loggers count them."""
 
     @abstractmethod
-    def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Perform the action at :attr:`step`."""
+    def act(self, trainer: Trainer, pl_module: LightningModule, *, is_optional: bool = False) -> None:
+        """Perform the action at :attr:`step`, which may be left out unless it is the first or the last."""
 
     def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called where the training starts or goes on, when everything is restored, before the first action."""
 
     def count(self, trainer: Trainer, batch: Any) -> None:
         """Called with each batch before other callbacks, in whose hooks a training may be stopped."""
-
-    def allows(self, trainer: Trainer) -> bool:
-        """Return whether to act at a scheduled step; the first and the last are not asked about."""
-        return True
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_training = False
@@ -75,11 +70,11 @@ class ScheduledCallback(Callback, ABC):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._is_training and self._schedule.advance(self.step):
-            self._act_if_allowed(trainer, pl_module)
+            self.act(trainer, pl_module, is_optional=True)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._is_training and self._schedule.save(self.step):
-            self._act_if_allowed(trainer, pl_module)
+            self.act(trainer, pl_module, is_optional=True)
 
     def end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Act at the last step, before any other callback changes the weights."""
@@ -93,12 +88,6 @@ class ScheduledCallback(Callback, ABC):
 
     def interrupted(self, exception: BaseException) -> None:
         """Deal with an exception that ends the training, after all other callbacks have."""
-
-    def _act_if_allowed(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.allows(trainer):
-            self.act(trainer, pl_module)
-        else:
-            self._schedule.release()
 
 
 class _First(Callback):
@@ -171,16 +160,6 @@ def is_a(one: object, *names: str) -> bool:
     return any(each.__name__ in names for each in type(one).__mro__)
 
 
-_VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
-"""Names under which a LightningModule may log its validation loss; the first that is logged is stored."""
-
-
-def validation_loss(trainer: Trainer) -> Tensor | None:
-    """Return the validation loss that the LightningModule logged last; None if it logs none."""
-    logged = trainer.callback_metrics
-    return next((logged[name] for name in _VALIDATION_LOSSES if name in logged), None)
-
-
 def run_folder(trainer: Trainer) -> Path:
     """Return the folder of this run's files, an absolute path: the first logger's, or the trainer's root without one.
 
@@ -193,17 +172,13 @@ def run_name(trainer: Trainer) -> str:
     """Return the name and version of the first logger, or the name of the run's folder without one."""
     if trainer.logger is None or not trainer.logger.name:
         return run_folder(trainer).resolve().name
-    version = _wandb_name(trainer.logger) if is_a(trainer.logger, "WandbLogger") else trainer.logger.version
+    logger: Any = trainer.logger
+    version = logger.version
+    if is_a(logger, "WandbLogger"):  # by a name that a person recognises; W&B makes one up only online
+        names = (getattr(logger, "_wandb_init", {}).get("name"), getattr(logger.experiment, "name", None))
+        now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        version = next((name for name in names if isinstance(name, str) and name), now)
     return f"{trainer.logger.name}/{version}"
-
-
-def _wandb_name(logger: Any) -> str:
-    """Return the name of a run of W&B that a person recognises; W&B itself makes one up only online."""
-    experiment: Any = logger.experiment
-    for name in (getattr(logger, "_wandb_init", {}).get("name"), getattr(experiment, "name", None)):
-        if isinstance(name, str) and name:
-            return name
-    return datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
 
 
 def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
@@ -229,26 +204,8 @@ def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
     return next(adapters, None) or hugging_face_model(pl_module) or pl_module
 
 
-def validate_names(names: Sequence[str]) -> None:
-    """Check that the names of the trackers of one trainer differ.
-
-    Raises:
-        ValueError: two are equal.
-    """
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        which = f"several called {repeated[0]!r}" if repeated[0] else "several without one"
-        raise ValueError(
-            f"expected trackers of different names in one trainer, got {which}; name all but one, as in "
-            'RepresentationDynamics(probe, name="second")'
-        )
-
-
 def validate_strategy(trainer: Trainer) -> None:
-    """Check that each layer can be run on one device.
-
-    Raises:
-        ValueError: the strategy is DeepSpeed, which is not supported, or uses tensor parallelism.
-    """
+    """Raise ValueError where layers cannot be run on one device: under DeepSpeed and tensor parallelism."""
     strategy: Any = trainer.strategy
     if is_a(strategy, "DeepSpeedStrategy"):
         raise ValueError(
@@ -261,19 +218,6 @@ def validate_strategy(trainer: Trainer) -> None:
             f"expected each layer on one device, got ModelParallelStrategy(tensor_parallel_size={size}); "
             "shard with data_parallel_size alone, or save checkpoints during training and measure them afterwards with "
             "analyze_checkpoints.py"
-        )
-
-
-def validate_not_sharded(trainer: Trainer) -> None:
-    """Check that the whole model is on each device.
-
-    Raises:
-        ValueError: the strategy shards the model.
-    """
-    if is_a(trainer.strategy, "FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy"):
-        raise ValueError(
-            f"expected a strategy that keeps the whole model on each device, got {type(trainer.strategy).__name__}; "
-            "save checkpoints with Lightning's ModelCheckpoint"
         )
 
 

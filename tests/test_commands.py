@@ -16,8 +16,8 @@ from sweeping import options_of
 from synthetic_runs import fill, make_failures, make_published
 
 from repdyn.cli.main import STUDIES, command_line, main
+from repdyn.cli.options import print_json
 from repdyn.metrics import METRICS
-from repdyn.utils.records import print_json
 
 DOCUMENTED = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
 HEAVY = ("torch", "transformers", "lightning", "datasets", "plotly", "matplotlib", "pandas", "scipy")

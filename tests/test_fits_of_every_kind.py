@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from datetime import timedelta
 
 import lightning.pytorch as pl
 import numpy as np
@@ -75,14 +74,6 @@ def test_fast_dev_run_measures_once_and_stores_nothing(tmp_path, small_probe, mo
     assert len(measured) == 1
     assert attached.store is None
     assert not list(tmp_path.rglob("*.parquet"))
-
-
-def test_max_time_measures_the_end(tmp_path, small_probe):
-    attached = tracker(small_probe, 10**6)
-    trained = trainer(tmp_path, attached, max_steps=-1, max_epochs=10**6, max_time=timedelta(seconds=1))
-    trained.fit(Job(), batches())
-    assert trained.global_step > 0
-    assert attached.store.steps("job/0") == [0, trained.global_step]
 
 
 def test_several_trainers_take_turns_in_one_process(tmp_path, small_probe):

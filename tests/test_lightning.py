@@ -121,13 +121,6 @@ def test_every_logger_is_served_after_the_store(tmp_path, small_probe):
         assert {"two_nn/mean", "anisotropy_no_sink/layer_03", "train/loss"} <= set(logged.columns)
 
 
-def test_works_without_any_logger(tmp_path, small_probe):
-    attached = tracker(small_probe, 4)
-    trainer(tmp_path, attached, logger=False).fit(Job(), batches())
-    assert attached.store.path == tmp_path / "repdyn"
-    assert attached.store.runs() == [tmp_path.name]
-
-
 @pytest.mark.parametrize("save_last", [True, False])
 def test_at_checkpoints(tmp_path, small_probe, save_last):
     attached = tracker(small_probe, "checkpoints")

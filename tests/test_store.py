@@ -315,8 +315,9 @@ def test_no_store(tmp_path):
         find_store(store.folder_of("lab/a"))
     with pytest.raises(ValueError, match="of the run 'other'"):
         store.to_pandas("other")
-    with pytest.raises(NotADirectoryError):
-        open_store(tmp_path / "file")
+    for path in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(NotADirectoryError, match="name a folder"):
+            open_store(path)
 
 
 def test_a_local_store_loads_no_package_of_remote_ones(tmp_path):

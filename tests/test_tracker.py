@@ -10,6 +10,7 @@ import threading
 
 import pytest
 import torch
+import wandb
 from jobs import Loop
 from lightning.pytorch.loggers import CSVLogger
 from small import HandWritten, random_tokens
@@ -300,6 +301,34 @@ def test_a_standard_error_that_takes_nothing_ends_no_training(attach, monkeypatc
         for _ in range(8):
             tracker.step(loss=loop.step())
     assert tracker.store.steps("mine") == [0, 2, 4, 6, 8]
+
+
+def test_a_standard_output_that_takes_nothing_ends_no_training(attach, monkeypatch):
+    """The summary raised at the end of a training that went well."""
+    monkeypatch.undo()  # what stands for the views
+    monkeypatch.setattr("repdyn.figures.run.all_figures", lambda *_, **__: {})
+    monkeypatch.setattr(sys, "stdout", FullStream())
+    with attach(HandWritten(), schedule=1) as tracker:
+        tracker.step()
+    assert tracker.store.steps("mine") == [0, 1]
+
+
+def test_a_generator_in_the_model_is_named_and_what_forward_logs_to_wandb_is_left_out(attach, monkeypatch, caplog):
+    logged = []
+    monkeypatch.setattr("wandb.log", logged.append)
+
+    class Logging(HandWritten):
+        def forward(self, tokens: Tensor) -> Tensor:
+            wandb.log({"sequences": len(tokens)})
+            return super().forward(tokens)
+
+    model = Logging()
+    model.noise = (number for number in range(100))  # type: ignore[assignment]
+    with attach(model) as tracker:
+        model(random_tokens(4, 12))
+        tracker.step()
+    assert logged == [{"sequences": 4}]
+    assert caplog.text.count("the model keeps a generator, a queue or an open file in noise,") == 1
 
 
 def test_a_script_that_changes_its_folder_keeps_one_store(attach, tmp_path, monkeypatch):

@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from repdyn import open_store
+from repdyn.checkpoints.temporary import remove_abandoned_folders, temporary_folder
+from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.caller_state import isolated_rng
-from repdyn.utils.files import (
-    TEMPORARY_FILE,
-    remove_abandoned_files,
-    remove_abandoned_folders,
-    temporary_folder,
-)
+from repdyn.utils.files import TEMPORARY_FILE
 
 
 def test_every_part_is_tried_and_the_first_failure_raised():
@@ -73,8 +71,8 @@ def test_a_call_that_hangs_is_given_up_and_the_next_not_tried_until_it_has_retur
 OWNER = """
 import sys, time
 from pathlib import Path
+from repdyn.checkpoints.temporary import temporary_folder
 from repdyn.utils.files import write_atomically
-from repdyn.utils.files import temporary_folder
 
 def wait(path):
     path.write_text("half")
@@ -116,7 +114,8 @@ def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not
     (file,) = (tmp_path / "store").iterdir()
     (folder,) = temporary.iterdir()
     assert TEMPORARY_FILE.fullmatch(file.name)
-    assert remove_abandoned_files([file]) == []
+    store = open_store(tmp_path / "store")
+    assert remove_unfinished_files(store) == []
     assert remove_abandoned_folders() == []
     assert file.read_text() == "half"
     assert (folder / "weights.dat").exists()
@@ -124,7 +123,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     os.utime(file, (0, 0))
-    assert remove_abandoned_files([file]) == [file]
+    assert remove_unfinished_files(store) == [file]
     assert remove_abandoned_folders() == [folder]
     assert list((tmp_path / "store").iterdir()) == []
     assert list(temporary.iterdir()) == []

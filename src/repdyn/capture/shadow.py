@@ -474,11 +474,14 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
     shared = (vars(each) for each in model.parameters() if type(each) is not nn.Parameter)  # as quantised weights are
     outside = OutsideState([*(value for _, _, value in bound), *shared, *attributes], inside=modules)
     try:
+        for place, name, value in bound:
+            if _writes(value):
+                _bind(place, name, _Silent())
         yield outside
     finally:
         for place, name, value in bound:
             if _value(place, name) is not value:
-                place.update({name: value}) if isinstance(place, dict) else setattr(place, name, value)
+                _bind(place, name, value)
         outside.restore()
 
 
@@ -486,6 +489,17 @@ def _value(place: Any, name: str) -> Any:
     if isinstance(place, dict | type):
         return (vars(place) if isinstance(place, type) else place).get(name)
     return getattr(place, name, None)
+
+
+def _bind(place: Any, name: str, value: Any) -> None:
+    place.update({name: value}) if isinstance(place, dict) else setattr(place, name, value)
+
+
+def _writes(value: Any) -> bool:
+    """Return whether a variable is what a forward pass logs to: a package, one of its functions or of its objects."""
+    if isinstance(value, types.FunctionType | types.MethodType):
+        return f"{value.__module__}.".startswith(_WRITERS)
+    return f"{value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__}.".startswith(_WRITERS)
 
 
 @functools.lru_cache(maxsize=8)

@@ -18,7 +18,8 @@ from repdyn.checkpoints.errors import CancelledError, OutOfBoundsError, SweepSto
 from repdyn.checkpoints.hub import PREFETCHING, Hub, total_bytes
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.targets import Target
-from repdyn.utils.files import cache_directory, remove_abandoned_folders, temporary_folder
+from repdyn.checkpoints.temporary import remove_abandoned_folders, temporary_folder
+from repdyn.utils.files import cache_directory
 
 _RESERVED_BYTES = 200_000_000
 """Left free on the disk for other programs."""

@@ -17,11 +17,11 @@ from repdyn.checkpoints.local import LIGHTNING
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, Target
+from repdyn.checkpoints.temporary import temporary_folder
 from repdyn.checkpoints.weights import base_of, load_lightning, place_of, remote_code_errors
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, class_names, resolve_design
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
-from repdyn.utils.files import temporary_folder
 from repdyn.utils.printing import without_reports
 
 T = TypeVar("T")

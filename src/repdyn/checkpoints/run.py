@@ -31,6 +31,7 @@ from repdyn.checkpoints.local import LIGHTNING
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.targets import location_of
+from repdyn.checkpoints.temporary import temporary_folder
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import Progress as OnProgress
 from repdyn.measurement.measure import layer_choice, measure_with, no_progress, prepare_for
@@ -40,7 +41,7 @@ from repdyn.store.files import STATES_FOLDER, own_folder
 from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, FINISHED, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.files import temporary_folder, write_atomically
+from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ from repdyn.checkpoints.plan import (
 )
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.temporary import remove_abandoned_folders
 from repdyn.store import Store, open_store
 from repdyn.store.store import remove_unfinished_files
-from repdyn.utils.files import remove_abandoned_folders
 from repdyn.utils.printing import shorten_list, without_reports
 from repdyn.utils.redaction import redacted
 

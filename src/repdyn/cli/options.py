@@ -3,6 +3,9 @@
 # Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
 
+import csv
+import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
@@ -11,7 +14,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from repdyn.utils.arguments import Place
-from repdyn.utils.records import print_records
+from repdyn.utils.printing import in_one_line
+from repdyn.utils.records import json_values
 
 Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 _RUN = Parameter(name="RUN", help="Folder of a run, a store or its URL, or a folder with a single store.")
@@ -40,9 +44,15 @@ class Records:
     def print(
         self, records: Sequence[Mapping[str, Any]], print_table: Callable[[], object], each: str | None = None
     ) -> None:
-        """Print records as :func:`repdyn.utils.records.print_records`, or a table where no format is asked for."""
-        if self:
-            print_records(records, as_csv=self.csv, each=each)
+        """Print records, dictionaries of the same fields, as JSON or CSV, or a table where neither is asked for.
+
+        A line of the CSV is a record; with ``each``, a field with a list of records, it is one of these, after the
+        plain fields of the record that contains it.
+        """
+        if self.json:
+            print_json(list(records))
+        elif self.csv:
+            _print_csv([row for record in records for row in _rows(record, each)])
         else:
             print_table()
 
@@ -70,3 +80,37 @@ class ComparedRows(Rows):
     def __post_init__(self) -> None:
         if self.seeds == ["none"]:
             object.__setattr__(self, "seeds", [])
+
+
+def print_json(content: Any) -> None:
+    """Print JSON in ASCII; NaN and infinity, which it does not have, become null."""
+    print(json.dumps(json_values(content), indent=2, allow_nan=False))
+
+
+def _rows(record: Mapping[str, Any], each: str | None) -> list[dict[str, Any]]:
+    if each is None:
+        return [dict(record)]
+    own = {name: value for name, value in record.items() if not isinstance(value, list | tuple | dict)}
+    kind = each.removesuffix("s")
+    # a field that both have, such as the stack of a run and of a statement on it, is named after its kind in the latter
+    return [
+        own | {f"{kind}_{name}" if name in own else name: value for name, value in one.items()} for one in record[each]
+    ]
+
+
+def _print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows as CSV with a header; lists and dictionaries as JSON, missing values as empty cells.
+
+    Control and invisible characters are escape sequences, as :func:`in_one_line` writes them.
+    """
+    writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        values = json_values(dict(row))
+        writer.writerow({name: _cell(value) for name, value in values.items()})
+
+
+def _cell(value: Any) -> Any:
+    """Return what a CSV holds of a value; a name in it may hold characters that a terminal would obey."""
+    value = json.dumps(value) if isinstance(value, list | dict) else value
+    return in_one_line(value) if isinstance(value, str) else value

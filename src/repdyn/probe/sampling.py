@@ -48,14 +48,28 @@ class SampledTokens:
 
         m is ``batch_vectors``, or fewer for a class with too few tokens. Raises ValueError for an unknown subset.
         """
-        return self._cached_sample(subset)[0]
+        if subset not in self._samples:
+            members, batches = self.members(subset), None
+            if self.design.disjoint_windows and len(self.lengths) >= self.n_batches:
+                batches = interleave_windows(members, self.window_of(members), self._batch_of_window)
+                if min(map(len, batches)) < (self.batch_vectors if subset in SUBSETS else MIN_BATCH_VECTORS):
+                    batches = None
+            if batches is None:
+                size = min(self.batch_vectors, len(members) // self.n_batches)
+                sample = members[: self.n_batches * size].reshape(self.n_batches, size)
+            else:
+                size = min(self.batch_vectors, *map(len, batches))
+                sample = np.stack([batch[:size] for batch in batches])
+            self._samples[subset] = sample, batches is not None
+        return self._samples[subset][0]
 
     def has_disjoint_batches(self, subset: str = "all") -> bool:
         """Return whether the batches of a subset use disjoint windows, so that their values are independent.
 
         False for a design without disjoint windows, and if the windows are too few or too unequal.
         """
-        return self._cached_sample(subset)[1]
+        self.sample(subset)
+        return self._samples[subset][1]
 
     @cached_property
     def whole_windows(self) -> list[list[np.ndarray]]:
@@ -97,29 +111,13 @@ class SampledTokens:
         sampled = self.sample(subset).ravel()
         return np.concatenate([sampled, sampled + 1]) if subset == DIFFERENCES else sampled
 
-    def _cached_sample(self, subset: str) -> tuple[np.ndarray, bool]:
-        """Return the token indices of every batch of a subset, and whether the batches use disjoint windows."""
-        if subset not in self._samples:
-            members, batches = self.members(subset), None
-            if self.design.disjoint_windows and len(self.lengths) >= self.n_batches:
-                batches = interleave_windows(members, self.window_of(members), self._batch_of_window)
-                if min(map(len, batches)) < (self.batch_vectors if subset in SUBSETS else MIN_BATCH_VECTORS):
-                    batches = None
-            if batches is None:
-                size = min(self.batch_vectors, len(members) // self.n_batches)
-                sample = members[: self.n_batches * size].reshape(self.n_batches, size)
-            else:
-                size = min(self.batch_vectors, *map(len, batches))
-                sample = np.stack([batch[:size] for batch in batches])
-            self._samples[subset] = sample, batches is not None
-        return self._samples[subset]
-
     @cached_property
     def _batch_of_window(self) -> np.ndarray:
         return assign_windows(self.lengths.numpy(), self.n_batches, self.seed)
 
     @cached_property
     def _samples(self) -> dict[str, tuple[np.ndarray, bool]]:
+        """The sample of each subset, and whether its batches use disjoint windows."""
         return {}
 
     def batches(self, n_sequences: int, n_needed: Tensor | None = None) -> Iterator[ProbeBatch]:

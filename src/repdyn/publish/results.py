@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -29,6 +30,7 @@ from repdyn.terminal.runs import print_closing, print_comparison, print_line, pr
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import safe_file_name, write_atomically
+from repdyn.utils.printing import Lossy
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -70,7 +72,9 @@ def show_run(
     """
     frame = store.to_pandas(run, categorical=True)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
-    console, folder = PrintableConsole(), _folder(store, run, frame, folder_inside(store.output, "figures"))
+    out: Any = Lossy(sys.stdout) if sys.stdout else None
+    console = PrintableConsole(file=out)
+    folder = _folder(store, run, frame, folder_inside(store.output, "figures"))
     used_loggers, written = list(loggers), []
     # what is said of the run is found once, for the report too, unless it has another name for each probe there
     data = report_data([store]) if report else None

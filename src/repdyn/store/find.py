@@ -27,15 +27,16 @@ def open_store(path: str | Path, *, refresh: bool = True) -> Store:
 
     Raises:
         ValueError: no such filesystem, or its package is not installed.
-        OSError: the path is a file, or the remote store cannot be read.
+        OSError: the path is a file or inside one, or the remote store cannot be read.
 
     >>> open_store("runs/none").runs()
     []
     """
     if not is_url(path):
-        if Path(path).is_file():
+        if file := next((str(each) for each in (Path(path), *Path(path).parents) if each.is_file()), None):
+            which = f"the file {file!r}" if file == str(path) else f"{str(path)!r}, in which {file!r} is a file"
             raise NotADirectoryError(
-                f"expected the folder of a store, got the file {str(path)!r}; name a folder, which is created if needed"
+                f"expected the folder of a store, got {which}; name a folder, which is created if needed"
             )
         return Store(path)
     from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems

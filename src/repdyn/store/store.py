@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from repdyn.store.files import (
 )
 from repdyn.store.runs import History, Run, RunPath, find_run, new_run, weights_of
 from repdyn.store.schema import COLUMNS, Row, to_table
-from repdyn.utils.files import TEMPORARY_FILE, is_url, remove_abandoned_files, write_atomically
+from repdyn.utils.files import TEMPORARY_FILE, is_url, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 
 _SETTLED_SECONDS = 2.0
 """Age of the last change of a folder from which on a later change is certain to have another time."""
+
+_ABANDONED_SECONDS = 86_400.0
 
 _PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{STATES_FOLDER}/**/.repdyn-*")
 
@@ -307,7 +310,12 @@ def _warn_once(message: str) -> None:
 
 
 def remove_unfinished_files(store: Store) -> list[Path]:
-    """Delete the unfinished files of killed processes, and return them; those of running ones are locked."""
+    """Delete the unfinished files of killed processes, which have not changed for a day, and return them."""
     found = {path for place in _PLACES for path in store.path.glob(place) if TEMPORARY_FILE.fullmatch(path.name)}
-    # what a link leads to is not this store's
-    return remove_abandoned_files(sorted(path for path in found if not path.parent.is_symlink()))
+    removed = []
+    for path in sorted(path for path in found if not path.parent.is_symlink()):  # else it is another store's
+        with suppress(OSError):
+            if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
+                removed.append(path)
+    return removed

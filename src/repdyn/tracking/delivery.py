@@ -37,28 +37,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-STORE_SECONDS = 20.0
-"""How long a training waits for one access to the store; one that is not back yet is not waited for again."""
-LOGGER_SECONDS = 1.0
-"""How long a training waits for a call of a logger; one that once took longer gets the others in the background."""
-END_SECONDS = 30.0
-"""How long the end of a training waits for the store, and for each logger that is behind."""
-INTERRUPTED_SECONDS = 2.0
-"""How long either may take where a user waits to save a checkpoint."""
-DRAWING_SECONDS = 600.0
-"""How long a job waits for all views at the end."""
-UPLOAD_SECONDS = 60.0
-"""How long the end of a training waits for the uploads to a remote store."""
-PAGE_SECONDS = 20.0
-"""How long a training waits for a page."""
-REFRESH_SECONDS = 15.0
-"""How often an open page reloads its file."""
-MAX_TIME_SHARE = 0.02
-"""The largest share of the time that may go into pages, and as much again into heatmaps."""
-FIRST_HEATMAPS = 4
-"""Measurements before the first heatmaps."""
-HEATMAP_GROWTH = 1.25
-"""By how much the number of measurements grows before heatmaps are logged again, so that a long run has few."""
+# How many seconds are waited, during a training and at its end
+STORE_SECONDS = 20.0  # for one access to the store; one that is not back yet is not waited for again
+LOGGER_SECONDS = 1.0  # for a call of a logger; one that once took longer gets the others in the background
+PAGE_SECONDS = 20.0  # for a page
+END_SECONDS = 30.0  # at the end for the store, and for each logger that is behind
+INTERRUPTED_SECONDS = 2.0  # for either where a user waits to save a checkpoint
+DRAWING_SECONDS = 600.0  # for all views
+UPLOAD_SECONDS = 60.0  # for the uploads to a remote store
+# How often views are made
+REFRESH_SECONDS = 15.0  # after which an open page reloads its file
+MAX_TIME_SHARE = 0.02  # of the time may go into pages, and as much again into heatmaps
+FIRST_HEATMAPS = 4  # measurements before the first heatmaps
+HEATMAP_GROWTH = 1.25  # of the number of measurements until the next ones, so that a long run has few
 
 
 class Writer:
@@ -75,6 +66,8 @@ class Writer:
         self._runner = TimeoutRunner(STORE_SECONDS)
         self._path = store.location if store else "(none)"
         self._spare = _Spare(probe, self._path)
+        self.rows = self._spare.rows
+        """What :meth:`flush` writes, by key."""
         # a trainer that fails without notice leaves rows there until the process ends
         weakref.finalize(self, self._spare.report, "the training ended before it did")
 
@@ -87,14 +80,6 @@ class Writer:
         assert self.store is not None, "called without a store"
         return self._runner(f"{what} {self._path}", partial(function, self.store))
 
-    def add(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
-        """Buffer rows for :meth:`flush`, in place of any under this key."""
-        self._spare.rows[key] = list(rows)
-
-    def waiting(self, key: MeasurementKey) -> list[Row]:
-        """Return the buffered rows of a key; none where there are none."""
-        return self._spare.rows.get(key, [])
-
     def flush(self) -> Iterator[list[Row]]:
         """Write the buffered rows step by step, and yield those that have been written.
 
@@ -106,14 +91,14 @@ class Writer:
             store.save_probe(self._probe)  # there already, unless the store was deleted meanwhile
             store.write(key, rows)
 
-        for key, rows in list(self._spare.rows.items()):
+        for key, rows in list(self.rows.items()):
             if self.store is not None:
                 try:
                     self.call(f"writing step {key.step} to", write)
                 except Exception:
                     self._spare.keep()
                     raise
-            del self._spare.rows[key]
+            del self.rows[key]
             yield rows
         if self._spare.folder is not None:
             self._spare.clear()

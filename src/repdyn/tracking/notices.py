@@ -4,12 +4,15 @@ that a measurement takes long; and the signals that break one off.
 
 from __future__ import annotations
 
+import io
 import logging
 import math
+import queue
 import signal
 import threading
 import time
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +20,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from types import FrameType
 from typing import Any
+
+from torch import nn
 
 from repdyn.metrics import metric_info
 from repdyn.store.schema import Row, too_few_distinct
@@ -140,6 +145,25 @@ class Notices:
             )
 
 
+def advanced_by_use(model: nn.Module) -> list[str]:
+    """Return the attributes of a model that a forward pass may use up, of which no copy can stand in for a measurement:
+    generators, queues and open files."""
+
+    def cannot_be_copied(value: Any) -> bool:
+        if isinstance(value, queue.Queue | queue.SimpleQueue | io.IOBase):
+            return True
+        if type(value).__module__ in {"builtins", "itertools"} and hasattr(value, "__next__"):
+            with warnings.catch_warnings(action="ignore"):
+                try:
+                    value.__reduce__()
+                except TypeError:  # a generator, and from Python 3.14 on what itertools makes
+                    return True
+        return False
+
+    places = ((place, name, value) for place, module in model.named_modules() for name, value in vars(module).items())
+    return [f"{place}.{name}".lstrip(".") for place, name, value in places if cannot_be_copied(value)]
+
+
 class Interrupted(Exception):
     """A signal has arrived that the program handles, as a scheduler sends it before it ends a job."""
 
@@ -155,58 +179,40 @@ def watching_signals() -> Iterator[list[int]]:
     arrived: list[int] = []
     raised: list[Exception] = []
 
-    def watch(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
-        def note(number: int, frame: FrameType | None) -> None:
-            arrived.append(number)
-            try:
-                handler(number, frame)
-            except Exception as error:
-                raised.append(error)
+    handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
-        return note
+    def note(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+        try:
+            handlers[number](number, frame)
+        except Exception as error:
+            raised.append(error)
 
-    replaced = {}
     if threading.current_thread() is threading.main_thread():  # no other thread may set handlers
         for number in _SIGNALS:
-            handler = signal.getsignal(number)
-            if callable(handler):
-                replaced[number] = handler, watch(handler)
-                signal.signal(number, replaced[number][1])
+            if callable(handler := signal.getsignal(number)):
+                handlers[number] = handler
+                signal.signal(number, note)
     try:
         yield arrived
     finally:
-        for number, (handler, note) in replaced.items():
+        for number, handler in handlers.items():
             if signal.getsignal(number) is note:
                 signal.signal(number, handler)
         if raised:
             raise raised[0]
 
 
-FORECAST_STEPS = 5
-"""Timed training steps from which a forecast is made: their median is not misled by one or two slow ones."""
-KEPT_STEPS = 101
-"""Training steps of which the time is kept."""
-CORRECTED_FROM = 1.5
-"""Factor by which the cost of a measurement differs from what was said before it is said again."""
-SILENT_SECONDS = 2.0
-"""How long a measurement is silent before a first line says what it is doing."""
-PROGRESS_SECONDS = 30.0
-"""Time between two later lines on a long measurement."""
+FORECAST_STEPS = 5  # timed training steps until a forecast: their median is not misled by one or two slow ones
+KEPT_STEPS = 101  # training steps of which the time is kept
+CORRECTED_FROM = 1.5  # times what was said of the cost of a measurement, from which on it is said again
+SILENT_SECONDS = 2.0  # until the first line on what a measurement is doing
+PROGRESS_SECONDS = 30.0  # between two later lines
 _STAGES = {
     "forward": "running the model on the probe",
     "masked forward": "running the model on masked tokens",
     "kernels": "computing metrics",
 }
-
-
-@dataclass
-class Work:
-    """A piece of tracking work whose time is counted."""
-
-    is_attempt: bool = False
-    """Whether it measures, with success or without, rather than finds that the store has the step."""
-    is_measurement: bool = False
-    """Whether it has measured all that was requested."""
 
 
 @dataclass
@@ -231,6 +237,10 @@ class Cost:
     """Wall-clock time of this process in tracking: trial, measurements, storing, logging and views."""
     n_left_out: int = 0
     """Scheduled measurements that the budget had no time for."""
+    is_attempt: bool = False
+    """Whether what is counted measures, with success or without, rather than finds that the store has the step."""
+    is_measurement: bool = False
+    """Whether it has measured all that was requested."""
     _start: float = field(default_factory=lambda: time.perf_counter())
     _depth: int = 0
     _last_attempt: float | None = None
@@ -248,21 +258,21 @@ class Cost:
         return time.perf_counter() - self._start
 
     @contextmanager
-    def counted(self) -> Iterator[Work]:
-        """Count the time of what runs inside, once where such blocks are nested; what it was is noted in the result."""
+    def counted(self) -> Iterator[Cost]:
+        """Count the time of what runs inside, once where such blocks are nested."""
         start = time.perf_counter()
         self._depth += 1
-        work = Work()
+        self.is_attempt = self.is_measurement = False
         try:
-            yield work
+            yield self
         finally:
             self._depth -= 1
             spent = time.perf_counter() - start
             if self._depth == 0:
                 self.seconds += spent
-            if work.is_attempt:
+            if self.is_attempt:
                 self._last_attempt = spent
-            if work.is_measurement:
+            if self.is_measurement:
                 self._last_measurement, self._is_forecast_stale = spent, True
 
     def allows(self, step: int) -> bool:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 from repdyn.capture.blocks import class_name, is_dtensor, is_sharded
 from repdyn.capture.capture import try_model
@@ -28,6 +28,7 @@ from repdyn.publish.loggers import logged_values, monitored_values
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
+from repdyn.store.runs import find_run
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, STORE_SECONDS, Alerts, Loggers, Views, Writer
@@ -36,7 +37,7 @@ from repdyn.tracking.notices import (
     Interrupted,
     LongMeasurement,
     Notices,
-    Work,
+    advanced_by_use,
     watching_signals,
 )
 from repdyn.tracking.options import TrackingOptions, WhichRanks
@@ -44,6 +45,7 @@ from repdyn.tracking.schedule import Schedule
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.distributed import ALONE, Ranks
+from repdyn.utils.files import is_url
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -86,6 +88,26 @@ class Origin:
     """Where its rows are; None for the store of the run that goes on."""
     averaged: str | None = None
     """Id of the run of its averaged weights, if it has one."""
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any] | None) -> Origin | None:
+        """Return the run of a state that :meth:`TrackedRun.state` returned; None where that is of no run."""
+        return cls(state["run"], state["store"], state.get(AVERAGED)) if state and state.get("run") else None
+
+    def found_in(self, folders: Iterable[Path]) -> str | Path | None:
+        """Return the store if it is in one of these folders, moved or not; None if it is not. A URL is everywhere."""
+        if self.store is None or is_url(self.store):
+            return self.store
+        parts, places = Path(self.store).parts, [folder.absolute() for folder in folders]
+        found = (place.joinpath(*parts[-n:]) for n in range(len(parts) - 1, 0, -1) for place in places)
+        return next((store for store in found if find_run(store, self.run_id) is not None), None)
+
+    def near(self, checkpoint: str | Path | None) -> Origin:
+        """Return the origin with the place of its store where that was moved together with a checkpoint."""
+        if self.store is None or is_url(self.store) or checkpoint is None or find_run(Path(self.store), self.run_id):
+            return self
+        moved = self.found_in(Path(checkpoint).absolute().parents)
+        return self if moved is None else replace(self, store=str(moved))
 
 
 class TrackedRun:
@@ -188,16 +210,13 @@ class TrackedRun:
                 if self._comparing:
                     self._state_cache = self._states(self.store, self.id, step, origin)
 
-    def measure(
-        self, model: nn.Module, moment: Moment, root_module: nn.Module | None = None, known: Sequence[Row] = ()
-    ) -> None:
+    def measure(self, model: nn.Module, moment: Moment, root_module: nn.Module | None = None) -> None:
         """Measure the model as it is now, unless its weights have been measured at this step.
 
         Args:
             model: what is measured; left as it was found.
             moment: what is known of the training.
             root_module: as for :meth:`begin`.
-            known: rows of this step that are taken over if they are of the same weights.
 
         Raises:
             Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once and stored as the
@@ -205,22 +224,16 @@ class TrackedRun:
         """
         if self._ranks is None:
             return
-        step, rows = moment.step, []
-        with self.cost.counted() as work, watching_signals() as arrived, self.notices.errors(step):
-            rows = self._measured(model, moment, root_module, known, work, arrived)
+        step = moment.step
+        with self.cost.counted(), watching_signals() as arrived, self.notices.errors(step):
+            rows = self._measured(model, moment, root_module, arrived)
             if rows is not None:
                 self.should_stop |= self._ranks.on_rank_zero(partial(self._deliver, step, rows, arrived))
         if moment.averaged is not None:
-            self._measure_averaged(model, moment, moment.averaged, root_module, rows or ())
+            self._measure_averaged(model, moment, moment.averaged, root_module)
 
     def _measured(
-        self,
-        model: nn.Module,
-        moment: Moment,
-        root_module: nn.Module | None,
-        known: Sequence[Row],
-        work: Work,
-        arrived: list[int],
+        self, model: nn.Module, moment: Moment, root_module: nn.Module | None, arrived: list[int]
     ) -> list[Row] | None:
         """Return the rows of a step, on the first of the ranks; None where the measurement was abandoned."""
         ranks, options, step = self._ranks or ALONE, self.options, moment.step
@@ -246,12 +259,10 @@ class TrackedRun:
                 if not is_sharded(model):
                     same = fingerprint(model, moment.weights, with_buffers=True)
                     ranks.require_same("the weights of the model", same)
-            if known or self._has_relatives:
-                found = ranks.on_rank_zero(partial(self._find, key, checkpoint.weights, known))
-                if found:
-                    self.notices.n_measured += 1
-                    return self._found if ranks.is_rank_zero else []
-            work.is_attempt = True
+            if self._has_relatives and ranks.on_rank_zero(partial(self._find, key, checkpoint.weights)):
+                self.notices.n_measured += 1
+                return self._found if ranks.is_rank_zero else []
+            self.cost.is_attempt = True
             prepared = prepare_for(
                 model,
                 self.probe,
@@ -284,7 +295,7 @@ class TrackedRun:
                 self._writer.store_failure(key, failure_rows(checkpoint, names, reason, probe=key.probe))
             raise
         self.notices.n_measured += 1
-        work.is_measurement = True
+        self.cost.is_measurement = True
         self.kernel_seconds += profile.kernel_seconds
         with ranks.sync_errors():  # a scalar that is no number may raise on the first alone
             if not ranks.is_rank_zero:
@@ -300,8 +311,7 @@ class TrackedRun:
         Raises:
             Exception: what the first failing part raised, once all have been tried.
         """
-        self.latest = rows
-        self._writer.add(self._key(step), rows)
+        self.latest = self._writer.rows[self._key(step)] = rows
         stops = False
         with attempts() as attempt:
             with attempt():
@@ -464,12 +474,10 @@ class TrackedRun:
             )
         return run.id
 
-    def _find(self, key: MeasurementKey, weights: str | None, known: Sequence[Row]) -> bool:
-        """Return whether a step has been measured on these weights, here or by a relative of this run."""
+    def _find(self, key: MeasurementKey, weights: str | None) -> bool:
+        """Return whether a step has been measured on these weights by a relative of this run."""
         self._found: list[Row] = []
-        if known and weights == known[0].weights:
-            self._found = [replace(row, run=self.name, weights_kind=self.weights_kind) for row in known]
-        elif self.store is not None and self._has_relatives:
+        if self.store is not None:
             try:
                 self._found = self._writer.call("reading", lambda store: store.find_measurement(key, weights)) or []
             except OSError as error:
@@ -486,6 +494,9 @@ class TrackedRun:
             RuntimeError: the blocks do not pass on states of the tokens.
         """
         options, found = self.options, None
+        if options.forward is None and (names := advanced_by_use(model)):
+            text = f"the model keeps a generator, a queue or an open file in {', '.join(names)}, which has no copy"
+            self.notices.once("advanced", f"{text}: a measurement that uses it advances it; pass a forward= without it")
         choices = {"forward": options.forward, "token_positions": options.token_positions, "root_module": root_module}
         try:
             prepared = self._prepared = prepare(model, options.layers, **choices).on(self.probe)
@@ -498,7 +509,7 @@ class TrackedRun:
         self._trial_error = None if is_refused else found
 
     def _measure_averaged(
-        self, model: nn.Module, moment: Moment, averaged: Weights, root_module: nn.Module | None, rows: Sequence[Row]
+        self, model: nn.Module, moment: Moment, averaged: Weights, root_module: nn.Module | None
     ) -> None:
         """Measure the averaged weights as a run of their own, beside this one."""
         schedule, n_steps = self._beginning
@@ -507,37 +518,29 @@ class TrackedRun:
             return
         with self.notices.errors(moment.step):
             if self.averaged is None:
-                options = replace(self.options, ranks="zero")
-                label = f"{self.prefix}{AVERAGED}"
-                run = TrackedRun(
-                    options,
-                    self.probe,
-                    f"{self.name} ({AVERAGED})",
-                    self.store,
-                    self._loggers.of_training,
-                    label,
-                    AVERAGED,
-                )
+                options, name = replace(self.options, ranks="zero"), f"{self.name} ({AVERAGED})"
+                loggers, label = self._loggers.of_training, f"{self.prefix}{AVERAGED}"
+                run = TrackedRun(options, self.probe, name, self.store, loggers, label, AVERAGED)
                 origin = self._averaged_origin
                 run.begin(model, moment.step, schedule, n_steps=n_steps, root_module=root_module, origin=origin)
                 self.averaged = run
             own = weights_of(model)
             placed = {name: value.to(own[name].device) for name, value in averaged.items() if name in own}
             of_average = replace(moment, averaged=None, weights=placed)
-            self.averaged.measure(model, of_average, root_module, known=rows)
+            self.averaged.measure(model, of_average, root_module)
             self.should_stop |= self.averaged.should_stop
 
     def _store_loss(self, step: int, loss: float) -> bool:
         """Store the loss of a step and return whether an alert requests a stop."""
         key = self._key(step)
-        rows = self._writer.waiting(key)
+        rows = self._writer.rows.get(key, [])
         if not rows and self.store is not None:
             rows = self._writer.call("reading", lambda store: store.read(key) if key in store else [])
         if not rows or any(row.metric == LOSS for row in rows):
             return False
         of_step = {name: getattr(rows[0], name) for name in Checkpoint.__dataclass_fields__}
         rows = [*rows, scalar_row(Checkpoint(**of_step), LOSS, loss, probe=key.probe)]
-        self._writer.add(key, rows)
+        self._writer.rows[key] = rows
         stops = False
         with attempts() as attempt:
             with attempt():
@@ -591,14 +594,7 @@ def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffer
 def scalar_rows(
     checkpoint: Checkpoint, probe: str, scalars: Mapping[str, Scalar], on_error: Callable[[Exception], None]
 ) -> list[Row]:
-    """Return a row for each scalar that is known.
-
-    Args:
-        checkpoint: the one that is measured.
-        probe: hash of the probe.
-        scalars: values of the training by their names in :mod:`repdyn.store.schema`.
-        on_error: called with the error of a scalar that is not one number; it gets no row.
-    """
+    """Return a row for each scalar that is known; what is not one number is an error that gets none."""
     rows = []
     for name, value in scalars.items():
         if value is None:
@@ -638,14 +634,6 @@ def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers of a module by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def averages_of(model: nn.Module, holders: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """Yield the averages of a model that modules hold (``torch.optim.swa_utils.AveragedModel``), once they have any."""
-    for holder in holders:
-        for module in holder.modules():
-            if isinstance(module, AveragedModel) and int(module.n_averaged) and type(module.module) is type(model):
-                yield module.module
 
 
 def by_schedule_free(model: nn.Module, optimizers: Iterable[Any]) -> tuple[Weights | None, Weights | None]:

@@ -103,7 +103,7 @@ class Tracker:
         self._start = self._now = start
         self._tokens_seen: int | None = state.get("tokens_seen", tokens_seen if start else tokens_seen or 0)
         self._scalars: dict[str, Scalar] = {}
-        self._origin = Origin(state["run"], state["store"], state.get("averaged")) if state.get("run") else None
+        self._origin = Origin.of(state)
         place = store if is_url(store) else Path(store).absolute()
         self._store = open_store(place, refresh=False)
         given_loggers = tuple(loggers)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection
-from ipaddress import ip_address
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -13,10 +14,7 @@ _PORTS = 100
 
 def is_loopback(host: str) -> bool:
     """Return whether only this computer can connect to an address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost" or bool((ip := _ip(host)) and ip.is_loopback)
 
 
 def accepted_hosts(host: str) -> frozenset[str] | None:
@@ -35,8 +33,11 @@ def host_refusal(header: str, accepted: Collection[str] | None) -> str | None:
     >>> host_refusal("evil.example", {"localhost"})
     "expected a request to localhost, got one to 'evil.example'"
     """
-    if accepted is None or _name(header) in accepted:
+    if accepted is None:
         return None
+    with suppress(ValueError):  # an invalid header
+        if urlsplit(f"//{header}").hostname in accepted:
+            return None
     return f"expected a request to {' or '.join(sorted(accepted))}, got one to {header!r}"
 
 
@@ -62,35 +63,17 @@ def free_port(host: str, port: int) -> int:
 
 
 def announcement(what: str, host: str, address: str, requested_port: int) -> str:
-    """Return the message that names the address of a page.
-
-    Args:
-        what: is served.
-        host: address it is bound to.
-        address: the page's address on this computer.
-        requested_port: of the command line, 0 for any.
-    """
+    """Return the message that names the ``address`` of a page on this computer; a requested port of 0 is any."""
     parts = urlsplit(address)
     is_other = requested_port not in {0, parts.port}
     instead = f"port {requested_port} is not free, port {parts.port} is used instead\n" if is_other else ""
-    if _is_every_address(host):
+    if (ip := _ip(host)) and ip.is_unspecified:
         there = parts._replace(netloc=f"{socket.gethostname()}:{parts.port}").geturl()
-        where = f"{there}, port {parts.port} of every address of this machine"
-    else:
-        where = address
-    return f"{instead}{what} is at {where} (Ctrl-C ends it)"
+        address = f"{there}, port {parts.port} of every address of this machine"
+    return f"{instead}{what} is at {address} (Ctrl-C ends it)"
 
 
-def _is_every_address(host: str) -> bool:
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
-def _name(header: str) -> str | None:
-    """Return the host without its port and the brackets of an address; None if it is invalid."""
-    try:
-        return urlsplit(f"//{header}").hostname
-    except ValueError:
-        return None
+def _ip(host: str) -> IPv4Address | IPv6Address | None:
+    with suppress(ValueError):
+        return ip_address(host)
+    return None

@@ -93,15 +93,7 @@ class Ranks:
         return self.all_gather(value)[0]
 
     def require_same(self, what: str, value: Any) -> None:
-        """Check that a value is the same on all ranks.
-
-        Args:
-            what: names it in the message.
-            value: JSON-serializable.
-
-        Raises:
-            ValueError: on every rank, naming two that differ.
-        """
+        """Raise ValueError on all ranks, naming two that differ, unless a JSON-serializable value is the same there."""
         if self._group is None:
             return
         values = self.all_gather(value)

@@ -61,16 +61,14 @@ def _is_installed(package: str) -> bool:
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that imports names when they are used.
-
-    Args:
-        package: its name, ``__name__``.
-        homes: the module that defines each name.
-    """
+    """Return the ``__getattr__`` of a package that imports names, each from its home, when they are used."""
 
     def get(name: str) -> Any:
         if name in homes:
-            return getattr(import_module(homes[name]), name)
+            try:
+                return getattr(import_module(homes[name]), name)
+            except ModuleNotFoundError as error:
+                raise with_extra(error, f"{package}.{name}") or error from error
         raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(homes)}")
 
     return get

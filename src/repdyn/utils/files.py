@@ -1,15 +1,11 @@
-"""Files: the folder of the cache, names, writing in one step, and removal of what killed processes left."""
+"""Files: the folder of the cache, names, and writing in one step."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-import shutil
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -65,8 +61,6 @@ def safe_file_name(name: str) -> str:
 
 TEMPORARY_FILE = re.compile(r"\.repdyn-[0-9a-f]{32}(\..*)?")
 """Names of the temporary files of :func:`write_atomically`."""
-ABANDONED_SECONDS = 86_400.0
-"""Age from which on such a file is taken for that of a killed process."""
 
 
 def write_atomically(target: Path, write: Callable[[Path], object]) -> None:
@@ -85,70 +79,3 @@ def write_atomically(target: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def remove_abandoned_files(paths: Iterable[Path]) -> list[Path]:
-    """Delete the temporary files that have not changed for a day, and return them."""
-    removed = []
-    for path in paths:
-        with suppress(OSError):
-            if time.time() - path.lstat().st_mtime > ABANDONED_SECONDS:
-                path.unlink()
-                removed.append(path)
-    return removed
-
-
-try:
-    import fcntl
-except ImportError:  # Windows, where no folder is locked, and none is removed as abandoned
-    fcntl = None
-
-_TEMPORARY_FOLDER = re.compile(r"repdyn-[a-z]+-[0-9a-f]{32}")
-
-
-@contextmanager
-def temporary_folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
-    """Create a folder for temporary files, and delete it on exit.
-
-    It is locked as long as the process lives; that of a killed one is deleted by :func:`remove_abandoned_folders`.
-
-    Args:
-        purpose: part of the name, lower-case letters.
-        parent: existing folder in which it is created; by default that of the system.
-    """
-    folder = (parent or Path(tempfile.gettempdir())) / f"repdyn-{purpose}-{uuid4().hex}"
-    unlocked = folder.with_name(f".{folder.name}")  # not taken for an abandoned one
-    unlocked.mkdir(mode=0o700)
-    try:
-        with _locked(unlocked):
-            yield unlocked.rename(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_abandoned_folders(parent: Path | None = None) -> list[Path]:
-    """Delete the folders that killed processes of this user made with :func:`temporary_folder`, and return them."""
-    removed = []
-    for folder in (parent or Path(tempfile.gettempdir())).glob("repdyn-*"):
-        if _TEMPORARY_FOLDER.fullmatch(folder.name):
-            with _locked(folder) as is_abandoned:
-                if is_abandoned:
-                    shutil.rmtree(folder, ignore_errors=True)
-                    removed.append(folder)
-    return removed
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder of this user, without waiting; yield whether that succeeded."""
-    descriptor, is_locked = None, False
-    if fcntl is not None:
-        with suppress(OSError):  # on file systems without locks too
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_locked = os.fstat(descriptor).st_uid == os.geteuid()
-    try:
-        yield is_locked
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)

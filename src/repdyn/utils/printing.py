@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 
 def printable(text: str) -> str:
@@ -76,6 +77,25 @@ def print_above_bars(text: str) -> None:
             tqdm.write(text, file=sys.stderr)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+class Lossy:
+    """A stream that loses what it cannot write, being closed or full: what is said of a training must not end it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def warn(log: logging.Logger, text: str) -> None:

@@ -1,13 +1,9 @@
-"""Input and output that other programs share: strict JSON, CSV, and YAML read as plain data."""
+"""What other programs share: strict JSON, and YAML read as plain data."""
 
 from __future__ import annotations
 
-import csv
-import json
 import math
-import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,27 +11,6 @@ from typing import Any
 import yaml
 
 from repdyn.utils.arguments import closest
-from repdyn.utils.printing import in_one_line
-
-
-def print_records(records: Sequence[Mapping[str, Any]], *, as_csv: bool, each: str | None = None) -> None:
-    """Print records as JSON, or as CSV with a line for each record.
-
-    Args:
-        records: dictionaries of the same fields.
-        as_csv: the format.
-        each: field with a list of records; each of these is a line of the CSV, after the plain fields of the record
-            that contains it.
-    """
-    if as_csv:
-        _print_csv([row for record in records for row in _rows(record, each)])
-    else:
-        print_json(list(records))
-
-
-def print_json(content: Any) -> None:
-    """Print JSON in ASCII; NaN and infinity, which it does not have, become null."""
-    print(json.dumps(json_values(content), indent=2, allow_nan=False))
 
 
 def json_values(content: Any) -> Any:
@@ -49,35 +24,6 @@ def json_values(content: Any) -> Any:
     if isinstance(content, list | tuple):
         return [json_values(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def _rows(record: Mapping[str, Any], each: str | None) -> list[dict[str, Any]]:
-    if each is None:
-        return [dict(record)]
-    own = {name: value for name, value in record.items() if not isinstance(value, list | tuple | dict)}
-    kind = each.removesuffix("s")
-    # a field that both have, such as the stack of a run and of a statement on it, is named after its kind in the latter
-    return [
-        own | {f"{kind}_{name}" if name in own else name: value for name, value in one.items()} for one in record[each]
-    ]
-
-
-def _print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows as CSV with a header; lists and dictionaries as JSON, missing values as empty cells.
-
-    Control and invisible characters are escape sequences, as :func:`in_one_line` writes them.
-    """
-    writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        values = json_values(dict(row))
-        writer.writerow({name: _cell(value) for name, value in values.items()})
-
-
-def _cell(value: Any) -> Any:
-    """Return what a CSV holds of a value; a name in it may hold characters that a terminal would obey."""
-    value = json.dumps(value) if isinstance(value, list | dict) else value
-    return in_one_line(value) if isinstance(value, str) else value
 
 
 _DEEPEST = 20

@@ -292,9 +292,11 @@ def shard_alone() -> list[str]:
 
 def unwritable_store(folder: Path) -> list[Any]:
     """The first rank cannot write; under "raise" all ranks stop, none waits."""
-    folder.write_text("a file where a folder should be")
     try:
-        with Tracker(fresh(), PROBE, schedule=1, store=folder / "store", on_error="raise", ranks="all"):
+        tracker = Tracker(fresh(), PROBE, schedule=1, store=folder / "store", on_error="raise", ranks="all")
+        dist.barrier()
+        folder.write_text("a file where a folder should be")
+        with tracker:
             pass
         said = "nothing"
     except Exception as error:

@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from repdyn import Probe, open_store
+from repdyn.checkpoints.temporary import remove_abandoned_folders
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, failure_rows
 from repdyn.store.state_cache import StateCache
-from repdyn.utils.files import (
-    TEMPORARY_FILE,
-    remove_abandoned_folders,
-    write_atomically,
-)
+from repdyn.utils.files import TEMPORARY_FILE, write_atomically
 
 
 @pytest.fixture(autouse=True)
