@@ -34,8 +34,7 @@ def lightning_callbacks() -> list[Callback]:
     Raises:
         ValueError, OSError: what it asks for cannot be had, which stops the script before its training.
     """
-    settings = settings_of_environment()
-    if settings is None:
+    if (settings := settings_of_environment()) is None:
         return []
     from repdyn.callbacks.representation_dynamics import RepresentationDynamics  # only where it is asked for
 
@@ -52,8 +51,7 @@ def hugging_face_callbacks() -> list[TrainerCallback]:
     Raises:
         ValueError, OSError: as for :func:`lightning_callbacks`.
     """
-    settings = settings_of_environment()
-    if settings is None:
+    if (settings := settings_of_environment()) is None:
         return []
     from repdyn.callbacks.hugging_face_trainer import HuggingFaceTracker  # only where it is asked for
 
@@ -94,10 +92,9 @@ def _schedule(text: str) -> int | list[int] | str:
     (1000, [0, 10, 100], 'pythia')
     """
     text = text.strip()
-    if text.isdecimal():
-        return int(text)
-    if re.fullmatch(r"\d+(\s*,\s*\d+)+", text):
-        return [int(step) for step in text.split(",")]
+    if re.fullmatch(r"\d+(\s*,\s*\d+)*", text):
+        steps = [int(step) for step in text.split(",")]
+        return steps if "," in text else steps[0]
     if text not in {"pythia", "checkpoints"}:
         raise ValueError(
             f'expected {_PREFIX}SCHEDULE as a number of steps, steps separated by commas, "pythia" or "checkpoints", '

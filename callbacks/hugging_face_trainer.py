@@ -18,7 +18,7 @@ from repdyn.store import Store, open_store
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Moment, Origin, TrackedRun, by_schedule_free, learning_rate_of
+from repdyn.tracking.run import Moment, Origin, TrackedRun, read_optimizers
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.files import is_url
 
@@ -222,14 +222,14 @@ class HuggingFaceTracker(TrainerCallback):
         logged_at, loss = self._logged or (None, None)
         counts_tokens = str(args.include_num_input_tokens_seen) != "no"
         module = unwrapped(model)
-        trained, averaged = by_schedule_free(module, [getattr(optimizer, "optimizer", optimizer)])
+        learning_rate, trained, averaged = read_optimizers(module, [getattr(optimizer, "optimizer", optimizer)])
         moment = Moment(
             step=step,
             trainer_step=step,
             tokens_seen=int(state.num_input_tokens_seen) if counts_tokens else None,
             scalars={
                 LOSS: loss if logged_at == step else None,
-                LEARNING_RATE: learning_rate_of(optimizer),
+                LEARNING_RATE: learning_rate,
                 VALIDATION_LOSS: self._validation_loss,
             },
             weights=trained,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -35,8 +34,7 @@ from repdyn.tracking.run import (
     TrackedRun,
     Weights,
     add_tokens,
-    by_schedule_free,
-    learning_rate_of,
+    read_optimizers,
     weights_of,
 )
 from repdyn.tracking.schedule import Schedule, ScheduleLike
@@ -44,18 +42,6 @@ from repdyn.utils.files import is_url
 
 VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
 """Names under which a LightningModule may log its validation loss; the first that is logged is stored."""
-
-
-@dataclass
-class _Fit:
-    """Holds the state of one training; a callback may serve several in turn."""
-
-    tracked: TrackedRun
-    tokens_seen: int | Tensor | None
-    loss: Tensor | None = None
-    validation_loss: Tensor | None = None
-    has_acted: bool = False
-    is_finished: bool = False
 
 
 class RepresentationDynamics(ScheduledCallback):
@@ -110,18 +96,22 @@ class RepresentationDynamics(ScheduledCallback):
         self.model = model
         self.name = name
         self._requested_store = store if store is None or is_url(store) else Path(store).absolute()
-        self._fit: _Fit | None = None
+        self._tracked: TrackedRun | None = None
+        """The training that is tracked, or was last; a callback may serve several in turn."""
+        self._tokens_seen: int | Tensor | None = None
+        self._loss: Tensor | None = None
+        self._validation_loss: Tensor | None = None
         self._restored: dict[str, Any] | None = None
 
     @property
     def store(self) -> Store | None:
         """The store of the current run; None before training starts and under ``fast_dev_run``."""
-        return self._fit.tracked.store if self._fit else None
+        return self._tracked.store if self._tracked else None
 
     @property
     def tracking_seconds(self) -> float:
         """Wall-clock time this process has spent on measuring, storing and logging in the current run."""
-        return self._fit.tracked.cost.seconds if self._fit else 0.0
+        return self._tracked.cost.seconds if self._tracked else 0.0
 
     @property
     def state_key(self) -> str:
@@ -129,7 +119,7 @@ class RepresentationDynamics(ScheduledCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy for another trial takes over: the configuration, but no training."""
-        return {**self.__dict__, "_fit": None, "_restored": None, "_is_training": False}
+        return {**self.__dict__, "_tracked": None, "_restored": None, "_is_training": False}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -146,7 +136,7 @@ class RepresentationDynamics(ScheduledCallback):
                 f"expected trackers of different names in one trainer, got {which}; name all but one, as in "
                 'RepresentationDynamics(probe, name="second")'
             )
-        make_probe = getattr(getattr(trainer, "datamodule", None), "probe", None)
+        make_probe: Any = getattr(getattr(trainer, "datamodule", None), "probe", None)
         if self.probe is None and callable(make_probe):
             self.probe = make_probe()
         if self.probe is None:
@@ -188,72 +178,75 @@ class RepresentationDynamics(ScheduledCallback):
             root_module=trainer.strategy.model,
             origin=origin,
         )
-        self._fit = _Fit(tracked, tokens_seen=state.get("tokens_seen") if self.step else 0)
+        self._tracked = tracked
+        self._tokens_seen = state.get("tokens_seen") if self.step else 0
+        self._loss = self._validation_loss = None
+        self._has_acted = self._is_finished = False
 
     def count(self, trainer: Trainer, batch: Any) -> None:
-        fit = self._required_fit
-        fit.tokens_seen = add_tokens(fit.tokens_seen, batch, trainer.world_size)
+        self._tokens_seen = add_tokens(self._tokens_seen, batch, trainer.world_size)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        fit = self._required_fit
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         # Lightning divides the loss that it passes here by the number of batches in a step
         n_batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
-        fit.loss = loss * n_batches if isinstance(loss, Tensor) else None
+        self._loss = loss * n_batches if isinstance(loss, Tensor) else None
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        fit.tracked.cost.count_step(self.step)
+        if self._tracked is not None:
+            self._tracked.cost.count_step(self.step)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._is_training and self._fit is not None:
-            logged = trainer.callback_metrics
-            self._fit.validation_loss = next((logged[name] for name in VALIDATION_LOSSES if name in logged), None)
+        logged = trainer.callback_metrics
+        self._validation_loss = next((logged[name] for name in VALIDATION_LOSSES if name in logged), None)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._fit is not None and not self._fit.is_finished:
-            self._fit.is_finished = True
-            self._fit.tracked.finish()
+        if self._tracked is not None and not self._is_finished:
+            self._is_finished = True
+            self._tracked.finish()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self._is_training and self._fit is not None:
-            self._fit.tracked.flush()
+        if self._is_training and self._tracked is not None:
+            self._tracked.flush()
 
     def interrupted(self, exception: BaseException) -> None:
         """Draw what was measured before an exception; after SIGTERM, which leaves no time, name the commands."""
-        if not self._is_training or self._fit is None:
+        if not self._is_training or self._tracked is None:
             return
-        self._is_training, self._fit.is_finished = False, True
+        self._is_training, self._is_finished = False, True
         if is_a(exception, "SIGTERMException"):
-            self._fit.tracked.name_commands()
+            self._tracked.name_commands()
         else:
-            self._fit.tracked.finish(interrupted=True)
+            self._tracked.finish(interrupted=True)
 
     def act(self, trainer: Trainer, pl_module: LightningModule, *, is_optional: bool = False) -> None:
-        fit, monitors = self._required_fit, [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
-        if is_optional and not fit.tracked.allows(self.step, monitors):
+        tracked = self._tracked
+        assert tracked is not None, "acts from begin() on"
+        monitors = [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
+        if is_optional and not tracked.allows(self.step, monitors):
             self._schedule.release()  # it may still turn out the last
             return
         # a single measurement is enough; after SIGTERM the trainer saves next
-        if not ((trainer.fast_dev_run and fit.has_acted) or trainer.received_sigterm):
-            fit.has_acted = True
+        if not ((trainer.fast_dev_run and self._has_acted) or trainer.received_sigterm):
+            self._has_acted = True
             module = tracked_module(pl_module, self.model)
-            trained, averaged = by_schedule_free(module, trainer.optimizers)
+            learning_rate, trained, averaged = read_optimizers(module, trainer.optimizers)
             moment = Moment(
                 step=self.step,
                 trainer_step=trainer.global_step,
-                tokens_seen=None if fit.tokens_seen is None else int(fit.tokens_seen),
+                tokens_seen=None if self._tokens_seen is None else int(self._tokens_seen),
                 scalars={
-                    LOSS: fit.loss,
-                    LEARNING_RATE: learning_rate_of(next(iter(trainer.optimizers), None)),
-                    VALIDATION_LOSS: fit.validation_loss,
+                    LOSS: self._loss,
+                    LEARNING_RATE: learning_rate,
+                    VALIDATION_LOSS: self._validation_loss,
                 },
                 weights=trained,
                 averaged=averaged or next(_averages(trainer, pl_module, module), None),
             )
-            fit.tracked.measure(module, moment, trainer.strategy.model)
-            fit.validation_loss = None
-        values, stops = fit.tracked.shared("", monitors)
+            tracked.measure(module, moment, trainer.strategy.model)
+            self._validation_loss = None
+        values, stops = tracked.shared("", monitors)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         trainer.should_stop |= stops
 
@@ -268,19 +261,10 @@ class RepresentationDynamics(ScheduledCallback):
 
     def _state(self) -> dict[str, Any]:
         """Return the run and where it is, in built-in types only: a checkpoint is loaded with weights_only=True."""
-        if self._fit is None or (self._restored is not None and not self._is_training):
+        if self._tracked is None or (self._restored is not None and not self._is_training):
             return self._restored or {}
-        tokens = self._fit.tokens_seen
-        return {**self._fit.tracked.state(), "tokens_seen": None if tokens is None else int(tokens)}
-
-    @property
-    def _required_fit(self) -> _Fit:
-        if self._fit is None:
-            raise RuntimeError(
-                "expected on_train_start to be called before the training; attach the tracker to a Trainer with "
-                "callbacks=[...] and call trainer.fit"
-            )
-        return self._fit
+        tokens = self._tokens_seen
+        return {**self._tracked.state(), "tokens_seen": None if tokens is None else int(tokens)}
 
 
 def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:

@@ -90,8 +90,8 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
         ValueError: two rows have the same name, or ``log_layers`` is another word.
     """
     patterns = _patterns(log_layers)
-    width = _width([row.layer for row in rows])
-    width_of_heads = _width([row.head for row in rows])
+    numbers = ([row.layer for row in rows], [row.head for row in rows])
+    width, width_of_heads = (max(2, len(str(max(filter(None, each), default=0)))) for each in numbers)
     values: dict[str, float] = {}
     sections: defaultdict[str, dict[int, float]] = defaultdict(dict)
     seen: set[str] = set()
@@ -140,11 +140,6 @@ def _patterns(log_layers: LogLayers) -> tuple[str, ...]:
 def _matches(patterns: Iterable[str], metric: str, subset: str) -> bool:
     # brackets are those of a metric's settings
     return any(fnmatchcase(f"{metric}@{subset}", pattern.replace("[", "[[]")) for pattern in patterns)
-
-
-def _width(numbers: Sequence[int | None]) -> int:
-    """Return the number of digits of the largest number, at least two."""
-    return max(2, len(str(max(filter(None, numbers), default=0))))
 
 
 def monitored_values(rows: Sequence[Row], prefix: str = "") -> dict[str, float]:

@@ -53,12 +53,7 @@ HEATMAP_GROWTH = 1.25  # of the number of measurements until the next ones, so t
 
 
 class Writer:
-    """Writes rows to a store that may be full, slow or gone, so that none is lost.
-
-    Args:
-        store: None stores nothing.
-        probe: stored with the rows.
-    """
+    """Writes rows and their probe to a store that may be full, slow or gone, so that none is lost; or nowhere."""
 
     def __init__(self, store: Store | None, probe: Probe) -> None:
         self.store = store
@@ -124,12 +119,7 @@ class Writer:
 
 class _Spare:
     """Rows that the store has not accepted yet: in memory, and as soon as it has failed in a temporary folder too,
-    which outlives a process that is killed.
-
-    Args:
-        probe: kept with the rows.
-        path: of the store.
-    """
+    which outlives a process that is killed."""
 
     def __init__(self, probe: Probe, path: str) -> None:
         self.rows: dict[MeasurementKey, list[Row]] = {}
@@ -205,11 +195,7 @@ class _Lane:
 
 
 class Loggers:
-    """The loggers of a training, each with calls of its own.
-
-    Args:
-        of_training: returns the loggers, which may change during a training.
-    """
+    """The loggers of a training, each with calls of its own; they may change during it."""
 
     def __init__(self, of_training: Callable[[], Iterable[Logger]]) -> None:
         self.of_training = of_training
@@ -246,13 +232,7 @@ class Loggers:
 
 
 class Alerts:
-    """Checks the rows of a run against rules, step by step: in the log, in the loggers, and a request to stop.
-
-    Args:
-        rules: without any, nothing is checked.
-        loggers: those that show the alerts.
-        label: of the tracker, to distinguish several.
-    """
+    """Checks the rows of a run against rules, step by step: in the log, in the loggers, and a request to stop."""
 
     def __init__(self, rules: Sequence[Rule], loggers: Loggers, label: str = "") -> None:
         self._rules = tuple(rules)
@@ -312,17 +292,8 @@ def _history(store: Store, run_id: str, probe: str) -> pd.DataFrame:
 
 
 class Views:
-    """Views of a run: a page and heatmaps that follow it, and figures, a summary and the final page when it ends.
-
-    Args:
-        store: where its rows are.
-        run_id: of the run.
-        probe: hash of the probe.
-        loggers: those that get the figures.
-        live: whether there is a page.
-        prefix: leads the names in the loggers.
-        schedule: of the measurements, for the configuration of the run in the loggers.
-    """
+    """Views of a run on one probe: a page and heatmaps that follow it, and figures, a summary and the final page when
+    it ends. Only a live one has a page; the prefix leads the names in the loggers, which are told the schedule."""
 
     def __init__(
         self, store: Store, run_id: str, probe: str, loggers: Loggers, *, live: bool, prefix: str, schedule: str
@@ -401,10 +372,7 @@ class Views:
             self._heatmaps_after = _next_time(start)
 
     def finish(self, spent: Callable[[], dict[str, float]]) -> None:
-        """Write figures beside the store and to the loggers, the final page, and a summary to the terminal.
-
-        Args:
-            spent: as for :func:`repdyn.publish.results.show_run`.
+        """Write figures beside the store and to the loggers, the final page, and a summary with the seconds spent.
 
         Raises:
             Exception: what the first failing part raised, once all have been tried.

@@ -59,13 +59,7 @@ class Notices:
 
     @contextmanager
     def errors(self, step: int | None, what: str = "tracking", never_raise: bool = False) -> Iterator[None]:
-        """Isolate the random numbers from what runs inside, and raise or log its errors.
-
-        Args:
-            step: optimizer steps taken; None at the end of the training.
-            what: names what runs inside in the log.
-            never_raise: log the error even under "raise".
-        """
+        """Isolate the random numbers from what runs inside, and raise or log its errors; a step of None is the end."""
         try:
             with isolated_rng():
                 yield
@@ -109,12 +103,9 @@ class Notices:
         self.failures = {}
 
     def of_measurement(self, rows: Sequence[Row], weights: str | None, comparing: Collection[str]) -> None:
-        """Warn of what a reader of the rows of a measurement should know.
+        """Warn of what a reader of the rows of a step should know, whose ``weights`` have this fingerprint.
 
-        Args:
-            rows: of one step.
-            weights: their fingerprint; None where it is not known.
-            comparing: metrics that compare with an earlier checkpoint, which the first step lacks.
+        Metrics that are ``comparing`` with an earlier checkpoint have no value at the first step.
         """
         step = rows[0].step
         for row in rows:
@@ -221,17 +212,13 @@ class Cost:
 
     A step's time is the median of the intervals between steps, without what tracking took in them. What precedes the
     first step, such as the start of the workers that load data, is in no interval.
-
-    Args:
-        budget: largest share of the wall-clock time that tracking may take; None for no limit.
-        schedule: of the measurements.
-        n_steps: of the whole training, if known.
-        ranks: processes that measure together, of which the first prints.
     """
 
     budget: float | None
+    """Largest share of the wall-clock time that tracking may take; None for no limit."""
     schedule: Schedule
     n_steps: int | None = None
+    """Of the whole training, if known."""
     ranks: Ranks = ALONE
     seconds: float = 0.0
     """Wall-clock time of this process in tracking: trial, measurements, storing, logging and views."""
@@ -350,13 +337,8 @@ def known_steps(n_steps: float | None) -> int | None:
 
 
 class LongMeasurement:
-    """A reporter of the progress of a measurement that takes long, which a signal breaks off.
-
-    Args:
-        step: which is measured.
-        arrived: numbers of the signals that have arrived, which may grow.
-        ranks: in a job of several a forward pass is not broken off, which the others would wait for.
-    """
+    """A reporter of the progress of a measurement that takes long, which a signal that has ``arrived`` breaks off: in a
+    job of several ranks not within a forward pass, which the others would wait for."""
 
     def __init__(self, step: int, arrived: Collection[int] = (), ranks: Ranks = ALONE) -> None:
         self._step, self._arrived, self._ranks = step, arrived, ranks

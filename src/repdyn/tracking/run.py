@@ -192,9 +192,7 @@ class TrackedRun:
         self._ranks = ranks = measuring_ranks(model if root_module is None else root_module, options.ranks)
         self.cost = Cost(options.max_overhead, schedule, n_steps, ranks or ALONE)
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
-        self._beginning = (schedule, n_steps)
-        self._has_relatives = origin is not None
-        self._averaged_origin = Origin(origin.averaged, origin.store) if origin and origin.averaged else None
+        self._origin = origin
         if ranks is None:
             return
         ranks.require_same("what a run is tracked by", {"schedule": repr(schedule), "probe": self.probe.hash})
@@ -206,9 +204,9 @@ class TrackedRun:
             self._alerts = Alerts(self.options.rules, self._loggers, self.label)
             self._views: Views | None = None
             if self.store is not None:
-                self.id = ranks.on_rank_zero(partial(self._begin_run, self.store, step, origin, schedule))
+                self.id = ranks.on_rank_zero(partial(self._begin_run, self.store, step))
                 if self._comparing:
-                    self._state_cache = self._states(self.store, self.id, step, origin)
+                    self._state_cache = self._states(self.store, self.id, step)
 
     def measure(self, model: nn.Module, moment: Moment, root_module: nn.Module | None = None) -> None:
         """Measure the model as it is now, unless its weights have been measured at this step.
@@ -259,7 +257,7 @@ class TrackedRun:
                 if not is_sharded(model):
                     same = fingerprint(model, moment.weights, with_buffers=True)
                     ranks.require_same("the weights of the model", same)
-            if self._has_relatives and ranks.on_rank_zero(partial(self._find, key, checkpoint.weights)):
+            if self._origin is not None and ranks.on_rank_zero(partial(self._find, key, checkpoint.weights)):
                 self.notices.n_measured += 1
                 return self._found if ranks.is_rank_zero else []
             self.cost.is_attempt = True
@@ -351,11 +349,8 @@ class TrackedRun:
             self.averaged.flush()
 
     def finish(self, *, interrupted: bool = False) -> None:
-        """Draw figures beside the store and in the loggers, and print a summary.
-
-        Args:
-            interrupted: an error or Ctrl-C ends the training and must reach its user: nothing is raised here.
-        """
+        """Draw figures beside the store and in the loggers, and print a summary; nothing is raised where an error or
+        Ctrl-C has ``interrupted`` the training, which must reach its user."""
         self._prepared = None
         if self.averaged is not None:
             self.averaged.finish(interrupted=interrupted)
@@ -393,11 +388,8 @@ class TrackedRun:
         """Return what was measured last by its names in the loggers, and whether to stop.
 
         Where a rule may stop the training, or what decides about checkpoints reads a value, all ranks get those of the
-        first, which all of them must call; else no rank waits for another.
-
-        Args:
-            prefix: put before each name.
-            monitors: names that other callbacks read, the same on all ranks.
+        first, which all of them must call; else no rank waits for another. ``monitors`` are names that other callbacks
+        read, the same on all ranks.
         """
         values = monitored_values(self.latest, f"{prefix}{self.prefix}")
         if self.averaged is not None:
@@ -427,20 +419,18 @@ class TrackedRun:
         averaged = self.averaged.id if self.averaged is not None else None
         return {"run": self.id, "store": self.store.location if self.store else None, AVERAGED: averaged}
 
-    def _states(self, store: Store, run_id: str, step: int, origin: Origin | None) -> StateCache:
+    def _states(self, store: Store, run_id: str, step: int) -> StateCache:
         """Return the states of the last checkpoint, which before the first one of this run are those of its parent."""
         states = partial(StateCache, probe=self.probe.hash, layers=self.options.choice)
-        path = store.path_of(run_id) if origin is not None else None
-        earlier = None
-        if origin is not None and path is not None and len(path.parts) > 1:
-            folder = path.parts[-2].folder / STATES_FOLDER
-            earlier = states(folder, run=origin.run_id, last_step=step)
+        earlier, origin = None, self._origin
+        if origin is not None and (path := store.path_of(run_id)) is not None and len(path.parts) > 1:
+            earlier = states(path.parts[-2].folder / STATES_FOLDER, run=origin.run_id, last_step=step)
         return states(store.folder_of(run_id) / STATES_FOLDER, run=run_id, earlier=earlier)
 
     def _key(self, step: int) -> MeasurementKey:
         return MeasurementKey(self.id or self.name, step, self.probe.hash, self.options.identity(self.probe))
 
-    def _begin_run(self, store: Store, step: int, origin: Origin | None, schedule: Schedule) -> str:
+    def _begin_run(self, store: Store, step: int) -> str:
         """Begin the run in the store, on the first of the ranks, and return its id."""
         try:
             # apart from the writing, which goes to this machine whether or not a remote store answers
@@ -449,7 +439,7 @@ class TrackedRun:
             raise
         except (RemoteError, TimeoutError) as error:
             self.notices.once("remote", f"{error}; rows are stored in {store.path} and uploaded when it answers")
-        parent = {}
+        parent, origin, schedule = {}, self._origin, self.cost.schedule
         if origin is not None:
             parent = {"parent": origin.run_id, "parent_step": step, "parent_store": origin.store}
         known = {
@@ -494,7 +484,7 @@ class TrackedRun:
             RuntimeError: the blocks do not pass on states of the tokens.
         """
         options, found = self.options, None
-        if options.forward is None and (names := advanced_by_use(model)):
+        if options.forward is None and self.weights_kind != AVERAGED and (names := advanced_by_use(model)):
             text = f"the model keeps a generator, a queue or an open file in {', '.join(names)}, which has no copy"
             self.notices.once("advanced", f"{text}: a measurement that uses it advances it; pass a forward= without it")
         choices = {"forward": options.forward, "token_positions": options.token_positions, "root_module": root_module}
@@ -512,7 +502,6 @@ class TrackedRun:
         self, model: nn.Module, moment: Moment, averaged: Weights, root_module: nn.Module | None
     ) -> None:
         """Measure the averaged weights as a run of their own, beside this one."""
-        schedule, n_steps = self._beginning
         if self._ranks is None or self._ranks.size > 1:
             self.notices.once(AVERAGED, "the averaged weights of a model on several ranks are not measured")
             return
@@ -521,8 +510,11 @@ class TrackedRun:
                 options, name = replace(self.options, ranks="zero"), f"{self.name} ({AVERAGED})"
                 loggers, label = self._loggers.of_training, f"{self.prefix}{AVERAGED}"
                 run = TrackedRun(options, self.probe, name, self.store, loggers, label, AVERAGED)
-                origin = self._averaged_origin
-                run.begin(model, moment.step, schedule, n_steps=n_steps, root_module=root_module, origin=origin)
+                known, cost = self._origin, self.cost
+                origin = Origin(known.averaged, known.store) if known and known.averaged else None
+                run.begin(
+                    model, moment.step, cost.schedule, n_steps=cost.n_steps, root_module=root_module, origin=origin
+                )
                 self.averaged = run
             own = weights_of(model)
             placed = {name: value.to(own[name].device) for name, value in averaged.items() if name in own}
@@ -608,12 +600,6 @@ def scalar_rows(
     return rows
 
 
-def learning_rate_of(optimizer: Any) -> Scalar:
-    """Return the learning rate of an optimizer's first parameter group; None where it has none."""
-    groups = getattr(optimizer, "param_groups", None)
-    return groups[0].get("lr") if groups else None
-
-
 def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | Tensor | None:
     """Return the tokens seen so far, one more batch included; None from the first batch whose tokens are unknown.
 
@@ -636,14 +622,16 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def by_schedule_free(model: nn.Module, optimizers: Iterable[Any]) -> tuple[Weights | None, Weights | None]:
-    """Return the trained and the averaged weights under a schedule-free optimizer; None for the model's own.
+def read_optimizers(model: nn.Module, optimizers: Sequence[Any]) -> tuple[Scalar, Weights | None, Weights | None]:
+    """Return the learning rate of the first parameter group, if any, and the trained and the averaged weights under a
+    schedule-free optimizer; None for the model's own.
 
     The model holds y while it trains and the average x after ``optimizer.eval()``; the optimizer keeps z, of which
     y = beta x + (1 - beta) z. Its own switch between them would write into the model.
 
     Source: Defazio et al. (2024), The Road Less Scheduled, equations 7 to 9.
     """
+    first = next((groups[0] for each in optimizers[:1] if (groups := getattr(each, "param_groups", None))), {})
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     trained: dict[str, Tensor] = {}
     averaged: dict[str, Tensor] = {}
@@ -661,6 +649,4 @@ def by_schedule_free(model: nn.Module, optimizers: Iterable[Any]) -> tuple[Weigh
                 now, z = parameter.detach(), state["z"].to(parameter.dtype)
                 averaged[name] = now.lerp(z, 1 - 1 / beta) if is_training else now
                 trained[name] = now if is_training else now.lerp(z, 1 - beta)
-    if not averaged:
-        return None, None
-    return (None, averaged) if is_training else (trained, averaged)
+    return first.get("lr"), None if is_training else trained or None, averaged or None
