@@ -24,6 +24,15 @@ class Undefined(ArithmeticError):
         self.reason = reason
 
 
+def resolution(dtype: torch.dtype) -> float:
+    """Return how much of their length two vectors must differ by for the difference to be more than rounding.
+
+    In float32 and float64 it is 64 roundings, since computed states are off by tens of them; in half precision one, by
+    which stored coordinates themselves differ.
+    """
+    return (1 if dtype in (torch.float16, torch.bfloat16) else 64) * torch.finfo(dtype).eps
+
+
 class Kernel(Protocol[P]):
     """A function of point clouds, sequences or attention weights that returns NaN where its value is undefined."""
 

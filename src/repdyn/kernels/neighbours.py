@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad
 
 from repdyn.kernels.candidates import find_candidates
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, full_precision, row_chunks, unit_scale
+from repdyn.kernels.cloud import Cloud, Frame, Undefined, full_precision, resolution, row_chunks, unit_scale
 
 # candidates per row beyond k, tried in turn; the last try computes all distances and needs no proof
 _N_EXTRA = (30, 1022, None)
@@ -28,9 +28,6 @@ _CPU_CHUNK, _DEVICE_CHUNK = 1 << 15, 1 << 22
 _MAX_PAIRWISE = 64
 # iterations in which the centre of a cloud moves to where most of its points are
 _N_ITERATIONS = 3
-RESOLUTION = 64
-"""How many roundings of the radius of a cloud in float32 or float64 two points must lie apart to have a distance, since
-computed states are off by tens of them; in half precision it is one, by which stored coordinates themselves differ."""
 # a search of single points costs this many times its share of a search of all
 _MANY = 8
 # strided groups of columns; the minima of the groups narrow the selection
@@ -98,9 +95,10 @@ class Resolved(NamedTuple):
 def resolved(cloud: Cloud) -> Cloud:
     """Return the cloud with one of each set of near duplicates, for use by all estimators of neighbours.
 
-    Two points closer than the precision of their coordinates, :data:`RESOLUTION` roundings of the cloud's radius, have
-    no distance that means anything. A pair of them gives two ratios without bound, and a ratio of 1 to every point that
-    has both as its nearest. They may be of one group. Points that are joined in several steps count as one.
+    Two points closer than the precision of their coordinates, :func:`repdyn.kernels.cloud.resolution` of the cloud's
+    radius, have no distance that means anything. A pair of them gives two ratios without bound, and a ratio of 1 to
+    every point that has both as its nearest. They may be of one group. Points that are joined in several steps count as
+    one.
 
     Raises:
         Undefined: no metric is defined on the cloud, or fewer than 3 points are left.
@@ -112,9 +110,8 @@ def resolved(cloud: Cloud) -> Cloud:
 def find_resolved(cloud: Cloud) -> Resolved | None:
     """Return :func:`resolved` and the points that are kept, None if these are all; use with ``cloud.once``."""
     cloud.require_defined()
-    is_half = cloud.x.dtype in (torch.float16, torch.bfloat16)
     with full_precision(cloud.x.device):
-        limit = (1 if is_half else RESOLUTION) * torch.finfo(cloud.x.dtype).eps * cloud.once(radius)
+        limit = resolution(cloud.x.dtype) * cloud.once(radius)
         nearest = cloud.once(nearest_outside).minimum(cloud.once(nearest_in_group))
         if not bool((nearest < limit).any()):
             return None  # not the cloud, which would keep itself in memory

@@ -15,6 +15,7 @@ from repdyn.kernels.cloud import (
     as_cloud,
     full_precision,
     nan_if_undefined,
+    resolution,
     row_chunks,
     unit_scale,
 )
@@ -133,8 +134,9 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
 
     Invariant to rotation, uniform scaling, order of the points and columns of zeros; not to translation, which changes
     the lengths. Repeated points count as often as they occur.
-    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, or when the two largest eigenvalues
-    are equal to a millionth: there is no first direction then.
+    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when the two largest eigenvalues
+    are equal to a millionth: there is no first direction then; or when all points are equally long to the precision of
+    their coordinates, as after a LayerNorm: rounding alone would choose the longest.
 
     Source: the definition is ours. The few vectors it is made for are those of Sun, Chen, Kolter, Liu, Massive
     Activations in Large Language Models, COLM 2024.
@@ -150,6 +152,9 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
     squares = cloud.once(_squares_along_first)
     with full_precision(cloud.x.device):
         norms = torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
+        shortest, longest = norms.aminmax()
+        if longest - shortest <= resolution(cloud.x.dtype) * longest:
+            raise Undefined(f"all vectors are equally long to the precision of {cloud.x.dtype}: none are the longest")
         n_longest = math.ceil(cloud.n_vectors * Fraction(str(float(share))))
         limit = norms.topk(n_longest).values[-1]
         longer, at_limit = norms > limit, norms == limit

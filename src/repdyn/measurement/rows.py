@@ -78,6 +78,8 @@ def _rows_of_metric(
     progress: Callable[[float], None],
 ) -> list[Row]:
     start, probe = time.perf_counter(), view.probe
+    # the first batch alone is kept for the next checkpoint
+    n_batches = 1 if "previous_checkpoint" in metric.captures else probe.n_batches
     recorded = recorded_errors(on_error)
     batches, values, reason = _values(view, metric, subset, recorded, progress)
     seconds = time.perf_counter() - start
@@ -88,13 +90,14 @@ def _rows_of_metric(
         n_vectors, n_unique = min(map(len, view.sample(subset))), 0
     shares = {}
     if metric.neighbours and n_unique:  # in the worst batch
-        shares["same_window_share"] = max(cloud.once(same_group_share) for cloud in view.clouds_by_window(subset))
-        shares["near_duplicate_share"] = max(cloud.once(near_duplicate_share) for cloud in view.clouds(subset))
+        by_window, clouds = view.clouds_by_window(subset)[:n_batches], view.clouds(subset)[:n_batches]
+        shares["same_window_share"] = max(cloud.once(same_group_share) for cloud in by_window)
+        shares["near_duplicate_share"] = max(cloud.once(near_duplicate_share) for cloud in clouds)
     reason = reason or too_few_distinct(
         metric.collapses_duplicates, n_unique, n_vectors, shares.get("near_duplicate_share")
     )
     # (n_batches, n_heads); a single column unless the metric has values of heads
-    by_head = np.array(values if reason is None else [math.nan] * probe.n_batches, ndmin=2)
+    by_head = np.array(values if reason is None else [math.nan] * n_batches, ndmin=2)
     by_head = by_head if metric.per_head and reason is None else by_head.reshape(-1, 1)
     independent = metric.per_head or metric.whole_sequences or probe.has_disjoint_batches(view_of(subset).sampled)
     summary = mean_and_spread(by_head.mean(axis=1), independent)

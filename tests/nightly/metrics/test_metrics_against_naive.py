@@ -108,7 +108,8 @@ def test_a_layer_shares_neighbours_with_the_last(probe):
 
 def test_a_layer_shares_neighbours_with_itself_before(tmp_path, probe):
     state_cache = StateCache(tmp_path, run="r", probe=probe.hash)
-    measure(small_model(0), probe, ["mutual_knn_previous"], state_cache=state_cache)
+    first = measure(small_model(0), probe, ["mutual_knn_previous"], state_cache=state_cache).to_pandas()
+    assert (first["value"].isna() & (first["n_batches"] == 1)).all()  # of the first batch alone
     later = Checkpoint(step=5)
     found = measure(
         small_model(1), probe, ["mutual_knn_previous"], state_cache=state_cache, checkpoint=later
