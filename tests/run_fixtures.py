@@ -66,3 +66,14 @@ def frame_of() -> Callable[..., pd.DataFrame]:
 @pytest.fixture
 def filled() -> Callable[..., Store]:
     return fill
+
+
+@pytest.fixture
+def several(frame_of: Callable[..., pd.DataFrame]) -> pd.DataFrame:
+    """Two decoders and two encoders, the larger one first in the alphabet."""
+    return frame_of(
+        make_published("lab/a-160m", steps=(0, 1, 8, 64, 512), parameters=160_000_000, n_blocks=8),
+        make_published("lab/b-70m", steps=(0, 1, 8, 64, 512), parameters=70_000_000, n_blocks=4),
+        make_finished("other/bert-large", parameters=300_000_000),
+        make_finished("other/bert-base", parameters=100_000_000),
+    )

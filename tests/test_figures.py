@@ -269,20 +269,6 @@ def test_classes_that_are_held_against_each_other_share_a_panel(rows_of_panes):
     ]
 
 
-STEPS_OF_COMPARISON = (0, 1, 8, 64, 512)
-
-
-@pytest.fixture
-def several(published, finished, frame_of):
-    """Two decoders and two encoders, the larger one first in the alphabet."""
-    return frame_of(
-        published("lab/a-160m", steps=STEPS_OF_COMPARISON, parameters=160_000_000, n_blocks=8),
-        published("lab/b-70m", steps=STEPS_OF_COMPARISON, parameters=70_000_000, n_blocks=4),
-        finished("other/bert-large", parameters=300_000_000),
-        finished("other/bert-base", parameters=100_000_000),
-    )
-
-
 def legend(figure):
     (found,) = figure.legends
     return [text.get_text() for text in found.get_texts()]

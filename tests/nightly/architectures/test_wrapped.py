@@ -22,15 +22,6 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 
 
-@pytest.fixture(scope="module")
-def one_process(tmp_path_factory):
-    """A group of one rank."""
-    rendezvous = tmp_path_factory.mktemp("group") / "rendezvous"
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_compiled(llama, probe, backend):
     llama.model.layers = llama.model.layers[:1]  # each takes seconds to compile

@@ -145,15 +145,6 @@ def test_pieces_of_fsdp1_are_no_table(pieces):
     assert search.table() == NOT_IN_MEMORY
 
 
-@pytest.fixture(scope="module")
-def one_process(tmp_path_factory):
-    """A group of one rank."""
-    rendezvous = tmp_path_factory.mktemp("group") / "rendezvous"
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def test_shards_of_fsdp2_are_brought_together(one_process, small_probe):
     torch.manual_seed(0)
     model = HandWritten()

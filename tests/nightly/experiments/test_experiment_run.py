@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-import yaml
 from test_experiment import PLAN_OF_EXPERIMENT_RUN as PLAN
+from test_experiment import write
 
 from experiments import analyze, run
 from experiments.collect import collect
@@ -24,11 +24,6 @@ from experiments.train import PROGRESS, newest_checkpoint, train
 from repdyn import open_store
 
 ROOT = Path(__file__).parents[3]
-
-
-def write(path: Path, **changes) -> Path:
-    path.write_text(yaml.safe_dump({**PLAN, **changes}))
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,6 @@ from matplotlib.colors import to_rgb
 from repdyn.figures.comparison import ComparedRuns, comparison_figures, profiles
 from repdyn.figures.drawing import save
 
-STEPS = (0, 1, 8, 64, 512)
-
-
-@pytest.fixture
-def several(published, finished, frame_of):
-    """Two decoders and two encoders, the larger one first in the alphabet."""
-    return frame_of(
-        published("lab/a-160m", steps=STEPS, parameters=160_000_000, n_blocks=8),
-        published("lab/b-70m", steps=STEPS, parameters=70_000_000, n_blocks=4),
-        finished("other/bert-large", parameters=300_000_000),
-        finished("other/bert-base", parameters=100_000_000),
-    )
-
 
 def hue(line):
     return colorsys.rgb_to_hsv(*to_rgb(line.get_color()))[0]

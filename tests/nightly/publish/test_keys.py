@@ -7,7 +7,6 @@ import pytest
 from test_loggers import checkpoint
 
 from repdyn.publish.loggers import layout_of, logged_values, validate_log_layers
-from repdyn.store.schema import PROBE_ACCURACY, PROBE_LOSS
 
 
 def layers(values, section):
@@ -94,17 +93,3 @@ def test_names_and_means(row, scalar_row):
     }
     assert math.isnan(values["anisotropy/layer_01"])
     assert math.isnan(values["anisotropy_no_sink/layer_01"])
-
-
-def test_the_loss_of_the_training_is_logged_under_one_name_beside_the_metrics(row):
-    without_layer = {"layer": None, "subset": None}
-    rows = [
-        row(metric="anisotropy", layer=0, value=0.5),
-        row(metric=PROBE_LOSS, value=2.5, **without_layer),
-        row(metric=PROBE_ACCURACY, value=0.25, **without_layer),
-        row(metric="train/loss", value=2.0, **without_layer),
-        row(metric="seconds/forward", value=1.0, **without_layer),
-    ]
-    of_probe = {PROBE_LOSS, PROBE_ACCURACY, "repdyn/loss"}  # the latter under a name of its own beside the metrics
-    assert {key for key in logged_values(rows) if not key.startswith("anisotropy")} == of_probe
-    assert logged_values(rows, "none")[PROBE_LOSS] == 2.5

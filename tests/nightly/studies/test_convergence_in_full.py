@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from test_convergence import noisy, sums_of
 
-from repdyn.studies.bootstrap import SequenceSums, bootstrap
+from repdyn.studies.bootstrap import bootstrap
 from repdyn.studies.convergence_estimates import compare_classes, lower_envelope
 
 
@@ -16,18 +17,6 @@ def test_the_envelope_is_the_largest_monotone_bound(seed):
     assert (bound <= steps).all()
     assert (np.diff(bound) >= 0).all()
     np.testing.assert_array_equal(bound, [steps[layer:].min() for layer in range(8)])
-
-
-def sums_of(sequences):
-    """From one (n_tokens, L + 1) array of cosines for each sequence."""
-    return SequenceSums(np.array([one.sum(0) for one in sequences]), np.array([len(one) for one in sequences]))
-
-
-def noisy(n_sequences, n_tokens, n_layers=4, seed=0, shift=0.0):
-    random = np.random.default_rng(seed)
-    level = np.linspace(0.1, 1, n_layers)
-    of_sequence = random.normal(0, 0.05, (n_sequences, 1, n_layers))
-    return level + shift + of_sequence + random.normal(0, 0.01, (n_sequences, n_tokens, n_layers))
 
 
 def test_the_interval_is_as_wide_as_theory_says():

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_runs import fill, make_row, make_scalar
+from test_convergence import ran, short
 
 from repdyn import Probe, load_model
-from repdyn.cli.main import main
 from repdyn.studies.convergence_estimates import gradient
 from repdyn.studies.convergence_measurements import token_cosines
 from repdyn.text.corpus import load_corpus
@@ -29,15 +29,6 @@ def text(tmp_path):
     chosen = random.choice(words, 3000, p=(shares := 1 / np.arange(1, len(words) + 1)) / shares.sum())
     path.write_text(" ".join(chosen))
     return path
-
-
-def ran(*arguments):
-    main(["study", "convergence", *map(str, arguments)])
-
-
-def short(text, output, *more):
-    given = ["--text", text, "--sequence-length", 32, "--max-vectors", 512, "--resamples", 50, "-o", output]
-    return [*given, *more] if "--sentences" in more else [*given, "--sentences", 20, *more]
 
 
 def test_two_models(save_model, text, tmp_path, capsys):
