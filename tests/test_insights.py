@@ -113,7 +113,7 @@ def test_overfitting():
     found = described([*rows, *(make_scalar(step, value, "val/loss") for step, value in validation.items())])
     assert (found.status, found.statements[0].kind) == ("watch", "overfitting")
     assert found.statements[0].steps == (100, 200)
-    assert "validation loss rose from 2.5 at step 100 to 3.1" in found.statements[0].sentence
+    assert "validation loss grew from 2.5 at step 100 to 3.1" in found.statements[0].sentence
     # as long as both fall, it is no overfitting, however far apart they are
     falling = {0: 5.0, 50: 4.0, 100: 3.5, 150: 3.2, 200: 3.1}
     found = described([*rows, *(make_scalar(step, value, "val/loss") for step, value in falling.items())])
@@ -124,7 +124,7 @@ def test_a_peak_is_described_with_both_ends():
     found = described(layers_at(curve(lambda step: 20 - abs(step - 100) / 10)))
     peak = only(found, "peak")
     assert peak.sentence == (
-        "Intrinsic dimension (TwoNN) (mean over 6 layers) rose from 10 at step 0 to 19 near step 90, then fell to 7 (-63%)."
+        "Intrinsic dimension (TwoNN) (mean over 6 layers) grew from 10 at step 0 to 19 near step 90, then fell to 7 (by 63 %)."
     )
     assert peak.evidence["peak"] == 19.0  # the running median flattens a tip
     assert "step=90" in peak.link
@@ -141,8 +141,8 @@ def test_a_change_is_described(sign):
     found = described(layers_at(curve(lambda step: 20 + sign * step / 20), metric="effective_rank"))
     change = only(found, "change")
     assert (change.evidence["first"], change.evidence["last"]) == (20.0, 20 + sign * 11.5)
-    assert ("rose" if sign > 0 else "fell") in change.sentence
-    assert change.sentence.endswith(f", and was still {'rising' if sign > 0 else 'falling'} at the end.")
+    assert ("grew" if sign > 0 else "fell") in change.sentence
+    assert change.sentence.endswith(f", and was still {'growing' if sign > 0 else 'falling'} at the end.")
     ended = described(layers_at(curve(lambda step: 20 + sign * min(step, 90) / 20), metric="effective_rank"))
     assert "at the end" not in only(ended, "change").sentence
 

@@ -12,7 +12,7 @@ from scipy.special import fdtrc
 
 from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations, note
 from repdyn.metrics.metric import base_name
-from repdyn.tables.effects import rank_correlation
+from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import METRIC, fits_of
 from repdyn.tables.frames import LayerMean, RunLoss, drop_first_comparison, is_finished, loss_of_run, most_common_reason
 from repdyn.tables.runs import spans
@@ -23,8 +23,7 @@ MIN_STEPS = 5
 """Least number of measured steps for a statement about a course."""
 MIN_CHANGE = 0.1
 """Least change that is worth a sentence, as a share of the larger value."""
-LARGE_FACTOR = 3.0
-"""Least factor that is not given in percent."""
+
 MIN_PAIRS = 12
 """Least number of changes for a correlation."""
 SIGNIFICANCE = 0.001
@@ -36,44 +35,36 @@ MAX_KNOTS = 500
 def course_statements(series: MetricSeries) -> Iterator[Insight]:
     """Yield what the mean over layers did from the first to the last step: a peak, a trough, or a change.
 
-    A rise or fall counts if it exceeds :data:`MIN_CHANGE` and twice the noise, which is the interval of the values or,
-    if that is unknown, estimated from second differences. The extremum is that of the running median of three steps,
-    so that a single outlier is no peak.
+    A change counts if it exceeds :data:`MIN_CHANGE` and twice the noise, which is the interval of the values or, if
+    that is unknown, estimated from second differences. The extremum is that of the running median of three steps, so
+    that a single outlier is no peak.
     """
     mean = best_covered_mean(series)
     if len(mean.mean) < MIN_STEPS:
         return
-    steps, values = mean.mean.index.to_numpy(int), mean.mean.to_numpy(float)
-    noise = _noise(mean)
-    smooth = _running_median(values)
-    ends = float(smooth[0]), float(smooth[-1])
-    for kind, place in (("peak", int(np.argmax(smooth))), ("trough", int(np.argmin(smooth)))):
-        extreme = float(smooth[place])
-        if all(_differs(extreme, end, noise) for end in ends):
-            verbs = ("rose", "fell") if kind == "peak" else ("fell", "rose")
-            change = _share(ends[1], extreme)
+    noise, smooth = _noise(mean), mean.mean.rolling(3, center=True).median().fillna(mean.mean)
+    (start, end), (first, last) = smooth.index[[0, -1]].tolist(), smooth.iloc[[0, -1]].tolist()
+    course = f"{_subject(series, mean)} {{}} from {number_text(first)} at step {start:,} to"
+    for kind, verbs, at in (("peak", MOVES, int(smooth.idxmax())), ("trough", MOVES[::-1], int(smooth.idxmin()))):
+        extreme = float(smooth[at])
+        if _differs(extreme, first, noise) and _differs(extreme, last, noise):
             sentence = (
-                f"{_subject(series, mean)} {verbs[0]} from {number_text(ends[0])} at step {steps[0]:,} to "
-                f"{number_text(extreme)} near step {steps[place]:,}, then {verbs[1]} to {number_text(ends[1])}"
-                f"{_percent(extreme, ends[1])}."
+                f"{course.format(verbs[0])} {number_text(extreme)} near step {at:,}, then {verbs[1]} to "
+                f"{number_text(last)}{_by(extreme, last)}."
             )
-            evidence = {"first": ends[0], kind: extreme, "last": ends[1], "noise": noise}
-            at = (int(steps[0]), int(steps[place]), int(steps[-1]))
-            size = max(abs(change), abs(_share(ends[0], extreme)))
-            yield note(series, kind, sentence, steps=at, evidence=evidence, weight=size)
+            evidence = {"first": first, kind: extreme, "last": last, "noise": noise}
+            size = max(abs(_share(last, extreme)), abs(_share(first, extreme)))
+            yield note(series, kind, sentence, steps=(start, at, end), evidence=evidence, weight=size)
             return
-    if _differs(*ends, noise):
-        verb, going_on = ("rose", "rising") if ends[1] > ends[0] else ("fell", "falling")
-        half = float(smooth[np.abs(steps - steps[-1] / 2).argmin()])
-        goes_on = _differs(ends[1], half, noise) and (ends[1] > half) == (ends[1] > ends[0])
+    if _differs(last, first, noise):
+        half = float(smooth.iloc[np.abs(smooth.index - end / 2).argmin()])
+        goes_on = _differs(last, half, noise) and (last > half) == (last > first)
         sentence = (
-            f"{_subject(series, mean)} {verb} from {number_text(ends[0])} at step {steps[0]:,} to "
-            f"{number_text(ends[1])} at step {steps[-1]:,}{_percent(*ends)}"
-            f"{f', and was still {going_on} at the end' * goes_on}."
+            f"{course.format(MOVES[last < first])} {number_text(last)} at step {end:,}{_by(first, last)}"
+            f"{f', and was still {MOVING[last < first]} at the end' * goes_on}."
         )
-        evidence = {"first": ends[0], "last": ends[1], "noise": noise}
-        at = (int(steps[0]), int(steps[-1]))
-        yield note(series, "change", sentence, steps=at, evidence=evidence, weight=abs(_share(*ends)))
+        evidence = {"first": first, "last": last, "noise": noise}
+        yield note(series, "change", sentence, steps=(start, end), evidence=evidence, weight=abs(_share(last, first)))
 
 
 def turn_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -179,12 +170,6 @@ def _noise(mean: LayerMean) -> float:
     return float(np.median(np.abs(seconds)) * 1.4826 / math.sqrt(6.0))
 
 
-def _running_median(values: np.ndarray) -> np.ndarray:
-    """Return the median of each value and its neighbours; the two ends stay as they are."""
-    inner = np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1)
-    return np.concatenate([values[:1], inner, values[-1:]])
-
-
 def _differs(value: float, other: float, noise: float) -> bool:
     return abs(_share(value, other)) >= MIN_CHANGE and abs(value - other) > 2 * math.sqrt(2) * noise
 
@@ -205,12 +190,9 @@ def _regression(columns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np
     return np.square(residuals).sum(axis=1), coefficients
 
 
-def _percent(value: float, other: float) -> str:
-    """Return the change in percent, or as a factor if large, in brackets; nothing if it changes sign or begins at 0."""
-    if value * other <= 0:
-        return ""
-    ratio = other / value
-    return f" (x{ratio:.3g})" if ratio >= LARGE_FACTOR else f" ({ratio - 1:+.0%})"
+def _by(value: float, other: float) -> str:
+    """Return the size of a change in brackets; nothing if it changes sign or begins at 0."""
+    return f" (by {change_size(math.log(other / value))})" if value * other > 0 else ""
 
 
 MIN_CHECKPOINTS = 8
@@ -292,18 +274,24 @@ OWN_WINDOW = 0.5
 """Share of vectors with the nearest neighbour in their own window above which values describe windows."""
 
 
+def _last_profile(series: MetricSeries) -> tuple[int, np.ndarray, np.ndarray] | None:
+    """Return the last step with a value, and values and margins over depth; None if too few layers have one."""
+    if not series.steps_with_values:
+        return None
+    step = series.steps_with_values[-1]
+    values, margins = series.at(step)
+    return (step, values, margins) if np.isfinite(values).sum() >= MIN_LAYERS else None
+
+
 def layer_statements(series: MetricSeries) -> Iterator[Insight]:
     """Yield the layers that lie above or below both of their neighbours at the last step, by an unusual distance.
 
     The distance to the nearer neighbour is compared with the median distance between successive layers, and with twice
     the interval of the value if it is known. The first and the last layer have one neighbour and are left out.
     """
-    if not series.steps_with_values:
+    if (profile := _last_profile(series)) is None:
         return
-    step = series.steps_with_values[-1]
-    values, margins = series.at(step)
-    if np.isfinite(values).sum() < MIN_LAYERS:
-        return
+    step, values, margins = profile
     largest, usual = float(np.nanmax(np.abs(values))), float(np.nanmedian(np.abs(np.diff(values))))
     distances = _distances_from_both(values)
     outside = np.abs(distances) > max(OUTLIER * usual, MIN_SHARE * largest)
@@ -323,12 +311,9 @@ def layer_statements(series: MetricSeries) -> Iterator[Insight]:
 
 def profile_statements(series: MetricSeries) -> Iterator[Insight]:
     """Yield the layers with the largest and the smallest value at the last step."""
-    if not series.steps_with_values:
+    if (profile := _last_profile(series)) is None:
         return
-    step = series.steps_with_values[-1]
-    values = series.at(step)[0]
-    if np.isfinite(values).sum() < MIN_LAYERS:
-        return
+    step, values, _ = profile
     high, low = int(np.nanargmax(values)), int(np.nanargmin(values))
     if values[high] - values[low] <= MIN_SPREAD * max(abs(values[high]), abs(values[low])):
         return
@@ -422,19 +407,14 @@ MIDDLE = (1 / 3, 2 / 3)
 """Relative depths between which a layer is a middle one."""
 
 
-def sequence_statements(series: MetricSeries) -> Iterator[Insight]:
-    """Yield the trend of ``sequence_cosine`` over depth, or the valley of ``sequence_entropy``, at the last step."""
-    describe = {"sequence_cosine": _condensation, "sequence_entropy": _valley}.get(base_name(series.metric))
-    if describe and series.steps_with_values:
-        yield from describe(series, series.steps_with_values[-1])
-
-
-def _condensation(series: MetricSeries, step: int) -> Iterator[Insight]:
-    correlation, n_layers = _with_depth(series, step)
+def condensation_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the trend of ``sequence_cosine`` over depth at the last step."""
+    if base_name(series.metric) != "sequence_cosine" or not series.steps_with_values:
+        return
+    first, step = series.steps_with_values[0], series.steps_with_values[-1]
+    (before, _), (correlation, n_layers) = _with_depth(series, first), _with_depth(series, step)
     if n_layers < MIN_LAYERS or not abs(correlation) >= MIN_CORRELATION:
         return
-    first = series.steps_with_values[0]
-    before = _with_depth(series, first)[0]
     earlier = f"; {before:.2f} at step {first:,}" if first < step and not np.isnan(before) else ""
     sentence = (
         f"{metric_title(series.metric)} {'rises' if correlation > 0 else 'falls'} with depth{_at(series, step)} (rank "
@@ -444,17 +424,18 @@ def _condensation(series: MetricSeries, step: int) -> Iterator[Insight]:
     yield note(series, "condensation", sentence, steps=(step,), evidence=evidence, weight=0.3 * abs(correlation))
 
 
-def _valley(series: MetricSeries, step: int) -> Iterator[Insight]:
-    values, margins = series.at(step)
-    if np.isfinite(values).sum() < MIN_LAYERS:
+def valley_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the valley of ``sequence_entropy`` over depth at the last step."""
+    profile = _last_profile(series) if base_name(series.metric) == "sequence_entropy" else None
+    if profile is None:
         return
+    step, values, margins = profile
     low = int(np.nanargmin(values))
-    is_middle = MIDDLE[0] <= series.depths[low] <= MIDDLE[1]
-    if not is_middle or np.isnan(values[:low]).all():
+    if not MIDDLE[0] <= series.depths[low] <= MIDDLE[1] or np.isnan(values[:low]).all():
         return
     before, after = int(np.nanargmax(values[:low])), low + int(np.nanargmax(values[low:]))
-    rise = float(min(values[before], values[after]) - values[low])
-    if not rise > MIN_SHARE * float(np.nanmax(values)) or rise <= 2 * margins[low]:
+    rise, largest = float(min(values[before], values[after]) - values[low]), float(np.nanmax(values))
+    if not rise > MIN_SHARE * largest or rise <= 2 * margins[low]:
         return
     layers = tuple(series.layers[place] for place in (before, low, after))
     texts = [number_text(values[place]) for place in (before, low, after)]
@@ -463,7 +444,7 @@ def _valley(series: MetricSeries, step: int) -> Iterator[Insight]:
         f"{texts[0]} in layer {layers[0]} and {texts[2]} in layer {layers[2]}."
     )
     evidence = {"lowest": float(values[low]), "before": float(values[before]), "after": float(values[after])}
-    weight = 0.6 * rise / float(np.nanmax(values))
+    weight = 0.6 * rise / largest
     yield note(series, "compression valley", sentence, steps=(step,), evidence=evidence, weight=weight, layers=layers)
 
 

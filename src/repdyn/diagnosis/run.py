@@ -11,32 +11,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from repdyn.alerts import ALERT_COLUMNS, RULES, Alert, Rule, find_alerts, stored_rules
+from repdyn.diagnosis import metrics, training
 from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
-from repdyn.diagnosis.metrics import (
-    activation_statements,
-    below_one_statements,
-    coupling_statements,
-    course_statements,
-    layer_statements,
-    loss_correlations,
-    missing_statements,
-    profile_statements,
-    sequence_statements,
-    turn_statements,
-    window_statements,
-)
-from repdyn.diagnosis.training import (
-    MIN_LOSSES,
-    alert_statements,
-    embedding_statements,
-    failed_measurements,
-    geometry_statements,
-    loss_statements,
-    out_of_line_statements,
-    overfitting,
-    probe_loss_statements,
-    repeated_checkpoints,
-)
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.metric import base_name
 from repdyn.store.schema import LOSS
@@ -81,7 +57,7 @@ class DescribedRun(MeasuredRun):
         """The status and the statements, with links to a report that shows the run under its label."""
         statements = _ranked(chain(_of_training(self), _of_continuity(self), _of_metrics(self)))
         linked = tuple(replace(each, stack=self.stack, link=_link(each, self.label)) for each in statements)
-        probe, correlations = str(self.rows["probe"].iloc[0]), loss_correlations(self.frame, self.series)
+        probe, correlations = str(self.rows["probe"].iloc[0]), metrics.loss_correlations(self.frame, self.series)
         return RunInsights(self.name, probe, self.stack, *_status(self, linked), linked, correlations)
 
     @property
@@ -156,14 +132,14 @@ def continuity_statements(
 
 def _of_training(run: DescribedRun) -> Iterator[Insight]:
     if not run.finished:
-        yield from loss_statements(run.frame)
-        yield from overfitting(run.frame)
-        yield from probe_loss_statements(run.frame)
-    yield from alert_statements(run.alerts, _second_half(run))
-    yield from failed_measurements(run.frame)
-    yield from missing_statements(run.rows)
-    yield from window_statements(run.rows)
-    yield from below_one_statements(run.rows)
+        yield from training.loss_statements(run.frame)
+        yield from training.overfitting(run.frame)
+        yield from training.probe_loss_statements(run.frame)
+    yield from training.alert_statements(run.alerts, _second_half(run))
+    yield from training.failed_measurements(run.frame)
+    yield from metrics.missing_statements(run.rows)
+    yield from metrics.window_statements(run.rows)
+    yield from metrics.below_one_statements(run.rows)
 
 
 def _of_continuity(run: DescribedRun) -> Iterator[Insight]:
@@ -171,29 +147,30 @@ def _of_continuity(run: DescribedRun) -> Iterator[Insight]:
     case there are no alerts for its jumps."""
     if run.finished:
         return
-    yield from repeated_checkpoints(run.frame, run.rows)
-    yield from out_of_line_statements(run.frame)
-    yield from embedding_statements(run.frame)
+    yield from training.repeated_checkpoints(run.frame, run.rows)
+    yield from training.out_of_line_statements(run.frame)
+    yield from training.embedding_statements(run.frame)
     if scalar(run.frame, LOSS).empty:
         for chosen in _chosen(run):
             if base_name(chosen.metric) in DEFAULT_METRICS:
-                yield from geometry_statements(chosen)
+                yield from training.geometry_statements(chosen)
 
 
 def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
     loss = loss_of_run(run.frame)
     for chosen in _chosen(run):
-        yield from layer_statements(chosen)
-        yield from sequence_statements(chosen)
+        yield from metrics.layer_statements(chosen)
+        yield from metrics.condensation_statements(chosen)
+        yield from metrics.valley_statements(chosen)
         if base_name(chosen.metric) in DEFAULT_METRICS:
-            yield from profile_statements(chosen)
+            yield from metrics.profile_statements(chosen)
         if not run.finished:
-            course = list(course_statements(chosen))
+            course = list(metrics.course_statements(chosen))
             yield from course
             if not any(each.kind in {"peak", "trough"} for each in course):  # where the course turns anyway
-                yield from turn_statements(chosen)
-            yield from coupling_statements(chosen, loss)
-            yield from activation_statements(chosen)
+                yield from metrics.turn_statements(chosen)
+            yield from metrics.coupling_statements(chosen, loss)
+            yield from metrics.activation_statements(chosen)
 
 
 def _chosen(run: DescribedRun) -> Iterator[MetricSeries]:
@@ -224,14 +201,14 @@ def _status(run: DescribedRun, statements: Sequence[Insight]) -> tuple[Status, s
         return "failed", failed[0].sentence
     if run.finished:
         return "unknown", "A finished model has no course of training to judge."
-    if (number := len(run.steps)) < MIN_LOSSES:
-        return "unknown", f"{number} measured steps are too few to judge; {MIN_LOSSES} are enough."
+    if (number := len(run.steps)) < training.MIN_LOSSES:
+        return "unknown", f"{number} measured steps are too few to judge; {training.MIN_LOSSES} are enough."
     watched = [each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS]
     if recent := {alert.step for alert in run.alerts if alert.step >= _second_half(run)}:
         return "watch", f"Alerts were raised at {len(recent)} of the last {number - number // 2} measured steps."
     if watched:
         return "watch", watched[0].sentence
-    has_loss = len(scalar(run.frame, LOSS)) >= MIN_LOSSES
+    has_loss = len(scalar(run.frame, LOSS)) >= training.MIN_LOSSES
     return "healthy", f"No alert in the second half of the run{', and the loss has not diverged' if has_loss else ''}."
 
 

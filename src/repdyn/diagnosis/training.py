@@ -67,14 +67,23 @@ def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
         )
         yield Insight("failed", "loss diverged", sentence, steps=(at, last_step), evidence=evidence, weight=1.0)
     else:
-        first = float(loss.iloc[0])
-        sentence = (
-            f"The training loss fell from {number_text(first)} at step {int(loss.index[0]):,} to "
-            f"{number_text(evidence['last_level'])} at step {last_step:,}."
-        )
-        if evidence["last_level"] < first:
-            steps = int(loss.index[0]), last_step
-            yield Insight("note", "loss", sentence, steps=steps, evidence=evidence, weight=0.2)
+        yield from _fall("The training loss", loss, float(level[-1]), evidence)
+
+
+def probe_loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
+    """Yield how far the loss on the probe fell in a run without training losses."""
+    losses = scalar(frame, PROBE_LOSS)
+    if len(losses) >= MIN_LOSSES and scalar(frame, LOSS).empty:
+        first, last = losses.iloc[[0, -1]].tolist()
+        yield from _fall("The loss on the probe", losses, last, {"first": first, "last": last})
+
+
+def _fall(what: str, losses: pd.Series, last: float, evidence: dict[str, float]) -> Iterator[Insight]:
+    """Yield how far a loss fell, to its last value or level."""
+    first, steps = float(losses.iloc[0]), (int(losses.index[0]), int(losses.index[-1]))
+    if last < first:
+        ends = f"from {number_text(first)} at step {steps[0]:,} to {number_text(last)} at step {steps[1]:,}"
+        yield Insight("note", "loss", f"{what} fell {ends}.", steps=steps, evidence=evidence, weight=0.2)
 
 
 def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
@@ -93,7 +102,7 @@ def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
     evidence = {"lowest_validation_loss": lowest, "last_validation_loss": last, "gap": gap}
     if growth > MIN_GAP and fell:
         sentence = (
-            f"The model overfits: validation loss rose from {number_text(lowest)} at step {at:,} to "
+            f"The model overfits: validation loss grew from {number_text(lowest)} at step {at:,} to "
             f"{number_text(last)}, while training loss fell."
         )
         yield Insight("watch", "overfitting", sentence, steps=(at, end), evidence=evidence, weight=min(1.0, growth))
@@ -274,17 +283,3 @@ def _others_text(beginning: str, found: Sequence[Jump]) -> str:
         return ""
     listed = ", ".join(f"{step:,}" for step in others[:MAX_STEPS]) + f" .. ({len(others)})" * (len(others) > MAX_STEPS)
     return f" {beginning}{'s' * (len(others) > 1)} {listed}."
-
-
-def probe_loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
-    """Yield how far the loss on the probe fell in a run without training losses."""
-    losses = scalar(frame, PROBE_LOSS)
-    if len(losses) < MIN_LOSSES or not scalar(frame, LOSS).empty:
-        return
-    steps, (first, last) = (int(losses.index[0]), int(losses.index[-1])), losses.iloc[[0, -1]].tolist()
-    if last < first:
-        sentence = (
-            f"The loss on the probe fell from {number_text(first)} at step {steps[0]:,} to {number_text(last)} at step "
-            f"{steps[1]:,}."
-        )
-        yield Insight("note", "loss", sentence, steps=steps, evidence={"first": first, "last": last}, weight=0.2)

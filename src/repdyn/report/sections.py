@@ -14,7 +14,7 @@ from repdyn.metrics.metric import base_name
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.report.runs import ReportData, ReportRun, first_shown
 from repdyn.tables.effects import Correlation, Verdict
-from repdyn.tables.findings import JUDGED, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
+from repdyn.tables.findings import JUDGED, MARKS, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
 from repdyn.tables.fits import METRIC, N_PARAMETERS, fits_of
 from repdyn.tables.frames import failures, metrics_of, missing_values
 from repdyn.tables.runs import differences
@@ -91,17 +91,8 @@ def _line(run: ReportRun) -> Markup:
 def _heading(run: ReportRun, reason: str) -> Markup:
     status = run.insights.status
     sign = tag("span", _SIGNS[status], aria_hidden="true")
-    return tag(
-        "p",
-        tag("span", sign, f" {status}", class_=f"status {status}"),
-        " ",
-        tag("b", run.label),
-        " ",
-        reason,
-        " ",
-        tag("small", _about(run)),
-        class_="headline",
-    )
+    badge = tag("span", sign, f" {status}", class_=f"status {status}")
+    return tag("p", joined([badge, tag("b", run.label), reason, tag("small", _about(run))], " "), class_="headline")
 
 
 def _about(run: ReportRun) -> str:
@@ -121,12 +112,8 @@ def _plain(insight: Insight) -> Markup:
     return tag("a", insight.sentence, href=insight.link)
 
 
-ICONS: dict[Verdict, tuple[str, str]] = {
-    "shown": ("+", "shown"),
-    "not shown": ("\u2212", "not-shown"),
-    "cannot be judged": ("?", "unknown"),
-}
-"""Sign and CSS class of each verdict."""
+_CLASSES: dict[Verdict, str] = {"shown": "shown", "not shown": "not-shown", "cannot be judged": "unknown"}
+"""CSS class of each verdict."""
 
 BIBTEX = f"""@software{{repdyn,
   title = {{repdyn: representation dynamics of transformers}},
@@ -193,7 +180,7 @@ def measured(data: ReportData) -> Markup:
             _listed(run.rows, "dtype"),
             _listed(run.rows, "device"),
             _listed(run.rows, "attention"),
-            ", ".join(f"{name} {_listed(run.rows, f'{name}_version')}" for name in _PACKAGES),
+            ", ".join(f"{name} {_listed(run.rows, f'{name}_version')}" for name in ("repdyn", "torch", "transformers")),
             f"{str(max(run.rows['measured_at'].unique()))[:16].replace('T', ' ')} UTC",
             tag("code", str(run.rows["probe"].iloc[0])),
         )
@@ -212,18 +199,16 @@ def failed_checkpoints(data: ReportData) -> Markup:
     copied = [tag("p", tag("b", str(name)), ": ", text) for name, rows in by_run if (text := copies_line(rows))]
     if missing.empty:
         return joined([tag("p", "No checkpoint failed."), *copied])
-    columns = ("run", "step", "revision", "metric", "reason")
+    listed = missing[["run", "step", "revision", "metric", "reason"]].iloc[:MAX_FAILURES]
     rows = [
         (run, f"{step:,}", "" if pd.isna(revision) else str(revision), metric, " ".join(reason.split()))
-        for run, step, revision, metric, reason in missing[list(columns)].itertuples(index=False)
+        for run, step, revision, metric, reason in listed.itertuples(index=False)
     ]
     texts = ((name, failure_line(rows)) for name, rows in by_run)
     summary = tag("ul", *(tag("li", tag("b", str(name)), ": ", text) for name, text in texts if text))
-    more = len(rows) - MAX_FAILURES
-    note = tag("p", f"And {more} more; the store has them all.") if more > 0 else Markup()
-    found = table(
-        "Failed checkpoints", ("run", "step", "revision", "first metric", "reason"), rows[:MAX_FAILURES], quiet=True
-    )
+    more = len(missing) - len(rows)
+    note = tag("p", f"And {more} more; the store has them all.") if more else Markup()
+    found = table("Failed checkpoints", ("run", "step", "revision", "first metric", "reason"), rows, quiet=True)
     return joined([summary, found, note, *copied])
 
 
@@ -246,17 +231,8 @@ def citation(data: ReportData) -> Markup:
         for run in data.runs
     ]
     what = tag("p", "Cite repdyn and the papers whose metrics you use; ", tag("code", "repdyn metrics"), " lists them.")
-    return joined(
-        [
-            what,
-            tag("pre", BIBTEX),
-            tag("p", "For a methods section:"),
-            tag("ul", *(tag("li", text) for text in sentences)),
-        ]
-    )
-
-
-_PACKAGES = ("repdyn", "torch", "transformers")
+    methods = tag("ul", *(tag("li", text) for text in sentences))
+    return joined([what, tag("pre", BIBTEX), tag("p", "For a methods section:"), methods])
 
 
 def _findings(judged: Sequence[tuple[str, Sequence[Finding]]]) -> Markup:
@@ -286,8 +262,8 @@ def _finding_table(label: str, found: Sequence[Finding]) -> Markup:
 
 
 def _verdict(finding: Finding) -> Markup:
-    icon, name = ICONS[finding.verdict]
-    return tag("span", tag("span", icon, aria_hidden="true"), f" {finding.verdict}", class_=f"verdict {name}")
+    sign = tag("span", MARKS[finding.verdict].replace("-", "\u2212"), aria_hidden="true")
+    return tag("span", sign, f" {finding.verdict}", class_=f"verdict {_CLASSES[finding.verdict]}")
 
 
 def _alerts(runs: Sequence[ReportRun]) -> Markup:
@@ -391,8 +367,8 @@ _FIT_FORMULA = (
 )
 
 
-def activation_growth(data: ReportData) -> list[Markup]:
-    """Return a table for each run in which ``largest_activation`` was measured at enough steps; nothing if none is."""
+def _activation_growth(data: ReportData) -> Markup:
+    """Return a table for each run in which ``largest_activation`` was measured at enough steps; empty if none was."""
     tables = []
     for run in data.runs:
         rows = [
@@ -412,4 +388,9 @@ def activation_growth(data: ReportData) -> list[Markup]:
         ]
         if rows:
             tables.append(table(f"Largest activation over training, {run.label}", _FIT_HEADINGS, rows, numbers=9))
-    return [details("Largest activation over training", tag("p", _FIT_FORMULA), *tables)] if tables else []
+    return details("Largest activation over training", tag("p", _FIT_FORMULA), *tables) if tables else Markup()
+
+
+def course_of_training(data: ReportData) -> Markup:
+    """Return how the metrics go with the loss, and the fits of the largest activation."""
+    return joined([correlation_with_loss(data), _activation_growth(data)])

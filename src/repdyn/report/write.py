@@ -18,43 +18,9 @@ import numpy as np
 from repdyn.figures.charts import shared_axis, training_axes
 from repdyn.metrics import FAMILIES, METRICS, metric_info
 from repdyn.metrics.metric import settings_in_words
+from repdyn.report import plots, sections
 from repdyn.report.markup import Markup, asset, joined, policy, visible
-from repdyn.report.plots import (
-    DARK,
-    DIVERGING_SCALE,
-    LIGHT,
-    MAX_BANDS,
-    MAX_PANELS,
-    ComparedMember,
-    PlotlyDict,
-    compared_colours,
-    compared_with,
-    course_plot,
-    dark_colours,
-    heads_plot,
-    heatmap_plot,
-    heatmaps_plot,
-    layers_plot,
-    measured_with,
-    plotly_axis,
-    profile_plot,
-    profiles_plot,
-    training_plot,
-)
 from repdyn.report.runs import ReportData, ReportRun, report_data
-from repdyn.report.sections import (
-    activation_growth,
-    alerts_and_findings,
-    citation,
-    correlation_with_loss,
-    failed_checkpoints,
-    first_run,
-    glance,
-    measured,
-    opening,
-    overview,
-    without_value,
-)
 from repdyn.store import Store
 from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED
@@ -65,7 +31,7 @@ from repdyn.tables.style import family_of, family_title, metric_title, short_sub
 from repdyn.utils.files import write_atomically
 
 
-def page_tree(data: ReportData) -> PlotlyDict:
+def page_tree(data: ReportData) -> plots.PlotlyDict:
     """Return the figures of every run, metric and subset, axes, themes and names; arrays as they are."""
     runs = data.runs
     metrics = list(dict.fromkeys(metric for run in runs for metric, _ in run.series))
@@ -73,34 +39,34 @@ def page_tree(data: ReportData) -> PlotlyDict:
     steps = {int(step) for run in runs if not run.finished for step in (*run.steps, *run.loss(LOSS).index)}
     axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.token_counts.values()}))
     return {
-        "start": first_run(data),
+        "start": sections.first_run(data),
         "runs": [_run_tree(run) for run in runs],
         "comparisons": _comparisons(runs, data.seeds) if len(runs) > 1 else {},
-        "axes": {name: {"layout": plotly_axis(axis), "floor": axis.floor} for name, axis in axes.items()},
+        "axes": {name: {"layout": plots.plotly_axis(axis), "floor": axis.floor} for name, axis in axes.items()},
         "metrics": {metric: {"title": metric_title(metric), "meaning": _meaning(metric)} for metric in metrics},
         "subsets": {subset: [subset_title(subset), short_subset_title(subset)] for subset in sorted(subsets)},
         "families": _families(metrics),
         "alerts": any(run.alerts for run in runs),
-        "diverging": DIVERGING_SCALE,
-        "themes": {"light": LIGHT, "dark": DARK},
-        "dark_colours": dark_colours(runs, data.seeds),
+        "diverging": plots.DIVERGING_SCALE,
+        "themes": {"light": plots.LIGHT, "dark": plots.DARK},
+        "dark_colours": plots.dark_colours(runs, data.seeds),
     }
 
 
-def _run_tree(run: ReportRun) -> PlotlyDict:
-    metrics: dict[str, PlotlyDict] = {}
+def _run_tree(run: ReportRun) -> plots.PlotlyDict:
+    metrics: dict[str, plots.PlotlyDict] = {}
     for (metric, subset), series in run.series.items():
         metrics.setdefault(metric, {})[subset] = _series_tree(run, series)
     return {
         "label": run.label,
-        "start": opening(run),
+        "start": sections.opening(run),
         "finished": run.finished,
         "tokens": run.token_counts or None,
         "metrics": metrics,
     }
 
 
-def _series_tree(run: ReportRun, series: MetricSeries) -> PlotlyDict:
+def _series_tree(run: ReportRun, series: MetricSeries) -> plots.PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
     mean = series.layer_mean.mean
     return {
@@ -113,12 +79,12 @@ def _series_tree(run: ReportRun, series: MetricSeries) -> PlotlyDict:
         "reasons": series.reasons,
         "floor": shared_axis(series, run.series).floor,
         "interval": series.interval,
-        "profile": profile_plot(run, series),
-        "heatmap": heatmap_plot(run, series) if is_trained else None,
-        "course": course_plot(run, series, _published_metrics(run, series)) if is_trained else None,
-        "lines": layers_plot(run, series) if is_trained else None,
+        "profile": plots.profile_plot(run, series),
+        "heatmap": plots.heatmap_plot(run, series) if is_trained else None,
+        "course": plots.course_plot(run, series, _published_metrics(run, series)) if is_trained else None,
+        "lines": plots.layers_plot(run, series) if is_trained else None,
         "mean": {"steps": mean.index.tolist(), "values": mean.to_numpy(float)},
-        "heads": heads_plot(series),
+        "heads": plots.heads_plot(series),
         "by_head": series.by_head,
     }
 
@@ -138,39 +104,36 @@ def _published_metrics(run: ReportRun, series: MetricSeries) -> list[MetricSerie
     return [run.series[key] for key in keys if key in run.series and key[0] != series.metric]
 
 
-def _comparisons(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[str, PlotlyDict]:
+def _comparisons(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[str, plots.PlotlyDict]:
     """Return the comparisons of each metric and subset that several runs have."""
-    colours, why = compared_colours(runs, seeds), differences(runs)
+    colours, why = plots.compared_colours(runs, seeds), differences(runs)
     warning = f" They do not all compare: {why}." if why else ""
-    found: dict[str, PlotlyDict] = {}
+    found: dict[str, plots.PlotlyDict] = {}
     for metric, subset in dict.fromkeys(key for run in runs for key in run.series):
-        members = measured_with(runs, (metric, subset))
+        members = plots.measured_with(runs, (metric, subset))
         if len(members) < 2:
             continue
-        compared, heatmaps = compared_with(runs, seeds, (metric, subset)), heatmaps_plot(members)
-        is_cut = heatmaps is not None and len(heatmaps["data"]) == MAX_PANELS
+        compared, heatmaps = plots.compared_with(runs, seeds, (metric, subset)), plots.heatmaps_plot(members)
+        is_cut = heatmaps is not None and len(heatmaps["data"]) == plots.MAX_PANELS
+        # there are no bands among too many lines
+        bands = {member.series.interval for member in compared} - {""} if len(compared) <= plots.MAX_BANDS else ()
+        about = "; ".join([f"{len(members)} of {len(runs)} runs", "a hue for each class of models", *sorted(bands)])
         found.setdefault(metric, {})[subset] = {
-            "note": f"{len(members)} of {len(runs)} runs; a hue for each class of models{_bands(compared)}.{warning}",
-            "profiles": profiles_plot(compared, colours),
-            "training": training_plot(compared, colours),
+            "note": f"{about}.{warning}",
+            "profiles": plots.profiles_plot(compared, colours),
+            "training": plots.training_plot(compared, colours),
             "heatmaps": heatmaps,
-            "heatmaps_note": f"; the first {MAX_PANELS} runs" * is_cut,
+            "heatmaps_note": f"; the first {plots.MAX_PANELS} runs" * is_cut,
         }
     return found
 
 
-def _bands(members: Sequence[ComparedMember]) -> str:
-    """Return what the bands of several runs' lines mean; empty if there are too many lines for bands."""
-    meanings = sorted({member.series.interval for member in members if member.series.interval})
-    return "".join(f"; {meaning}" for meaning in meanings) if len(members) <= MAX_BANDS else ""
-
-
-def _families(metrics: Sequence[str]) -> list[list[object]]:
+def _families(metrics: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Return the title of each family with its metrics."""
-    groups = {
-        family: [m for m in metrics if family_of(m) == family] for family in [*FAMILIES, *map(family_of, metrics)]
-    }
-    return [[family_title(family), members] for family, members in groups.items() if members]
+    groups: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for metric in metrics:
+        groups.setdefault(family_of(metric), []).append(metric)
+    return [(family_title(family), members) for family, members in groups.items() if members]
 
 
 def _meaning(metric: str) -> str:
@@ -188,14 +151,14 @@ SCRIPTS = ("data", "state", *_OF_CHARTS, "controls", "printing", "stream", "live
 
 
 _PARTS: dict[str, Callable[[ReportData], Markup]] = {
-    "overview": overview,
-    "glance": glance,
-    "alerts_and_findings": alerts_and_findings,
-    "correlation_with_loss": lambda data: joined([correlation_with_loss(data), *activation_growth(data)]),
-    "measured": measured,
-    "failed": failed_checkpoints,
-    "without_value": without_value,
-    "citation": citation,
+    "overview": sections.overview,
+    "glance": sections.glance,
+    "alerts_and_findings": sections.alerts_and_findings,
+    "correlation_with_loss": sections.course_of_training,
+    "measured": sections.measured,
+    "failed": sections.failed_checkpoints,
+    "without_value": sections.without_value,
+    "citation": sections.citation,
 }
 """What the page shows as HTML."""
 STALE_AFTER = 1800.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -18,8 +18,21 @@ Verdict = Literal["shown", "not shown", "cannot be judged"]
 CONFIDENCE = 0.95
 """Coverage of the intervals."""
 
+MOVES, MOVING = ("grew", "fell"), ("growing", "falling")
+"""What a value did that became larger, or smaller, and what it is still doing; the same words in every view."""
+
 _PERCENT_UP_TO = 10.0
 _LARGEST_EXPONENT = 700.0
+
+
+def change_size(log_ratio: float) -> str:
+    """Return the size of a change in percent, or the ratio as a factor if it is large.
+
+    >>> change_size(0.47), change_size(-0.08), change_size(4.0)
+    ('60 %', '7.7 %', 'a factor of 54.6')
+    """
+    ratio = math.exp(min(log_ratio, _LARGEST_EXPONENT))
+    return f"a factor of {ratio:.3g}" if ratio >= _PERCENT_UP_TO else f"{_percent(abs(ratio - 1))} %"
 
 
 class CannotBeJudgedError(Exception):
@@ -37,6 +50,15 @@ class Estimate:
 
     def __str__(self) -> str:
         return f"{self.value:.3g}"
+
+
+def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean over seeds and half of its 95 % interval, by Student's t with n - 1 degrees of freedom.
+
+    ``values`` has the shape (n_seeds, ...), with at least two seeds; the mean of a seed without a value is NaN.
+    """
+    quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / np.sqrt(len(values))
 
 
 def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
@@ -76,9 +98,7 @@ class Effect:
     @classmethod
     def over_seeds(cls, effects: Sequence[Effect]) -> Effect:
         """Return the mean effect over two or more seeds of one model, with the interval of Student's t over seeds."""
-        log_ratios = [effect.log_ratio for effect in effects]
-        quantile = float(stdtrit(len(log_ratios) - 1, (1 + CONFIDENCE) / 2))
-        return cls(fmean(log_ratios), quantile * stdev(log_ratios) / math.sqrt(len(log_ratios)))
+        return cls(*map(float, mean_over_seeds(np.array([effect.log_ratio for effect in effects]))))
 
     @property
     def low(self) -> float:
@@ -102,11 +122,6 @@ class Effect:
             return "not shown"
         return "cannot be judged"
 
-    @property
-    def size(self) -> str:
-        """The size of the change, without its interval."""
-        return str(self).partition(" (")[0]
-
     def __str__(self) -> str:
         """Return the size of the change in percent, or the ratio as a factor if it is large, with the interval.
 
@@ -115,9 +130,10 @@ class Effect:
         """
         ratio, low, high = (math.exp(min(each, _LARGEST_EXPONENT)) for each in (self.log_ratio, self.low, self.high))
         if ratio >= _PERCENT_UP_TO:
-            return f"a factor of {ratio:.3g} (interval {low:.3g} to {high:.3g})"
-        changes = (1 - ratio, 1 - high, 1 - low) if ratio < 1 else (ratio - 1, low - 1, high - 1)
-        return "{} % (interval {} to {})".format(*map(_percent, changes))
+            ends = f"{low:.3g} to {high:.3g}"
+        else:
+            ends = " to ".join(map(_percent, (1 - high, 1 - low) if ratio < 1 else (low - 1, high - 1)))
+        return f"{change_size(self.log_ratio)} (interval {ends})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +168,11 @@ class Claim:
         """
         rises = self.effect.log_ratio >= 0
         if not self.is_late:
-            return f"{self.subject} {self.verbs[not rises]} by {self.effect.size}"
+            return f"{self.subject} {self.verbs[not rises]} by {change_size(self.effect.log_ratio)}"
         least = min(abs(bound) for bound in (self.above, self.below) if bound is not None)
         is_level = abs(math.expm1(self.effect.log_ratio)) < least or self.effect.low < 0 < self.effect.high
         still = "still " * (whole is not None and (whole.log_ratio >= 0) == rises)
-        return f"it was {'level' if is_level else still + ('growing' if rises else 'falling')} at the end"
+        return f"it was {'level' if is_level else still + MOVING[not rises]} at the end"
 
     def __str__(self) -> str:
         """Return the change as a sentence, and what its interval leaves open or excludes.

@@ -12,6 +12,7 @@ import pandas as pd
 from repdyn.probe.design import INPUTS
 from repdyn.store.schema import LEARNING_RATE, LOSS
 from repdyn.tables.effects import (
+    MOVES,
     CannotBeJudgedError,
     Claim,
     Effect,
@@ -87,9 +88,6 @@ COLUMNS = ["metric", "subset", "step", "layer", "depth", "value", "std_error", "
 """Columns that a judgement needs."""
 
 
-_GREW = "grew", "fell"
-
-
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
     """The blocks at one step."""
@@ -138,8 +136,8 @@ def growth(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Jud
     snapshots = _snapshots(rows, metric, subset)
     first, half, last = _ends_and_half(snapshots)
     claims = (
-        Claim(metric, _GREW, Effect.of(last.mean, first.mean), above=MORE),
-        Claim(_since(half), _GREW, Effect.of(last.mean, half.mean), above=-MORE, below=MORE, is_late=True),
+        Claim(metric, MOVES, Effect.of(last.mean, first.mean), above=MORE),
+        Claim(_since(half), MOVES, Effect.of(last.mean, half.mean), above=-MORE, below=MORE, is_late=True),
     )
     return Judgement(claims, coverage=_coverage(rows, metric, subset, snapshots))
 
@@ -152,9 +150,9 @@ def dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | Non
     peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
     over_last = "exceeds the last", "is below the last"
     claims = (
-        Claim("the dimension", ("rose", "fell"), Effect.of(peak.mean, first.mean), above=MORE),
+        Claim("the dimension", MOVES, Effect.of(peak.mean, first.mean), above=MORE),
         Claim("its highest value", over_last, Effect.of(peak.mean, last.mean), above=MORE),
-        Claim(_since(half), _GREW, Effect.of(last.mean, half.mean), below=-LATE_FALL, is_late=True),
+        Claim(_since(half), MOVES, Effect.of(last.mean, half.mean), below=-LATE_FALL, is_late=True),
     )
     blocks = tuple(Effect.of(end, before) for end, before in zip(last.blocks, half.blocks, strict=True))
     known = "warm-up not known" if warm_up is None else f"warm-up to step {warm_up:,.0f}"
@@ -226,6 +224,8 @@ def _listed(blocks: Iterable[int]) -> str:
     return ", ".join(map(str, blocks)) or "none"
 
 
+MARKS: dict[Verdict, str] = {"shown": "+", "not shown": "-", "cannot be judged": "?"}
+"""Signs of verdicts in narrow columns."""
 COLOURS: dict[Verdict, str] = {"shown": "cyan", "not shown": "default", "cannot be judged": "bright_black"}
 """Colours of verdicts in a terminal. A verdict is no judgement of the quality of a run."""
 

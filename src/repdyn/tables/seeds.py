@@ -10,25 +10,14 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
-from repdyn.tables.effects import CONFIDENCE
+from repdyn.tables.effects import mean_over_seeds
 from repdyn.tables.frames import LayerMean, concatenated
 from repdyn.tables.runs import MeasuredRun, differences, disagreement, in_comparison_order, listed, spans
 from repdyn.tables.series import MetricSeries
 
 INTERVAL = "95 % interval over seeds"
 """What a band of seeds means."""
-
-
-def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean over seeds and half of its 95 % interval, by Student's t with n - 1 degrees of freedom.
-
-    ``values`` has the shape (n_seeds, ...), with at least two seeds; the mean of a seed without a value is NaN.
-    """
-    n_seeds = len(values)
-    quantile = float(stdtrit(n_seeds - 1, (1 + CONFIDENCE) / 2))
-    return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / np.sqrt(n_seeds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from repdyn.diagnosis import DescribedRun, RunInsights, Severity, Status
 from repdyn.store import Store
 from repdyn.store.schema import FINISHED, PROBE_LOSS
 from repdyn.tables.effects import Verdict
-from repdyn.tables.findings import COLOURS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
+from repdyn.tables.findings import COLOURS, MARKS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
 from repdyn.tables.frames import concatenated, grid, loss_of_run, metrics_of, missing_values, subsets_of
 from repdyn.tables.runs import MeasuredRun, differences, select
 from repdyn.tables.seeds import SeedGroup
@@ -382,7 +382,7 @@ def _figures(figures: Sequence[Path]) -> Iterator[Text]:
 
 
 MAX_WIDTH = 100
-MARKS: dict[Verdict, str] = {"shown": "+", "not shown": "-", "cannot be judged": "?"}
+
 _KINDS = {True: "dec", False: "enc", None: "?"}
 _FEWER = "*"
 _MEANS = (("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all"))
