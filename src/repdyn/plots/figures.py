@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 import numpy as np
 import pandas as pd
 
+from repdyn.diagnosis import DescribedRun
 from repdyn.figures.charts import placed, profile_lines, shared_axis, training_axes, training_axis
 from repdyn.report.plots import (
     HEIGHT,
@@ -27,12 +29,13 @@ from repdyn.report.plots import (
     profiles_plot,
     training_plot,
 )
-from repdyn.report.runs import ReportRun, in_lines, report_data, report_runs
+from repdyn.report.runs import report_data, report_runs
 from repdyn.store import Store
 from repdyn.tables.frames import by_stack, filled, of_training, select_steps
 from repdyn.tables.runs import differences, select
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
+from repdyn.tables.texts import sampling
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -42,6 +45,7 @@ Over: TypeAlias = Literal["depth", "training"]
 MAX_FRAMES = 40
 """Steps of a profile's slider; Plotly takes long to check each."""
 _LINE_HEIGHT = 22
+_TITLE_WIDTH = 100
 
 
 class Which(TypedDict, total=False):
@@ -71,7 +75,7 @@ def heatmap(store: Store, metric: str, subset: str = "all", **which: Unpack[Whic
     found, series = _series(_of_a_training(store, which), metric, subset)
     plot = heatmap_plot(found, series)
     plot["layout"]["shapes"] = []
-    return _figure(plot, _title(metric, subset), found.title)
+    return _figure(plot, _title(metric, subset), _about(found))
 
 
 def profile(
@@ -90,7 +94,7 @@ def profile(
     if step is None:
         plot = profile_plot(found, series)
         plot |= _played(plot, found, series) if len(series.steps) > 1 else {}
-        return _figure(plot, _title(metric, subset), found.title)
+        return _figure(plot, _title(metric, subset), _about(found))
     if step not in series.steps:
         around = sorted(sorted(series.steps, key=lambda other: abs(other - step))[:3])
         raise ValueError(
@@ -99,14 +103,14 @@ def profile(
     plot = profile_plot(found, replace(series, rows=series.rows.loc[series.rows["step"] == step]))
     # the legend would name one step, the heading does
     plot["layout"]["showlegend"] = False
-    return _figure(plot, f"{_title(metric, subset)}, step {step:,}", found.title)
+    return _figure(plot, f"{_title(metric, subset)}, step {step:,}", _about(found))
 
 
 def means(store: Store, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
     """Return a metric averaged over layers during training, with the loss; buttons change the axis. Arguments and
     errors are those of :func:`heatmap`."""
     found, series = _series(_of_a_training(store, which), metric, subset)
-    return _figure(_with_axis_buttons(course_plot(found, series), found), _title(metric, subset), found.title)
+    return _figure(_with_axis_buttons(course_plot(found, series), found), _title(metric, subset), _about(found))
 
 
 def compare(
@@ -154,7 +158,7 @@ def compare(
         traces = [{**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]]
         plot = {"data": traces, "layout": {**plot["layout"], "xaxis": plotly_axis(axis)}}
     title = html.escape(_title(metric, subset), quote=False)
-    return _figure(plot, title, in_lines(f"not comparable: {why}") if why else "")
+    return _figure(plot, title, _in_lines(f"not comparable: {why}") if why else "")
 
 
 def _of_a_training(store: Store, which: Which) -> pd.DataFrame:
@@ -185,7 +189,7 @@ def _require_one(what: str, there: Sequence[str], of: str) -> None:
         raise ValueError(f"expected {what}= for {of}, got None; there are {', '.join(there)}")
 
 
-def _series(frame: pd.DataFrame, metric: str, subset: str) -> tuple[ReportRun, MetricSeries]:
+def _series(frame: pd.DataFrame, metric: str, subset: str) -> tuple[DescribedRun, MetricSeries]:
     """Return the only run of a frame, with the rows of one series where there are some, and this series."""
     of_layers = frame["layer"].notna()
     chosen = of_layers & (frame["metric"] == metric) & (filled(pd.Series(frame["subset"]), "all") == subset)
@@ -196,14 +200,14 @@ def _series(frame: pd.DataFrame, metric: str, subset: str) -> tuple[ReportRun, M
     return found, found.series[metric, subset]
 
 
-def _not_measured(runs: Sequence[ReportRun], metric: str, subset: str) -> ValueError:
+def _not_measured(runs: Sequence[DescribedRun], metric: str, subset: str) -> ValueError:
     measured = ", ".join(dict.fromkeys(f"{name} ({of})" for run in runs for name, of in run.series))
     return ValueError(
         f"expected a metric and a subset it was measured on, got {metric} ({subset}); there are {measured}"
     )
 
 
-def _with_axis_buttons(plot: PlotlyDict, run: ReportRun) -> PlotlyDict:
+def _with_axis_buttons(plot: PlotlyDict, run: DescribedRun) -> PlotlyDict:
     """Return a plot along the training, with buttons for every axis that its run has."""
     steps = sorted({step for trace in plot["data"] for step in trace["x"]})
     counts = {step: run.token_counts.get(step, np.nan) for step in steps} if run.token_counts else {}
@@ -226,7 +230,7 @@ def _with_axis_buttons(plot: PlotlyDict, run: ReportRun) -> PlotlyDict:
     return {"data": traces, "layout": layout}
 
 
-def _played(plot: PlotlyDict, run: ReportRun, series: MetricSeries) -> PlotlyDict:
+def _played(plot: PlotlyDict, run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return frames, and the slider and button that show them."""
     floor = shared_axis(series, run.series).floor
     first = len(plot["data"]) - 3
@@ -268,3 +272,14 @@ def _figure(plot: PlotlyDict, title: str, caption: str) -> Figure:
 
 def _title(metric: str, subset: str) -> str:
     return f"{metric_title(metric)}, {subset_title(subset)}"
+
+
+def _about(run: DescribedRun) -> str:
+    """Return name, model and how the vectors were sampled."""
+    return _in_lines(f"{run.label}, {run.rows['model'].iloc[0]}\n{sampling(run.rows)}")
+
+
+def _in_lines(text: str) -> str:
+    """Return text for Plotly without its markup, in lines that fit above a figure."""
+    lines = [line for part in text.splitlines() for line in textwrap.wrap(part, _TITLE_WIDTH)]
+    return "<br>".join(html.escape(line, quote=False) for line in lines)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from repdyn.diagnosis import DescribedRun
 from repdyn.figures.charts import (
     RELATIVE_DEPTH,
     Axis,
@@ -39,7 +40,6 @@ from repdyn.figures.charts import (
     training_axis,
     value_axis,
 )
-from repdyn.report.runs import ReportRun
 from repdyn.store.schema import LOSS as LOSS_NAME
 from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.frames import LOSS_TITLES, select_steps
@@ -94,7 +94,7 @@ DARK_COLOURS = {VALUE: "#56B4E9", ALERT_COLOUR: "#FF6B6B", LOSS: "#F0A860", EMPT
 """Colours of the dark theme, by those of the light one."""
 
 
-def dark_colours(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[str, str]:
+def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[str, str]:
     """Return the colours of the dark theme by those of the light one, opaque and transparent: of other steps, of
     layers, of runs, and of what all charts have."""
     colours: dict[str, str] = {}
@@ -379,14 +379,14 @@ _STEP_LINE = _STEP_FRAME | {"type": "line"}
 """Where the selected step is; the page places them."""
 
 
-def heatmap_plot(run: ReportRun, series: MetricSeries) -> PlotlyDict:
+def heatmap_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric by layer (upwards) and measured step (to the right, equally spaced)."""
     plot = plotly_panel(heatmap_panel(series, shared_axis(series, run.series, has_bands=False), run.alerts))
     plot["layout"]["shapes"] = [_STEP_FRAME]
     return plot
 
 
-def profile_plot(run: ReportRun, series: MetricSeries) -> PlotlyDict:
+def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric over depth at the last step, between faint lines of a few others."""
     trail = [] if run.finished else select_steps(series.steps, MAX_TRAIL)
     colours = dict(zip(trail, step_colours(len(trail)), strict=True))
@@ -407,7 +407,7 @@ def profile_plot(run: ReportRun, series: MetricSeries) -> PlotlyDict:
     return plot
 
 
-def layers_plot(run: ReportRun, series: MetricSeries) -> PlotlyDict:
+def layers_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a line for each layer of a metric during training, without its values, which the page has already."""
     look = {"mode": "lines", "meta": {"along": "training", "role": "layer"}, "showlegend": False}
     traces = [
@@ -418,7 +418,7 @@ def layers_plot(run: ReportRun, series: MetricSeries) -> PlotlyDict:
     return {"data": traces, "layout": {"height": HEIGHT, "yaxis": y, "hovermode": "closest", "shapes": [_STEP_LINE]}}
 
 
-def course_plot(run: ReportRun, series: MetricSeries, others: Sequence[MetricSeries] = ()) -> PlotlyDict:
+def course_plot(run: DescribedRun, series: MetricSeries, others: Sequence[MetricSeries] = ()) -> PlotlyDict:
     """Return a training in rows on one axis: the loss, metrics averaged over layers, and the steps with alerts."""
     rows = [*_loss_row(run), *(_mean_row(run, one) for one in (series, *others)), *_alerts_row(run)]
     plot = stacked_rows(rows)
@@ -426,11 +426,12 @@ def course_plot(run: ReportRun, series: MetricSeries, others: Sequence[MetricSer
     return plot
 
 
-def _loss_row(run: ReportRun) -> list[Panel]:
+def _loss_row(run: DescribedRun) -> list[Panel]:
     training = loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
     validation = loss_line(run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE)
-    margin = run.probe_loss_margin.to_numpy(float)
-    on_probe = loss_line(run.loss(PROBE_LOSS), LOSS_TITLES[PROBE_LOSS], dash="-", marker="", margin=margin)
+    rows, losses = run.frame.loc[run.frame["layer"].isna() & (run.frame["metric"] == PROBE_LOSS)], run.loss(PROBE_LOSS)
+    margin = ((rows["high"] - rows["low"]) / 2).astype(float).set_axis(rows["step"]).reindex(losses.index).to_numpy()
+    on_probe = loss_line(losses, LOSS_TITLES[PROBE_LOSS], dash="-", marker="", margin=margin)
     if on_probe is not None and training is not None:
         on_probe = replace(on_probe, label=f"{on_probe.label} (dotted)", dash=":")
     lines = {LOSS_NAME: training, VALIDATION_LOSS: validation, PROBE_LOSS: on_probe}
@@ -445,7 +446,7 @@ def _loss_row(run: ReportRun) -> list[Panel]:
     return [Panel(title=title, x=TRAINING, lines=list(drawn.values()), marks=marks)] if drawn else []
 
 
-def _mean_row(run: ReportRun, series: MetricSeries) -> Panel:
+def _mean_row(run: DescribedRun, series: MetricSeries) -> Panel:
     (line,) = mean_lines(series, colour=VALUE, marker_size=2.5)
     alerts = [alert for alert in alerts_on(run.alerts, *series.key) if alert.step in series.steps]
     unit, title = metric_unit(series.metric), metric_title(series.metric)
@@ -459,7 +460,7 @@ def _mean_row(run: ReportRun, series: MetricSeries) -> Panel:
     )
 
 
-def _alerts_row(run: ReportRun) -> list[Panel]:
+def _alerts_row(run: DescribedRun) -> list[Panel]:
     marks = [replace(mark, y=0.5) for mark in marks_on(run.alerts, None)]
     return [Panel(title="alerts", x=TRAINING, y=NO_VALUES, marks=marks)] if marks else []
 
@@ -474,7 +475,7 @@ def heads_plot(series: MetricSeries) -> PlotlyDict | None:
     return plot
 
 
-def measured_with(runs: Sequence[ReportRun], key: tuple[str, str]) -> list[tuple[int, ReportRun, MetricSeries]]:
+def measured_with(runs: Sequence[DescribedRun], key: tuple[str, str]) -> list[tuple[int, DescribedRun, MetricSeries]]:
     """Return the runs that were measured with a metric on a token subset, each with its number."""
     return [(number, run, run.series[key]) for number, run in enumerate(runs) if key in run.series]
 
@@ -499,7 +500,7 @@ def training_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
     return _lines_plot(Panel(x=training_axis(trained[0].series.steps), lines=lines), trained)
 
 
-def heatmaps_plot(members: Sequence[tuple[int, ReportRun, MetricSeries]]) -> PlotlyDict | None:
+def heatmaps_plot(members: Sequence[tuple[int, DescribedRun, MetricSeries]]) -> PlotlyDict | None:
     """Return heatmaps of the runs on one scale of colours; None if fewer than two have several steps."""
     trained = [member for member in members if len(member[2].steps) > 1][:MAX_PANELS]
     if len(trained) < 2:
@@ -576,7 +577,9 @@ class ComparedMember(NamedTuple):
     """Numbers of the seeds."""
 
 
-def compared_with(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup], key: tuple[str, str]) -> list[ComparedMember]:
+def compared_with(
+    runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup], key: tuple[str, str]
+) -> list[ComparedMember]:
     """Return the members of a comparison of a metric on a token subset, each of which has a line of its own.
 
     Seeds without a common step at which all have the metric are single runs.
@@ -590,7 +593,7 @@ def compared_with(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup], key: tu
     return members
 
 
-def compared_colours(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[Key, str]:
+def compared_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[Key, str]:
     """Return a colour for each group of seeds, which its members share, and for each other run."""
     colours = run_colours(with_seeds(runs, seeds))
     return colours | {member.key: colours[group.key] for group in seeds for member in group.members}

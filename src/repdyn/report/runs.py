@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import html
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from types import MappingProxyType
 from typing import TypeAlias
 
 import pandas as pd
@@ -15,49 +13,20 @@ import pandas as pd
 from repdyn.alerts import RULES, Rule, stored_rules
 from repdyn.diagnosis import DescribedRun
 from repdyn.store import Store
-from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.findings import JUDGED
-from repdyn.tables.frames import SUBSETS, concatenated, design_names, scalar
+from repdyn.tables.frames import SUBSETS, concatenated, design_names
 from repdyn.tables.runs import measured_runs, select, short_names
 from repdyn.tables.seeds import SeedGroup, groups_or_reason
-from repdyn.tables.texts import sampling
 
 RunKey: TypeAlias = tuple[Store, str, str]
 """Store, name and probe of a run."""
-_TITLE_WIDTH = 100
-
-
-@dataclass(frozen=True, eq=False)
-class ReportRun(DescribedRun):
-    """One run, or one stack of its model, as a report shows it."""
-
-    @property
-    def title(self) -> str:
-        """Name, model and how the vectors were sampled, as text for Plotly in lines that fit above a figure."""
-        return in_lines(f"{self.label}, {self.rows['model'].iloc[0]}\n{sampling(self.rows)}")
-
-    def loss(self, name: str) -> pd.Series:
-        """Return a loss against step by the name of its scalar; empty where none is stored and for a finished model."""
-        return scalar(self.frame, name).iloc[: None if not self.finished else 0]
-
-    @cached_property
-    def probe_loss_margin(self) -> pd.Series:
-        """Half of the 95 % interval of the loss on the probe against step; NaN where it is not known."""
-        rows = self.frame.loc[self.frame["layer"].isna() & (self.frame["metric"] == PROBE_LOSS)].set_index("step")
-        return ((rows["high"] - rows["low"]) / 2).astype(float).reindex(self.loss(PROBE_LOSS).index)
-
-    @cached_property
-    def token_counts(self) -> dict[int, float]:
-        """Training tokens by step; empty for a finished model, and unless every row knows them."""
-        tokens = self.tokens.iloc[: None if not self.finished else 0]
-        return dict(zip(tokens.index.astype(int).tolist(), tokens.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
 class ReportData:
     """Everything a report shows."""
 
-    runs: list[ReportRun]
+    runs: list[DescribedRun]
     """In the order of a comparison."""
     frame: pd.DataFrame
     """All rows, each run under a name of its own."""
@@ -83,8 +52,7 @@ def data_of_rows(
 ) -> ReportData:
     """Return the runs of a report from the rows of each run on one probe, scalars and failures among them."""
     names, frame = _names(found), _named(found)
-    rules = {names[key]: stored_rules(key[0].alerts_path(key[1])) for key in found}
-    shown = report_runs(frame, rules)
+    shown = report_runs(frame, {names[key]: stored_rules(key[0].alerts_path(key[1])) for key in found})
     return ReportData(shown, frame, *groups_or_reason(shown, seeds))
 
 
@@ -101,15 +69,13 @@ def _named(found: Mapping[RunKey, pd.DataFrame]) -> pd.DataFrame:
     return frames[0] if len(frames) == 1 else concatenated(frames, ignore_index=True)
 
 
-def report_runs(frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] | None = None) -> list[ReportRun]:
+def report_runs(frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] = MappingProxyType({})) -> list[DescribedRun]:
     """Return the runs in ``frame``, each measured on one probe, in the order of a comparison.
 
     ``rules`` are those of the alerts of a run, by its name; other runs have the default ones.
     """
-    known = rules or {}
-    return [
-        ReportRun(run.name, run.label, run.stack, run.frame, known.get(run.name, RULES)) for run in measured_runs(frame)
-    ]
+    runs = measured_runs(frame)
+    return [DescribedRun(run.name, run.label, run.stack, run.frame, rules.get(run.name, RULES)) for run in runs]
 
 
 def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None) -> dict[RunKey, pd.DataFrame]:
@@ -156,13 +122,7 @@ def names_in_stores(runs: Sequence[tuple[Store, str]]) -> dict[tuple[Store, str]
     return {(store, run): short[paths[store, run]] if stores[run] > 1 else run for store, run in runs}
 
 
-def in_lines(text: str) -> str:
-    """Return text for Plotly without its markup, in lines that fit above a figure."""
-    wrapped = [line for part in text.splitlines() for line in textwrap.wrap(part, _TITLE_WIDTH)]
-    return "<br>".join(html.escape(line, quote=False) for line in wrapped)
-
-
-def first_shown(runs: Sequence[ReportRun]) -> tuple[str, str]:
+def first_shown(runs: Sequence[DescribedRun]) -> tuple[str, str]:
     """Return the metric and token subset that a report opens with: of the most common, without sinks if measured so."""
     shared = Counter(key for run in runs for key in run.series)
     most = [key for key, number in shared.items() if number == max(shared.values())]

@@ -8,11 +8,11 @@ from importlib.metadata import version
 
 import pandas as pd
 
-from repdyn.diagnosis import Insight, Status
+from repdyn.diagnosis import DescribedRun, Insight, Status
 from repdyn.diagnosis.metrics import CAVEAT
 from repdyn.metrics.metric import base_name
 from repdyn.report.markup import Markup, details, joined, table, tag
-from repdyn.report.runs import ReportData, ReportRun, first_shown
+from repdyn.report.runs import ReportData, first_shown
 from repdyn.tables.effects import Correlation, Verdict
 from repdyn.tables.findings import JUDGED, MARKS, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
 from repdyn.tables.fits import METRIC, N_PARAMETERS, fits_of
@@ -51,7 +51,7 @@ def glance(data: ReportData) -> Markup:
     return joined([*lines[:MAX_LINES], *([details(f"and {len(more)} more runs", *more)] if more else [])])
 
 
-def opening(run: ReportRun) -> dict[str, str | None]:
+def opening(run: DescribedRun) -> dict[str, str | None]:
     """Return the metric, token subset and step that the page opens a run with.
 
     They are those of its first alert, otherwise the metric of its first statement; without a step the last one is
@@ -73,7 +73,7 @@ def first_run(data: ReportData) -> int:
     return min(range(len(ranks)), key=lambda number: (min(ranks[number][0], 2), ranks[number][1]))
 
 
-def _with_cards(run: ReportRun) -> Markup:
+def _with_cards(run: DescribedRun) -> Markup:
     statements = run.insights.statements
     cards = tag("div", *map(_card, statements[:MAX_CARDS]), class_="cards")
     more = statements[MAX_CARDS:]
@@ -81,21 +81,21 @@ def _with_cards(run: ReportRun) -> Markup:
     return tag("div", _heading(run, run.insights.reason), cards, *([rest] if more else []), class_="run-glance")
 
 
-def _line(run: ReportRun) -> Markup:
+def _line(run: DescribedRun) -> Markup:
     statements = run.insights.statements
     first = _plain(statements[0]) if statements else run.insights.reason
     cards = details("more", tag("div", *map(_card, statements[:MAX_CARDS]), class_="cards"))
     return tag("div", _heading(run, first), *([cards] if statements else []), class_="run-glance")
 
 
-def _heading(run: ReportRun, reason: str) -> Markup:
+def _heading(run: DescribedRun, reason: str) -> Markup:
     status = run.insights.status
     sign = tag("span", _SIGNS[status], aria_hidden="true")
     badge = tag("span", sign, f" {status}", class_=f"status {status}")
     return tag("p", joined([badge, tag("b", run.label), reason, tag("small", _about(run))], " "), class_="headline")
 
 
-def _about(run: ReportRun) -> str:
+def _about(run: DescribedRun) -> str:
     rows, steps = run.rows, run.steps
     parameters = f", {short_count(run.parameters)} parameters" if run.parameters else ""
     course = "finished" if run.finished else f"{len(steps)} steps to {steps[-1]:,}"
@@ -266,7 +266,7 @@ def _verdict(finding: Finding) -> Markup:
     return tag("span", sign, f" {finding.verdict}", class_=f"verdict {_CLASSES[finding.verdict]}")
 
 
-def _alerts(runs: Sequence[ReportRun]) -> Markup:
+def _alerts(runs: Sequence[DescribedRun]) -> Markup:
     """List alerts by run and rule; the first few are visible, the others can be opened."""
     lines, number = [], 0
     for run in runs:
@@ -286,7 +286,7 @@ def _alerts(runs: Sequence[ReportRun]) -> Markup:
     return tag("div", heading, tag("ul", *shown), more, class_="alerts")
 
 
-def _metric_table(run: ReportRun) -> Markup:
+def _metric_table(run: DescribedRun) -> Markup:
     rows, seconds = run.rows, seconds_by_metric(run.rows)
     whole = float(seconds.sum())
     lines = [
@@ -305,7 +305,7 @@ def _metric_table(run: ReportRun) -> Markup:
     return details(f"Metrics and their cost: {run.label}", table(caption, headings, lines, numbers=2))
 
 
-def _steps(run: ReportRun) -> str:
+def _steps(run: DescribedRun) -> str:
     steps = run.steps
     if run.finished:
         return "finished"
@@ -344,7 +344,7 @@ def correlation_with_loss(data: ReportData) -> Markup:
     )
 
 
-def _correlation_table(run: ReportRun) -> Markup:
+def _correlation_table(run: DescribedRun) -> Markup:
     def numbers(found: Correlation) -> tuple[str, str, str]:
         if math.isnan(found.value):
             return NO_VALUE, NO_VALUE, f"{found.n}"

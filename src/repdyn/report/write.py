@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from repdyn.diagnosis import DescribedRun
 from repdyn.figures.charts import shared_axis, training_axes
 from repdyn.metrics import FAMILIES, METRICS, metric_info
 from repdyn.metrics.metric import settings_in_words
 from repdyn.report import plots, sections
 from repdyn.report.markup import Markup, asset, joined, policy, visible
-from repdyn.report.runs import ReportData, ReportRun, report_data
+from repdyn.report.runs import ReportData, report_data
 from repdyn.store import Store
 from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED
@@ -53,7 +54,7 @@ def page_tree(data: ReportData) -> plots.PlotlyDict:
     }
 
 
-def _run_tree(run: ReportRun) -> plots.PlotlyDict:
+def _run_tree(run: DescribedRun) -> plots.PlotlyDict:
     metrics: dict[str, plots.PlotlyDict] = {}
     for (metric, subset), series in run.series.items():
         metrics.setdefault(metric, {})[subset] = _series_tree(run, series)
@@ -66,7 +67,7 @@ def _run_tree(run: ReportRun) -> plots.PlotlyDict:
     }
 
 
-def _series_tree(run: ReportRun, series: MetricSeries) -> plots.PlotlyDict:
+def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
     mean = series.layer_mean.mean
     return {
@@ -89,7 +90,7 @@ def _series_tree(run: ReportRun, series: MetricSeries) -> plots.PlotlyDict:
     }
 
 
-def _agreeing(run: ReportRun, series: MetricSeries) -> str | None:
+def _agreeing(run: DescribedRun, series: MetricSeries) -> str | None:
     """Return "all" if the values without sinks differ from those of all tokens by less than their intervals."""
     whole = run.series.get((series.metric, "all"))
     if series.subset != "no_sink" or whole is None or whole.values.shape != series.values.shape:
@@ -98,13 +99,13 @@ def _agreeing(run: ReportRun, series: MetricSeries) -> str | None:
     return "all" if np.allclose(series.values, whole.values, rtol=0.0, atol=margins, equal_nan=True) else None
 
 
-def _published_metrics(run: ReportRun, series: MetricSeries) -> list[MetricSeries]:
+def _published_metrics(run: DescribedRun, series: MetricSeries) -> list[MetricSeries]:
     """Return the published metrics to show below a series, on the same token subset where it was measured."""
     keys = [(metric, series.subset if (metric, series.subset) in run.series else "all") for metric in JUDGED]
     return [run.series[key] for key in keys if key in run.series and key[0] != series.metric]
 
 
-def _comparisons(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[str, plots.PlotlyDict]:
+def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[str, plots.PlotlyDict]:
     """Return the comparisons of each metric and subset that several runs have."""
     colours, why = plots.compared_colours(runs, seeds), differences(runs)
     warning = f" They do not all compare: {why}." if why else ""

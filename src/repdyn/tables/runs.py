@@ -28,6 +28,7 @@ from repdyn.tables.frames import (
     is_finished,
     measurements,
     of_metric,
+    scalar,
     tokens_by_step,
 )
 from repdyn.tables.series import MetricSeries, metric_series
@@ -170,6 +171,15 @@ class MeasuredRun:
     def series(self) -> Mapping[tuple[str, str], MetricSeries]:
         """The series of each metric and token subset."""
         return metric_series(self.rows)
+
+    def loss(self, name: str) -> pd.Series:
+        """Return a loss against step by the name of its scalar; empty where none is stored and for a finished model."""
+        return scalar(self.frame, name).iloc[: None if not self.finished else 0]
+
+    @cached_property
+    def token_counts(self) -> dict[int, float]:
+        """Training tokens by step; empty for a finished model, and unless every row knows them."""
+        return {} if self.finished else {int(step): count for step, count in self.tokens.items()}
 
     def at_end(self) -> pd.DataFrame:
         """Return the rows of each metric at the last step it was measured at."""
