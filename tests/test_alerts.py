@@ -18,7 +18,7 @@ from repdyn.alerts import (
     stored_rules,
     write_rules,
 )
-from repdyn.alerts.evaluation import SeriesKey, applies
+from repdyn.alerts.rules import SeriesKey, applies
 from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.charts import MARKED
 from repdyn.figures.run import heatmap
