@@ -17,6 +17,7 @@ from repdyn.metrics import METRICS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.runs import measured_runs
+from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.texts import seconds_by_metric
 from repdyn.terminal.metric_list import markdown, print_metrics
 from repdyn.terminal.runs import (
@@ -241,9 +242,9 @@ def test_the_cost_of_a_metric_is_that_of_all_its_layers_and_subsets(rows):
     assert seconds_by_metric(measurements(frame)).to_dict() == {"norm": 3.0, "step_length": 0.5}
 
 
-def grid_of(values):
+def series_of(values):
     """One layer a value, at a single step."""
-    return pd.DataFrame({0: values}, dtype=float)
+    return MetricSeries("two_nn", "all", pd.DataFrame({"layer": range(len(values)), "step": 0, "value": values}))
 
 
 def alert_at(layer):
@@ -254,22 +255,22 @@ def alert_at(layer):
 def test_extreme_layers_take_the_place_of_their_neighbours():
     values = [1.0] * 49
     values[7], values[29] = 0.0, 5.0
-    assert select_layers([grid_of(values)], range(49), (), 5) == [0, 7, 29, 36, 48]
+    assert select_layers([series_of(values)], range(49), (), 5) == [0, 7, 29, 36, 48]
 
 
 def test_layers_with_an_alert_come_before_extreme_ones():
     values = [1.0] * 49
     values[7] = 0.0
     alerts = [alert_at(None), alert_at(20), alert_at(21)]
-    assert select_layers([grid_of(values)], range(49), alerts, 4) == [0, 20, 21, 48]
-    assert select_layers([grid_of(values)], range(49), alerts, 2) == [0, 48]
+    assert select_layers([series_of(values)], range(49), alerts, 4) == [0, 20, 21, 48]
+    assert select_layers([series_of(values)], range(49), alerts, 2) == [0, 48]
 
 
 @pytest.mark.parametrize("several", [True, False], ids=["steps", "one step"])
 def test_a_layer_without_any_value_has_a_dash(run, several):
     steps = (0, 8) if several else (0,)
     rows = measurements(run(n_blocks=2, steps=steps, dimension=lambda step, depth: NAN if depth == 0 else 10.0))
-    table = layer_table(rows, 13, sparklines=True)
+    table = layer_table([metric_series(rows)["two_nn", "all"]], 13, sparklines=True)
     stream = io.StringIO()
     Console(file=stream, width=80).print(table)
     lines = [line.split() for line in stream.getvalue().splitlines()[2:]]

@@ -96,11 +96,10 @@ def _heading(run: DescribedRun, reason: str) -> Markup:
 
 
 def _about(run: DescribedRun) -> str:
-    rows, steps = run.rows, run.steps
+    rows = run.rows
     parameters = f", {short_count(run.parameters)} parameters" if run.parameters else ""
-    course = "finished" if run.finished else f"{len(steps)} steps to {steps[-1]:,}"
     layers = f"{rows['layer'].nunique()} layers"
-    return f"{rows['model'].iloc[0]}, {KINDS[run.causal]}{parameters}; {course}; {layers}; {sampling(rows)}"
+    return f"{rows['model'].iloc[0]}, {KINDS[run.causal]}{parameters}; {run.extent}; {layers}; {sampling(rows)}"
 
 
 def _card(insight: Insight) -> Markup:
@@ -134,7 +133,7 @@ def overview(data: ReportData) -> Markup:
             str(run.rows["model"].iloc[0]),
             KINDS[run.causal],
             _or_dash(run.parameters),
-            _steps(run),
+            run.extent + f" ({run.n_failed} failed)" * bool(run.n_failed),
             _or_dash(max(run.token_counts.values(), default=None)),
             str(run.rows["layer"].nunique()),
             f"{run.rows['probe'].iloc[0][:8]}, {sampling(run.rows)}",
@@ -303,14 +302,6 @@ def _metric_table(run: DescribedRun) -> Markup:
     headings = ("metric", "name", "family", "tokens", "seconds per checkpoint", "share")
     caption = f"Metrics of {run.label}, and what each cost (median over checkpoints)"
     return details(f"Metrics and their cost: {run.label}", table(caption, headings, lines, numbers=2))
-
-
-def _steps(run: DescribedRun) -> str:
-    steps = run.steps
-    if run.finished:
-        return "finished"
-    span = f"{len(steps)}, {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
-    return f"{span} ({run.n_failed} failed)" if run.n_failed else span
 
 
 def _or_dash(count: float | None) -> str:

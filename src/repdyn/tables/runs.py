@@ -19,6 +19,7 @@ import pandas as pd
 from repdyn.metrics import FAMILIES
 from repdyn.probe.design import NO_MASSIVE
 from repdyn.store import Store
+from repdyn.store.schema import FINISHED
 from repdyn.tables.frames import (
     NO_CLASSES,
     by_stack,
@@ -162,6 +163,14 @@ class MeasuredRun:
     @cached_property
     def finished(self) -> bool:
         return is_finished(self.rows)
+
+    @property
+    def extent(self) -> str:
+        """How far it was measured, in words."""
+        if self.finished:
+            return FINISHED
+        first, *_, last = self.steps[0], *self.steps
+        return f"step {last:,}" if first == last else f"{len(self.steps)} steps, {first:,} to {last:,}"
 
     @property
     def tokens(self) -> pd.Series:

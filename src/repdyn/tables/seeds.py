@@ -224,7 +224,7 @@ def _group(name: str, members: Sequence[MeasuredRun], patterns: Sequence[str] | 
         )
     shared = [(*key, step) for key, series in _shared_series(members).items() for step in series.steps]
     if not shared:
-        steps = {f"{len(run.steps)} steps to {run.steps[-1]:,}": [run.label] for run in members}
+        steps = {run.extent: [run.label] for run in members}
         raise ValueError(f"expected seeds of {name} with a measured step in common, got none: {listed(steps)}")
     rows = concatenated([member.rows for member in members], ignore_index=True)
     cells = pd.MultiIndex.from_arrays([rows["metric"], rows["subset"], rows["step"]])

@@ -23,10 +23,10 @@ from repdyn.store import Store
 from repdyn.store.schema import FINISHED, PROBE_LOSS
 from repdyn.tables.effects import Verdict
 from repdyn.tables.findings import COLOURS, MARKS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
-from repdyn.tables.frames import concatenated, grid, loss_of_run, metrics_of, missing_values, subsets_of
+from repdyn.tables.frames import concatenated, loss_of_run, missing_values
 from repdyn.tables.runs import MeasuredRun, differences, select
 from repdyn.tables.seeds import SeedGroup
-from repdyn.tables.series import thin
+from repdyn.tables.series import MetricSeries, thin
 from repdyn.tables.style import KINDS, NO_VALUE, of_stack, short_count, short_value, subset_title
 from repdyn.tables.texts import alert_lines, copies_line, cost_line, failure_line, probe_loss_line, sampling
 from repdyn.utils.console import PrintableConsole
@@ -55,42 +55,36 @@ def sparkline(steps: Sequence[int], values: Sequence[float], width: int = WIDTH)
 MAX_CURVES = 3
 _COURSE = "first max last"
 
-Curve = tuple[str, str]
-"""A metric on a token subset."""
 
-
-def curves_of(rows: pd.DataFrame) -> list[Curve]:
-    """Return each metric with each of its token subsets, in display order."""
-    return [(metric, subset) for metric in metrics_of(rows) for subset in subsets_of(rows, metric)]
-
-
-def layer_table(rows: pd.DataFrame, n_layers: int, alerts: Sequence[Alert] = (), *, sparklines: bool) -> Table:
-    """Return a table of the first few metrics of some measurements.
-
-    Of more than ``n_layers`` layers, the first and the last are shown, those with an alert, those with the lowest or
-    highest value of a metric, and others at equal distances.
-    """
-    grids = {curve: grid(rows, *curve) for curve in curves_of(rows)[:MAX_CURVES]}
-    columns = [_column(values, sparklines) for values in grids.values()]
-    several = len(rows["step"].unique()) > 1
+def layer_table(
+    shown: Sequence[MetricSeries], n_layers: int, alerts: Sequence[Alert] = (), *, sparklines: bool
+) -> Table:
+    """Return a table of some metrics of a run, at most ``n_layers`` lines long."""
+    layers = sorted({layer for series in shown for layer in series.layers})
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("\nlayer", justify="right", no_wrap=True)
-    for metric, subset in grids:
+    for series in shown:
         # brackets in a name would be read as markup
-        heading = in_one_line(f"{metric}, {subset}")
-        table.add_column(Text(f"{heading}\n{_COURSE if several else 'value'}"), no_wrap=True)
-    for layer in select_layers(list(grids.values()), sorted(rows["layer"].unique().tolist()), alerts, n_layers):
-        table.add_row(str(layer), *(column.get(layer, "") for column in columns))
+        heading = in_one_line(f"{series.metric}, {series.subset}")
+        table.add_column(Text(f"{heading}\n{_COURSE if len(series.steps) > 1 else 'value'}"), no_wrap=True)
+    for layer in select_layers(shown, layers, alerts, n_layers):
+        table.add_row(str(layer), *(_cell(series, layer, sparklines) for series in shown))
     return table
 
 
 def select_layers(
-    grids: Sequence[pd.DataFrame], layers: Sequence[int], alerts: Sequence[Alert], limit: int
+    shown: Sequence[MetricSeries], layers: Sequence[int], alerts: Sequence[Alert], limit: int
 ) -> list[int]:
-    """Return at most ``limit`` of the sorted layers, the most important ones of some grids if there are more."""
+    """Return at most ``limit`` of the sorted layers: the first and the last, those with an alert, those with the
+    highest or lowest value of a metric, and others at equal distances."""
     even = np.linspace(0, len(layers) - 1, min(len(layers), limit)).round().astype(int)
     chosen = {layers[index] for index in even}
-    important = list(dict.fromkeys(_important(grids, layers, alerts)))[:limit]
+    important = [layers[0], layers[-1], *(alert.layer for alert in alerts if alert.layer in layers)]
+    for series in shown:
+        if not np.isnan(series.values).all():
+            extremes = np.nanargmax(series.values), np.nanargmin(series.values)
+            important += [series.layers[place // len(series.steps)] for place in extremes]
+    important = list(dict.fromkeys(important))[:limit]
     for layer in important:
         if layer not in chosen:
             chosen.remove(min(chosen - set(important), key=lambda other: abs(other - layer)))
@@ -98,32 +92,19 @@ def select_layers(
     return sorted(chosen)
 
 
-def _important(grids: Sequence[pd.DataFrame], layers: Sequence[int], alerts: Sequence[Alert]) -> Iterator[int]:
-    """Yield the layers to keep, the most important first; some repeatedly."""
-    yield layers[0]
-    yield layers[-1]
-    yield from (alert.layer for alert in alerts if alert.layer is not None and alert.layer in layers)
-    for values in grids:
-        if values.notna().to_numpy().any():
-            of_layer: list[int] = values.index.tolist()
-            yield of_layer[int(np.nanargmax(values.max(axis="columns")))]
-            yield of_layer[int(np.nanargmin(values.min(axis="columns")))]
-
-
-def _column(values: pd.DataFrame, sparklines: bool) -> dict[int, str]:
-    """Return the cell of each layer: values at the ends and the highest, or the only one; a dash without any."""
-    steps, cells = values.columns.tolist(), {}
-    for layer, curve in zip(values.index.tolist(), values.to_numpy(float).tolist(), strict=True):
-        known = [value for value in curve if not math.isnan(value)]
-        if not known:
-            cells[layer] = NO_VALUE
-            continue
-        if len(steps) == 1:
-            cells[layer] = short_value(curve[0])
-            continue
-        numbers = " ".join(short_value(value) for value in (curve[0], max(known), curve[-1]))
-        cells[layer] = f"{numbers} {sparkline(steps, curve) if sparklines else ''}".rstrip()
-    return cells
+def _cell(series: MetricSeries, layer: int, sparklines: bool) -> str:
+    """Return the values of a layer at the ends and the highest, or the only one; a dash without any, empty without the
+    layer."""
+    if layer not in series.layers:
+        return ""
+    curve = series.values[series.layers.index(layer)].tolist()
+    known = [value for value in curve if not math.isnan(value)]
+    if not known:
+        return NO_VALUE
+    if len(curve) == 1:
+        return short_value(curve[0])
+    numbers = " ".join(short_value(value) for value in (curve[0], max(known), curve[-1]))
+    return f"{numbers} {sparkline(series.steps, curve) if sparklines else ''}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -273,14 +254,14 @@ def print_summary(
         console: where to; standard output unless given.
     """
     console = console or PrintableConsole()
-    rows, frame = run.rows, run.frame
+    frame, (shown, left_out) = run.frame, (list(run.series.values())[:MAX_CURVES], [*run.series][MAX_CURVES:])
     before = [*_head(run), *_lines([probe_loss_line(frame)]), Text()]
     after = [
         Text(),
         *_findings(run.findings),
-        *_left_out(rows),
+        *_lines([f"also measured: {_some(left_out)}" if left_out else None]),
         *_alerts(run.alerts),
-        *_missing(rows),
+        *_missing(run.rows),
         *_lines([failure_line(frame), copies_line(frame)], "warning: ", "yellow"),
         *_lines([cost_line(frame)]),
         *_overhead(tracking_seconds, kernel_seconds, total_seconds),
@@ -288,18 +269,17 @@ def print_summary(
     ]
     n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
     n_layers = max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken))
-    table = layer_table(rows, n_layers, run.alerts, sparklines=not console.options.ascii_only)
+    table = layer_table(shown, n_layers, run.alerts, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
         console.print(part, highlight=False)
 
 
 def _head(run: DescribedRun) -> list[Text]:
-    first, steps = run.rows.iloc[0], run.steps
-    span = f"{len(steps)} steps, {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"step {steps[0]:,}"
+    first = run.rows.iloc[0]
     what = in_one_line(f"  {first['model']} ({KINDS[run.causal]})")
     return [
         Text.assemble((in_one_line(of_stack(run.name, run.stack)), "bold"), what),
-        Text(f"{FINISHED if run.finished else span}; probe {first['probe'][:8]}, {in_one_line(sampling(run.rows))}"),
+        Text(f"{run.extent}; probe {first['probe'][:8]}, {in_one_line(sampling(run.rows))}"),
     ]
 
 
@@ -333,15 +313,9 @@ def _evidence(text: str) -> Padding:
     return Padding(Text(text, style="dim"), (0, 0, 0, 2))
 
 
-def _left_out(rows: pd.DataFrame) -> Iterator[Text]:
-    if others := [f"{metric} ({subset})" for metric, subset in curves_of(rows)[MAX_CURVES:]]:
-        yield Text(in_one_line(f"also measured: {_some(others)}"))
-
-
 def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
     lines = alert_lines(alerts)
-    for line in lines[:_MAX_ALERTS]:
-        yield Text(in_one_line(f"alert at {line}"), style="red")
+    yield from _lines(lines[:_MAX_ALERTS], "alert at ", "red")
     if (more := len(lines) - _MAX_ALERTS) > 0:
         yield Text(f"and {more} more alerts, which repdyn insights --alerts lists", style="red")
 
@@ -350,13 +324,12 @@ def _missing(rows: pd.DataFrame) -> Iterator[Text]:
     """Yield a line for each of the commonest reasons of missing values."""
     found = sorted(missing_values(rows), key=lambda each: -len(each.metrics) * each.number)
     for names, number, of, reason in found[:_MAX_REASONS]:
-        text = _some(f"{metric} ({subset})" for metric, subset in names)
-        yield Text(in_one_line(f"no value in {number:,} of {of:,} cells of {text}: {reason}"), style="yellow")
+        yield from _lines([f"no value in {number:,} of {of:,} cells of {_some(names)}: {reason}"], style="yellow")
 
 
-def _some(names: Iterable[str]) -> str:
-    """Return the first names, and how many more there are."""
-    shown = list(names)
+def _some(keys: Iterable[tuple[str, str]]) -> str:
+    """Return the first metrics with their token subsets, and how many more there are."""
+    shown = [f"{metric} ({subset})" for metric, subset in keys]
     if len(shown) > _MAX_NAMED:
         shown[_MAX_NAMED:] = [f"{len(shown) - _MAX_NAMED} more, which repdyn report shows"]
     return ", ".join(shown)
