@@ -43,10 +43,11 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
     if len(mean.mean) < MIN_STEPS:
         return
     noise, smooth = _noise(mean), mean.mean.rolling(3, center=True).median().fillna(mean.mean)
-    (start, end), (first, last) = smooth.index[[0, -1]].tolist(), smooth.iloc[[0, -1]].tolist()
+    steps, values = smooth.index.tolist(), smooth.to_numpy(float)
+    (start, end), (first, last) = (steps[0], steps[-1]), values[[0, -1]].tolist()
     course = f"{_subject(series, mean)} {{}} from {number_text(first)} at step {start:,} to"
-    for kind, verbs, at in (("peak", MOVES, int(smooth.idxmax())), ("trough", MOVES[::-1], int(smooth.idxmin()))):
-        extreme = float(smooth[at])
+    for kind, verbs, place in (("peak", MOVES, values.argmax()), ("trough", MOVES[::-1], values.argmin())):
+        at, extreme = steps[place], float(values[place])
         if _differs(extreme, first, noise) and _differs(extreme, last, noise):
             sentence = (
                 f"{course.format(verbs[0])} {number_text(extreme)} near step {at:,}, then {verbs[1]} to "
@@ -57,7 +58,7 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
             yield note(series, kind, sentence, steps=(start, at, end), evidence=evidence, weight=size)
             return
     if _differs(last, first, noise):
-        half = float(smooth.iloc[np.abs(smooth.index - end / 2).argmin()])
+        half = float(values[np.abs(np.array(steps) - end / 2).argmin()])
         goes_on = _differs(last, half, noise) and (last > half) == (last > first)
         sentence = (
             f"{course.format(MOVES[last < first])} {number_text(last)} at step {end:,}{_by(first, last)}"

@@ -78,35 +78,20 @@ def profiles(compared: ComparedRuns, metric: str) -> Figure:
     return _over_depth(compared, [metric], metric_title(metric), LARGE)
 
 
-def compare_family(compared: ComparedRuns, family: str) -> Figure:
-    """Draw the metrics of a family over relative depth, one line per run at its last measured step.
+def _over_depth(compared: ComparedRuns, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Figure:
+    """Draw metrics over relative depth, one line per run at its last measured step.
 
     A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
     second dashed. Values between two layers are drawn between them. Layers without a value leave a gap.
     """
-    return _over_depth(compared, members_of(compared.at_end, family), FAMILIES[family], SMALL)
-
-
-def _over_depth(compared: ComparedRuns, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Figure:
     drawn = [run for run in compared.runs if set(metrics) & set(metrics_of(run.rows))]
     board = Board(panes_of(compared.at_end, metrics, "runs"), panel)
-    (when, suffixes), cells = _end_checkpoints(drawn), {run.label: run.at_end() for run in drawn}
-    cells = {name: rows.loc[rows["metric"].isin(metrics)] for name, rows in cells.items()}
+    (when, suffixes), ends = _end_checkpoints(drawn), {run.label: run.at_end() for run in drawn}
+    cells = {name: rows.loc[rows["metric"].isin(metrics)] for name, rows in ends.items()}
+    panels = _panels(board, RELATIVE_DEPTH, drawn, lambda run, series: end_lines(series, **compared.looks[run.key]))
+    about = board.about_tokens(), about_checkpoints(concatenated([*cells.values()]))
     legend = compared.legend(drawn, suffixes)
-    texts = (
-        when,
-        "dashed: the second of two classes" * any(pane.pair for pane in board.panes),
-        board.about_tokens(),
-        about_checkpoints(concatenated([*cells.values()])),
-    )
-    chart = board.chart(
-        _panels(board, RELATIVE_DEPTH, drawn, lambda run, series: end_lines(series, **compared.looks[run.key])),
-        legend_width=_legend_width(legend),
-        title=f"{title} over depth, {_count_kinds(drawn)}",
-        caption=_caption(drawn, cells, *texts),
-        legend=legend,
-    )
-    return draw(chart)
+    return _drawn(board, panels, legend, f"{title} over depth, {_count_kinds(drawn)}", drawn, cells, when, *about)
 
 
 def _panels(
@@ -147,7 +132,6 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
     axis = training_axis([x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens)
     board = Board(panes_of(rows, wanted, "runs"), WIDE)
     keys = [(trace.metric, trace.subset) for pane in board.panes for trace in pane.traces]
-    legend = compared.legend(drawn, [_layers_used(run, keys) for run in drawn])
     n_left = len(compared.runs) - len(drawn)
 
     def lines_of(run: MeasuredRun, series: MetricSeries) -> list[Line]:
@@ -156,16 +140,12 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
         x = run.tokens[steps].tolist() if by_tokens else steps
         return [replace(line, x=x, marked=log_spaced(steps, _MAX_MARKERS)) for line in lines]
 
-    dashed = "dashed: the second of two classes" * any(pane.pair for pane in board.panes)
-    chart = board.chart(
-        _panels(board, axis, drawn, lines_of),
-        legend_width=_legend_width(legend),
-        title=f"Mean over layers during training, {_count_kinds(drawn)}"
-        + (f"; {n_left} with one checkpoint left out" if n_left else ""),
-        caption=_caption(drawn, {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}, dashed),
-        legend=legend,
+    title = f"Mean over layers during training, {_count_kinds(drawn)}" + (
+        f"; {n_left} with one checkpoint left out" if n_left else ""
     )
-    return draw(chart)
+    legend = compared.legend(drawn, [_layers_used(run, keys) for run in drawn])
+    cells = {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}
+    return _drawn(board, _panels(board, axis, drawn, lines_of), legend, title, drawn, cells)
 
 
 def comparison_figures(
@@ -187,7 +167,9 @@ def comparison_figures(
     if any(run.rows.loc[run.rows["metric"].isin(own), "step"].nunique() > 1 for run in compared.runs):
         drawings["means_over_layers"] = partial(means_over_layers, compared)
     for family in overview_families(valued):
-        drawings[f"compare_{family}"] = partial(compare_family, compared, family)
+        drawings[f"compare_{family}"] = partial(
+            _over_depth, compared, members_of(at_end, family), FAMILIES[family], SMALL
+        )
     return draw_all(drawings, attempt)
 
 
@@ -198,19 +180,28 @@ def _layers_used(run: MeasuredRun, keys: Sequence[tuple[str, str]]) -> str:
     return f" ({spans(used)} of {max(mean.n_layers for mean in means)} layers)" if used else ""
 
 
-def _caption(runs: Sequence[MeasuredRun], rows: Mapping[str, pd.DataFrame], *texts: str) -> str:
-    """Return texts, how many vectors the drawn rows of each run, by its label, rest on, and what bands mean."""
+def _drawn(
+    board: Board,
+    panels: Sequence[Panel],
+    legend: Sequence[Line | str],
+    title: str,
+    runs: Sequence[MeasuredRun],
+    rows: Mapping[str, pd.DataFrame],
+    when: str = "",
+    *texts: str,
+) -> Figure:
+    """Draw panels with their legend; the caption has texts, how many vectors the drawn rows of each run, by its label,
+    rest on, and what bands mean."""
     single = [rows[run.label] for run in runs if not isinstance(run, SeedGroup)]
     bands = [intervals(concatenated(single))] if single else []
     if len(single) < len(runs):
         bands.append(f"{'band of seeds' if single else 'band'}: {INTERVAL}, each a thin line")
-    return notes(*texts, brief_sampling(concatenated([*rows.values()])), *bands)
-
-
-def _legend_width(legend: Sequence[Line | str]) -> float:
-    """Return the width of the legend in inches, with room for headings."""
+    dashed = "dashed: the second of two classes" * any(pane.pair for pane in board.panes)
+    caption = notes(when, dashed, *texts, brief_sampling(concatenated([*rows.values()])), *bands)
     labels = [entry.label for entry in legend if isinstance(entry, Line)]
-    return math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (0.7 + 0.085 * max(map(len, labels)))
+    # with room for headings
+    width = math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (0.7 + 0.085 * max(map(len, labels)))
+    return draw(board.chart(panels, legend_width=width, title=title, caption=caption, legend=legend))
 
 
 def _count_kinds(runs: Sequence[MeasuredRun]) -> str:

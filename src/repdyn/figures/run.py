@@ -60,6 +60,7 @@ from repdyn.tables.frames import (
     of_heads,
     of_metric,
     of_training,
+    require_subset,
     select_steps,
     subsets_of,
 )
@@ -227,10 +228,8 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str, alerts: Sequence[Aler
     and those with the lowest and the highest value. All subsets of the tokens that the frame has share their colours.
     """
     rows = of_training(frame, "profile_over_depth")
+    require_subset(rows, metric, subset)
     shown = of_metric(rows, metric, subset)
-    if shown.empty:
-        measured = ", ".join(subsets_of(rows, metric))
-        raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {measured}")
     comparable = drop_first_comparison(shown)
     series = MetricSeries(metric, subset, shown if comparable.empty else comparable)
     with_alert = {alert.step for alert in alerts_on(alerts, metric, subset)} & {*series.steps}
@@ -298,7 +297,10 @@ def scales(frame: pd.DataFrame) -> Figure:
     if not has_scales(gride):
         raise ValueError(f"expected two of {', '.join(GRIDE)} with values, got fewer; measure several scales")
     subset = in_order(gride["subset"].unique())[0]
-    known = known.loc[known["subset"] == subset]
+    # TwoNN, which has no such setting, is that of 2 neighbours
+    known = known.loc[known["subset"] == subset].assign(
+        k=lambda cells: [json.loads(settings).get("k", 2) for settings in cells["settings"]]
+    )
     steps = select_steps(sorted(gride["step"].unique().tolist()), _MAX_SCALE_STEPS)
     layers = sorted(gride["layer"].unique().tolist())
     chosen = np.linspace(0, len(layers) - 1, min(len(layers), _MAX_LAYERS)).round().astype(int)
@@ -306,7 +308,11 @@ def scales(frame: pd.DataFrame) -> Figure:
     colours = dict(zip(layers, layer_colours(len(layers)), strict=True))
     shown = known.loc[known["metric"].isin(GRIDE) & known["step"].isin(steps)]
     lines = {
-        step: [line for layer, colour in colours.items() for line in _layer_lines(known, step, layer, colour)]
+        step: [
+            line
+            for layer, colour in colours.items()
+            for line in _lines_over_scales(known.loc[(known["step"] == step) & (known["layer"] == layer)], colour)
+        ]
         for step in steps
     }
     y = axis_of_lines("two_nn", [line for of_step in lines.values() for line in of_step], "dimension")
@@ -331,18 +337,14 @@ def scales(frame: pd.DataFrame) -> Figure:
     return draw(chart)
 
 
-def _layer_lines(known: pd.DataFrame, step: int, layer: int, colour: str) -> Iterator[Line]:
+def _lines_over_scales(cells: pd.DataFrame, colour: str) -> Iterator[Line]:
     """Yield the estimates of one layer at one step: a line over scales, and points for those at one scale."""
-    rows = known.loc[(known["step"] == step) & (known["layer"] == layer)]
-    pairs = zip(rows["metric"], rows["settings"], strict=True)
-    rows = rows.assign(k=[2 if metric == "two_nn" else int(json.loads(settings)["k"]) for metric, settings in pairs])
-    cells = rows.loc[rows["metric"].isin(GRIDE)].sort_values("k")
-    margins = cells["margin"].to_numpy(float)
-    yield Line(x=cells["k"].tolist(), y=cells["value"].to_numpy(float), margin=margins, colour=colour, kind="points")
+    gride = cells.loc[cells["metric"].isin(GRIDE)].sort_values("k")
+    looks = [(gride, {"margin": gride["margin"].to_numpy(float), "kind": "points"})]
     for metric, (_, marker) in _SINGLE_SCALE.items():
-        cells = rows.loc[rows["metric"] == metric]
-        look = {"marker": marker, "dash": "none", "marker_size": 6}
-        yield Line(x=cells["k"].tolist(), y=cells["value"].to_numpy(float), colour=colour, **look)
+        looks.append((cells.loc[cells["metric"] == metric], {"marker": marker, "dash": "none", "marker_size": 6}))
+    for rows, look in looks:
+        yield Line(x=rows["k"].tolist(), y=rows["value"].to_numpy(float), colour=colour, **look)
 
 
 def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Sequence[Alert] = ()) -> dict[str, Figure]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,6 +84,7 @@ MEANINGS = {
 """The findings by name, each with the kind of model it was published for; every one is judged on every model."""
 
 
+_Judge = Callable[[pd.DataFrame, str, str, float | None], Judgement]
 COLUMNS = ["metric", "subset", "step", "layer", "depth", "value", "std_error", "n_batches"]
 """Columns that a judgement needs."""
 
@@ -137,7 +138,7 @@ def growth(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Jud
     first, half, last = _ends_and_half(snapshots)
     claims = (
         Claim(metric, MOVES, Effect.of(last.mean, first.mean), above=MORE),
-        Claim(_since(half), MOVES, Effect.of(last.mean, half.mean), above=-MORE, below=MORE, is_late=True),
+        _late(half, last, above=-MORE, below=MORE),
     )
     return Judgement(claims, coverage=_coverage(rows, metric, subset, snapshots))
 
@@ -152,7 +153,7 @@ def dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | Non
     claims = (
         Claim("the dimension", MOVES, Effect.of(peak.mean, first.mean), above=MORE),
         Claim("its highest value", over_last, Effect.of(peak.mean, last.mean), above=MORE),
-        Claim(_since(half), MOVES, Effect.of(last.mean, half.mean), below=-LATE_FALL, is_late=True),
+        _late(half, last, below=-LATE_FALL),
     )
     blocks = tuple(Effect.of(end, before) for end, before in zip(last.blocks, half.blocks, strict=True))
     known = "warm-up not known" if warm_up is None else f"warm-up to step {warm_up:,.0f}"
@@ -166,8 +167,9 @@ def dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | Non
     )
 
 
-def _since(half: _Snapshot) -> str:
-    return f"since half of the training (step {half.step:,}) it"
+def _late(half: _Snapshot, last: _Snapshot, above: float | None = None, below: float | None = None) -> Claim:
+    subject, effect = f"since half of the training (step {half.step:,}) it", Effect.of(last.mean, half.mean)
+    return Claim(subject, MOVES, effect, above, below, is_late=True)
 
 
 def _last_profile(rows: pd.DataFrame, metric: str, subset: str) -> dict[int, Estimate]:
@@ -262,33 +264,6 @@ class Finding:
 _OF_INPUTS = "measured on other inputs than text, which the finding is about"
 
 
-@dataclass(frozen=True, slots=True)
-class _JudgedRun:
-    """The data on which the findings of one run are judged."""
-
-    rows: pd.DataFrame
-    """Its measurements of the judged metrics."""
-    warm_up: float | None
-    """Step at which the warm-up ends; None if it is not known."""
-    failure: str | None
-    """Why it cannot be judged: its training failed, or it was not measured on text; None if it can."""
-
-    @classmethod
-    def of_frame(cls, frame: pd.DataFrame) -> _JudgedRun:
-        judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
-        # the other columns are many, and copied by each selection of rows
-        rows = measurements(frame.loc[judged] if bool(judged.any()) else frame)
-        of_inputs = "design" in rows and bool((rows["design"] == INPUTS.name).any())
-        failure = _OF_INPUTS if of_inputs else _failure(frame)
-        return cls(rows.loc[:, COLUMNS], _warm_up(frame), failure)
-
-    def with_values(self, metric: str, subset: str, first_layer: int) -> pd.DataFrame:
-        """Return the rows from a layer on, provided that a metric was measured on a subset."""
-        if of_metric(self.rows, metric, subset).empty:
-            raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
-        return self.rows.loc[self.rows["layer"] >= first_layer]
-
-
 def findings(frame: pd.DataFrame) -> list[Finding]:
     """Judge each published finding on one run, or on one stack if its model has several.
 
@@ -298,8 +273,7 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
         Seven findings: the two shapes of anisotropy over depth and its growth, each on all tokens and without sinks;
         rise and decline of the dimension.
     """
-    run = _JudgedRun.of_frame(frame)
-    return _judged([run], run.failure)
+    return _judged([frame])
 
 
 def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
@@ -308,13 +282,52 @@ def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     The effects of each seed are those of :func:`findings`, at the steps that all seeds have and over the blocks that
     have a value in all of them. The intervals of single seeds, which are over probes, are not used.
     """
-    runs = [_JudgedRun.of_frame(frame) for frame in frames]
-    failures = [run.failure for run in runs if run.failure]
-    failure = f"{len(failures)} of {len(runs)} seeds: {failures[0]}" if failures else None
-    rows = _shared_cells([run.rows for run in runs])
-    found = _judged([replace(run, rows=of_run) for run, of_run in zip(runs, rows, strict=True)], failure)
-    over = f"over {len(runs)} seeds: "
+    over = f"over {len(frames)} seeds: "
+    found = _judged(frames)
     return [replace(each, sentence=over + each.sentence, evidence=over + each.evidence) for each in found]
+
+
+def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
+    """Return the findings on one run, or on several seeds of one model."""
+    rows, failures = list(map(_judged_rows, frames)), list(filter(None, map(_failure, frames)))
+    if len(frames) > 1:
+        rows, failures = _shared_cells(rows), [f"{len(failures)} of {len(frames)} seeds: {why}" for why in failures]
+    warm_ups = list(map(_warm_up, frames))
+
+    def verdict_on(judge: _Judge, metric: str, subset: str, first_layer: int) -> tuple[Verdict, str, str]:
+        try:
+            if failures:
+                raise CannotBeJudgedError(failures[0])
+            judgements = []
+            for of_run, warm_up in zip(rows, warm_ups, strict=True):
+                if of_metric(of_run, metric, subset).empty:
+                    raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
+                judgements.append(judge(of_run.loc[of_run["layer"] >= first_layer], metric, subset, warm_up))
+        except CannotBeJudgedError as reason:
+            return "cannot be judged", str(reason), str(reason)
+        joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]
+        return joined.verdict, joined.sentence, joined.evidence
+
+    found = []
+    for name, criterion, judge, metric, subsets in (
+        ("bell", BELL, bell, "anisotropy", SUBSETS),
+        ("uniform", UNIFORM, uniform, "anisotropy", SUBSETS),
+        ("growth", GROWTH, growth, "anisotropy", SUBSETS),
+        ("dimension", DIMENSION, dimension, "two_nn", ("all",)),
+    ):
+        for subset in subsets:
+            of_blocks, (with_embeddings, *_) = (
+                verdict_on(judge, metric, subset, first_layer) for first_layer in (1, 0)
+            )
+            found.append(Finding(name, subset, f"{MEANINGS[name]}, {subset}", criterion, *of_blocks, with_embeddings))
+    return found
+
+
+def _judged_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the measurements of the judged metrics."""
+    judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
+    # the other columns are many, and copied by each selection of rows
+    return measurements(frame.loc[judged] if bool(judged.any()) else frame).loc[:, COLUMNS]
 
 
 def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
@@ -329,36 +342,11 @@ def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     return [known.loc[known["seed"] == seed] for seed in range(len(runs))]
 
 
-def _judged(runs: Sequence[_JudgedRun], failure: str | None) -> list[Finding]:
-    """Return the findings on one run, or on several seeds of one model, and why the training failed if it did."""
-    found = []
-    for name, criterion, judge, metric, subsets in (
-        ("bell", BELL, bell, "anisotropy", SUBSETS),
-        ("uniform", UNIFORM, uniform, "anisotropy", SUBSETS),
-        ("growth", GROWTH, growth, "anisotropy", SUBSETS),
-        ("dimension", DIMENSION, dimension, "two_nn", ("all",)),
-    ):
-        for subset in subsets:
-            judgements: list[tuple[Verdict, str, str]] = []
-            for first_layer in (1, 0):
-                try:
-                    if failure is not None:
-                        raise CannotBeJudgedError(failure)
-                    judged = [
-                        judge(run.with_values(metric, subset, first_layer), metric, subset, run.warm_up) for run in runs
-                    ]
-                    joined = over_seeds(judged) if len(runs) > 1 else judged[0]
-                    judgements.append((joined.verdict, joined.sentence, joined.evidence))
-                except CannotBeJudgedError as reason:
-                    judgements.append(("cannot be judged", str(reason), str(reason)))
-            judged_blocks, (with_embeddings, *_) = judgements
-            title = f"{MEANINGS[name]}, {subset}"
-            found.append(Finding(name, subset, title, criterion, *judged_blocks, with_embeddings))
-    return found
-
-
 def _failure(frame: pd.DataFrame) -> str | None:
-    """Return why a training failed according to its stored losses; None if it did not."""
+    """Return why a run cannot be judged: it was not measured on text, or its training failed according to its stored
+    losses; None if it can."""
+    if "design" in frame and bool((frame["design"] == INPUTS.name).any()):
+        return "measured on other inputs than text, which the finding is about"
     of_loss = frame.loc[frame["layer"].isna() & (frame["metric"] == LOSS), ["step", "value"]]
     losses = of_loss.sort_values("step")["value"].to_numpy(float)
     if not len(losses):

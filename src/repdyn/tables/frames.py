@@ -163,6 +163,12 @@ def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
     return in_order(found)
 
 
+def require_subset(rows: pd.DataFrame, metric: str, subset: str) -> None:
+    """Raise a ValueError if a metric was not measured, or not on a token subset."""
+    if subset not in (measured := subsets_of(rows, metric)):
+        raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
+
+
 def in_order(subsets: Iterable[str]) -> list[str]:
     """Return token subsets in display order: those of :data:`NO_CLASSES`, then others by name."""
     return _in_order(subsets, NO_CLASSES)
@@ -170,9 +176,7 @@ def in_order(subsets: Iterable[str]) -> list[str]:
 
 def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
     """Return ``column`` of ``metric`` on ``subset`` by layer (index) and step (columns), NaN where not measured."""
-    measured = subsets_of(rows, metric)
-    if subset not in measured:
-        raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
+    require_subset(rows, metric, subset)
     return grid_of(of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset), column)
 
 

@@ -188,7 +188,8 @@ class MeasuredRun:
     @cached_property
     def token_counts(self) -> dict[int, float]:
         """Training tokens by step; empty for a finished model, and unless every row knows them."""
-        return {} if self.finished else {int(step): count for step, count in self.tokens.items()}
+        tokens = self.tokens.iloc[: None if not self.finished else 0]
+        return dict(zip(tokens.index.astype(int).tolist(), tokens.tolist(), strict=True))
 
     def at_end(self) -> pd.DataFrame:
         """Return the rows of each metric at the last step it was measured at."""

@@ -6,10 +6,10 @@ import hashlib
 import math
 import os
 import time
-from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -72,10 +72,10 @@ class WatchedFolder:
         return {name for name, stamp in found.items() if before.get(name) != stamp}, before.keys() - found.keys()
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """The fields of one file that the table of runs shows."""
+class Checkpoint(NamedTuple):
+    """The rows of one file, and the fields of it that the table of runs shows."""
 
+    rows: pa.Table
     step: int
     measured_at: str
     loss: float
@@ -86,21 +86,13 @@ class Checkpoint:
     finished: bool
     """Whether it is that of a finished model, whose step is none of a training."""
 
-
-def _checkpoint(table: pa.Table, failed: bool) -> Checkpoint:
-    return Checkpoint(
-        step=table["step"][0].as_py(),
-        measured_at=max(table["measured_at"].unique().to_pylist()),
-        loss=_scalar(table, LOSS),
-        probe_loss=_scalar(table, PROBE_LOSS),
-        failed=failed,
-        finished=table["stage"][0].as_py() == FINISHED,
-    )
-
-
-def _scalar(table: pa.Table, name: str) -> float:
-    at = pc.index(table["metric"], name).as_py()
-    return table["value"][at].as_py() if at >= 0 else math.nan
+    @classmethod
+    def of(cls, rows: pa.Table, failed: bool) -> Checkpoint:
+        """Look up the fields in the rows."""
+        places = {name: pc.index(rows["metric"], name).as_py() for name in (LOSS, PROBE_LOSS)}
+        losses = [rows["value"][at].as_py() if at >= 0 else math.nan for at in places.values()]
+        measured_at, stage = max(rows["measured_at"].unique().to_pylist()), rows["stage"][0].as_py()
+        return cls(rows, rows["step"][0].as_py(), measured_at, *losses, failed, stage == FINISHED)
 
 
 STATUSES: tuple[Status, ...] = ("failed", "watch", "healthy", "unknown")
@@ -113,16 +105,6 @@ _DESCRIBING_SHARE = 0.05
 """Largest share of the time that describing one run takes."""
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """The status and the means of a run, which take all of its rows to compute and are not renewed at every change."""
-
-    status: Status = "unknown"
-    reason: str = "Not described yet."
-    means: dict[str, float] = field(default_factory=dict)
-    """Mean over layers at the last step, of each of :data:`METRICS` that was measured."""
-
-
 class WatchedRun:
     """A history of which each file is read once, described at most every ``interval`` seconds."""
 
@@ -132,12 +114,12 @@ class WatchedRun:
         """Of the run and of its model, once a file is read."""
         self.checkpoints: dict[str, Checkpoint] = {}
         """By the name of the file that they were read from."""
-        self._tables: dict[str, pa.Table] = {}
+
         self.damaged: dict[str, str] = {}
         """Why a file could not be read, by its path."""
         self.version = 0
         """Number of the content: it grows with every change of the rows."""
-        self.judgement = Judgement()
+        self._judged = _unknown("Not described yet.")
         folder = path.parts[-1].folder
         self.key = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()[:_KEY_DIGITS]
         """Name of the run in addresses."""
@@ -195,10 +177,10 @@ class WatchedRun:
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """Return the rows of each probe, by its hash; without those that it was never measured on."""
-        if not self._tables:
+        if not self.checkpoints:
             return {}
         # failures come last, as a store lists them
-        tables = [self._tables[name] for name in sorted(self._tables, key=is_failure)]
+        tables = [self.checkpoints[name].rows for name in sorted(self.checkpoints, key=is_failure)]
         frame = as_frame(encoded(pa.concat_tables(tables)), order=BY_LAYER)
         return {probe: rows for probe, rows in by_probe(frame).items() if is_measured(rows)}
 
@@ -207,7 +189,7 @@ class WatchedRun:
         return not self._unread and self._described != self.version and time.monotonic() >= self._due
 
     def describe(self) -> None:
-        """Judge the run by all of its rows."""
+        """Judge the run by all of its rows: its status, and the means over layers at the last step."""
         started, self._described = time.monotonic(), self.version
         try:
             self._total = self._total or total_steps(self.store.path)
@@ -215,9 +197,9 @@ class WatchedRun:
             described = [one for frame in self.frames().values() for one in stacks_of_run(frame, rules)]
             worst = min(described, key=lambda one: STATUSES.index(one.insights.status), default=None)
         except ValueError as error:  # rows that cannot be judged together, such as those of two models
-            self.judgement = Judgement(reason=str(error))
+            self._judged = _unknown(str(error))
         else:
-            self.judgement = Judgement(reason="Nothing is measured yet.") if worst is None else _judgement(worst)
+            self._judged = _unknown("Nothing is measured yet.") if worst is None else _judgement(worst)
         ended = time.monotonic()
         self._due = ended + max(self._interval, (ended - started) / _DESCRIBING_SHARE)
 
@@ -227,8 +209,8 @@ class WatchedRun:
         measured = [one for one in known if not one.failed]
         last = max(known, key=lambda one: one.measured_at, default=None)
         # that of the training, or of a sweep that on the probe
-        losses = _known({one.step: one.loss for one in measured})
-        losses = losses or _known({one.step: one.probe_loss for one in measured})
+        losses = {one.step: one.loss for one in measured if not math.isnan(one.loss)}
+        losses = losses or {one.step: one.probe_loss for one in measured if not math.isnan(one.probe_loss)}
         steps, values = list(losses), list(losses.values())
         shown = thin(steps, values, _CURVE_POINTS)
         return json_values(
@@ -238,8 +220,7 @@ class WatchedRun:
                 "label": label,
                 "store": self.store.path.as_posix(),
                 "model": self.model,
-                "status": self.judgement.status,
-                "reason": self.judgement.reason,
+                **self._judged,
                 "step": measured[-1].step if measured else None,
                 "total": self._total,
                 "finished": bool(measured) and measured[-1].finished,
@@ -247,7 +228,6 @@ class WatchedRun:
                 "measured_at": datetime.fromisoformat(last.measured_at).timestamp() if last else None,
                 "loss": values[-1] if values else None,
                 "losses": [[steps[index], values[index]] for index in shown],
-                **{metric: self.judgement.means.get(metric) for metric in METRICS},
                 "unread": self.n_unread,
                 "damaged": [f"{Path(name).name}: {reason}" for name, reason in sorted(self.damaged.items())[:3]],
                 "n_damaged": len(self.damaged),
@@ -267,13 +247,12 @@ class WatchedRun:
             self._steps[name] = [*named]
         for each, rows in named.items():
             self.name, self.model = rows["run"][0].as_py(), rows["model"][0].as_py()
-            self.checkpoints[each] = _checkpoint(rows, is_failure(each))
-            self._tables[each] = rows
+            self.checkpoints[each] = Checkpoint.of(rows, is_failure(each))
 
     def _forget(self, name: str) -> None:
         for each in (name, *self._steps.pop(name, ())):
             self.checkpoints.pop(each, None)
-            self._tables.pop(each, None)
+
         self.damaged.pop(name, None)
 
 
@@ -291,16 +270,15 @@ def total_steps(store: Path) -> int | None:
     return None
 
 
-def _judgement(run: DescribedRun) -> Judgement:
-    means = {}
-    for metric in METRICS:
-        # without sinks where it was measured so, as the statements
-        found = (run.series.get((metric, subset)) for subset in ("no_sink", "all"))
-        of_metric = next(filter(None, found), None)
-        if of_metric is not None and len(mean := of_metric.layer_mean.mean):
+def _unknown(reason: str) -> dict[str, Any]:
+    return {"status": "unknown", "reason": reason, **dict.fromkeys(METRICS)}
+
+
+def _judgement(run: DescribedRun) -> dict[str, Any]:
+    """Return the status of a run with its reason, and the means over layers: without sinks where it was measured so, as
+    the statements."""
+    means: dict[str, float] = {}
+    for metric, subset in product(METRICS, ("all", "no_sink")):
+        if (metric, subset) in run.series and len(mean := run.series[metric, subset].layer_mean.mean):
             means[metric] = float(mean.iloc[-1])
-    return Judgement(run.insights.status, run.insights.reason, means)
-
-
-def _known(losses: dict[int, float]) -> dict[int, float]:
-    return {step: loss for step, loss in losses.items() if not math.isnan(loss)}
+    return _unknown(run.insights.reason) | {"status": run.insights.status} | means
