@@ -276,7 +276,6 @@ SEED_LOOK: Mapping[str, Any] = {"width": 0.7, "marker": "", "label": "", "descri
 _MAX_MESSAGES = 3
 _MAX_MARKERS = 40
 """Largest number of points of a line with a marker each."""
-_MARKERS = "os^DvPX*<>"
 
 
 def profile_lines(series: MetricSeries, colours: Mapping[int, str], **look: Any) -> list[Line]:
@@ -461,13 +460,3 @@ def run_colours(
         ends = between if len(keys) > 1 else (alone, alone)
         colours |= dict(zip(keys, shades(colour_map, len(keys), *ends), strict=True))
     return colours
-
-
-def run_looks(runs: Sequence[MeasuredRun]) -> dict[Key, dict[str, Any]]:
-    """Return colour and marker of each run, as :class:`repdyn.figures.charts.Line` takes them."""
-    colours, looks = run_colours(runs), {}
-    of_kind: dict[bool | None, int] = {}
-    for run in runs:
-        number = of_kind[run.causal] = of_kind.get(run.causal, -1) + 1
-        looks[run.key] = {"colour": colours[run.key], "marker": _MARKERS[number % len(_MARKERS)], "marker_size": 4.5}
-    return looks

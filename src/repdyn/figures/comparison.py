@@ -28,7 +28,7 @@ from repdyn.figures.charts import (
     end_lines,
     mean_lines,
     notes,
-    run_looks,
+    run_colours,
     training_axis,
 )
 from repdyn.figures.drawing import LEGEND_ROWS, draw, draw_all
@@ -44,7 +44,7 @@ from repdyn.tables.texts import brief_sampling
 from repdyn.utils.attempts import Attempt
 
 _MAX_MARKERS = 8
-_BAND_OPACITY, _SEEDS_OPACITY = 0.1, 0.2
+_MARKERS = "os^DvPX*<>"
 
 
 class ComparedRuns:
@@ -56,8 +56,12 @@ class ComparedRuns:
         if why := differences(runs):
             raise ValueError(f"expected runs that compare, got {why}; choose among them")
         self.runs = with_seeds(runs, seed_groups(runs, seeds))
-        opacity = {run.key: _SEEDS_OPACITY if isinstance(run, SeedGroup) else _BAND_OPACITY for run in self.runs}
-        self.looks = {key: {**look, "band_opacity": opacity[key]} for key, look in run_looks(self.runs).items()}
+        colours, of_kind, self.looks = run_colours(self.runs), Counter[bool | None](), {}
+        for run in self.runs:
+            marker, opacity = _MARKERS[of_kind[run.causal] % len(_MARKERS)], 0.2 if isinstance(run, SeedGroup) else 0.1
+            look = {"colour": colours[run.key], "marker": marker, "marker_size": 4.5, "band_opacity": opacity}
+            self.looks[run.key] = look
+            of_kind[run.causal] += 1
         self.at_end = concatenated([run.at_end() for run in self.runs])
 
     def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:

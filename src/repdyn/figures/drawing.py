@@ -101,29 +101,32 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_line(axes: Axes, line: Line) -> None:
-    look: dict[str, Any] = {"color": line.colour, "label": line.label or None}
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     if line.kind == "steps":
         # broken where a layer is missing
-        for run in np.split(np.arange(len(x)), np.flatnonzero(np.diff(x) > 1) + 1):
-            edges = [*x[run], x[run[-1]] + 1]
-            axes.stairs(y[run], edges, baseline=None, linewidth=line.width, linestyle=line.dash, **look)
-            look["label"] = None
+        look: dict[str, Any] = {"color": line.colour, "linewidth": line.width, "linestyle": line.dash}
+        for number, run in enumerate(np.split(np.arange(len(x)), np.flatnonzero(np.diff(x) > 1) + 1)):
+            label = None if number else line.label or None
+            axes.stairs(y[run], [*x[run], x[run[-1]] + 1], baseline=None, label=label, **look)
         return
-    look |= {"linestyle": line.dash, "linewidth": line.width, "markersize": line.marker_size}
-    look |= {"alpha": None if line.opacity == 1 else line.opacity}
-    look |= {"marker": line.marker or None, "markevery": None if line.marked is None else [*line.marked]}
+    look = _look(line) | {"linewidth": line.width, "alpha": None if line.opacity == 1 else line.opacity}
+    look["markevery"] = None if line.marked is None else [*line.marked]
     if line.kind == "bars":
         axes.bar(x, y, 0.86, color=line.colour, alpha=0.35, label=line.label)
         axes.errorbar(x, y, line.margin, linestyle="none", color=line.colour, elinewidth=1)
     elif line.kind == "points":
         axes.errorbar(x, y, yerr=line.margin, elinewidth=0.9, **look)
     else:
-        look |= {"markerfacecolor": "none"} if line.dash == "none" else {}
         axes.plot(x, y, **look)
         if line.margin is not None:
             low, high = y - line.margin, y + line.margin
             axes.fill_between(x, low, high, color=line.colour, alpha=line.band_opacity, linewidth=0)
+
+
+def _look(line: Line) -> dict[str, Any]:
+    look = {"color": line.colour, "label": line.label or None, "linestyle": line.dash}
+    look |= {"markerfacecolor": "none"} if line.dash == "none" else {}
+    return look | {"marker": line.marker or None, "markersize": line.marker_size}
 
 
 def _widened(lines: Sequence[Line]) -> list[Line]:
@@ -217,14 +220,10 @@ def _colour_norm(axis: Axis) -> Normalize:
 
 
 def _draw_legend(figure: Figure, chart: Chart) -> None:
-    handles = []
-    for entry in chart.legend:
-        look: dict[str, Any] = {"linestyle": "none", "label": entry}
-        if isinstance(entry, Line):
-            look = {"color": entry.colour, "label": entry.label, "linestyle": entry.dash}
-            look |= {"marker": entry.marker or None, "markersize": entry.marker_size}
-            look |= {"markerfacecolor": "none"} if entry.dash == "none" else {}
-        handles.append(Line2D([], [], **look))
+    handles = [
+        Line2D([], [], **_look(one)) if isinstance(one, Line) else Line2D([], [], linestyle="none", label=one)
+        for one in chart.legend
+    ]
     n_columns = math.ceil(len(handles) / LEGEND_ROWS)
     legend = figure.legend(handles=handles, title=chart.legend_title, loc="outside right center", ncols=n_columns)
     for text, entry in zip(legend.get_texts(), chart.legend, strict=True):

@@ -60,7 +60,7 @@ def select(
     frames = {
         (run, found): rows
         for run in known_runs(store, runs)
-        for found, rows in by_probe(store.to_pandas(run, columns=read, categorical=True)).items()
+        for found, rows in split(store.to_pandas(run, columns=read, categorical=True), "probe").items()
     }
     if probe is None:
         return frames
@@ -74,12 +74,12 @@ def select(
     return chosen
 
 
-def by_probe(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of each probe, by its hash."""
-    hashes = sorted(rows["probe"].unique())
-    if len(hashes) == 1:
-        return {str(hashes[0]): rows}  # no copy of a large frame
-    return {str(found): rows.loc[rows["probe"] == found].reset_index(drop=True) for found in hashes}
+def split(rows: pd.DataFrame, column: str) -> dict[str, pd.DataFrame]:
+    """Return the rows of each value of a column, such as a run's name or a probe's hash, in alphabetical order."""
+    values = sorted(rows[column].unique())
+    if len(values) == 1:
+        return {str(values[0]): rows}  # no copy of a large frame
+    return {str(value): rows.loc[rows[column] == value].reset_index(drop=True) for value in values}
 
 
 def is_measured(rows: pd.DataFrame) -> bool:
@@ -203,7 +203,7 @@ def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
     Of a model with several stacks each is there on its own, under the size of the whole. Runs without a single
     measurement are left out.
     """
-    measured = {name: rows for name, rows in by_run(frame).items() if is_measured(rows)}
+    measured = {name: rows for name, rows in split(frame, "run").items() if is_measured(rows)}
     if not measured:
         raise ValueError("expected runs with measurements, got none; measure at least one checkpoint first")
     labels = run_labels(measured)
@@ -212,14 +212,6 @@ def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
         for name, of_run in measured.items()
         for stack, rows in by_stack(of_run).items()
     )
-
-
-def by_run(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of each run, by its name in alphabetical order."""
-    names = sorted(frame["run"].unique())
-    if len(names) == 1:
-        return {str(names[0]): frame}  # no copy of a large frame
-    return {str(name): frame.loc[frame["run"] == name] for name in names}
 
 
 def in_comparison_order(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
@@ -260,10 +252,9 @@ def disagreement(what: str, values: Iterable[tuple[str, str]]) -> str | None:
 def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
     by_cell: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for run in runs:
-        columns = (run.rows[name].tolist() for name in ("metric", "subset", "n_vectors"))
-        for (metric, subset), cells in groupby(sorted(set(zip(*columns, strict=True))), key=lambda cell: cell[:2]):
+        for (metric, subset), cells in run.rows.groupby(["metric", "subset"], observed=True)["n_vectors"]:
             if subset in NO_CLASSES or family_of(metric) not in _SIZE_INDEPENDENT:
-                found = [size for *_, size in cells]
+                found = sorted(cells.unique())
                 # how many vectors are left of a whole batch is up to each layer
                 sizes = " and ".join(f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found))
                 by_cell.setdefault((metric, subset), []).append((sizes, run.label))

@@ -128,9 +128,8 @@ def _profiles(metrics: Iterable[str]) -> str:
     A metric that was measured with several settings at one checkpoint has no value there: which one is meant is not
     known. Values of single attention heads are in ``rows`` alone.
     """
-    columns = [
-        f"any_value(value) filter (metric = {_literal(name)} and n = 1) as {_identifier(name)}" for name in metrics
-    ]
+    names = [(name.replace("'", "''"), name.replace('"', '""')) for name in metrics]
+    columns = [f"any_value(value) filter (metric = '{text}' and n = 1) as \"{title}\"" for text, title in names]
     return f"""
 create view profiles as
 select {", ".join([_CHECKPOINT, "layer", "any_value(depth) as depth", "subset", *columns])}
@@ -142,11 +141,3 @@ from (
 group by {_CHECKPOINT}, layer, subset
 order by {_CHECKPOINT}, subset, layer
 """
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

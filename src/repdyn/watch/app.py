@@ -9,18 +9,16 @@ import secrets
 import socket
 import time
 import webbrowser
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from string import Template
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote, urlencode
 
-import pandas as pd
 import uvicorn
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
@@ -29,7 +27,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from repdyn.report.markup import Markup, asset, joined, policy, tag
-from repdyn.report.runs import RunKey, data_of_rows
+from repdyn.report.runs import data_of_rows
 from repdyn.report.write import page, page_data, page_sources, page_title
 from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
 from repdyn.utils.printing import printable
@@ -109,9 +107,6 @@ def _without_token(path: str, query: QueryParams) -> str:
     return f"/{quote(path.lstrip('/'))}" + (f"?{rest}" if rest else "")
 
 
-_Rows: TypeAlias = Mapping[RunKey, pd.DataFrame]
-_Live: TypeAlias = Mapping[str, object]
-
 _SLICE = 0.5
 """Seconds that the index works at a time."""
 _KEEP_ALIVE = 15.0
@@ -187,12 +182,13 @@ def build_app(feed: Feed, *, hosts: Collection[str] | None, token: str | None) -
     def table(_: Request) -> Response:
         return HTMLResponse(table_page([str(path) for path in index.paths]))
 
-    async def report(request: Request) -> Response:
+    # functions that are not coroutines run in threads
+    def report(request: Request) -> Response:
         keys = [request.path_params["key"]] if "key" in request.path_params else request.query_params.getlist("run")
-        return await _answer(index, keys, _report_page)
+        return _answer(index, keys, as_page=True)
 
-    async def data(request: Request) -> Response:
-        return await _answer(index, request.query_params.getlist("run"), _report_data)
+    def data(request: Request) -> Response:
+        return _answer(index, request.query_params.getlist("run"), as_page=False)
 
     async def events(request: Request) -> Response:
         keys = request.query_params.getlist("run") or None
@@ -220,31 +216,24 @@ def table_page(paths: Sequence[str]) -> str:
     )
 
 
-async def _answer(index: Index, keys: Sequence[str], respond: Callable[[_Rows, _Live], Response]) -> Response:
-    """Answer with what ``respond`` makes of the rows of the runs with these keys."""
+def _answer(index: Index, keys: Sequence[str], *, as_page: bool) -> Response:
+    """Answer with the page of the runs with these keys, or with its data alone."""
     if not keys:
         return PlainTextResponse("expected runs, got none; check some in the table", 400)
     query = urlencode([("run", key) for key in keys])
     try:
-        rows, versions = await run_in_threadpool(index.rows, keys)
+        rows, versions = index.rows(keys)
         live = {"events": f"/events?{query}", "data": f"/data?{query}", "versions": versions}
-        return await run_in_threadpool(respond, rows, live)
+        data, sources = data_of_rows(rows), page_sources(list(dict.fromkeys(store for store, *_ in rows)))
+        if not as_page:
+            return JSONResponse(page_data(data, live))
+        text = page(data, page_title(data), sources, live=live, links=tag("a", "All runs", href="/"))
+        # a name may contain what cannot be encoded
+        return HTMLResponse(text.encode(errors="backslashreplace"))
     except KeyError as error:
         return PlainTextResponse(f"expected a run of the table, got {error}; its files may be deleted", 404)
     except ValueError as error:
         return PlainTextResponse(str(error), 422)
-
-
-def _report_page(rows: _Rows, live: _Live) -> Response:
-    data = data_of_rows(rows)
-    sources = page_sources(list(dict.fromkeys(store for store, *_ in rows)))
-    text = page(data, page_title(data), sources, live=live, links=tag("a", "All runs", href="/"))
-    # a name may contain what cannot be encoded
-    return HTMLResponse(text.encode(errors="backslashreplace"))
-
-
-def _report_data(rows: _Rows, live: _Live) -> Response:
-    return JSONResponse(page_data(data_of_rows(rows), live))
 
 
 def serve(

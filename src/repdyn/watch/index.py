@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -39,7 +38,7 @@ class Index:
 
     def __init__(self, paths: Sequence[str | Path], interval: float = INTERVAL) -> None:
         self.paths = tuple(paths)
-        self.summaries: Mapping[str, dict[str, Any]] = MappingProxyType({})
+        self.summaries: Mapping[str, dict[str, Any]] = {}
         """What the table shows of each run, by its key. A changed run has a new dictionary."""
         self._interval = interval
         self._lock = Lock()
@@ -52,18 +51,13 @@ class Index:
         with self._lock:
             deadline = time.monotonic() + seconds
             self.find_stores()
-            changed = self._look()
-            changed |= self._read(deadline)
+            changed = self._look() | self._read(deadline)
             due = [run for run in self._runs.values() if run.is_due()]
-            left = any(run.n_unread for run in self._runs.values())
-            for run in due:
-                if time.monotonic() > deadline:
-                    left = True
-                    break
-                run.describe()
-                changed.add(run)
+            while due and time.monotonic() <= deadline:
+                due[0].describe()
+                changed.add(due.pop(0))
             self._summarise(changed)
-            return left
+            return bool(due) or any(run.n_unread for run in self._runs.values())
 
     def find_stores(self) -> int:
         """Search the paths for stores with measurements, unless they were searched lately; return their number."""
@@ -137,12 +131,6 @@ class Index:
         runs = [run for run in self._runs.values() if not run.is_empty]
         names = names_in_stores([(run.store, run.path.name) for run in runs])
         labels = {run.key: names[run.store, run.path.name] for run in runs}
-        before = self.summaries
-        self.summaries = MappingProxyType(
-            {
-                run.key: before[run.key]
-                if run not in changed and before.get(run.key, {}).get("label") == labels[run.key]
-                else run.summary(labels[run.key])
-                for run in runs
-            }
-        )
+        before = {run.key: self.summaries.get(run.key, {}) for run in runs if run not in changed}
+        kept = {key: summary for key, summary in before.items() if summary.get("label") == labels[key]}
+        self.summaries = {run.key: kept.get(run.key) or run.summary(labels[run.key]) for run in runs}

@@ -23,7 +23,7 @@ from repdyn.store.find import RUN_STORE
 from repdyn.store.frame import BY_LAYER, as_frame, encoded
 from repdyn.store.runs import RunPath
 from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, SCHEMA
-from repdyn.tables.runs import by_probe, is_measured
+from repdyn.tables.runs import is_measured, split
 from repdyn.tables.series import thin
 from repdyn.utils.records import json_values, read_yaml
 
@@ -89,10 +89,10 @@ class Checkpoint(NamedTuple):
     @classmethod
     def of(cls, rows: pa.Table, failed: bool) -> Checkpoint:
         """Look up the fields in the rows."""
-        places = {name: pc.index(rows["metric"], name).as_py() for name in (LOSS, PROBE_LOSS)}
-        losses = [rows["value"][at].as_py() if at >= 0 else math.nan for at in places.values()]
+        places = [pc.index(rows["metric"], name).as_py() for name in (LOSS, PROBE_LOSS)]
+        loss, probe_loss = (rows["value"][at].as_py() if at >= 0 else math.nan for at in places)
         measured_at, stage = max(rows["measured_at"].unique().to_pylist()), rows["stage"][0].as_py()
-        return cls(rows, rows["step"][0].as_py(), measured_at, *losses, failed, stage == FINISHED)
+        return cls(rows, rows["step"][0].as_py(), measured_at, loss, probe_loss, failed, stage == FINISHED)
 
 
 STATUSES: tuple[Status, ...] = ("failed", "watch", "healthy", "unknown")
@@ -182,7 +182,7 @@ class WatchedRun:
         # failures come last, as a store lists them
         tables = [self.checkpoints[name].rows for name in sorted(self.checkpoints, key=is_failure)]
         frame = as_frame(encoded(pa.concat_tables(tables)), order=BY_LAYER)
-        return {probe: rows for probe, rows in by_probe(frame).items() if is_measured(rows)}
+        return {probe: rows for probe, rows in split(frame, "probe").items() if is_measured(rows)}
 
     def is_due(self) -> bool:
         """Return whether it is to be described: it has changed, is read to the end, and some time has passed."""
