@@ -11,13 +11,14 @@ import pandas as pd
 from scipy.special import fdtrc
 
 from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations, note
+from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import METRIC, fits_of
 from repdyn.tables.frames import LayerMean, RunLoss, drop_first_comparison, is_finished, loss_of_run, most_common_reason
 from repdyn.tables.runs import spans
 from repdyn.tables.series import MetricSeries
-from repdyn.tables.style import BELOW_ONE, is_dimension, metric_title, number_text, short_subset_title
+from repdyn.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
 
 MIN_STEPS = 5
 """Least number of measured steps for a statement about a course."""
@@ -343,8 +344,8 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     layers = tuple(sorted(missing["layer"].unique().tolist()))
     named = metric_title(metrics[0]) if len(metrics) == 1 else f"{len(metrics)} metrics"
     sentence = (
-        f"{named}: {len(missing)} of {len(at_end)} values at step {last:,} cannot be judged "
-        f"(layers {spans(layers)}): {reason}."
+        f"{named}: no value in {len(missing)} of {len(at_end)} cells at step {last:,} (layers {spans(layers)}): "
+        f"{reason}."
     )
     not_finite = any(word in reason.split() for word in ("NaN", "inf"))
     severity = "failed" if not_finite else "watch" if share > MANY_MISSING else "note"
@@ -377,7 +378,7 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
 def below_one_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     """Yield for each estimator of a dimension in which layers, and up to which step, it is below 1."""
     low = rows.loc[rows["value"] < 1, ["metric", "layer", "step", "value"]]
-    for metric in filter(is_dimension, low["metric"].unique()):
+    for metric in (name for name in low["metric"].unique() if metric_info(name).unit == "dimension"):
         below = low.loc[low["metric"] == metric]
         layers = tuple(sorted(below["layer"].unique().tolist()))
         steps = tuple(sorted(below["step"].unique().tolist()))

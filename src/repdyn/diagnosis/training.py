@@ -22,7 +22,7 @@ from repdyn.tables.continuity import (
     repeated_embeddings,
     repeated_values,
 )
-from repdyn.tables.frames import counted, failures, scalar
+from repdyn.tables.frames import failures, most_common_reason, scalar
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, number_text
 from repdyn.tables.texts import alert_text
@@ -142,9 +142,8 @@ def failed_measurements(frame: pd.DataFrame) -> Iterator[Insight]:
     failed = failures(frame)
     steps: list[int] = sorted(failed["step"].astype(int).unique().tolist())
     if steps:
-        reason = str(counted(pd.Series(failed["reason"])).index[0])
         number = f"{len(steps)} checkpoints" if len(steps) > 1 else f"The checkpoint of step {steps[0]:,}"
-        sentence = f"{number} could not be measured, mostly because: {reason.rstrip('.')}."
+        sentence = f"{number} failed, mostly because: {most_common_reason(failed).rstrip('.')}."
         yield Insight("watch", "failed measurement", sentence, steps=tuple(steps), weight=0.6)
 
 

@@ -22,7 +22,6 @@ from repdyn.tables.style import (
     LOSS_COLOUR,
     ORDERED,
     STEPS,
-    is_between,
     metric_unit,
     shades,
     short_count,
@@ -210,8 +209,9 @@ def log_start(metric: str, values: np.ndarray) -> float | None:
 
 def layer_label(metric: str, last: int | None = None) -> str:
     """Return the label of an axis of layers for a metric; ``last`` is the number of the last layer, if it is shown."""
-    last_layer = "" if last is None else f", last measured: {last}"
-    return f"layer (0 = embedding output{', each to the next' if is_between(metric) else last_layer})"
+    more = "" if last is None else f", last measured: {last}"
+    more = ", each to the next" if metric_info(metric).position == "between" else more
+    return f"layer (0 = embedding output{more})"
 
 
 def depth_axis(drawn: Sequence[MetricSeries]) -> Axis:

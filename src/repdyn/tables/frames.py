@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from repdyn.metrics import METRICS
+from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.probe.design import NO_MASSIVE, NORMED, VIEWS
 from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS
-from repdyn.tables.style import compares_checkpoints, family_of
+from repdyn.tables.style import family_of
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:
@@ -42,11 +42,6 @@ def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) 
     return pd.concat(alike, ignore_index=ignore_index)
 
 
-def counted(column: pd.Series) -> pd.Series:
-    """Return how often each text occurs, the most common first; of equally common ones the first that occurs."""
-    return column.astype(object).value_counts()
-
-
 SUBSETS = ("all", "no_sink")
 """The token subsets that findings are judged on."""
 OF_THE_SAME_VECTORS = (*SUBSETS, NO_MASSIVE)
@@ -67,7 +62,7 @@ def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
     Rows without a layer, such as losses and failures, are repeated for each stack, in the order of :data:`STACKS`.
     """
     named = frame.loc[frame["layer"].notna(), "stack"]
-    names: list[str] = _in_order(named.dropna().unique(), STACKS)
+    names: list[str] = in_order(named.dropna().unique(), STACKS)
     if not names and bool(frame["stack"].isna().all()):
         return {None: frame}  # no copy of a large frame
     of_run = frame["layer"].isna()
@@ -169,9 +164,9 @@ def require_subset(rows: pd.DataFrame, metric: str, subset: str) -> None:
         raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
 
 
-def in_order(subsets: Iterable[str]) -> list[str]:
-    """Return token subsets in display order: those of :data:`NO_CLASSES`, then others by name."""
-    return _in_order(subsets, NO_CLASSES)
+def in_order(names: Iterable[str], first: Sequence[str] = NO_CLASSES) -> list[str]:
+    """Return token subsets, or others, in display order: the ``first`` ones in their order, then any others by name."""
+    return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
 
 
 def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
@@ -257,11 +252,6 @@ def causality(rows: pd.DataFrame) -> bool | None:
     return bool(known[0]) if len(known) == 1 else None
 
 
-def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
-    """Return the names in ``first`` in its order, then any others by name."""
-    return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
-
-
 def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd.DataFrame:
     """Validate chosen rows with a layer, in which each ``cell`` must occur once; return them sorted, with numbers."""
     # what is looked at first: all columns are copied once only, in their order
@@ -338,7 +328,7 @@ def defined_subsets(rows: pd.DataFrame, metric: str) -> list[str]:
 
 def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows without those of the first step that would need an earlier checkpoint."""
-    comparing = [metric for metric in rows["metric"].unique() if compares_checkpoints(metric)]
+    comparing = [name for name in rows["metric"].unique() if "previous_checkpoint" in metric_info(name).captures]
     at_first = rows["step"] == rows["step"].min()
     return rows.loc[~(rows["metric"].isin(comparing) & at_first & rows["value"].isna())]
 
@@ -366,7 +356,8 @@ def missing_values(rows: pd.DataFrame) -> list[Missing]:
 
 def most_common_reason(missing: pd.DataFrame) -> str:
     """Return the most common reason why these rows have no value, without the number of the batch."""
-    reason = counted(filled(pd.Series(missing["reason"]), "no reason given")).index[0]
+    # of equally common ones the first
+    reason = filled(pd.Series(missing["reason"]), "no reason given").astype(object).value_counts().index[0]
     return re.sub(r"^batch \d+: ", "", str(reason))
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from repdyn.metrics import metric_info
 from repdyn.tables.frames import (
     LayerMean,
     grid_of,
@@ -19,25 +20,18 @@ from repdyn.tables.frames import (
     most_common_reason,
     of_heads,
 )
-from repdyn.tables.style import is_between
 
 _COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
-
-
-_INTERVAL = "95 % interval over probes"
 
 
 def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
     """Say what a band, or another mark, of measurements means, or why there is none; empty where none has a value."""
     valued = rows.loc[rows["value"].notna(), ["margin", "n_batches"]]
     unknown = valued.loc[valued["margin"].isna()]
-    if valued.empty:
-        return ""
-    if unknown.empty:
-        return f"{mark}: {_INTERVAL}"
+    meaning = f"{mark}: 95 % interval over probes" * (len(unknown) < len(valued))
     single = bool((unknown["n_batches"] < 2).all())
-    why = f"no interval: {'a single batch' if single else 'batches share windows'}"
-    return why if len(unknown) == len(valued) else f"{mark}: {_INTERVAL}; elsewhere {why}"
+    why = f"no interval: {'a single batch' if single else 'batches share windows'}" * bool(len(unknown))
+    return "; elsewhere ".join(filter(None, [meaning, why]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +80,7 @@ class MetricSeries:
     @cached_property
     def places(self) -> np.ndarray:
         """Shape (n_layers,): positions on an axis of layers, halfway to the next layer for metrics between two."""
-        return np.asarray(self.layers, float) + 0.5 * is_between(self.metric)
+        return np.asarray(self.layers, float) + 0.5 * (metric_info(self.metric).position == "between")
 
     @property
     def depths(self) -> np.ndarray:

@@ -185,15 +185,6 @@ def short_value(value: float) -> str:
     return f"{value:4.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
 
 
-def is_dimension(metric: str) -> bool:
-    """Return whether a metric estimates a dimension.
-
-    >>> is_dimension("two_nn[discard=0.8]"), is_dimension("anisotropy")
-    (True, False)
-    """
-    return metric_info(metric).unit == "dimension"
-
-
 def family_of(metric: str) -> str:
     """Return the family that a metric is shown with.
 
@@ -217,13 +208,3 @@ def overview_families(metrics: Iterable[str]) -> list[str]:
     """Return the families whose metrics are drawn in overviews, in the order in which they are shown."""
     there = {family_of(metric) for metric in metrics if not has_own_figures(metric)}
     return [family for family in FAMILIES if family in there]
-
-
-def is_between(metric: str) -> bool:
-    """Return whether a value lies between a layer and the next."""
-    return metric_info(metric).position == "between"
-
-
-def compares_checkpoints(metric: str) -> bool:
-    """Return whether a value compares a checkpoint with an earlier one, so that the first has none."""
-    return "previous_checkpoint" in metric_info(metric).captures
