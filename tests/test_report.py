@@ -35,7 +35,7 @@ from repdyn.report.plots import LOSS as LOSS_COLOUR
 from repdyn.report.plots import colour_axis, coloured, course_plot, plotly_axis
 from repdyn.report.runs import ReportData, report_data, report_runs
 from repdyn.report.sections import correlation_with_loss
-from repdyn.report.write import Packer, as_text, page_tree
+from repdyn.report.write import as_text, packed, page_tree
 from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import grid, measurements
@@ -203,8 +203,8 @@ def test_charts_of_what_is_not_there_are_refused(everything, tmp_path):
 
 
 def test_an_array_is_stored_once_and_nan_is_no_json():
-    packer, shared = Packer(), np.arange(6, dtype=np.float64).reshape(2, 3)
-    assert packer.pack({"a": shared, "b": [shared, 1, "c"], "d": np.zeros(2)}) == {
+    shared = np.arange(6, dtype=np.float64).reshape(2, 3)
+    assert packed({"a": shared, "b": [shared, 1, "c"], "d": np.zeros(2)})[0] == {
         "a": {"$": [0, 2, 3]},
         "b": [{"$": [0, 2, 3]}, 1, "c"],
         "d": {"$": [6, 2]},

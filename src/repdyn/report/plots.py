@@ -108,14 +108,14 @@ def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
     return colours | {transparent(colour): transparent(dark) for colour, dark in colours.items()}
 
 
-def transparent(colour: str, opacity: float = BAND_OPACITY) -> str:
-    """Return a colour with an opacity.
+def transparent(colour: str) -> str:
+    """Return a colour as bands have it.
 
-    >>> transparent("#0072B2", 0.2)
-    'rgba(0,114,178,0.2)'
+    >>> transparent("#0072B2")
+    'rgba(0,114,178,0.18)'
     """
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity:g})"
+    return f"rgba({red},{green},{blue},{BAND_OPACITY:g})"
 
 
 PlotlyDict: TypeAlias = dict[str, Any]
@@ -235,7 +235,9 @@ def cells_trace(cells: Cells) -> PlotlyDict:
     is_log, margins = shown is not cells.values, cells.margins
     has_intervals = not is_log and margins is not None and bool(np.isfinite(margins).any())
     return {
-        **_cell_places(cells),
+        "type": "heatmap",
+        "x": cells.columns,
+        "y": cells.rows,
         "z": shown,
         "customdata": cells.values if is_log else margins if has_intervals else None,
         "coloraxis": "coloraxis",
@@ -303,7 +305,7 @@ def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
     where = f"{rows} %{{y}}, {columns} %{{x}}<br>"
     traces = [trace | {"hovertemplate": where + trace["hovertemplate"]}]
     if cells.reasons is not None:
-        traces.append(_cell_places(cells) | _without_value(cells.reasons, where))
+        traces.append(_without_value(cells, cells.reasons, where))
     on_cells = [mark for mark in panel.marks if mark.y is not None]
     x, y = [cells.columns[int(mark.x)] for mark in on_cells], [cells.rows[int(mark.y or 0)] for mark in on_cells]
     traces += _mark_traces(on_cells, x, y)
@@ -318,13 +320,12 @@ def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
     return {"data": traces, "layout": layout}
 
 
-def _cell_places(cells: Cells) -> PlotlyDict:
-    return {"type": "heatmap", "x": cells.columns, "y": cells.rows}
-
-
-def _without_value(reasons: Sequence[Sequence[str]], where: str) -> PlotlyDict:
+def _without_value(cells: Cells, reasons: Sequence[Sequence[str]], where: str) -> PlotlyDict:
     """Return a heatmap of the cells without a value, with the reasons as hover text."""
     return {
+        "type": "heatmap",
+        "x": cells.columns,
+        "y": cells.rows,
         "z": [[1 if reason else None for reason in of_layer] for of_layer in reasons],
         "text": [[escaped(reason) for reason in of_layer] for of_layer in reasons],
         "colorscale": [[0, EMPTY], [1, EMPTY]],
@@ -475,9 +476,9 @@ def heads_plot(series: MetricSeries) -> PlotlyDict | None:
     return plot
 
 
-def measured_with(runs: Sequence[DescribedRun], key: tuple[str, str]) -> list[tuple[int, DescribedRun, MetricSeries]]:
+def measured_with(runs: Sequence[DescribedRun], key: tuple[str, str]) -> list[ComparedMember]:
     """Return the runs that were measured with a metric on a token subset, each with its number."""
-    return [(number, run, run.series[key]) for number, run in enumerate(runs) if key in run.series]
+    return [ComparedMember(number, run, run.series[key]) for number, run in enumerate(runs) if key in run.series]
 
 
 def profiles_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str]) -> PlotlyDict:
@@ -500,37 +501,36 @@ def training_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
     return _lines_plot(Panel(x=training_axis(trained[0].series.steps), lines=lines), trained)
 
 
-def heatmaps_plot(members: Sequence[tuple[int, DescribedRun, MetricSeries]]) -> PlotlyDict | None:
+def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
     """Return heatmaps of the runs on one scale of colours; None if fewer than two have several steps."""
-    trained = [member for member in members if len(member[2].steps) > 1][:MAX_PANELS]
+    trained = [member for member in members if len(member.series.steps) > 1][:MAX_PANELS]
     if len(trained) < 2:
         return None
-    colours = value_axis(trained[0][2].metric, np.concatenate([series.values.ravel() for *_, series in trained]))
-    columns = min(_COLUMNS, len(trained))
+    values = np.concatenate([member.series.values.ravel() for member in trained])
+    colours, columns = value_axis(trained[0].series.metric, values), min(_COLUMNS, len(trained))
     n_rows = math.ceil(len(trained) / columns)
-    traces: list[PlotlyDict] = []
-    headings: list[PlotlyDict] = []
-    layout: PlotlyDict = {"annotations": headings}
-    for number, (place, run, series) in enumerate(trained):
+    width, height = (1 + _GAP) / columns, (1 + _ROW_SPACE / n_rows) / n_rows
+    traces, layout = list[PlotlyDict](), {"annotations": list[PlotlyDict]()}
+    for number, (place, run, series, _) in enumerate(trained):
         name = str(number + 1) if number else ""
-        across, up = _domains(number, columns, n_rows)
+        row, column = divmod(number, columns)
+        left, top = column * width, 1 - row * height
+        across, up = [left, min(1.0, left + width - _GAP)], [max(0.0, top - height + _ROW_SPACE / n_rows), top]
         steps = [f"{step:,}" for step in series.steps]
         trace = cells_trace(Cells(values=series.values, rows=(), columns=steps, colours=colours))
         where = f"{escaped(run.label)}<br>depth %{{y:.2f}}, step %{{x}}<br>{trace['hovertemplate']}"
         # the page reads the values from here
         trace |= {"y": series.depths, "customdata": series.values, "hovertemplate": where, "meta": {"member": place}}
         traces.append(trace | {"xaxis": f"x{name}", "yaxis": f"y{name}"})
-        layout[f"xaxis{name}"] = {"type": "category", "domain": across, "anchor": f"y{name}", "nticks": 6}
-        layout[f"yaxis{name}"] = {"domain": up, "anchor": f"x{name}", "nticks": 4}
-        for axis in ("xaxis", "yaxis"):
-            layout[f"{axis}{name}"]["showgrid"] = False
+        x = {"type": "category", "domain": across, "anchor": f"y{name}", "nticks": 6, "showgrid": False}
+        layout |= {
+            f"xaxis{name}": x,
+            f"yaxis{name}": {"domain": up, "anchor": f"x{name}", "nticks": 4, "showgrid": False},
+        }
         label = run.label if len(run.label) <= _LONGEST else f"...{run.label[3 - _LONGEST :]}"
-        headings.append(heading(label, across[0], up[1], 13))
-    height = _MARGINS + _PANEL_HEIGHT * n_rows
-    return {
-        "data": traces,
-        "layout": {"height": height, "coloraxis": colour_axis(colours), "margin": {"t": 30}, **layout},
-    }
+        layout["annotations"].append(heading(label, across[0], up[1], 13))
+    whole = {"height": _MARGINS + _PANEL_HEIGHT * n_rows, "coloraxis": colour_axis(colours), "margin": {"t": 30}}
+    return {"data": traces, "layout": whole | layout}
 
 
 def _look(member: ComparedMember, colours: Mapping[Key, str]) -> PlotlyDict:
@@ -556,14 +556,6 @@ def _lines_plot(panel: Panel, members: Sequence[ComparedMember]) -> PlotlyDict:
     few = len(members) <= MAX_BANDS
     y = axis_of_lines(members[0].series.metric, panel.lines)
     return plotly_panel(replace(panel, y=y, legend="above" if few else "right"), has_bands=few)
-
-
-def _domains(number: int, columns: int, n_rows: int) -> tuple[list[float], list[float]]:
-    """Return the horizontal and vertical domain of a panel; the first row is on top."""
-    row, column = divmod(number, columns)
-    width, height = (1 + _GAP) / columns, (1 + _ROW_SPACE / n_rows) / n_rows
-    left, top = column * width, 1 - row * height
-    return [left, min(1.0, left + width - _GAP)], [max(0.0, top - height + _ROW_SPACE / n_rows), top]
 
 
 class ComparedMember(NamedTuple):

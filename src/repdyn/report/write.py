@@ -249,12 +249,13 @@ def page(
 
 def page_data(data: ReportData, live: Mapping[str, object] | None = None) -> dict[str, dict[str, str]]:
     """Return the content of a page: the ``packed`` data of its script, and HTML of the ``parts`` below its charts."""
-    packer = Packer()
-    tree = as_text({**packer.pack(page_tree(data)), "live": live})
+    tree, numbers = packed(page_tree(data))
     written = joined([f"Written {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC."])
     parts = {name: content(data) for name, content in _PARTS.items()}
-    # the numbers last: packing the tree fills them
-    return {"packed": {"tree": tree, "numbers": packer.numbers()}, "parts": {"written": written, **parts}}
+    return {
+        "packed": {"tree": as_text({**tree, "live": live}), "numbers": numbers},
+        "parts": {"written": written, **parts},
+    }
 
 
 def page_title(data: ReportData) -> str:
@@ -298,42 +299,34 @@ BLOCK = "$"
 """Key of a reference to an array: its offset among all numbers, then its shape."""
 
 _LEVEL = 6
-_PACKED = (dict, list, tuple, np.ndarray)
 
 
-class Packer:
-    """Collects the arrays of nested dictionaries and lists; equal arrays are stored once."""
+def packed(tree: Any) -> tuple[Any, str]:
+    """Return nested dictionaries and lists with a reference in place of each array, and all arrays as text: 32-bit
+    floats, first bytes first, gzip, base64. Equal arrays are stored once."""
+    references: dict[tuple[bytes, tuple[int, ...]], list[int]] = {}
+    size = 0
 
-    def __init__(self) -> None:
-        self._references: dict[tuple[bytes, tuple[int, ...]], dict[str, list[int]]] = {}
-        self._blocks: list[bytes] = []
-        self._length = 0
-
-    def pack(self, tree: Any) -> Any:
-        """Return the same tree with a reference in place of each array."""
-        if isinstance(tree, np.ndarray):
-            return self._reference(tree)
-        if isinstance(tree, dict):
-            return {key: self.pack(value) for key, value in tree.items()}
-        if isinstance(tree, list | tuple):
+    def replaced(part: Any) -> Any:
+        nonlocal size
+        if isinstance(part, np.ndarray):
+            # seven digits are enough for charts; the store has all of them
+            key = part.astype("<f4").tobytes(), part.shape
+            if key not in references:
+                references[key] = [size, *part.shape]
+                size += part.size
+            return {BLOCK: references[key]}
+        if isinstance(part, dict):
+            return {key: replaced(value) for key, value in part.items()}
+        if isinstance(part, list | tuple):
             # most lists contain only names and numbers
-            return [self.pack(one) if isinstance(one, _PACKED) else one for one in tree]
-        return tree
+            return [replaced(one) if isinstance(one, dict | list | tuple | np.ndarray) else one for one in part]
+        return part
 
-    def numbers(self) -> str:
-        """Return all arrays as text: 32-bit floats, first bytes first, gzip, base64."""
-        # sign and exponent change less from value to value than the last bits do
-        shuffled = np.frombuffer(b"".join(self._blocks), np.uint8).reshape(-1, 4).T
-        return _as_text(shuffled.tobytes())
-
-    def _reference(self, array: np.ndarray) -> dict[str, list[int]]:
-        # seven digits are enough for charts; the store has all of them
-        block = array.astype("<f4").tobytes()
-        if (block, array.shape) not in self._references:
-            self._references[block, array.shape] = {BLOCK: [self._length, *array.shape]}
-            self._blocks.append(block)
-            self._length += array.size
-        return self._references[block, array.shape]
+    whole = replaced(tree)
+    # sign and exponent change less from value to value than the last bits do
+    shuffled = np.frombuffer(b"".join(block for block, _ in references), np.uint8).reshape(-1, 4).T
+    return whole, _as_text(shuffled.tobytes())
 
 
 def as_text(tree: Any) -> str:
