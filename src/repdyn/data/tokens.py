@@ -13,6 +13,7 @@ from rich import get_console
 from rich.progress import track
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
@@ -40,7 +41,7 @@ def byte_tokenizer(for_encoder: bool = False) -> PreTrainedTokenizerFast:
     >>> byte_tokenizer(for_encoder=True)("A").input_ids
     [257, 65, 258]
     """
-    vocabulary = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
+    vocabulary = {symbol: byte for byte, symbol in sorted(bytes_to_unicode().items())}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
@@ -81,13 +82,6 @@ def bytes_to_ids(data: bytes) -> np.ndarray:
     [65, 195, 169]
     """
     return np.frombuffer(data, dtype=np.uint8)
-
-
-def _byte_symbols() -> list[str]:
-    """Return the printable character that stands for each byte in byte-level BPE (GPT-2's table), in byte order."""
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    stand_ins = iter(range(N_BYTES, 2 * N_BYTES))
-    return [chr(byte if byte in printable else next(stand_ins)) for byte in range(N_BYTES)]
 
 
 BYTES = "bytes"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import product
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -52,11 +52,26 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
     logarithmic scale, of rank + 1.
     """
     figure = go.Figure()
-    for number, one in enumerate(tokens):
-        for state in STATES:
-            lines = select(one.table, state=state)
-            if len(lines):
-                figure.add_trace(_line(one, lines, quantity, state, COLOURS[number % len(COLOURS)]))
+    for (number, one), state in product(enumerate(tokens), STATES):
+        lines = select(one.table, state=state)
+        if lines.empty:
+            continue
+        (dash, size, symbol), measure = _LOOKS[state], measure_of(lines)
+        values = lines["rank"] + 1 if quantity == "rank" else lines[quantity]
+        texts = [
+            f"<b>{_text(one.token)}</b>, {STATES[state]} {layer}<br>{measure} {value:.4f}, rank {rank:,}"
+            for layer, value, rank in zip(lines["layer"], lines[measure], lines["rank"], strict=True)
+        ]
+        figure.add_scatter(
+            x=(lines["layer"] - (0.5 if state == "attention" else 0.0)).tolist(),
+            y=values.tolist(),
+            name=_text(f"{one.name}, {STATES[state]}"),
+            mode="lines+markers",
+            line={"color": COLOURS[number % len(COLOURS)], "width": 2, "dash": dash},
+            marker={"size": size, "symbol": symbol},
+            hovertext=texts,
+            hoverinfo="text",
+        )
     _arrange(figure, 420)
     deepest = max((one.table["layer"].to_numpy().max() for one in tokens), default=0)
     figure.update_xaxes(title_text="layer (0: what enters the first block)", dtick=max(1, round(deepest / 16)))
@@ -74,26 +89,6 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
             said = "rank 0 at every layer: no row is closer than the token's own"
             figure.add_annotation(text=said, xref="paper", yref="paper", x=0.5, y=0.5, showarrow=False)
     return figure
-
-
-def _line(one: TokenStates, lines: pd.DataFrame, quantity: Quantity, state: State, colour: str) -> go.Scatter:
-    dash, size, symbol = _LOOKS[state]
-    before = 0.5 if state == "attention" else 0.0
-    values, measure = lines["rank"] + 1 if quantity == "rank" else lines[quantity], measure_of(lines)
-    texts = [
-        f"<b>{_text(one.token)}</b>, {STATES[state]} {layer}<br>{measure} {value:.4f}, rank {rank:,}"
-        for layer, value, rank in zip(lines["layer"], lines[measure], lines["rank"], strict=True)
-    ]
-    return go.Scatter(
-        x=(lines["layer"] - before).tolist(),
-        y=values.tolist(),
-        name=_text(f"{one.name}, {STATES[state]}"),
-        mode="lines+markers",
-        line={"color": colour, "width": 2, "dash": dash},
-        marker={"size": size, "symbol": symbol},
-        hovertext=texts,
-        hoverinfo="text",
-    )
 
 
 def paths(sentences: Sequence[SentencePaths]) -> go.Figure:

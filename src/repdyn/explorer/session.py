@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from threading import RLock
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,6 @@ from repdyn.kernels import Undefined
 from repdyn.kernels.lens import LensReading, read_predictions
 from repdyn.reading import (
     LENGTH,
-    AttentionWeights,
     CheckpointError,
     LayerPatterns,
     LoadedModel,
@@ -32,7 +31,6 @@ from repdyn.studies.study import select
 from repdyn.studies.token_measurements import (
     LayerVectors,
     SentenceStates,
-    VocabularyComparison,
     capture_sentence,
     compare_sentence,
     encode_sentence,
@@ -104,43 +102,6 @@ class SentenceLens(NamedTuple):
         return (len(self.layers) - agrees.flip(0).long().cumprod(0).sum(0)).tolist()
 
 
-def sentence_lens(loaded: LoadedModel, ids: Sequence[int], k: int, layers: LayerPatterns = None) -> SentenceLens:
-    """Read the predictions of all layers at all tokens of a sentence.
-
-    A decoder reads the sentence once, and predicts the next token at each. An encoder reads it once for each ordinary
-    token, which is then replaced by the mask token, and predicts what was there; special tokens are never masked.
-    """
-    head, masked = output_head(loaded, ids, layers), _masked_places(loaded, ids)
-    # a single token stands for the mask, which the annotations of transformers do not say
-    states = _states(loaded, ids, masked, cast(int, loaded.tokenizer.mask_token_id), layers)
-    readings = [read_predictions(layer, states[-1], head, k) for layer in states]
-    return SentenceLens(tuple(ids), masked, tuple(LensReading(*(p.cpu() for p in each)) for each in readings))
-
-
-def _masked_places(loaded: LoadedModel, ids: Sequence[int]) -> tuple[int, ...]:
-    if not type(loaded.with_head).__name__.endswith("ForMaskedLM"):
-        return ()
-    if loaded.tokenizer.mask_token_id is None:
-        raise ValueError(f"expected a tokenizer with a mask token for the logit lens of {loaded.name}, got one without")
-    special = set(loaded.tokenizer.all_special_ids)
-    return tuple(place for place, token in enumerate(ids) if token not in special)
-
-
-def _states(
-    loaded: LoadedModel, ids: Sequence[int], masked: Sequence[int], mask: int, layers: LayerPatterns
-) -> list[Tensor]:
-    """Return the states of all tokens at each layer, (n_tokens, dim); of a masked one from where it is masked."""
-    whole = replace(loaded, model=cast(PreTrainedModel, loaded.with_head))  # that patterns of layers name
-    plain = [layer.states for layer in layer_states(whole, [ids], layers)]
-    for start in range(0, len(masked), _MASKED_AT_ONCE):
-        places = masked[start : start + _MASKED_AT_ONCE]
-        copies = [[mask if at == place else token for at, token in enumerate(ids)] for place in places]
-        rows = torch.tensor([number * len(ids) + place for number, place in enumerate(places)])
-        for states, layer in zip(plain, layer_states(whole, copies, layers), strict=True):
-            states[list(places)] = layer.states[rows]
-    return plain
-
-
 # a longer sentence is rejected before it is tokenized
 _CHARACTERS_PER_TOKEN = 32
 # copies of a sentence, each with another token masked, whose states are in memory at once
@@ -154,11 +115,40 @@ LISTED = 10
 T = TypeVar("T")
 
 
+def sentence_lens(loaded: LoadedModel, ids: Sequence[int], layers: LayerPatterns = None) -> SentenceLens:
+    """Read the predictions of all layers at all tokens of a sentence.
+
+    A decoder reads the sentence once, and predicts the next token at each. An encoder reads it once for each ordinary
+    token, which is then replaced by the mask token, and predicts what was there; special tokens are never masked.
+    """
+    head, masked = output_head(loaded, ids, layers), ()
+    # a single token stands for the mask, which the annotations of transformers do not say
+    mask = cast("int | None", loaded.tokenizer.mask_token_id)
+    if type(loaded.with_head).__name__.endswith("ForMaskedLM"):
+        if mask is None:
+            raise ValueError(
+                f"expected a tokenizer with a mask token for the logit lens of {loaded.name}, got one without"
+            )
+        special = set(loaded.tokenizer.all_special_ids)
+        masked = tuple(place for place, token in enumerate(ids) if token not in special)
+    whole = replace(loaded, model=cast(PreTrainedModel, loaded.with_head))  # that patterns of layers name
+    states = [layer.states for layer in layer_states(whole, [ids], layers)]
+    for start in range(0, len(masked), _MASKED_AT_ONCE):
+        places = list(masked[start : start + _MASKED_AT_ONCE])
+        copies = torch.tensor([ids] * len(places))
+        copies[range(len(places)), places] = cast(int, mask)
+        rows = torch.arange(len(places)) * len(ids) + torch.tensor(places)
+        for plain, layer in zip(states, layer_states(whole, copies.tolist(), layers), strict=True):
+            plain[places] = layer.states[rows]
+    readings = [read_predictions(layer, states[-1], head, LISTED) for layer in states]
+    return SentenceLens(tuple(ids), masked, tuple(LensReading(*(part.cpu() for part in each)) for each in readings))
+
+
 class Session:
     """Loaded checkpoints, with a cache of recent results.
 
-    Calls may come from several threads; models run one at a time. A sentence that is blank or too long, and a place,
-    layer or checkpoint that is not there, are a ValueError.
+    Calls may come from several threads; models run one at a time. A sentence that is blank or too long, and a token
+    that is not there, are a ValueError.
 
     Args:
         models: the checkpoints, in the order in which they are shown; a reader chooses among the first one's tokens.
@@ -171,43 +161,39 @@ class Session:
     """
 
     def __init__(
-        self,
-        models: Sequence[LoadedModel],
-        *,
-        nearest: int,
-        max_tokens: int,
-        layers: LayerPatterns = None,
+        self, models: Sequence[LoadedModel], *, nearest: int, max_tokens: int, layers: LayerPatterns = None
     ) -> None:
         self.models = tuple(models)
         self.max_tokens = max_tokens
-        self.nearest = nearest
         self._layers = layers
         self.n_layers = max(number for loaded in models for number in count_blocks(loaded, layers).values())
         """Number of blocks of the deepest stack."""
-        # neither models nor tokenizers may be used by several threads at once
         self._lock = RLock()
-        self._read = lru_cache(_SENTENCES * len(self.models))(self._capture)
-        self._compare = lru_cache(_TOKENS * len(self.models))(self._compare_token)
-        self._read_lens = lru_cache(_SENTENCES * len(self.models))(self._lens)
+        self._read = self._cached(_SENTENCES, lambda loaded, text: capture_sentence(loaded, text, layers))
+        self._compare = self._cached(
+            _TOKENS,
+            lambda loaded, text, place, with_positions, by_distance: compare_sentence(
+                loaded,
+                self._read(loaded, text),
+                k=nearest,
+                place=place,
+                with_positions=with_positions,
+                by_distance=by_distance,
+            ),
+        )
+        self._lens = self._cached(
+            _SENTENCES, lambda loaded, text: sentence_lens(loaded, encode_sentence(loaded, text), layers)
+        )
         # all layers and heads of a long sentence are large
-        self._read_attention = lru_cache(len(self.models))(self._attention)
-        self._planes = lru_cache(_SENTENCES * len(self.models))(self._fit_planes)
+        self._attention = self._cached(
+            1, lambda loaded, text: attention_weights(loaded, [encode_sentence(loaded, text)], layers)
+        )
+        self._planes = self._cached(_SENTENCES, self._fit_planes)
 
     def tokens(self, sentence: str) -> tuple[str, ...]:
         """Return the tokens of a sentence in the first checkpoint, special ones included."""
-        first, *_ = [self._names(number, self.checked(sentence)) for number in range(len(self.models))]
+        first, *_ = [self._names(loaded, sentence) for loaded in self.models]
         return first
-
-    def checked(self, sentence: str) -> str:
-        """Return a sentence with invalid characters replaced."""
-        # half a surrogate pair is no character, and tokenizers fail on it
-        sentence = sentence.encode(errors="replace").decode()
-        most = _CHARACTERS_PER_TOKEN * self.max_tokens
-        if not sentence.strip():
-            raise ValueError("expected a sentence, got nothing; type one")
-        if len(sentence) > most:
-            raise ValueError(f"expected a sentence of at most {most:,} characters, got {len(sentence):,}; shorten it")
-        return sentence
 
     def token(
         self, sentence: str, place: int, *, with_positions: bool = False, by_distance: bool = False
@@ -217,14 +203,14 @@ class Session:
         Returns:
             Results in the order of the checkpoints, and remarks: why a checkpoint or a state is missing.
         """
-        self._require_place(place, self.tokens(sentence))
-        how = with_positions, by_distance
-        return self._of_each(lambda number: self._token(number, self.checked(sentence), place, *how))
+        self._require_place(place, sentence)
+        sentence = _valid(sentence)
+        return self._of_each(lambda loaded: self._token(loaded, sentence, place, with_positions, by_distance))
 
     def lens(self, sentence: str, number: int) -> SentenceLens:
         """Return what each layer of one checkpoint predicts at each token of a sentence."""
-        self._require_checkpoint(number, sentence)
-        return self._read_lens(number, self.checked(sentence))
+        self._names(self.models[number], sentence)
+        return self._lens(self.models[number], _valid(sentence))
 
     def attention(self, sentence: str, number: int, layer: int) -> tuple[list[LayerHeads], list[str]]:
         """Return the attention weights of a sentence in one layer of one checkpoint, for each stack of its blocks.
@@ -232,17 +218,20 @@ class Session:
         Returns:
             The weights, and remarks: why a stack has none, and how many tokens were read if not all were.
         """
-        n_tokens = len(self._require_checkpoint(number, sentence))
-        name, (ids, read) = self.models[number].name, self._read_attention(number, self.checked(sentence))
+        loaded = self.models[number]
+        n_tokens, sentence = len(self._names(loaded, sentence)), _valid(sentence)
+        with self._lock:
+            ids = tuple(encode_sentence(loaded, sentence)[:LENGTH])
         found, remarks = [], []
-        for stack in count_blocks(self.models[number], self._layers):
+        for stack in count_blocks(loaded, self._layers):
+            name = of_stack(loaded.name, stack)
             try:
-                [(weights, _)] = read.of(stack, layer)
-                found.append(LayerHeads(of_stack(name, stack), ids, layer, weights))
+                [(weights, _)] = self._attention(loaded, sentence).of(stack, layer)
+                found.append(LayerHeads(name, ids, layer, weights))
             except Undefined as undefined:
-                remarks.append(f"{of_stack(name, stack)}: no attention weights in layer {layer}: {undefined.reason}")
+                remarks.append(f"{name}: no attention weights in layer {layer}: {undefined.reason}")
         if len(ids) < n_tokens:
-            remarks.append(f"{name}: the first {len(ids)} of {n_tokens} tokens, without those that follow")
+            remarks.append(f"{loaded.name}: the first {len(ids)} of {n_tokens} tokens, without those that follow")
         return found, remarks
 
     def paths(self, one: str, other: str, place: int) -> tuple[list[SentencePaths], list[str]]:
@@ -250,38 +239,44 @@ class Session:
 
         Returns and Raises: as :meth:`token`.
         """
-        self._require_place(place, self.tokens(one))
+        self._require_place(place, one)
         self.tokens(other)
-        return self._of_each(lambda number: self._paths(number, self.checked(one), self.checked(other), place))
+        return self._of_each(lambda loaded: self._paths(loaded, _valid(one), _valid(other), place))
 
-    def _require_checkpoint(self, number: int, sentence: str) -> tuple[str, ...]:
-        """Return the sentence's tokens in a checkpoint."""
-        if not 0 <= number < len(self.models):
-            raise ValueError(f"expected a checkpoint from 0 to {len(self.models) - 1}, got {number}; choose one")
-        return self._names(number, self.checked(sentence))
+    def _cached(self, per_model: int, compute: Callable[..., T]) -> Callable[..., T]:
+        """Remember the last results of a function of a checkpoint; one thread at a time computes them."""
 
-    def _require_place(self, place: int, names: Sequence[str]) -> None:
-        if not 0 <= place < len(names):
-            raise ValueError(f"expected a token from 0 to {len(names) - 1}, got {place}; choose one of the sentence")
+        def locked(*given: Any) -> T:
+            # neither models nor tokenizers may be used by several threads at once
+            with self._lock:
+                return compute(*given)
 
-    def _of_each(self, find: Callable[[int], Iterator[T | str]]) -> tuple[list[T], list[str]]:
+        return lru_cache(per_model * len(self.models))(locked)
+
+    def _require_place(self, place: int, sentence: str) -> None:
+        if not 0 <= place < (n_tokens := len(self.tokens(sentence))):
+            raise ValueError(f"expected a token from 0 to {n_tokens - 1}, got {place}; choose one of the sentence")
+
+    def _of_each(self, find: Callable[[LoadedModel], Iterator[T | str]]) -> tuple[list[T], list[str]]:
         found: list[T] = []
         remarks: list[str] = []
-        for number in range(len(self.models)):
+        for loaded in self.models:
             try:
-                for one in find(number):
+                for one in find(loaded):
                     remarks.append(one) if isinstance(one, str) else found.append(one)
             except (ValueError, CheckpointError) as error:
-                remarks.append(_rephrase(str(error)))
+                # of the options of a study, for the switches of the page
+                text = str(error).replace(" for --positions", "")
+                remarks.append(text.replace("leave the option out", "take the position embeddings off"))
         return found, remarks
 
-    def _token(self, number: int, sentence: str, place: int, *how: bool) -> Iterator[TokenStates | str]:
-        loaded, first = self.models[number], self._names(0, sentence)
-        own = _same_place(first, self._names(number, sentence), place)
+    def _token(self, loaded: LoadedModel, sentence: str, place: int, *how: bool) -> Iterator[TokenStates | str]:
+        first = self._names(self.models[0], sentence)
+        own = _same_place(first, self._names(loaded, sentence), place)
         if own is None:
             yield f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
             return
-        reading, found = self._read(number, sentence), self._compare(number, sentence, own, *how)
+        reading, found = self._read(loaded, sentence), self._compare(loaded, sentence, own, *how)
         for stack in dict.fromkeys(layer.stack for layer in reading.vectors):
             table, nearest = (select(frame, stack=stack) for frame in (found.table, found.nearest))
             yield TokenStates(of_stack(loaded.name, stack), table["token"].iloc[0], reading.ids[own], table, nearest)
@@ -290,13 +285,16 @@ class Session:
             more = f" (and {len(others)} more)" if others else ""
             yield f"{loaded.name}: no state after attention at {first}{more}"
 
-    def _paths(self, number: int, one: str, other: str, place: int) -> Iterator[SentencePaths | str]:
-        loaded, own = self.models[number], _same_place(self._names(0, one), self._names(number, one), place)
-        for stack, (trajectory, partner, found) in self._planes(number, one, other).items():
+    def _paths(self, loaded: LoadedModel, one: str, other: str, place: int) -> Iterator[SentencePaths | str]:
+        own = _same_place(self._names(self.models[0], one), self._names(loaded, one), place)
+        for stack, (trajectory, partner, found) in self._planes(loaded, one, other).items():
             yield SentencePaths(of_stack(loaded.name, stack), trajectory, partner, found, own)
 
-    def _names(self, number: int, sentence: str) -> tuple[str, ...]:
-        loaded = self.models[number]
+    def _names(self, loaded: LoadedModel, sentence: str) -> tuple[str, ...]:
+        """Return the tokens of a sentence in a checkpoint."""
+        sentence, most = _valid(sentence), _CHARACTERS_PER_TOKEN * self.max_tokens
+        if len(sentence) > most:
+            raise ValueError(f"expected a sentence of at most {most:,} characters, got {len(sentence):,}; shorten it")
         with self._lock:
             ids = encode_sentence(loaded, sentence)
         if len(ids) > self.max_tokens:
@@ -306,34 +304,23 @@ class Session:
             )
         return tuple(token_names(loaded.tokenizer, ids))
 
-    def _capture(self, number: int, sentence: str) -> SentenceStates:
-        with self._lock:
-            return capture_sentence(self.models[number], sentence, self._layers)
-
-    def _lens(self, number: int, sentence: str) -> SentenceLens:
-        with self._lock:
-            ids = encode_sentence(self.models[number], sentence)
-            return sentence_lens(self.models[number], ids, k=LISTED, layers=self._layers)
-
-    def _attention(self, number: int, sentence: str) -> tuple[tuple[int, ...], AttentionWeights]:
-        with self._lock:
-            ids = encode_sentence(self.models[number], sentence)[:LENGTH]
-            return tuple(ids), attention_weights(self.models[number], [ids], self._layers)
-
-    def _compare_token(
-        self, number: int, sentence: str, place: int, with_positions: bool, by_distance: bool
-    ) -> VocabularyComparison:
-        loaded, reading = self.models[number], self._read(number, sentence)
-        how = {"with_positions": with_positions, "by_distance": by_distance}
-        with self._lock:
-            return compare_sentence(loaded, reading, k=self.nearest, place=place, **how)
-
     def _fit_planes(
-        self, number: int, one: str, other: str
+        self, loaded: LoadedModel, one: str, other: str
     ) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory, TrajectoryPlane]]:
-        first, second = (_trajectories(self._read(number, text), self._names(number, text)) for text in (one, other))
-        both = {stack: (trajectory, second[stack]) for stack, trajectory in first.items()}
-        return {stack: (*pair, fit_plane(*(trajectory.states for trajectory in pair))) for stack, pair in both.items()}
+        first, second = (_trajectories(self._read(loaded, text), self._names(loaded, text)) for text in (one, other))
+        return {
+            stack: (trajectory, second[stack], fit_plane(trajectory.states, second[stack].states))
+            for stack, trajectory in first.items()
+        }
+
+
+def _valid(sentence: str) -> str:
+    """Return a sentence with invalid characters replaced; a blank one is an error."""
+    # half a surrogate pair is no character, and tokenizers fail on it
+    sentence = sentence.encode(errors="replace").decode()
+    if not sentence.strip():
+        raise ValueError("expected a sentence, got nothing; type one")
+    return sentence
 
 
 def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int | None:
@@ -358,8 +345,3 @@ def _trajectories(reading: SentenceStates, tokens: tuple[str, ...]) -> dict[str 
         )
         for stack, parts in of_stacks.items()
     }
-
-
-def _rephrase(message: str) -> str:
-    """Rephrase an error about the options of a study for the switches of the page."""
-    return message.replace(" for --positions", "").replace("leave the option out", "take the position embeddings off")

@@ -107,13 +107,11 @@ def _of_bytes(token: str) -> str:
 
 
 def _numbers(layer: LensReading, place: int) -> str:
-    parts = [
-        f"probability {layer.probabilities[place, 0]:.4f}",
-        f"entropy {layer.entropy[place]:.3f} nats",
-        f"KL from the final prediction {layer.kl[place]:.3f} nats",
-        f"the final prediction is number {int(layer.final_rank[place]) + 1:,} here",
-    ]
-    return ", ".join(parts)
+    return (
+        f"probability {layer.probabilities[place, 0]:.4f}, entropy {layer.entropy[place]:.3f} nats, "
+        f"KL from the final prediction {layer.kl[place]:.3f} nats, "
+        f"the final prediction is number {int(layer.final_rank[place]) + 1:,} here"
+    )
 
 
 def _shades(lens: SentenceLens, colour: Colour) -> Tensor:
@@ -200,11 +198,8 @@ def _described(loaded: LoadedModel) -> str:
 
 def remarks(lines: Sequence[str]) -> str:
     """Return what is missing and why; empty if nothing is."""
-    return (
-        f'<ul class="remarks" role="status">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
-        if lines
-        else ""
-    )
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<ul class="remarks" role="status">{items}</ul>' if lines else ""
 
 
 def refusal(reason: str) -> str:

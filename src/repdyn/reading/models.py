@@ -198,13 +198,11 @@ def _checkpoints_of_run(run: str, names: Sequence[str]) -> list[Path]:
 
 def _distinct_tails(folders: Sequence[Path]) -> dict[Path, str]:
     """Return the last parts of each path, the fewest that make all of them distinct."""
-    longest = max((len(folder.parts) for folder in folders), default=1)
-    tails: dict[Path, str] = {}
-    for n_parts in range(1, longest + 1):
+    for n_parts in range(1, 1 + max((len(folder.parts) for folder in folders), default=0)):
         tails = {folder: "/".join(folder.parts[1:][-n_parts:]) for folder in folders}
-        if len(set(tails.values())) == len(set(folders)):
-            break
-    return tails
+        if len(set(tails.values())) == len(tails):
+            return tails
+    return {}
 
 
 def _folders(name: str, source: _Source, tokenizer: str | None, hub: Hub, *, with_code: bool) -> tuple[Path, Path]:

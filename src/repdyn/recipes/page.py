@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -179,28 +178,23 @@ def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:
     axes = figure.subplots()
     for number, published in enumerate(recipe.published, start=1):
         cell = published.criterion
-        own = [(o.run, o.cell) for o in outcomes if o.published is published and o.cell is not None]
+        own = {each.run: each.cell for each in _judged(outcomes, published) if each.cell is not None}
         if not isinstance(cell, Cell) or not own:
             continue
         row = len(names)
         names.append(textwrap.shorten(f"{number}. {published.claim}", _TITLE_WIDTH, placeholder=" ..."))
-        ends = [bound for bound in cell.bounds if math.isfinite(bound)]
-        ends += [end for _, measured in own for end in measured]
-        low, span = min(ends), (max(ends) - min(ends)) or 1.0
-
-        def at(value: float, low: float = low, span: float = span) -> float:
-            return min(max((value - low) / span, -0.05), 1.05)
-
-        begin, end = map(at, cell.bounds)
+        ends = np.array([*cell.bounds, *sum(own.values(), ())])
+        low, high = ends[np.isfinite(ends)].min(), ends[np.isfinite(ends)].max()
+        scaled = np.clip((ends - low) / ((high - low) or 1.0), -0.05, 1.05)
+        begin, end = scaled[:2]
         axes.barh(row, max(end - begin, 0.004), 0.7, begin, color=LOSS_COLOUR, alpha=0.25)
         if cell.value is not None:
-            axes.plot(at(cell.value), row, "D", color=LOSS_COLOUR, markersize=6)
-        for place, (run, measured) in enumerate(own, start=1):
-            value, *interval = map(at, measured)
+            axes.plot((begin + end) / 2, row, "D", color=LOSS_COLOUR, markersize=6)
+        for place, (run, at) in enumerate(zip(own, scaled[2:].reshape(-1, 3), strict=True), start=1):
             height = row + 0.6 * (place / (len(own) + 1) - 0.5)
-            axes.plot(interval, [height, height], color=colours[run], linewidth=1.5)
-            axes.plot(value, height, "o", color=colours[run], markersize=5)
-        ours = ", ".join(f"{measured[0]:.4g}" for _, measured in own)
+            axes.plot(at[1:], [height, height], color=colours[run], linewidth=1.5)
+            axes.plot(at[0], height, "o", color=colours[run], markersize=5)
+        ours = ", ".join(f"{value:.4g}" for value, *_ in own.values())
         published_value = cell.bound if cell.value is None else f"{cell.value:g}"
         axes.text(1.08, row, f"{published_value} | {ours}", va="center", fontsize=9)
     axes.set_yticks(range(len(names)), names)
