@@ -300,11 +300,11 @@ def lines_of_of_metric_list(metric):
 
 def test_what_a_line_tells():
     (line,) = lines_of_of_metric_list("attention_topic_gap")
-    assert "| [-1, 1] | `all` |  | from layer 1 on, each head, the attention weights, topics of the tokens |" in line
+    assert "| [-1, 1] | from layer 1 on, each head; attention weights, topics |" in line
     (line,) = lines_of_of_metric_list("step_length")
-    assert "| [0, inf) | `all` |  | between layers, the next layer |" in line
+    assert "| [0, inf) | between layers; next layer |" in line
     (line,) = lines_of_of_metric_list("gride_8")
-    assert "| `k=8` | 8 neighbours |" in line
+    assert "| `k=8`; 8 neighbours |" in line
 
 
 def test_in_the_terminal():

@@ -16,32 +16,31 @@ from repdyn.utils.console import PrintableConsole
 from repdyn.utils.printing import in_one_line
 
 _CAPTURES = {
-    "following": "the next layer",
-    "last": "the last layer",
-    "previous_checkpoint": "the checkpoint measured before",
-    "embeddings": "the input embeddings",
-    "output_head": "the output head",
-    "after_attention": "the states after attention",
-    "attention_weights": "the attention weights",
-    "whole_windows": "all tokens of some windows",
+    "following": "next layer",
+    "last": "last layer",
+    "previous_checkpoint": "previous checkpoint",
+    "embeddings": "input embeddings",
+    "output_head": "output head",
+    "after_attention": "states after attention",
+    "attention_weights": "attention weights",
+    "whole_windows": "whole windows",
 }
 _HEADING = """# All metrics
 
-    repdyn metrics                  what can be measured, in the terminal
+    repdyn metrics                  in the terminal
     repdyn metrics --json           with unit and source
     repdyn metrics --markdown       this file
 
-Formulas, sources and interpretation: [what is measured](metrics.md). Measured by default: {default}. `all` selects
-every metric that the probe supports. `NAME[setting=value]@SUBSET` changes the settings and the tokens given here:
-`two_nn[discard=0.8]@no_sink`. Subsets are `all`, `no_sink` (without first positions and special tokens), `no_massive`
-(without vectors of massive norm), [views](metrics.md#how-the-vectors-are-chosen) such as `last_token`, and classes of
-tokens that the probe knows, such as `rare`.
+Formulas, sources, interpretation: [what is measured](metrics.md). By default: {default}; `all` is every metric that the probe
+supports. `NAME[setting=value]@SUBSET` changes settings and tokens: `two_nn[discard=0.8]@no_sink`. Subsets are `all` (the
+default below where none is given), `no_sink`, `no_massive`, [token views](metrics.md#how-the-vectors-are-chosen) such as
+`last_token`, and classes that the probe knows, such as `rare`.
 
 **Warning.** `two_nn`, `gride_2`, `gride_4`, `levina_bickel` and `local_dimension` need independent points: dense
 windows make them several times too small in early training. [The default design avoids this](sampling.md).
 """
 _EXAMPLE = "'two_nn[discard=0.8]@no_sink'"
-_COLUMNS = ("metric", "meaning", "range", "tokens", "settings", "where, and what it needs")
+_COLUMNS = ("metric", "meaning", "range", "settings, subsets, where, needs")
 
 
 def markdown() -> str:
@@ -84,9 +83,9 @@ def _families() -> Iterator[tuple[str, str]]:
 
 def _cells(metric: Metric) -> list[str]:
     settings = ", ".join(f"`{name}={written(value)}`" for name, value in metric.settings.items())
-    subsets = ", ".join(f"`{subset}`" for subset in metric.subsets)
-    cells = [f"`{metric.name}`", metric.meaning, _range(metric), subsets, settings]
-    return [*cells, ", ".join(filter(None, [_position_text(metric), _needs(metric)]))]
+    subsets = "" if metric.subsets == ("all",) else " ".join(f"`@{subset}`" for subset in metric.subsets)
+    notes = "; ".join(filter(None, [settings, subsets, _position_text(metric), _needs(metric)]))
+    return [f"`{metric.name}`", metric.meaning, _range(metric), notes]
 
 
 def _line(cells: Iterable[str]) -> str:
@@ -109,9 +108,9 @@ def _needs(metric: Metric) -> str:
     needed = [text for capture, text in _CAPTURES.items() if capture in metric.captures]
     needed += sorted(metric.captures - _CAPTURES.keys())
     if metric.probe_requires == "topics":
-        needed.append("topics of the tokens")
+        needed.append("topics")
     if metric.whole_spectrum:
-        needed.append("the whole spectrum")
+        needed.append("spectrum")
     if metric.neighbours:
         needed.append(f"{metric.n_neighbours} neighbours")
     return ", ".join(needed)
