@@ -51,7 +51,7 @@ def bias_table(repeats: int) -> str:
         clouds = [Cloud(cube(n, dimension, seed), n_neighbours=32) for seed in range(repeats)]
         for name, kernel in ESTIMATORS.items():
             values = [kernel(cloud).item() for cloud in clouds]
-            found[name, n].append(f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}")
+            found[name, n].append(f"{statistics.mean(values):.2f}±{statistics.stdev(values):.2f}")
     rows += [f"| {name} | {n:,} | " + " | ".join(cells) + " |" for (name, n), cells in found.items()]
     return "\n".join(rows) + "\n"
 

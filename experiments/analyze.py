@@ -2,7 +2,8 @@
 
   python -m experiments.analyze docs/experiment/rows --output docs/experiment
 
-Writes results.md (tables of tests and effects, exclusions), statistics.csv (each statistic of each run) and figures.
+Writes results.md (tables of tests and effects, exclusions), statistics.csv (each statistic of each run), blocks.csv
+and figures.
 Everything is computed from the rows; docs/experiment.md defines it.
 """
 
@@ -57,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = results(found)
     options.output.mkdir(parents=True, exist_ok=True)
     write_atomically(options.output / "results.md", lambda path: path.write_text(text))
-    found.statistics.to_csv(options.output / "statistics.csv", index=False, float_format="%.6g")
+    for name, table in {"statistics": found.statistics, "blocks": block_table(found.runs)}.items():
+        table.to_csv(options.output / f"{name}.csv", index=False, float_format="%.6g")
     save(draw_figures(found.runs, found.tests), options.output / "figures")
     print(text)
     print(f"written to {options.output}")
@@ -128,12 +130,7 @@ def results(analysis: Analysis) -> str:
         f"|---|---|{'---|' * len(STATISTICS)}",
         *_effect_rows(analysis.statistics),
         "",
-        "### Each block by itself",
-        "",
-        f"| objective | block | {' | '.join(STATISTICS[1:])} |",
-        f"|---|---|{'---|' * len(STATISTICS[1:])}",
-        *_block_rows(analysis.runs),
-        "",
+        "Each block by itself: [blocks.csv](blocks.csv), logarithms of ratios; each run: [statistics.csv](statistics.csv).",
         "Paired by seed, the bells of causal and masked runs differ by " + _paired(analysis.statistics) + ".",
         "",
         "## Figures",
@@ -162,15 +159,16 @@ def _effect_rows(statistics: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _block_rows(runs: Sequence[RunRows]) -> list[str]:
+def block_table(runs: Sequence[RunRows]) -> pd.DataFrame:
+    """Return the mean over runs of each statistic of each block, with its 95 % interval."""
     lines = []
     for arm in dict.fromkeys(run.arm for run in runs):
         found = [run.block_statistics() for run in runs if run.arm == arm]
         for block in found[0]:
-            values = [[blocks[block][name] for blocks in found] for name in STATISTICS[1:]]
-            cells = [f"{percent(np.mean(column))} {percent_range(*interval(column))}" for column in values]
-            lines.append(f"| {arm} | {block} | {' | '.join(cells)} |")
-    return lines
+            for name in STATISTICS[1:]:
+                values = [blocks[block][name] for blocks in found]
+                lines.append((arm, block, name, np.mean(values), *interval(values)))
+    return pd.DataFrame(lines, columns=["arm", "block", "statistic", "mean", "low", "high"])
 
 
 def _columns(rows: pd.DataFrame) -> list[Sequence[float]]:
