@@ -130,7 +130,8 @@ def results(analysis: Analysis) -> str:
         f"|---|---|{'---|' * len(STATISTICS)}",
         *_effect_rows(analysis.statistics),
         "",
-        "Each block by itself: [blocks.csv](blocks.csv), logarithms of ratios; each run: [statistics.csv](statistics.csv).",
+        "Each block by itself: [blocks.csv](blocks.csv), logarithms of ratios;"
+        " each run: [statistics.csv](statistics.csv).",
         "Paired by seed, the bells of causal and masked runs differ by " + _paired(analysis.statistics) + ".",
         "",
         "## Figures",

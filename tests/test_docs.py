@@ -18,16 +18,11 @@ from cyclopts import CycloptsError
 from repdyn.cli.main import command_line
 
 ROOT = Path(__file__).parents[1]
-
-
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # LOG.md and CHANGELOG.md tell of names that are gone; all_metrics.md is generated, and compared where that is tested
 PAGES = [path for path in PAGES if path.name not in {"LOG.md", "CHANGELOG.md", "all_metrics.md"}]
 
-
 SCHEMATIC = re.compile(r"\.\.\.|\[options\]|\bKIND\b|\bCOMMAND\b|\|")
-
-
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -147,6 +142,13 @@ def test_public_names_are_documented():
     callbacks = importlib.import_module("repdyn.callbacks").__all__
     for name in [*repdyn.__all__, *(f"callbacks.{name}" for name in callbacks)]:
         assert re.search(rf"^::: repdyn\.{re.escape(name)}$", page, re.MULTILINE), name
+
+
+def test_pages_keep_to_the_vocabulary():
+    """docs/vocabulary.md has one word for each thing: subset, cloud, design, path."""
+    for page in PAGES:
+        found = re.findall(r"(?i)token subset|point cloud|sampling (?:design|plan)|\bhistories of", page.read_text())
+        assert not found, f"{page.relative_to(ROOT)}: {found}"
 
 
 def test_every_page_is_in_the_navigation():

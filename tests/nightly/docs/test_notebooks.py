@@ -11,10 +11,6 @@ from nbclient import NotebookClient
 NOTEBOOKS = sorted((Path(__file__).parents[3] / "docs" / "notebooks").glob("*.ipynb"))
 
 
-def test_there_are_three():
-    assert [path.stem for path in NOTEBOOKS] == ["attach", "checkpoints", "diagnose"]
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_committed_with_output_and_small(path):
     assert path.stat().st_size < 300_000
