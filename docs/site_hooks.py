@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: links that leave docs/, and the reference of the command line."""
+"""Hooks of the documentation site: links that leave docs/, the table of metrics, the reference of the command line."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ _CLI = "<!-- cli -->"
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Point links to folders and to files outside of docs/ at the repository."""
+    if page.file.src_uri == "all_metrics.md":
+        from repdyn.terminal.metric_list import markdown as table_of_metrics
+
+        markdown = table_of_metrics()
     folder = posixpath.dirname(page.file.src_uri)
 
     def rewrite(link: re.Match[str]) -> str:

