@@ -21,8 +21,8 @@ import torch
 import yaml
 
 from repdyn import kernels, measure
-from repdyn.cli.train import has_fast_bfloat16
 from repdyn.data.datamodule import TextDataModule
+from repdyn.data.train import has_fast_bfloat16
 from repdyn.models import LanguageModel, objective_of
 
 ROOT = Path(__file__).parents[1]

@@ -18,8 +18,7 @@ from hub_server import HubServer
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
-from repdyn.checkpoints.downloads import PREFETCHING
-from repdyn.checkpoints.hub import ASKING, DOWNLOADING
+from repdyn.checkpoints.hub import ASKING, DOWNLOADING, PREFETCHING
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from hub_server import HubServer
 
-from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loading, SweepOptions
+from repdyn.checkpoints.run import Downloads
 from repdyn.cli.main import command_line
 from repdyn.cli.main import main as repdyn_main
 from repdyn.metrics import DEFAULT_METRICS

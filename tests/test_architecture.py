@@ -22,7 +22,6 @@ ALLOWED = {
     "models": "utils",
     "text": "utils",
     "probe": "text utils",
-    "data": "probe text utils",
     "capture": "kernels probe utils",
     "store": "kernels probe utils",
     "metrics": "capture kernels probe store utils",
@@ -38,6 +37,7 @@ ALLOWED = {
     "publish": "alerts diagnosis figures metrics report store tables terminal utils",
     "tracking": "alerts capture measurement metrics probe publish report store tables utils",
     "callbacks": "capture measurement metrics probe publish store tracking utils",
+    "data": "alerts callbacks models probe publish tables text tracking utils",
     "checkpoints": "capture measurement metrics models probe store tables text utils",
     "reading": "capture checkpoints probe text utils",
     "recipes": "checkpoints figures metrics probe reading report store tables text utils",
@@ -134,7 +134,8 @@ def test_every_package_is_listed_for_the_wheel():
         assert link.resolve() == ROOT / settings["package-dir"][name]
     assert settings["package-data"] == {
         "repdyn": ["py.typed"],
-        "repdyn.cli": ["*.gz", "*.txt"],
+        "repdyn.cli": ["*.gz"],
+        "repdyn.data": ["*.txt"],
         "repdyn.recipes": ["*.yaml"],
         "repdyn.explorer": ["page/*"],
         "repdyn.report": ["page/*"],

@@ -217,11 +217,11 @@ def test_readers_that_have_seen_enough_full_streams_and_a_script_for_completion(
     """``repdyn metrics | head -1`` must end without a traceback; bash completes commands and options."""
     lines = [
         f'r() {{ {sys.executable} -m repdyn "$@"; }}',
-        "r metrics --json | head -1; echo ${PIPESTATUS[0]}",
+        "r metrics --json | head -1; echo ${PIPESTATUS[0]}; r metrics | head -1 >/dev/null; echo ${PIPESTATUS[0]}",
         "r figres 2>/dev/full; echo $?; r figres 2>&-; echo $?; r metrics --json 2>/dev/full >/dev/null; echo $?",
         "r metrics --json 2>/dev/null >/dev/full; echo $?",
         command_line().generate_completion(shell="bash"),
         "COMP_WORDS=(repdyn insights --pri); COMP_CWORD=2; _repdyn; echo ${COMPREPLY[*]}",
     ]
     done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True, timeout=120)
-    assert (done.stdout.split(), done.stderr) == (["[", "0", "2", "2", "0", "1", "--print-rules"], "")
+    assert (done.stdout.split(), done.stderr) == (["[", "0", "0", "2", "2", "0", "1", "--print-rules"], "")

@@ -35,7 +35,7 @@ def store(tmp_path, monkeypatch):
         def now(zone):
             return next(times)
 
-    monkeypatch.setattr("repdyn.store.runs.datetime", Clock)
+    monkeypatch.setattr("repdyn.store.store.datetime", Clock)
     return open_store(tmp_path / "store")
 
 

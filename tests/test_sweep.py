@@ -23,15 +23,12 @@ from transformers import AutoModelForCausalLM
 import repdyn
 from repdyn import Probe, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
-from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.local import find_checkpoints, with_averaged
 from repdyn.checkpoints.options import Loading
-from repdyn.checkpoints.plan import Task, partition_tasks
-from repdyn.checkpoints.run import measure_tasks
+from repdyn.checkpoints.run import Downloads, measure_tasks
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import select_targets
+from repdyn.checkpoints.targets import Task, averaged_of, find_checkpoints, partition_tasks, select_targets
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.models import build_model
 from repdyn.store import MeasurementKey
@@ -125,13 +122,12 @@ def test_a_lightning_file_with_raw_and_averaged_weights_is_measured_twice(lightn
         ("epoch=0-step=2.ckpt", 2),
         ("epoch=0-step=4.ckpt", 4),
     ]
-    raw, averaged = with_averaged(targets)
-    assert [(target.run, target.step, target.weights_kind) for target in [*raw, *averaged]] == [
+    assert [(target.run, target.step, target.weights_kind) for target in [*targets, *averaged_of(targets)]] == [
         ("run", 2, None),
         ("run", 4, "raw"),
         ("run (averaged)", 4, "averaged"),
     ]
-    both = [load_lightning(raw[1].path, raw=is_raw).state_dict() for is_raw in (True, False)]
+    both = [load_lightning(targets[1].path, raw=is_raw).state_dict() for is_raw in (True, False)]
     assert all(bool((both[1][name] == 0.5 * value).all()) for name, value in both[0].items())
     swept = repdyn.sweep(lightning, name="run", probe=probe, store=tmp_path / "store", **QUIET)
     assert swept.measured == (

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Files, Hub, choose_files, files_in, is_weight_file, map_concurrently, total_bytes
-from repdyn.checkpoints.suites import PublishedModel, find_models, models_of
+from repdyn.checkpoints.suites import KnownFault, PublishedModel, find_models, models_of
 from repdyn.checkpoints.targets import DEFAULT_PATTERN, Selection, Target
 from repdyn.utils.printing import gigabytes, shorten_list
 
@@ -40,11 +40,11 @@ class CheckpointFiles:
     @property
     def content(self) -> frozenset[str]:
         """The names and checksums of the weights; equal for equal weights."""
-        return _content(self.weights)
+        return frozenset(f"{name} {file.digest}" for name, file in self.weights.items())
 
     def contains(self, content: frozenset[str]) -> bool:
         """Return whether all of these weights are among those of this checkpoint, in any format."""
-        return bool(content) and content <= _content({**self.weights, **self.other_weights})
+        return bool(content) and content <= replace(self, weights={**self.weights, **self.other_weights}).content
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ class History:
     """The last step of the whole history, which need not be among the checkpoints; None if it is not known."""
     main: CheckpointFiles | None = None
     """The main branch, if that is none of the checkpoints."""
+
+    @property
+    def known_faults(self) -> Sequence[KnownFault]:
+        """What users reported of the history."""
+        return self.selection.model.known_faults if self.selection.model else ()
 
     @property
     def readable(self) -> list[CheckpointFiles]:
@@ -85,77 +90,22 @@ class Finding:
     """Addresses where users reported it."""
 
 
-@dataclass(frozen=True)
-class Copies:
-    """Checkpoints with the weights of another one."""
-
-    same_as: str
-    """The checkpoint that the weights are taken for."""
-    copies: tuple[CheckpointFiles, ...]
-    """The others, by ascending step."""
-    are_final: bool
-    """Whether the weights are the final ones, so that no copy is a checkpoint of its step."""
-
-
-@dataclass(frozen=True)
-class ForeignWeights:
-    """Weights of another checkpoint of the same history, under the name of a checkpoint."""
-
-    owner: str
-    """Name of the checkpoint whose weights they are."""
-    in_part: bool = False
-    """Whether that is so of single files alone, as in a mixture of two checkpoints."""
-
-    @property
-    def reason(self) -> str:
-        """Why the checkpoint is not measured."""
-        if self.in_part:
-            return f"a mixture: some of its files are those of {self.owner}"
-        return f"a copy: it has the weights of {self.owner}"
-
-
-def find_copies(history: History) -> list[Copies]:
-    """Group checkpoints by their weights; the final weights are those of the last step, others those of the first.
-
-    Several steps with the weights of the main branch are copies of it, if the last step has other weights. A single
-    one is none: a publisher may have chosen it for the main branch. Nor are steps 0 and 1 copies, where the learning
-    rate starts at zero.
-    """
-    last, main = history.last, history.main
-    groups: dict[frozenset[str], list[CheckpointFiles]] = {}
-    for checkpoint in history.readable:
-        groups.setdefault(checkpoint.content, []).append(checkpoint)
-    found = []
-    for content, members in groups.items():
-        if last is not None and last.contains(content):
-            copies = tuple(each for each in members if each.revision != last.revision)
-            found.append(Copies(last.revision, copies, are_final=True))
-        elif len(members) > 1 and main is not None and main.contains(content):
-            found.append(Copies(main.revision, tuple(members), are_final=True))
-        elif [each.step for each in members] != _NO_UPDATE:
-            found.append(Copies(members[0].revision, tuple(members[1:]), are_final=False))
-    return [each for each in found if each.copies]
-
-
 def audit(history: History) -> list[Finding]:
     """Return what is wrong with a history by its files, faults first; each with the reports of users that mention its
     steps."""
-    copies = find_copies(history)
-    copied = {copy.revision for group in copies for copy in group.copies}
-    findings = [
-        *_copies(history, copies),
-        *_shared_files(history, copied),
-        *_missing(history),
-        *_unusual(history, copied),
-    ]
+    copies = [*_copies(history)]
+    copied = {*copies_among(copies)}
+    findings = [*copies, *_shared_files(history, copied), *_missing(history), *_unusual(history, copied)]
     for number, finding in enumerate(findings):
-        known = [fault for fault in history.selection.known_faults if fault.is_shown_by(finding.kind, finding.steps)]
+        known = [fault for fault in history.known_faults if fault.is_shown_by(finding.kind, finding.steps)]
         findings[number] = replace(finding, reports=tuple(dict.fromkeys(fault.report for fault in known)))
     return sorted([*findings, *_unseen(history, findings)], key=lambda finding: finding.severity != "fault")
 
 
-def _content(files: Files) -> frozenset[str]:
-    return frozenset(f"{name} {file.digest}" for name, file in files.items())
+def copies_among(findings: Iterable[Finding]) -> dict[str, str]:
+    """Return the checkpoints with the weights of another one, by name, and which one that is."""
+    groups = [finding for finding in findings if finding.kind in {"final weights", "identical"}]
+    return {name: str(each.same_as) for each in groups for name in each.revisions if name != each.same_as}
 
 
 def _finding(
@@ -168,17 +118,27 @@ def _finding(
     return Finding(severity, kind, sentence.replace("{names}", shorten_list(names)), names, steps, **fields)
 
 
-def _copies(history: History, groups: Iterable[Copies]) -> Iterator[Finding]:
-    by_name = {checkpoint.revision: checkpoint for checkpoint in history.checkpoints}
-    for group in groups:
-        n = len(group.copies)
-        if group.are_final:
-            sentence = f"the final weights, those of {group.same_as}, under {n} other name{'s' * (n > 1)}: {{names}}"
-            yield _finding("fault", "final weights", group.copies, sentence, same_as=group.same_as)
-        else:
+def _copies(history: History) -> Iterator[Finding]:
+    """Group checkpoints by their weights; the final weights are those of the last step, others those of the first.
+
+    Several steps with the weights of the main branch are copies of it, if the last step has other weights. A single
+    one is none: a publisher may have chosen it for the main branch. Nor are steps 0 and 1 copies, where the learning
+    rate starts at zero.
+    """
+    groups: dict[frozenset[str], list[CheckpointFiles]] = {}
+    for checkpoint in history.readable:
+        groups.setdefault(checkpoint.content, []).append(checkpoint)
+    for content, members in groups.items():
+        enough = (history.last, 1), (history.main, 2)
+        final = next((end for end, n in enough if end and len(members) >= n and end.contains(content)), None)
+        copies = [each for each in members if final is None or each.revision != final.revision]
+        n = len(copies)
+        if final is not None and copies:
+            sentence = f"the final weights, those of {final.revision}, under {n} other name{'s' * (n > 1)}: {{names}}"
+            yield _finding("fault", "final weights", copies, sentence, same_as=final.revision)
+        elif final is None and n > 1 and [each.step for each in members] != _NO_UPDATE:
             sentence = "the same weights, copied or not updated in between: {names}"
-            members = [by_name[group.same_as], *group.copies]
-            yield _finding("fault", "identical", members, sentence, same_as=group.same_as)
+            yield _finding("fault", "identical", members, sentence, same_as=members[0].revision)
 
 
 def _shared_files(history: History, copied: set[str]) -> Iterator[Finding]:
@@ -222,7 +182,7 @@ def _missing(history: History) -> Iterator[Finding]:
     for problem, checkpoints in problems.items():
         yield _finding("fault", "missing weights", checkpoints, f"{{names}}: {problem}")
     if missing := history.selection.missing_steps:
-        unverified = history.selection.unverified
+        unverified = history.selection.model and history.selection.model.unverified
         doubt = f"; not verified: {unverified}" if unverified else ""
         sentence = f"described, but not on the hub: {shorten_list([*map(str, missing)])}{doubt}"
         yield Finding("remark" if doubt else "fault", "missing step", sentence, steps=missing)
@@ -269,7 +229,7 @@ def _unusual(history: History, copied: set[str]) -> Iterator[Finding]:
 
 def _unseen(history: History, findings: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the checkpoints of reported faults that no finding shows."""
-    for fault in history.selection.known_faults:
+    for fault in history.known_faults:
         shown = [finding for finding in findings if fault.is_shown_by(finding.kind, finding.steps)]
         seen = {name for finding in shown for name in (*finding.revisions, finding.same_as)}
         unseen = [each for each in history.checkpoints if each.step in fault.steps and each.revision not in seen]
@@ -298,12 +258,8 @@ def list_histories(selections: Sequence[Selection], hub: Hub, *, with_dates: boo
         except CheckpointError as error:
             return error
 
-    def compared(selection: Selection) -> list[Target]:
-        ends = [end for end in (selection.last, selection.main) if end is not None]
-        targets = [*selection.targets, *ends]
-        return [target for target in targets if target.commit] if len(set(targets)) > 1 else []
-
-    listed = [compared(selection) for selection in selections]
+    wanted = [[*each.targets, *filter(None, (each.last, each.main))] for each in selections]
+    listed = [[target for target in targets if target.commit] if len(set(targets)) > 1 else [] for targets in wanted]
     commits = list(dict.fromkeys((each.repository, each.commit) for targets in listed for each in targets))
     found = dict(zip(commits, map_concurrently(look_up, commits), strict=True))
     histories = []
@@ -330,25 +286,23 @@ def _checkpoint_files(target: Target, found: Mapping[tuple[str, str], Files | Ch
     return replace(checkpoint, weights=loaded, other_weights=others)
 
 
-def find_foreign_targets(histories: Iterable[History]) -> dict[Target, ForeignWeights]:
-    """Return the targets with the weights, or single files, of another checkpoint of their history.
+def foreign_targets(history: History, findings: Iterable[Finding]) -> dict[Target, dict[str, str]]:
+    """Return the targets with the weights, or single files, of another checkpoint of their history, with their marks.
 
     A sweep does not measure them: their values would be those of another step, or of none. Files that all checkpoints
     have from some step to the end are their own, as of weights that are no longer trained: a mixture is one with files
     of the end that a later checkpoint with weights of its own lacks.
     """
-    foreign = {}
-    for history in histories:
-        by_name = {target.revision: target for target in history.selection.targets}
-        copied = {copy.revision: group.same_as for group in find_copies(history) for copy in group.copies}
-        foreign |= {by_name[name]: ForeignWeights(owner) for name, owner in copied.items()}
-        for finding in audit(history):
-            if finding.kind == "shared file" and finding.same_as is not None:
-                having = {*copied, *finding.revisions, finding.same_as}
-                last = max((each.step for each in history.readable if each.revision not in having), default=-1)
-                mixed = [name for name, step in zip(finding.revisions, finding.steps, strict=True) if step < last]
-                foreign |= {by_name[name]: ForeignWeights(finding.same_as, in_part=True) for name in mixed}
-    return foreign
+    findings = [*findings]
+    copied = copies_among(findings)
+    foreign = {name: {"same_as": owner} for name, owner in copied.items()}
+    for finding in findings:
+        if finding.kind == "shared file" and finding.same_as is not None:
+            having = {*copied, *finding.revisions, finding.same_as}
+            last = max((each.step for each in history.readable if each.revision not in having), default=-1)
+            mixed = [name for name, step in zip(finding.revisions, finding.steps, strict=True) if step < last]
+            foreign |= {name: {"mixed_with": finding.same_as} for name in mixed}
+    return {target: foreign[target.revision] for target in history.selection.targets if target.revision in foreign}
 
 
 def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:

@@ -51,18 +51,13 @@ class CancelledError(Exception):
 
 @contextmanager
 def hub_errors(what: str, endpoint: str) -> Iterator[None]:
-    """Convert exceptions of the hub client into CheckpointError or SweepStoppedError.
-
-    Args:
-        what: the requested repository, or repository@commit.
-        endpoint: address of the hub.
-    """
+    """Convert exceptions of the hub client on a repository, or repository@commit, into those of this package."""
     try:
         yield
     except (CheckpointError, SweepStoppedError, CancelledError, HFValidationError):
         raise  # the last is an invalid repository name, an error of the command
     except Exception as error:
-        raise _explained(error, what, endpoint) from error
+        raise _explained(cause_of(error), what, endpoint) from error
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -72,9 +67,8 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-def _explained(error: Exception, what: str, endpoint: str) -> Exception:
+def _explained(cause: BaseException, what: str, endpoint: str) -> Exception:
     """Return what an exception of the hub client means: the error of one checkpoint, or the end of the sweep."""
-    cause = cause_of(error)
     text = _in_one_line(cause)
     match cause:
         case OfflineModeIsEnabled():
@@ -92,9 +86,7 @@ def _explained(error: Exception, what: str, endpoint: str) -> Exception:
         case EntryNotFoundError():
             reason = f"a file of {what} is not on the hub (404): {text}"
         case HfHubHTTPError() if cause.response.status_code == 429:
-            reason = (
-                f"{what}: the hub asks to slow down (429) and still did after repeated waiting; try later, or log in"
-            )
+            reason = f"{what}: the hub asks to slow down (429), also after repeated waiting; try later, or log in"
         case HfHubHTTPError():
             reason = f"{what}: the hub answered {cause.response.status_code}: {text}"
         case httpx2.HTTPError():
@@ -119,7 +111,10 @@ def _explained(error: Exception, what: str, endpoint: str) -> Exception:
 
 @contextmanager
 def model_errors(what: str) -> Iterator[None]:
-    """Convert any exception while loading or measuring one model into a CheckpointError."""
+    """Convert any exception while loading or measuring one model into a CheckpointError.
+
+    Where transformers names an argument of its own, it names the option that allows code of a repository.
+    """
     import torch  # which whatever loads or measures a model has imported
 
     try:
@@ -131,6 +126,15 @@ def model_errors(what: str) -> Iterator[None]:
             raise CheckpointError(
                 f"out of memory: {_in_one_line(error)}; try --device-map auto (parts of the model wait in memory or on "
                 "disk), --dtype bfloat16, or a smaller --tokens-per-forward"
+            ) from error
+        if "contains custom code" in str(error):
+            raise CheckpointError(
+                f"{what}: it needs Python code of its own repository; read that, then allow it with --trust-remote-code"
+            ) from error
+        if "`hf_olmo`" in str(error):
+            raise CheckpointError(
+                "the checkpoint loads only with hf_olmo, a module of the package ai2-olmo, and not with transformers; "
+                "its files can be audited, with repdyn audit, but not measured"
             ) from error
         raise CheckpointError(f"{what}: {_described(error)}") from error
 

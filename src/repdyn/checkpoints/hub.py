@@ -52,7 +52,7 @@ _LOOKUPS = 8
 _MARGIN_BYTES = 4_000_000
 """Of the client's own notes beside the files that it downloads."""
 _BUSY = {408, 429, *range(500, 600)}
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_COMMIT = "commit of 40 hexadecimal digits", re.compile(r"[0-9a-f]{40}")
 # names between slashes, none of them "." or ".."
 _PATH = re.compile(r"(?!\.{1,2}(/|$))[^/]+(/(?!\.{1,2}(/|$))[^/]+)*")
 # The first format that a commit has is used. Pickles are only read with weights_only=True.
@@ -118,7 +118,7 @@ class Hub:
             return {name: revision.commit_hash for name, revision in _in_cache(repository).refs.items()}
         refs = self._ask(repository, lambda: self._api.list_repo_refs(repository))
         return {
-            _validated(ref.name, "name of a branch or tag"): _validated_commit(ref.target_commit)
+            _validated(ref.name, "name of a branch or tag"): _validated(ref.target_commit, *_COMMIT)
             for ref in [*refs.tags, *refs.branches]
         }
 
@@ -127,15 +127,12 @@ class Hub:
         if self.offline:
             return _cached_revision(repository, revision).commit_hash
         info = self._ask(f"{repository}@{revision}", lambda: self._api.repo_info(repository, revision=revision))
-        return _validated_commit(info.sha)
+        return _validated(info.sha, *_COMMIT)
 
     def commits(self, repository: str, branch: str = "main") -> list[tuple[str, str]]:
-        """List the commits of a branch, the newest first, with the first lines of their messages.
-
-        The hub is asked once for each page of them.
-        """
+        """List the commits of a branch, the newest first, with the first lines of their messages."""
         listed = self._ask(f"{repository}@{branch}", lambda: self._api.list_repo_commits(repository, revision=branch))
-        return [(_validated_commit(each.commit_id), _plain(str(each.title))) for each in listed]
+        return [(_validated(each.commit_id, *_COMMIT), _plain(str(each.title))) for each in listed]
 
     def files(self, repository: str, commit: str, *, with_dates: bool = False) -> Files:
         """List every file of a commit; a commit never changes, so that this hub is asked once for each.
@@ -143,28 +140,32 @@ class Hub:
         The dates of the files make the hub answer more slowly.
         """
         key = (repository, commit, with_dates)
-        if key not in self._listed:
-            self._listed[key] = _files_in_cache(*key[:2]) if self.offline else self._list(*key)
-        return self._listed[key]
-
-    def _list(self, repository: str, commit: str, with_dates: bool) -> Files:
-        tree = partial(self._api.list_repo_tree, repository, revision=commit, recursive=True, expand=with_dates)
-        entries = self._ask(f"{repository}@{commit}", lambda: [one for one in tree() if isinstance(one, RepoFile)])
-        return {
-            _validated(entry.path, "path inside the repository", _PATH): RemoteFile(
-                max(0, int(entry.size)),
-                (entry.lfs.sha256 if entry.lfs else None) or entry.blob_id,
-                entry.last_commit.date if entry.last_commit else None,
-            )
-            for entry in entries
-        }
+        if key in self._listed:
+            return self._listed[key]
+        if self.offline:
+            revision = _cached_revision(repository, commit)
+            cached = {file.file_path.relative_to(revision.snapshot_path).as_posix(): file for file in revision.files}
+            found = {path: RemoteFile(file.size_on_disk, file.blob_path.name) for path, file in cached.items()}
+        else:
+            tree = partial(self._api.list_repo_tree, repository, revision=commit, recursive=True, expand=with_dates)
+            listed = self._ask(f"{repository}@{commit}", lambda: [one for one in tree() if isinstance(one, RepoFile)])
+            found = {
+                _validated(one.path, "path inside the repository", _PATH): RemoteFile(
+                    max(0, int(one.size)),
+                    (one.lfs.sha256 if one.lfs else None) or one.blob_id,
+                    one.last_commit.date if one.last_commit else None,
+                )
+                for one in listed
+            }
+        self._listed[key] = found
+        return found
 
     def cached(self, repository: str, commit: str, files: Iterable[str]) -> Path | None:
         """Return the folder of the local hub cache that has all of the files, or None if one is missing.
 
         Online, a branch or tag may have moved since, so that only a commit is looked for.
         """
-        if not (_COMMIT.fullmatch(commit) or self.offline):
+        if not (_COMMIT[1].fullmatch(commit) or self.offline):
             return None
         found = [(name, try_to_load_from_cache(repository, name, revision=commit)) for name in files]
         if not found or not all(isinstance(path, str) for _, path in found):
@@ -214,27 +215,30 @@ class Hub:
                 if stopped.is_set():
                     raise CancelledError
 
-        def fetch(force: bool) -> str:
-            """Download, and return what is wrong with what arrived."""
-            settings: dict[str, Any] = {
-                "allow_patterns": [escape(name) for name in files],
-                "local_dir": folder,
-                "max_workers": 4,
-                "force_download": force,
-                "tqdm_class": Stoppable,
-            }
-            try:
-                with_retries(lambda: self._api.snapshot_download(repository, revision=commit, **settings))
-            except OSError as error:
-                if "Consistency check failed" not in str(error):  # the size is not the one that was announced
-                    raise
-                return str(error)
-            found = with_retries(lambda: self._api.verify_repo_checksums(repository, revision=commit, local_dir=folder))
-            return ", ".join(f"{one['path']} ({one['algorithm']} {one['actual'][:12]})" for one in found.mismatches)
+        fetch = partial(
+            self._api.snapshot_download,
+            repository,
+            revision=commit,
+            allow_patterns=[escape(name) for name in files],
+            local_dir=folder,
+            max_workers=4,
+            tqdm_class=Stoppable,
+        )
+        verify = partial(self._api.verify_repo_checksums, repository, revision=commit, local_dir=folder)
 
         def work() -> None:
-            if fetch(force=False) and (wrong := fetch(force=True)):
-                raise CheckpointError(f"arrived damaged, twice: {wrong}")
+            for again in (False, True):
+                try:
+                    with_retries(partial(fetch, force_download=again))
+                    wrong = with_retries(verify).mismatches
+                    what = ", ".join(f"{one['path']} ({one['algorithm']} {one['actual'][:12]})" for one in wrong)
+                except OSError as error:
+                    if "Consistency check failed" not in str(error):  # the size is not the one that was announced
+                        raise
+                    what = str(error)
+                if not what:
+                    return
+            raise CheckpointError(f"arrived damaged, twice: {what}")
 
         before, limit = _bytes_in(folder), total_bytes(files)
 
@@ -295,12 +299,6 @@ def _cached_revision(repository: str, name: str) -> CachedRevisionInfo:
     return found[name]
 
 
-def _files_in_cache(repository: str, commit: str) -> Files:
-    revision = _cached_revision(repository, commit)
-    paths = {file.file_path.relative_to(revision.snapshot_path).as_posix(): file for file in revision.files}
-    return {path: RemoteFile(file.size_on_disk, file.blob_path.name) for path, file in paths.items()}
-
-
 def with_retries(request: Callable[[], T]) -> T:
     """Repeat a request while the hub is busy, or its connection breaks; its client does so for some requests alone."""
     for seconds in _WAITS_SECONDS:
@@ -308,11 +306,9 @@ def with_retries(request: Callable[[], T]) -> T:
             return request()
         except (HfHubHTTPError, LocalEntryNotFoundError, httpx2.ReadError, httpx2.RemoteProtocolError) as error:
             cause, named = cause_of(error), ""
-            if isinstance(cause, HfHubHTTPError):
-                if cause.response.status_code not in _BUSY:
-                    raise
+            if isinstance(cause, HfHubHTTPError) and cause.response.status_code in _BUSY:
                 named = cause.response.headers.get("Retry-After", "").strip()
-            elif isinstance(error, LocalEntryNotFoundError):
+            elif isinstance(error, HfHubHTTPError | LocalEntryNotFoundError):
                 raise
             wait = float(named) if re.fullmatch(r"[0-9]+", named) else seconds
             if wait > _LONGEST_WAIT_SECONDS:
@@ -342,11 +338,7 @@ def has_abandoned_threads() -> bool:
 
 
 def files_in(files: Files, subfolder: str) -> Files:
-    """Return the files of a folder of a commit, "" for the whole commit, by their names within it.
-
-    >>> list(files_in({"a/model.safetensors": RemoteFile(8), "b/config.json": RemoteFile(2)}, "a"))
-    ['model.safetensors']
-    """
+    """Return the files of a folder of a commit, "" for the whole commit, by their names within it."""
     prefix = f"{subfolder}/" if subfolder else ""
     return {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
 
@@ -385,10 +377,6 @@ def _bytes_in(folder: Path) -> int:
         with suppress(OSError):  # moved meanwhile
             total += path.stat().st_size if path.is_file() else 0
     return total
-
-
-def _validated_commit(commit: object) -> str:
-    return _validated(commit, "commit of 40 hexadecimal digits", _COMMIT)
 
 
 def _validated(name: object, what: str, form: re.Pattern[str] = re.compile(r".+")) -> str:

@@ -12,13 +12,12 @@ from typing import Any, TypeVar, cast
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
-from repdyn.checkpoints.hub import GGUF, Files, Hub, files_in
-from repdyn.checkpoints.local import LIGHTNING
+from repdyn.checkpoints.hub import GGUF, Files, Hub
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Selection, Target
+from repdyn.checkpoints.targets import LIGHTNING, Selection, Target
 from repdyn.checkpoints.temporary import temporary_folder
-from repdyn.checkpoints.weights import base_of, load_lightning, place_of, remote_code_errors
+from repdyn.checkpoints.weights import base_of, load_lightning, place_of
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, class_names, resolve_design
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
@@ -36,32 +35,26 @@ _MAX_TRIED = 3
 """Number of newest checkpoints in which a tokenizer and a configuration are searched."""
 
 
-def hub_probe(model: PublishedModel, selection: Selection, options: SweepOptions, hub: Hub) -> Probe:
+def hub_probe(selection: Selection, options: SweepOptions, hub: Hub) -> Probe:
     """Return the probe of published checkpoints, of which the newest with a configuration determines the context.
 
     The tokenizer is the one the options or the suite name; otherwise that of the repository's main branch, or that of
     one of the newest checkpoints.
     """
+    model, with_code = cast(PublishedModel, selection.model), options.trust_remote_code
     newest = [target for target in reversed(selection.targets) if target.commit][:_MAX_TRIED]
     if not newest:
         reasons = [str(target.missing_reason) for target in selection.targets[:_MAX_TRIED]]
         raise CheckpointError(f"none of its checkpoints exists: {'; '.join(reasons)}")
-    with_code = options.trust_remote_code
-    if model.tokenizer:
-        places = [_main_of(model.tokenizer)]
-    else:
-        own = [_main_of(model.repository)] if model.repository else []
-        places = list(dict.fromkeys([*own, *newest, *(replace(target, subfolder="") for target in newest)]))
+    own = [_main_of(model.repository)] if model.repository else []
+    of_model = dict.fromkeys([*own, *newest, *(replace(target, subfolder="") for target in newest)])
     with temporary_folder("probe") as temporary:
         configs = partial(_matching_files, pattern=_CONFIG, with_code=with_code)
         try:
             config = _first(newest, hub, configs, partial(_config, with_code=with_code), temporary / "config")
         except CheckpointError as error:
             raise CheckpointError(f"expected a checkpoint with a loadable configuration, got none: {error}") from error
-        if options.tokenizer and Path(options.tokenizer).is_dir():
-            tokenizer = Path(options.tokenizer)
-        else:
-            tokenizer = _fetch_tokenizer(model.name, places, hub, temporary / "tokenizer", with_code)
+        tokenizer = _tokenizer(model.name, model.tokenizer, [*of_model], hub, temporary / "tokenizer", with_code)
         return text_probe(model.name, tokenizer, config, options)
 
 
@@ -71,16 +64,14 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
     The tokenizer is the one the options name, or that of the newest checkpoint with one.
     """
     paths = [target.path for target in reversed(targets) if target.path is not None]
-    with_code, tokenizer = options.trust_remote_code, options.tokenizer
+    with_code = options.trust_remote_code
     with model_errors("its configuration does not load"):
         of_base = base_of(paths[0], with_code=with_code) or paths[0]
     with temporary_folder("probe") as temporary:
-        if tokenizer is None:
-            found = next((path for path in (*paths, of_base) if holds_tokenizer(path)), None)
-        elif Path(tokenizer).is_dir():
-            found = Path(tokenizer)
+        if options.tokenizer is not None:
+            found = _tokenizer(str(folder), options.tokenizer, (), hub, temporary, with_code)
         else:
-            found = _fetch_tokenizer(str(folder), [_main_of(tokenizer)], hub, temporary, with_code)
+            found = next((path for path in (*paths, of_base) if holds_tokenizer(path)), None)
         if found is None:
             raise ValueError(
                 f"expected a probe or a tokenizer to make one, got neither with the checkpoints in {folder}; give a "
@@ -127,7 +118,7 @@ def _main_of(repository: str) -> Target:
 
 
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
-    with model_errors("its configuration does not load"), remote_code_errors(), without_reports():
+    with model_errors("its configuration does not load"), without_reports():
         folder = base_of(folder, with_code=with_code) or folder
         return AutoConfig.from_pretrained(**place_of(folder), local_files_only=True, trust_remote_code=with_code)
 
@@ -138,12 +129,9 @@ def _first(
     """Return what loads from the chosen files of the first place that has any, or raise why none has."""
     tried = []
     for place in places:
-        prefix = f"{place.subfolder}/" if place.subfolder else ""
         try:
-            files = choose(files_in(hub.files(place.repository, place.commit), place.subfolder))
-            if files:
-                named = {prefix + name: file for name, file in files.items()}
-                folder = hub.fetch(place.repository, place.commit, named, destination / place.commit)
+            if files := place.remote_files(hub, choose):
+                folder = hub.fetch(place.repository, place.commit, files, destination / place.commit)
                 return load(folder / place.subfolder)
             tried.append(f"{place.origin} has none")
         except CheckpointError as error:  # many repositories of checkpoints have no main branch
@@ -166,14 +154,18 @@ def _matching_files(files: Files, pattern: re.Pattern[str], with_code: bool) -> 
     return {name: files[name] for name in [*names, *code]}
 
 
-def _fetch_tokenizer(model: str, places: Sequence[Target], hub: Hub, destination: Path, with_code: bool) -> Path:
-    """Download the tokenizer of the first place that has one, and return the local folder that holds it."""
+def _tokenizer(
+    model: str, name: str | None, places: Sequence[Target], hub: Hub, destination: Path, with_code: bool
+) -> Path:
+    """Return the local folder of the named tokenizer, or of that of the first place that has one, downloaded."""
+    if name and Path(name).is_dir():
+        return Path(name)
 
     def choose(files: Files) -> Files:
         return tokenizer_files(files, with_code=with_code) if _has_vocabulary(files) else {}
 
     try:
-        return _first(places, hub, choose, lambda folder: folder, destination)
+        return _first([_main_of(name)] if name else places, hub, choose, lambda folder: folder, destination)
     except CheckpointError as error:
         raise CheckpointError(
             f"expected a tokenizer for {model}, found none: {error}; name the repository that has it with --tokenizer, "
@@ -183,8 +175,7 @@ def _fetch_tokenizer(model: str, places: Sequence[Target], hub: Hub, destination
 
 def load_tokenizer(folder: Path, model: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """Load a tokenizer from a local folder or GGUF file; a CheckpointError names ``model``."""
-    what = f"the tokenizer of {model}"
-    with model_errors(f"{what} does not load"), remote_code_errors(what), without_reports():
+    with model_errors(f"the tokenizer of {model} does not load"), without_reports():
         return AutoTokenizer.from_pretrained(
             **place_of(folder), local_files_only=True, trust_remote_code=trust_remote_code
         )

@@ -6,23 +6,22 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from repdyn.checkpoints.downloads import downloads_of
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.run import (
     ProgressDisplay,
     SweepResult,
+    downloads_of,
     measure_tasks,
     store_failure,
 )
-from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.targets import Target, Task
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
 from repdyn.utils.files import is_url
@@ -50,7 +49,7 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
     # a remote store by its URL, since each machine has a copy of its own
     place = store.location if is_url(store.location) else str(store.path.absolute())
     of_task = replace(options, max_disk=options.max_disk and max(1, options.max_disk // options.workers))
-    with _cluster(ray, options), ProgressDisplay(len(tasks)) as display:
+    with _cluster(ray, options), closing(ProgressDisplay(len(tasks))) as display:
         remote = ray.remote(max_retries=MAX_RETRIES, **_resources(ray, options))(_measure_in_worker)
         probes = {task.probe.hash: ray.put(task.probe) for task in tasks}
         waiting: dict[Any, Task] = {}
@@ -62,11 +61,8 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
                 (finished, *_), _ = ray.wait(list(waiting), num_returns=1)
                 task = waiting.pop(finished)
                 outcome = _outcome(ray, finished, task, store, options)
-                if outcome.failed:
-                    display.finished(task, f"failed: {outcome.failed[0][1]}", failed=True)
-                else:
-                    done = "measured" if outcome.measured else "skipped, measured by another process"
-                    display.finished(task, done)
+                done = "measured" if outcome.measured else "skipped, measured by another process"
+                display.finished(task, f"failed: {outcome.failed[0][1]}" if outcome.failed else done)
                 report.add(outcome)
             store.refresh()  # with what the workers have uploaded
         finally:

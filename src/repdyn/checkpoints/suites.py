@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -245,9 +245,7 @@ def find_models(names: Sequence[str]) -> list[PublishedModel]:
 
 
 def _published_model(fields: dict[str, Any], suite: str, where: str) -> PublishedModel:
-    items = validated(list[dict[str, Any]], fields.get("checkpoints", []), where)
-    fields["checkpoints"] = [each for item in items for each in _expanded(item, where)]
-    listed = [each["repository"] for each in fields["checkpoints"] if isinstance(each.get("repository"), str)]
+    listed = [each["repository"] for each in fields.get("checkpoints", ()) if isinstance(each.get("repository"), str)]
     repositories = {*listed, fields.get("repository")} - {None}
     run = {"run": repositories.pop()} if len(repositories) == 1 else {}
     model = validated(PublishedModel, {**run, **fields, "suite": suite}, where)
@@ -288,29 +286,30 @@ def _with_fault(models: Sequence[PublishedModel], fields: dict[str, Any], where:
     return [replace(model, known_faults=(*model.known_faults, fault)) if model in chosen else model for model in models]
 
 
-def _expanded(item: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """Return one mapping per combination of the values under ``for``, or per mapping of a list of combinations."""
-    loops: Any = validated(_Loops, item.get("for", {}), where)
+def _expanded(item: dict[str, Any], where: str, known: Mapping[str, _Value] | None = None) -> list[dict[str, Any]]:
+    """Return one mapping per combination of the values under ``for``, or per mapping of a list of combinations.
+
+    Placeholders for these and for the ``known`` values are replaced, as literal text in patterns.
+    """
+    known = known or {}
+    loops: Any = validated(_Loops, _filled(item.get("for", {}), known, where), where)
     if isinstance(loops, dict):
         loops = [dict(zip(loops, values, strict=True)) for values in product(*loops.values())]
     rest = {key: value for key, value in item.items() if key != "for"}
-    return [_filled(rest, combination, where) for combination in loops]
+    return [_filled(rest, {**known, **combination}, where) for combination in loops]
 
 
-def _filled(value: Any, known: Mapping[str, _Value], where: str, key: str = "", inner: Collection[str] = ()) -> Any:
-    """Return a value with its placeholders replaced, as literal text in patterns; those of an ``inner`` for stay."""
+def _filled(value: Any, known: Mapping[str, _Value], where: str, key: str = "") -> Any:
     if isinstance(value, dict):
-        loops = value.get("for", {})
-        inner = {name for loop in (loops if isinstance(loops, list) else [loops]) for name in loop}
-        return {name: _filled(each, known, where, name, inner) for name, each in value.items()}
+        return {name: _filled(each, known, where, name) for name, each in value.items()}
+    if key == "checkpoints":
+        items = validated(list[dict[str, Any]], value, where)
+        return [each for item in items for each in _expanded(item, where, known)]
     if isinstance(value, list):
-        return [_filled(each, known, where, key, inner) for each in value]
+        return [_filled(each, known, where, key) for each in value]
 
     def fill(placeholder: re.Match[str]) -> str:
-        name = placeholder[1]
-        if name in inner:
-            return placeholder[0]
-        if name not in known:
+        if (name := placeholder[1]) not in known:
             hint = f"; did you mean {near!r}?" if (near := closest(name, known)) else ""
             raise ValueError(f"expected placeholders in {where} that are listed under for, got {name!r}{hint}")
         return re.escape(str(known[name])) if key in _PATTERNS else str(known[name])

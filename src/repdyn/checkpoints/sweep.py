@@ -1,41 +1,59 @@
-"""A sweep from its options to its outcome: what is planned, measured, and what could not be."""
+"""A sweep from its options to its outcome: what is asked for, what of it remains, and how it is measured."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from repdyn.checkpoints.audit import ForeignWeights, audit, fault_lines, find_foreign_targets, list_histories
+from huggingface_hub.errors import RepositoryNotFoundError
+
+from repdyn.checkpoints.audit import audit, fault_lines, foreign_targets, list_histories
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.options import Loads, SweepOptions, available_device
-from repdyn.checkpoints.plan import (
-    Source,
+from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, models_of
+from repdyn.checkpoints.targets import (
+    DEFAULT_PATTERN,
+    FOREIGN,
+    Selection,
+    Target,
+    Task,
     TaskList,
-    check_contradictions,
-    completed,
-    find_sources,
+    averaged_of,
+    checkpoints_folder,
+    find_checkpoints,
+    ignored_entries,
+    match_revisions,
     partition_tasks,
-    select_shard,
-    selection_notes,
-    tasks_of,
+    select_models,
+    select_revisions,
 )
-from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Target
 from repdyn.checkpoints.temporary import remove_abandoned_folders
-from repdyn.store import Store, open_store
+from repdyn.metrics import DEFAULT_METRICS, METRICS, resolve
+from repdyn.probe.design import SUBSETS, class_names
+from repdyn.store import Store, find_store, open_store
+from repdyn.store.schema import FINISHED
 from repdyn.store.store import remove_unfinished_files
+from repdyn.utils.arguments import Dtype
 from repdyn.utils.printing import shorten_list, without_reports
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from repdyn.probe import Probe
+
 Say = Callable[[str], None]
 UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
 """How long the end of a sweep waits for the uploads to a remote store."""
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
+"""What may be the name of a hub repository."""
+_FOLDERS_OF_RUNS = {"hf_checkpoints", "checkpoints"}
+"""Names of folders in a run's folder that hold its checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +64,17 @@ class Prepared:
     """Complete."""
     hub: Hub
     store: Store
-    sources: Sequence[Source]
-    foreign: Mapping[Target, ForeignWeights]
-    """The checkpoints that are not measured because they have weights of another one."""
+    selections: Sequence[Selection]
+    foreign: Mapping[Target, dict[str, str]]
+    """The marks of checkpoints that are not measured because they have weights of another one."""
     problems: Sequence[str]
     """Why some of what was asked for cannot be listed."""
 
     def n_distinct(self) -> dict[str, int]:
         """Return the number of existing checkpoints of each run without weights of another one."""
         return {
-            source.selection.run: sum(
-                target not in self.foreign and not target.missing_reason for target in source.selection.targets
-            )
-            for source in self.sources
+            each.run: sum(target not in self.foreign and not target.missing_reason for target in each.targets)
+            for each in self.selections
         }
 
 
@@ -132,94 +148,295 @@ def prepare(
     options = completed(options)
     hub = Hub(timeout_seconds=options.timeout)
     try:
-        sources, problems = find_sources(options, hub, models)
+        selections, problems = find_selections(options, hub, models)
     except NoConnectionError as error:
         if not to_plan:
             raise
         hub.offline = True
         try:
-            sources, problems = find_sources(options, hub, models)
+            selections, problems = find_selections(options, hub, models)
         except SweepStoppedError:  # the cache has nothing of it
             raise error from None
         say(f"{error}; this plan is of what the hub's cache has")
-    for source in sources:
-        for note in selection_notes(source.selection):
+    for selection in selections:
+        for note in selection.notes():
             say(note)
     # the files of local checkpoints are not compared
-    histories = [] if options.is_local else list_histories([each.selection for each in sources], hub)
+    histories = [] if options.is_local else list_histories(selections, hub)
+    foreign = {}
     for history in histories:
-        for line in fault_lines(history, audit(history)):
+        findings = audit(history)
+        foreign |= foreign_targets(history, findings)
+        for line in fault_lines(history, findings):
             say(line)
-    chosen = select_shard(sources, *options.shard) if options.shard else sources
-    return Prepared(options, hub, open_store(options.place()), chosen, find_foreign_targets(histories), problems)
+    chosen = select_shard(selections, *options.shard) if options.shard else selections
+    return Prepared(options, hub, open_store(options.place()), chosen, foreign, problems)
+
+
+def completed(options: SweepOptions) -> SweepOptions:
+    """Return options with what the rows of a live run, or else a default, say about what was not given.
+
+    The live run is the named one, or the one whose checkpoints these are.
+    """
+    if options.like is not None:
+        options = _like(options, find_store(options.like))
+    elif isinstance(options.source, str | Path):
+        source = Path(options.source).absolute()
+        folder = (source.parent if source.name in _FOLDERS_OF_RUNS else source) / "repdyn"
+        options = _like(options, open_store(folder)) if folder.is_dir() else options
+    metrics, is_local = options.metrics or DEFAULT_METRICS, options.is_local
+    # the probe of a run or file may have other classes
+    has_own_probe = options.probe is not None or is_local
+    resolve(metrics, subsets=None if has_own_probe else (*SUBSETS, *class_names(options.classes)))
+    # Live runs are measured in the precision of their weights. Published weights are often stored in half precision
+    # to reduce their size; rounding the states as well would affect the estimated dimension.
+    return replace(options, metrics=metrics, dtype=options.dtype or ("auto" if is_local else "float32"))
+
+
+def _like(options: SweepOptions, store: Store) -> SweepOptions:
+    rows = [row for run in store.runs() for row in store.distinct(run, ("attention", "dtype", "metric", "subset"))]
+
+    def common(column: str) -> str | None:
+        values = {row[column] for row in rows}
+        return values.pop() if len(values) == 1 else None
+
+    dtype, probe = options.dtype or common("dtype"), options.probe
+    # other metrics are one's own
+    metrics = [f"{row['metric']}@{row['subset']}" for row in rows if row["metric"].partition("[")[0] in METRICS]
+    if probe is None and not options.has_probe_text:
+        stored = sorted((store.path / "probes").glob("*.safetensors"))
+        if len(stored) > 1:
+            raise ValueError(
+                f"expected one probe in {stored[0].parent}, got {len(stored)}; select one with --probe FILE"
+            )
+        probe = next(iter(stored), None)
+    return replace(
+        options,
+        attention=options.attention or common("attention"),
+        dtype=dtype if dtype in get_args(Dtype) else None,
+        probe=probe,
+        metrics=options.metrics or tuple(dict.fromkeys(metrics)),
+    )
+
+
+def find_selections(
+    options: SweepOptions, hub: Hub, models: Sequence[PublishedModel] | None = None
+) -> tuple[list[Selection], list[str]]:
+    """Return what complete options select, or that of other models, and why the rest cannot be listed."""
+    source = options.source
+    if options.tokenizer:
+        _is_local(options.tokenizer)
+    if models is None and options.suite:
+        models = find_models(options.suite)
+    if models is not None:
+        return _of_models(models, options, hub)
+    if not isinstance(source, str | Path):
+        return _of_loads(options, hub), []
+    if _is_local(source):
+        return _of_folder(Path(source), options, hub), []
+    try:
+        return _of_models([_model_of_repository(str(source), options, hub)], options, hub)
+    except CheckpointError as error:
+        return [], [f"{source}: {error}"]
+    except NoConnectionError as error:
+        raise NoConnectionError(hub.endpoint, f"and there is no local folder {str(source)!r}") from error
+
+
+def check_contradictions(options: SweepOptions) -> None:
+    """Raise ValueError for options, as they were given, that exclude each other."""
+    if bool(options.source) == bool(options.suite):
+        got = "both a source and a suite" if options.source else "neither"
+        raise ValueError(
+            f"expected a folder, a hub repository or --suite NAME, got {got}; see --help, or --list-suites"
+        )
+    if options.pattern and (options.suite or _is_local(options.source)):
+        raise ValueError(
+            "expected --pattern with a hub repository only; the pattern of a suite is defined in its file, and local "
+            "folders are found by the step in their names"
+        )
+    if options.probe and options.has_probe_text:
+        raise ValueError(
+            "expected either --probe or the options for making a probe (--text, --tokenizer, --sequence-length, "
+            "--max-vectors, --design, --classes), got both; omit one"
+        )
+
+
+def _is_local(source: object) -> bool:
+    """Return whether a source is here rather than on the hub; raise ValueError if it can be neither."""
+    if not isinstance(source, str | Path) or Path(source).exists():
+        return True
+    first, _, rest = str(source).partition("/")
+    if isinstance(source, Path) or not _REPOSITORY.fullmatch(source) or (rest and Path(first).is_dir()):
+        raise ValueError(
+            f"expected an existing folder or a hub repository, got {str(source)!r}: there is no such folder"
+        )
+    return False
+
+
+def _of_models(models: Sequence[PublishedModel], options: SweepOptions, hub: Hub) -> tuple[list[Selection], list[str]]:
+    if options.name and len(models) > 1:
+        raise ValueError(f"expected one model with --name, got {len(models)}; omit --name")
+    named = [
+        replace(model, run=options.name or model.run, tokenizer=options.tokenizer or model.tokenizer)
+        for model in models
+    ]
+    runs = [model.run for model in named]
+    if twice := next((run for run in runs if runs.count(run) > 1), None):
+        raise ValueError(f"expected a different run for each model, got {twice!r} twice; sweep them into two stores")
+    found, problems = select_models(named, hub, options.revisions)
+    return [_with_probe(each, options, hub) for each in found], problems
+
+
+def _with_probe(selection: Selection, options: SweepOptions, hub: Hub) -> Selection:
+    """Return a selection with the probe that was given, or one made for its model or the checkpoints in a folder."""
+
+    def make() -> Probe:
+        from repdyn.probe import Probe  # with torch and transformers, which plans do without
+
+        if options.probe is not None:
+            return Probe.load(options.probe) if isinstance(options.probe, str | Path) else options.probe
+        from repdyn.checkpoints.probes import hub_probe, local_probe
+
+        if selection.model is None:
+            return local_probe(Path(options.source), selection.targets, options, hub)
+        return hub_probe(selection, options, hub)
+
+    return replace(selection, make_probe=make)
+
+
+def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> PublishedModel:
+    """Return the model of a repository: from a suite, by the steps in its revisions, or as a finished model."""
+    known = models_of(name)
+    if len(known) == 1 and not options.pattern:
+        # as with --suite, so that a run is always read in the same way
+        return known[0]
+    if known and not options.pattern:
+        raise ValueError(
+            f"expected one training run in {name}, got several; choose among them with --suite "
+            f"{' '.join(model.name for model in known)}, or select revisions with --pattern"
+        )
+    pattern = options.pattern or DEFAULT_PATTERN
+    try:
+        found, _ = match_revisions(list(hub.refs(name)), pattern)
+    except CheckpointError as error:
+        if not isinstance(error.__cause__, RepositoryNotFoundError):
+            raise
+        # most likely a mistyped folder or repository
+        raise ValueError(f"expected an existing folder or a hub repository, got {name!r}: {error}") from error
+    model = PublishedModel(name=name, suite="", run=name, repository=name, revisions=pattern)
+    if found or options.pattern:
+        return model
+    return replace(model, revisions=None, checkpoints=(PublishedCheckpoint(name, 0, stage=FINISHED),))
+
+
+def _of_folder(folder: Path, options: SweepOptions, hub: Hub) -> list[Selection]:
+    """Return the checkpoints of a folder, and those of averaged weights in a run of their own."""
+    run = options.name or "/".join(checkpoints_folder(folder).resolve().parts[1:][-2:])
+    targets = find_checkpoints(folder, run)
+    chosen = tuple(select_revisions(targets, options.revisions))
+    own = _with_probe(Selection(run, chosen, unmatched=tuple(ignored_entries(folder, targets))), options, hub)
+    averaged = tuple(averaged_of(chosen))
+    return [own, Selection(averaged[0].run, averaged, make_probe=lambda: own.probe)] if averaged else [own]
+
+
+def _of_loads(options: SweepOptions, hub: Hub) -> list[Selection]:
+    """Return the checkpoints of pairs of a step and a function that loads the model."""
+    if options.probe is None:
+        raise ValueError("expected a probe for models that are loaded by a function, got none; give probe=")
+    if options.engine == "ray":
+        raise ValueError("expected folders or repositories with the engine ray, got functions; leave out the engine")
+    run = options.name or "model"
+    targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in options.source]
+    return [_with_probe(Selection(run, tuple(select_revisions(targets, options.revisions))), options, hub)]
+
+
+def tasks_of(selections: Sequence[Selection]) -> tuple[list[Task], list[str]]:
+    """Return the selected checkpoints with their probes, and why some have no probe."""
+    tasks, problems = [], []
+    for selection in selections:
+        try:
+            tasks += [Task(target, selection.probe) for target in selection.targets]
+        except CheckpointError as error:
+            problems.append(f"{selection.run}: {error}")
+    return tasks, problems
+
+
+def select_shard(selections: Sequence[Selection], part: int, n_parts: int) -> list[Selection]:
+    """Return the checkpoints of a shard, which does not depend on those already measured."""
+    numbers = count()
+    of_shard = [
+        replace(selection, targets=tuple(each for each in selection.targets if next(numbers) % n_parts == part - 1))
+        for selection in selections
+    ]
+    return [selection for selection in of_shard if selection.targets]
 
 
 def measure_prepared(prepared: Prepared, *, say: Say, quiet: bool = False) -> Sweep:
     """Measure what the store lacks of what :func:`prepare` found, and wait for its uploads; ``say`` prints a note."""
-    seconds = INTERRUPTED_UPLOAD_SECONDS
-    try:
-        # remarks of transformers on a model that works, such as kernels that are not installed, look like errors
-        with without_reports():
-            swept = _measured(prepared, say=say, quiet=quiet)
-        seconds = UPLOAD_SECONDS
-    finally:
-        problem = prepared.store.drain(seconds)
-        if problem is not None:
-            say(problem)
-    return replace(swept, not_uploaded=problem)
-
-
-def _measured(prepared: Prepared, *, say: Say, quiet: bool) -> Sweep:
     from repdyn.checkpoints import run  # with torch and transformers, which plans do without
-    from repdyn.checkpoints.downloads import downloads_of
 
-    options, hub, store, foreign = prepared.options, prepared.hub, prepared.store, prepared.foreign
-    downloads = downloads_of(options, hub)
-    every_task, without_probe = tasks_of(prepared.sources)
-    tasks = [task for task in every_task if task.target not in foreign]
+    options, hub, store = prepared.options, prepared.hub, prepared.store
+    downloads = run.downloads_of(options, hub)
+    every_task, without_probe = tasks_of(prepared.selections)
+    tasks = [task for task in every_task if task.target not in prepared.foreign]
     run.check_comparable(tasks, store, options)
     listed = partition_tasks(tasks, store, options)
-    for task in every_task:
-        if task.target in foreign:
-            run.store_foreign(task, store, options, foreign[task.target])
-    # those of running processes are locked, and remain
-    removed = [*remove_unfinished_files(store), *remove_abandoned_folders(), *downloads.purge()]
-    if removed:
-        say(f"removed what killed processes left: {shorten_list([str(path) for path in removed])}")
-    if listed.done:
-        say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
-    if options.engine == "ray":
-        from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
+    seconds = INTERRUPTED_UPLOAD_SECONDS
+    try:
+        for task in every_task:
+            marks = prepared.foreign.get(task.target, {})
+            if marks and marks != task.stored_marks(store, options):
+                (name, owner), *_ = marks.items()
+                run.store_failure(task, store, options, f"{FOREIGN[name]} {owner}", **marks)
+        # those of running processes are locked, and remain
+        removed = [*remove_unfinished_files(store), *remove_abandoned_folders(), *downloads.purge()]
+        if removed:
+            say(f"removed what killed processes left: {shorten_list([str(path) for path in removed])}")
+        if listed.done:
+            say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
+        # remarks of transformers on a model that works, such as kernels that are not installed, look like errors
+        with without_reports():
+            if options.engine == "ray":
+                from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
 
-        result = sweep_with_ray(listed.waiting, store, options, hub)
-    else:
-        display = run.ProgressDisplay(len(listed.waiting), shown=not quiet)
-        result = run.measure_tasks(listed.waiting, store, options, downloads, display)
+                result = sweep_with_ray(listed.waiting, store, options, hub)
+            else:
+                display = run.ProgressDisplay(len(listed.waiting), shown=not quiet)
+                result = run.measure_tasks(listed.waiting, store, options, downloads, display)
+        seconds = UPLOAD_SECONDS
+    finally:
+        not_uploaded = store.drain(seconds)
+        if not_uploaded is not None:
+            say(not_uploaded)
     problems = [*prepared.problems, *without_probe, *(f"{task.target}: {reason}" for task, reason in result.failed)]
     problems += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
-    runs = tuple(dict.fromkeys(source.selection.run for source in prepared.sources))
-    return Sweep(store, runs, tuple(str(task.target) for task in result.measured), tuple(problems))
+    runs = tuple(dict.fromkeys(each.run for each in prepared.selections))
+    measured = tuple(str(task.target) for task in result.measured)
+    return Sweep(store, runs, measured, tuple(problems), not_uploaded)
 
 
 def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
     """Return what a sweep would do for each model, as docs/cli.md describes it, and why some cannot be measured."""
     options, store, foreign = prepared.options, prepared.store, prepared.foreign
     plans, problems = [], [*prepared.problems]
-    for source in prepared.sources:
-        targets = source.selection.targets
+    for selection in prepared.selections:
+        targets = selection.targets
         listed, waiting = TaskList([], [], []), [target for target in targets if target not in foreign]
         # where nothing is done, the probe is not needed, which may require a download
-        if store.folder_of(source.selection.run).exists():
-            tasks, without_probe = tasks_of([source])
+        if store.folder_of(selection.run).exists():
+            tasks, without_probe = tasks_of([selection])
             problems += without_probe
             listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
             waiting = [task.target for task in listed.waiting]
         found = map_concurrently(lambda target: _download_bytes(target, prepared.hub), waiting)
         sizes = [size for size in found if isinstance(size, int)]
-        owners = {target.revision: foreign[target] for target in targets if target in foreign}
+        owners = {
+            mark: {target.revision: foreign[target][mark] for target in targets if mark in foreign.get(target, {})}
+            for mark in FOREIGN
+        }
         plans.append(
             {
-                "model": source.selection.run,
+                "model": selection.run,
                 "design": options.design,
                 "checkpoints": [target.revision for target in targets],
                 "waiting": [target.revision for target in waiting],
@@ -228,8 +445,7 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
                 "download_bytes": sum(sizes),
                 "largest_bytes": max(sizes, default=0),
                 "minutes": _minutes(store, listed, options),
-                "same_as": {name: each.owner for name, each in owners.items() if not each.in_part},
-                "mixed_with": {name: each.owner for name, each in owners.items() if each.in_part},
+                **owners,
                 "would_fail": [redacted(reason) for reason in found if isinstance(reason, str)],
             }
         )

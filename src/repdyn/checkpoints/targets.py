@@ -1,25 +1,33 @@
-"""The checkpoints that a sweep measures: their steps and names, and those that are selected of a published history."""
+"""The checkpoints that a sweep measures, published or local: their steps and names, and which of them are selected."""
 
 from __future__ import annotations
 
-import difflib
+import hashlib
+import mmap
 import re
+import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from math import log2
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import ADAPTER, Files, Hub, choose_files, files_in, map_concurrently
-from repdyn.checkpoints.suites import KnownFault, PublishedCheckpoint, PublishedModel, compile_pattern, whole_number
-from repdyn.store import MeasurementKey
-from repdyn.store.schema import Checkpoint
-from repdyn.utils.printing import MAX_LISTED
+from repdyn.checkpoints.errors import CheckpointError, model_errors
+from repdyn.checkpoints.hub import ADAPTER, GGUF, Files, Hub, choose_files, files_in, map_concurrently
+from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, compile_pattern, whole_number
+from repdyn.store import MeasurementKey, Store
+from repdyn.store.schema import FINISHED, Checkpoint
+from repdyn.utils.arguments import closest
+from repdyn.utils.printing import MAX_LISTED, shorten_list
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from repdyn.measurement.measure import MeasurementOptions
+    from repdyn.probe import Probe
 
 # A number, with or without a unit, that no letter or digit follows: "240k", not the 1 of "v1.0".
 _END = r"(?![A-Za-z0-9]|\.\d)"
@@ -35,6 +43,20 @@ DEFAULT_PATTERN = (
 present. Any other number may be the size or version of the model."""
 
 _FORMS = '"all", "log", "every:10", or names or steps separated by commas such as "step0,step1000,143000"'
+
+FOREIGN = {
+    "same_as": "a copy: it has the weights of",
+    "mixed_with": "a mixture: some of its files are those of",
+}
+"""Why a checkpoint with weights of another one is not measured, by the column of its rows that names the other one."""
+
+LIGHTNING = ".ckpt"
+"""Suffix of Lightning's checkpoints."""
+_STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
+_LAST = re.compile(r"last(-v\d+)?\.ckpt")
+_LONGEST_METADATA = 1 << 28
+_FILES = (LIGHTNING, GGUF)
+_WEIGHTS = {".safetensors", ".bin", ".json", *_FILES}
 
 
 @dataclass(frozen=True)
@@ -73,15 +95,14 @@ class Target:
     def __str__(self) -> str:
         return f"{self.run} {self.revision}"
 
-    def remote_files(self, hub: Hub, *, with_code: bool = False) -> Files:
-        """List the files to download; none for a local path."""
+    def remote_files(self, hub: Hub, choose: Callable[[Files], Files] = choose_files) -> Files:
+        """List those of its folder's files that are chosen, by their paths in the repository; none of a local path."""
         if self.path is not None:
             return {}
         if self.missing_reason:
             raise CheckpointError(self.missing_reason)
-        here = files_in(hub.files(self.repository, self.commit), self.subfolder)
-        prefix = f"{self.subfolder}/" if self.subfolder else ""
-        return {prefix + name: file for name, file in choose_files(here, with_code=with_code).items()}
+        chosen = choose(files_in(hub.files(self.repository, self.commit), self.subfolder))
+        return {"/".join(filter(None, [self.subfolder, name])): file for name, file in chosen.items()}
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -101,23 +122,14 @@ class Target:
         return MeasurementKey(self.run, self.step, probe_hash, metrics, self.commit)
 
 
-def location_of(origin: str) -> str:
-    """Return the owner on the hub, or the parent folder, of an origin.
-
-    >>> [location_of(origin) for origin in ("google/multiberts-seed_0@0123abc", "gpt2@0123abc", "/runs/a/step8")]
-    ['google', 'gpt2', '/runs/a']
-    """
-    if origin.startswith("/"):
-        return origin.rpartition("/")[0]
-    return origin.partition("@")[0].partition("/")[0]
-
-
 @dataclass(frozen=True)
 class Selection:
     """The selected checkpoints of a training run, and differences from its description."""
 
     run: str
     targets: tuple[Target, ...]
+    model: PublishedModel | None = None
+    """The description; None for local checkpoints."""
     unmatched: tuple[str, ...] = ()
     """Branches, tags, folders or titles of commits that do not match the pattern."""
     missing_steps: tuple[int, ...] = ()
@@ -126,29 +138,97 @@ class Selection:
     """The last step of the whole history, selected or not; None if it was not looked up."""
     main: Target | None = None
     """The main branch, or the root of a repository whose folders are the checkpoints, if that is no checkpoint."""
-    known_faults: tuple[KnownFault, ...] = ()
-    """What users reported of the history."""
     superseded: tuple[str, ...] = ()
     """Commits that a newer commit of the same step replaced, by the first digits of their hash."""
-    unverified: str | None = None
-    """The part of the description that no page of the publisher states."""
+    make_probe: Any = field(default=None, compare=False)
+    """Returns the probe on which they are measured."""
+
+    @cached_property
+    def probe(self) -> Probe:
+        """The probe, which is made on first access."""
+        return self.make_probe()
+
+    def notes(self) -> list[str]:
+        """Describe how a repository differs from its description."""
+        unverified = [self.model.unverified] if self.model and self.model.unverified else []
+        ignored = "ignored, because they do not match the pattern, have no step in their names, or no model"
+        notes = {
+            "not verified, since no page of the publisher states it": unverified,
+            "ignored, because a newer commit has the same step": self.superseded,
+            "described, but not on the hub": [*map(str, self.missing_steps)],
+            ignored: self.unmatched,
+        }
+        return [f"{self.run}: {what}: {shorten_list(which)}" for what, which in notes.items() if which]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A checkpoint and the probe it is measured on."""
+
+    target: Target
+    probe: Probe
+
+    def key(self, options: SweepOptions) -> MeasurementKey:
+        """Return the key of the measurement in a store."""
+        identity = self.measurement(options).identity(self.probe, options.dtype or "auto")
+        return self.target.key(self.probe.hash, identity)
+
+    def measurement(self, options: SweepOptions) -> MeasurementOptions:
+        """Return what is measured, and how."""
+        from repdyn.measurement.measure import MeasurementOptions  # with torch, which plans do without
+
+        return MeasurementOptions(
+            metrics=options.metrics,
+            layers=options.layers,
+            probe_loss=self.measures_loss(options),
+            token_positions=options.token_positions,
+            tokens_per_forward=options.tokens_per_forward,
+        )
+
+    def measures_loss(self, options: SweepOptions) -> bool:
+        """Return whether the loss on the probe is measured, which a probe of inputs other than tokens has not."""
+        return options.loss is not False and self.probe.inputs is None
+
+    def stored_marks(self, store: Store, options: SweepOptions) -> dict[str, str]:
+        """Return the marks that are stored of the checkpoint, which tell whose weights it has; none for its own."""
+        key = self.key(options).failed
+        row = store.read(key)[0] if key in store else None
+        return {name: owner for name in FOREIGN if (owner := getattr(row, name, None))}
+
+
+@dataclass(frozen=True)
+class TaskList:
+    """The tasks of a sweep, grouped by their state in the store."""
+
+    waiting: list[Task]
+    done: list[Task]
+    failed_before: list[Task]
+    """Only retried on request."""
+
+
+def partition_tasks(tasks: Iterable[Task], store: Store, options: SweepOptions) -> TaskList:
+    """Group tasks into those to measure, those done, and those that failed in an earlier sweep."""
+    found = TaskList([], [], [])
+    for task in tasks:
+        without_loss = options.loss is None and task.key(replace(options, loss=False)) in store
+        if without_loss or task.key(options) in store:
+            found.done.append(task)
+        elif options.retry_failed or task.key(options).failed not in store or task.stored_marks(store, options):
+            found.waiting.append(task)
+        else:
+            found.failed_before.append(task)
+    return found
 
 
 def parse_revision(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None = None) -> Target | None:
-    r"""Parse a name to a checkpoint of no run yet; None if the pattern does not match all of it.
+    r"""Parse the name of a branch, tag or folder to a checkpoint of no run yet; None if the pattern, a regular
+    expression with the group ``step``, and optionally ``tokens`` and ``stage``, does not match all of it.
 
     >>> found = parse_revision("stage1-step1000-tokens5B")
     >>> found.revision, found.step, found.tokens_seen, found.stage
     ('stage1-step1000-tokens5B', 1000, 5000000000, 'stage1')
     >>> parse_revision("step512", r"step(?P<step>\d+)", tokens_per_step=2097152).tokens_seen
     1073741824
-    >>> parse_revision("main") is None
-    True
-
-    Args:
-        name: branch, tag or folder.
-        pattern: regular expression with the group ``step``, and optionally ``tokens`` and ``stage``.
-        tokens_per_step: for names without the number of tokens.
     """
     # branch names are not longer, and matching takes quadratic time
     found = compile_pattern(pattern).fullmatch(name) if len(name) <= _LONGEST_NAME else None
@@ -197,7 +277,12 @@ def select_revisions(revisions: Sequence[Target], spec: str) -> list[Target]:
     if spec == "all":
         return ordered
     if spec == "log":
-        chosen = {*ordered[:1], *ordered[-1:], *_nearest_to_powers_of_two(ordered)}
+        later = [at for at in ordered if at.step > 0]
+        chosen = {*ordered[:1], *ordered[-1:]}
+        for exponent in range(ordered[-1].step.bit_length() if later else 0):
+            nearest = min(later, key=lambda at: abs(log2(at.step) - exponent))
+            if abs(log2(nearest.step) - exponent) <= 0.5:
+                chosen.add(nearest)
     elif every:
         chosen = {*ordered[:: int(every[1])], *ordered[-1:]}
     else:
@@ -205,37 +290,23 @@ def select_revisions(revisions: Sequence[Target], spec: str) -> list[Target]:
     return [place for place in ordered if place in chosen]
 
 
-def _nearest_to_powers_of_two(ordered: Sequence[Target]) -> set[Target]:
-    later = [at for at in ordered if at.step > 0]
-    chosen = set()
-    for exponent in range(ordered[-1].step.bit_length() if later else 0):
-        nearest = min(later, key=lambda at: abs(log2(at.step) - exponent))
-        if abs(log2(nearest.step) - exponent) <= 0.5:
-            chosen.add(nearest)
-    return chosen
-
-
 def _named(ordered: Sequence[Target], spec: str) -> set[Target]:
     by_name = {str(place.step): place for place in ordered} | {place.revision: place for place in ordered}
     wanted = [name.strip() for name in spec.split(",")]
     if not all(wanted) or (":" in spec and not set(wanted) <= set(by_name)):
         raise ValueError(f"expected {_FORMS}, got {spec!r}")
-    absent = [name for name in wanted if name not in by_name]
-    if absent:
-        hints = {name: difflib.get_close_matches(name, by_name, n=1) for name in absent}
-        listed = ", ".join(f"{name!r}" + (f" (closest: {near[0]!r})" if near else "") for name, near in hints.items())
+    if absent := {name: closest(name, by_name) for name in wanted if name not in by_name}:
+        listed = ", ".join(f"{name!r}" + (f" (closest: {near!r})" if near else "") for name, near in absent.items())
         raise ValueError(f"expected {_FORMS}; got names or steps that do not exist: {listed}")
     return {by_name[name] for name in wanted}
 
 
-def select_models(
-    models: Iterable[PublishedModel], hub: Hub, revisions: str
-) -> tuple[list[tuple[PublishedModel, Selection]], list[str]]:
+def select_models(models: Iterable[PublishedModel], hub: Hub, revisions: str) -> tuple[list[Selection], list[str]]:
     """Select checkpoints of several models, and return why some have none: what is wrong with one stops no other."""
     found, problems, invalid = [], [], []
     for model in models:
         try:
-            found.append((model, select_targets(model, hub, revisions)))
+            found.append(select_targets(model, hub, revisions))
         except (CheckpointError, ValueError) as error:
             problems.append(f"{model.name}: {error}")
             invalid += [error] * isinstance(error, ValueError)
@@ -248,7 +319,7 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
     """Select the checkpoints of a published training run; ``revisions`` as for :func:`select_revisions`."""
     if model.checkpoints:
         return _select_listed(model, hub, revisions)
-    repository, superseded = str(model.repository), []
+    repository, superseded = str(model.repository), ()
     pattern = model.revisions or model.subfolders or model.commits or DEFAULT_PATTERN
     commits: dict[str, str] = {}
     if model.commits:
@@ -256,7 +327,14 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
         found, unmatched, superseded = _titled_commits(model, pattern, hub)
     else:
         kind = "folders" if model.subfolders else "revisions"
-        commits = _folders(repository, hub) if model.subfolders else hub.refs(repository)
+        if model.subfolders:
+            commit = hub.commit(repository, "main")
+            with_model = [
+                path for path in hub.files(repository, commit) if path.endswith(("/config.json", f"/{ADAPTER}"))
+            ]
+            commits = dict.fromkeys(sorted({path.rpartition("/")[0] for path in with_model}), commit)
+        else:
+            commits = hub.refs(repository)
         parsed, unmatched = match_revisions(list(commits), pattern, model.tokens_per_step)
         found = [
             replace(at, commit=commits[at.revision], subfolder=at.revision if model.subfolders else "") for at in parsed
@@ -272,17 +350,8 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
         main = replace(last, revision="main", subfolder="")
     elif not model.commits and "main" in unmatched:
         main = Target(model.run, last.step, "main", repository=repository, commit=commits["main"])
-    return Selection(
-        model.run,
-        tuple(select_revisions(found, revisions)),
-        tuple(unmatched),
-        tuple(sorted(set(model.expected) - {revision.step for revision in found})),
-        last,
-        main,
-        model.known_faults,
-        tuple(superseded),
-        model.unverified,
-    )
+    chosen, missing = select_revisions(found, revisions), sorted(set(model.expected) - {at.step for at in found})
+    return Selection(model.run, tuple(chosen), model, tuple(unmatched), tuple(missing), last, main, tuple(superseded))
 
 
 def _titled_commits(model: PublishedModel, pattern: str, hub: Hub) -> tuple[list[Target], list[str], list[str]]:
@@ -301,17 +370,6 @@ def _titled_commits(model: PublishedModel, pattern: str, hub: Hub) -> tuple[list
     return [by_step[step] for step in sorted(by_step)], list(unmatched), superseded
 
 
-def _folders(repository: str, hub: Hub) -> dict[str, str]:
-    """Return the folders with a model on the main branch, with its commit."""
-    commit = hub.commit(repository, "main")
-    folders = {
-        path.rpartition("/")[0]
-        for path in hub.files(repository, commit)
-        if path.endswith(("/config.json", f"/{ADAPTER}"))
-    }
-    return dict.fromkeys(sorted(folders), commit)
-
-
 def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection:
     """Select individually listed checkpoints, including missing ones."""
     by_step = {at.step: at.revision for at in model.checkpoints}
@@ -328,17 +386,166 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
 
     targets = tuple(map_concurrently(look_up, select_revisions(found, revisions)))
     last = next((target for target in targets if target.step == max(by_step)), None)
-    return Selection(model.run, targets, last=last, known_faults=model.known_faults, unverified=model.unverified)
+    return Selection(model.run, targets, model, last=last)
 
 
 def _names(checkpoints: Sequence[PublishedCheckpoint]) -> list[str]:
     """Return the shortest names that distinguish listed checkpoints."""
     if len({at.repository for at in checkpoints}) == 1:
         return ["/".join(filter(None, [at.revision, at.subfolder])) for at in checkpoints]
-    inside = [["" if at.revision == "main" else at.revision, at.subfolder] for at in checkpoints]
-    for full in (False, True):
-        repositories = [at.repository if full else at.repository.rpartition("/")[2] for at in checkpoints]
-        names = ["/".join(filter(None, [name, *where])) for name, where in zip(repositories, inside, strict=True)]
-        if len(set(names)) == len(names):
-            break
-    return names
+
+    def named(repository: str, at: PublishedCheckpoint) -> str:
+        return "/".join(filter(None, [repository, "" if at.revision == "main" else at.revision, at.subfolder]))
+
+    short = [named(at.repository.rpartition("/")[2], at) for at in checkpoints]
+    return short if len(set(short)) == len(short) else [named(at.repository, at) for at in checkpoints]
+
+
+# local checkpoints
+
+
+def checkpoints_folder(folder: Path) -> Path:
+    """Return the absolute path of the checkpoints in a run's folder; any other path unchanged."""
+    inside = folder / "hf_checkpoints"
+    return inside.absolute() if inside.is_dir() else folder.absolute()
+
+
+def _is_model(folder: Path) -> bool:
+    """Return whether a folder has the configuration of a model, or of an adapter of one."""
+    return any((folder / name).exists() for name in ("config.json", ADAPTER))
+
+
+def _model_folders(folder: Path) -> list[Path]:
+    """List the subfolders with a model; without symbolic links to others of them, and without unfinished ones."""
+    found = [path for path in folder.glob("[!.]*/") if _is_model(path)]
+    return sorted({path.resolve(): path for path in sorted(found, key=lambda path: not path.is_symlink())}.values())
+
+
+def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
+    """Return the checkpoints in a folder, by ascending step.
+
+    A checkpoint is a subfolder with a ``config.json``, or an adapter's, and its step in the name (``step512``,
+    ``checkpoint-512``). A folder with such a file but without such subfolders, or a single file, is one checkpoint;
+    without a step in its name it is a finished model. Where there is neither, Lightning files (``last.ckpt``) of
+    :class:`repdyn.models.LanguageModel` are used, which contain their step, or else GGUF files, of which each has a
+    step in its name or one is there alone. A step without a model beside them counts too, so that a sweep reports it.
+
+    Args:
+        folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
+        run: name of the run in the rows.
+    """
+    folder = checkpoints_folder(Path(folder))
+    if folder.is_file() and _is_model(folder.parent) and folder.suffix not in _FILES:
+        folder = folder.parent  # of a single file of weights
+    one = [folder] if _is_model(folder) or folder.suffix in _FILES else []
+    quantised = sorted(folder.glob(f"[!.]*{GGUF}"))
+    found = (
+        _with_steps(_model_folders(folder))
+        or _with_steps(one)
+        or _finished(one)
+        or _lightning_files(folder)
+        or _with_steps(quantised)
+        or _finished(quantised)
+    )
+    if not found:
+        raise ValueError(
+            "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf files) in "
+            f"{folder}, got none; give the folder that contains them, such as runs/quickstart/TIME/hf_checkpoints"
+        )
+    by_step: dict[int, Target] = {}
+    for at in found:
+        if (other := by_step.setdefault(at.step, at)) is not at:
+            raise ValueError(
+                f"expected one checkpoint for each step, got {other.path} and {at.path}; sweep them separately"
+            )
+    for at in _with_steps(_steps_without_model(folder)):
+        by_step.setdefault(at.step, at)
+    return [replace(at, run=run, commit=_fingerprint(Path(at.origin))) for _, at in sorted(by_step.items())]
+
+
+def averaged_of(targets: Iterable[Target]) -> list[Target]:
+    """Return the averaged weights in Lightning files that hold the raw ones too, in a run "NAME (averaged)"."""
+    both = [target for target in targets if target.weights_kind == "raw"]
+    return [replace(target, run=f"{target.run} (averaged)", weights_kind="averaged") for target in both]
+
+
+def ignored_entries(folder: str | Path, targets: Iterable[Target]) -> list[str]:
+    """Return the names in a folder that are not used as checkpoints: models without a step, steps without a model."""
+    folder, used = checkpoints_folder(Path(folder)), {target.path for target in targets}
+    has_lightning = any(path and path.suffix == LIGHTNING for path in used)  # then last.ckpt may repeat one of them
+    files = [path for suffix in _FILES[has_lightning:] for path in sorted(folder.glob(f"[!.]*{suffix}"))]
+    own = [folder] if _is_model(folder) else []
+    found = [*own, *_model_folders(folder), *files, *_steps_without_model(folder)]
+    return [path.name for path in dict.fromkeys(found) if path not in used]
+
+
+def _steps_without_model(folder: Path) -> list[Path]:
+    """Return what is named as a step but holds no model, such as a checkpoint that was not saved to its end."""
+    return [path for path in sorted(folder.glob("[!.]*")) if _STEP.fullmatch(path.name) and not _is_model(path)]
+
+
+def _finished(paths: Iterable[Path]) -> list[Target]:
+    return [Target("", 0, path.resolve().name, stage=FINISHED, path=path, weights_kind=_kind(path)) for path in paths]
+
+
+def _with_steps(paths: Iterable[Path]) -> list[Target]:
+    """Return the checkpoints that have a step in their names, or in the content of a Lightning file."""
+    found = []
+    for path in paths:
+        if path.suffix == LIGHTNING:
+            found.append(_lightning(path))
+        elif at := parse_revision(path.resolve().name):
+            found.append(replace(at, path=path, weights_kind=_kind(path)))
+    return found
+
+
+def _lightning_files(folder: Path) -> list[Target]:
+    """Return Lightning's files, without a ``last.ckpt`` that duplicates the newest of the others."""
+    found = _with_steps(sorted(folder.glob(f"[!.]*{LIGHTNING}")))
+    steps = {at.step for at in found if not _LAST.fullmatch(at.revision)}
+    return [at for at in found if not (_LAST.fullmatch(at.revision) and at.step in steps)]
+
+
+def _lightning(path: Path) -> Target:
+    """Return the step in the content of a Lightning file, and whether it has raw weights beside averaged ones, as
+    Lightning's WeightAveraging saves it."""
+    from repdyn.checkpoints.weights import lightning_content  # with torch, which other folders do without
+
+    try:
+        with model_errors(f"{path} does not load"):
+            content = lightning_content(path)
+            step = whole_number(str(content["global_step"]), "global_step")
+    except CheckpointError as error:
+        if (by_name := parse_revision(path.resolve().name)) is None:
+            raise ValueError(
+                f"expected Lightning checkpoints, got a damaged one without a step in its name: {error}; move it away"
+            ) from error
+        return replace(by_name, revision=path.name, path=path)  # measuring stores the failure for this step
+    return Target("", step, path.name, path=path, weights_kind="raw" if "current_model_state" in content else None)
+
+
+def _kind(path: Path) -> str | None:
+    """Return the name of a GGUF file's quantisation, such as "Q4_K_M"; "GGUF" where the file does not say."""
+    if path.suffix != GGUF:
+        return None
+    try:
+        from gguf import LlamaFileType
+    except ImportError as error:
+        raise ValueError(f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'") from error
+    key = b"general.file_type"
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            # of all its metadata this alone, since the strings of a vocabulary take seconds to read
+            at = content.find(key, 0, _LONGEST_METADATA)
+            _type_of_value, number = struct.unpack_from("<II", content, at + len(key))
+        return LlamaFileType(number).name.removeprefix("MOSTLY_") if at >= 0 else "GGUF"
+    except (OSError, ValueError, struct.error):  # damaged, or newer than the package: measuring it says more
+        return "GGUF"
+
+
+def _fingerprint(path: Path) -> str:
+    """Return a digest of file sizes and times, which distinguishes checkpoints saved under the same name."""
+    files = [path] if not path.is_dir() else sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
+    stats = [(file.name, file.stat() if file.exists() else file.lstat()) for file in files]  # links may be broken
+    stats = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]

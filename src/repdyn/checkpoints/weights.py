@@ -8,8 +8,7 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -45,10 +44,6 @@ _MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
 
 _NUMBER = re.compile(r"\.(\d+)(?=\.)")
 _OWN_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
-_ONLY_WITH_HF_OLMO = (
-    "the checkpoint loads only with hf_olmo, a module of the package ai2-olmo, and not with transformers; its files "
-    "can be audited, with repdyn audit, but not measured"
-)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Precisions that a model can be converted to."""
@@ -67,10 +62,9 @@ def load_model(
         loading: device, precision, placement and attention; where the attention is not available, that of the
             configuration is used, with a warning.
         offload_folder: where a device map may put weights on disk; must exist as long as the model.
-        with_head: load the language-modelling head too, if the configuration names one and the checkpoint holds its
-            weights.
+        with_head: load the language-modelling head too, if there is one and the checkpoint holds its weights.
     """
-    with model_errors("the checkpoint does not load"), remote_code_errors(), without_reports():
+    with model_errors("the checkpoint does not load"), without_reports():
         if (base := base_of(folder, with_code=loading.trust_remote_code)) is not None:
             return _load_adapter(folder, base, loading, offload_folder, with_head=with_head)
         _require_memory(folder, loading)
@@ -127,16 +121,12 @@ def _load_adapter(
 ) -> nn.Module:
     """Load the model that an adapter changes, and merge the two."""
     try:
-        from peft import PeftModel, get_peft_model_state_dict
+        from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
     except ImportError as error:
         raise CheckpointError(
             f"it is an adapter ({ADAPTER}) of another model; pip install peft, or merge the two and sweep the result"
         ) from error
-    if (path := folder / "adapter_model.safetensors").exists():
-        with safe_open(path, framework="pt") as file:
-            saved = set(file.keys())
-    else:
-        saved = set(torch.load(folder / "adapter_model.bin", map_location="cpu", weights_only=True))
+    saved = set(load_peft_weights(str(folder), device="cpu"))
     for has_head in (True, False):  # by which the names differ
         model = load_model(base, loading, offload_folder, with_head=has_head)
         with warnings.catch_warnings(action="ignore"):  # of the weights that are compared below
@@ -247,22 +237,6 @@ def _auto_class(config: PreTrainedConfig) -> Any:
     return next((auto_class for pattern, auto_class in heads.items() if pattern.fullmatch(name)), AutoModel)
 
 
-@contextmanager
-def remote_code_errors(what: str = "it") -> Iterator[None]:
-    """Name the option that allows remote code, where transformers names an argument of its own, and say what can be
-    done with a checkpoint that it has no class for."""
-    try:
-        yield
-    except ValueError as error:
-        if "`hf_olmo`" in str(error):
-            raise CheckpointError(_ONLY_WITH_HF_OLMO) from error
-        if "contains custom code" not in str(error):
-            raise
-        raise CheckpointError(
-            f"{what} needs Python code of its own repository; read that, then allow it with --trust-remote-code"
-        ) from error
-
-
 def _check_no_remote_code(config: PreTrainedConfig) -> None:
     """Check the attention implementation: one with a slash is a repository of compiled code that would be run."""
     parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
@@ -295,8 +269,8 @@ def _growth(path: Path, dtype: str) -> float:
     if path.suffix != ".safetensors" or dtype not in DTYPES:
         return 1.0
     with safe_open(path, framework="pt") as weights:
-        stored = [weights.get_tensor(name).dtype for name in [*weights.keys()][:1]]
-    return DTYPES[dtype].itemsize / stored[0].itemsize if stored else 1.0
+        stored = next((weights.get_tensor(name).itemsize for name in weights.keys()), DTYPES[dtype].itemsize)  # noqa: SIM118
+    return DTYPES[dtype].itemsize / stored
 
 
 def _require_free(n_bytes: float, dtype: str) -> None:

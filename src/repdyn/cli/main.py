@@ -6,7 +6,6 @@ options and its help. It returns its exit status, None for 0, and raises what :f
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
@@ -23,10 +22,11 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from repdyn.cli import measure, show
 from repdyn.utils.arguments import OPTIONS
 from repdyn.utils.extras import with_extra
-from repdyn.utils.printing import printable
+from repdyn.utils.printing import Lossy, printable
 from repdyn.utils.redaction import redacted
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_MISTAKES = CycloptsError, ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError
 _COMMANDS = {
     "Measure": (measure.sweep, measure.audit, measure.reproduce),
     "See": (show.report, show.watch, show.figures, show.insights, show.explore, show.demo),
@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: with the status, unless it is 0.
     """
     if arguments is None:
-        _forgive_standard_error()
+        # a full or closed standard error neither ends a command nor changes its status
+        stderr: Any = Lossy(sys.stderr or open(os.devnull, "w"))  # noqa: SIM115
+        sys.stderr = stderr
     status = _run(sys.argv[1:] if arguments is None else list(arguments))
     try:
         sys.stdout.flush()
@@ -85,8 +87,6 @@ def _run(arguments: Sequence[str]) -> int:
         return app(arguments, print_error=False, exit_on_error=False, result_action="return_value") or OK
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else OK
-    except CycloptsError as error:
-        return _said(f"error: {error}", USAGE)
     except KeyboardInterrupt as error:
         return _said("; ".join(["stopped", *map(str, error.args)]), INTERRUPTED)
     except BrokenPipeError as error:
@@ -96,7 +96,7 @@ def _run(arguments: Sequence[str]) -> int:
         if missing is None:
             raise
         return _said(f"error: {missing}", USAGE)
-    except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+    except _MISTAKES as error:
         return _said(f"error: {error}", USAGE)
     except OSError as error:
         if error.errno in {ENOSPC, EDQUOT}:
@@ -179,22 +179,3 @@ def _without_reader(error: OSError) -> int:
     # Python would complain once more when it closes the stream
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return OK if isinstance(error, BrokenPipeError) else _said(f"error: standard output: {error}", FAILED)
-
-
-class _Forgiving(io.TextIOWrapper):
-    """A stream for notes, which a command does without where they cannot be written."""
-
-    def write(self, text: str, /) -> int:
-        with suppress(OSError):
-            return super().write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            super().flush()
-
-
-def _forgive_standard_error() -> None:
-    """Let a full or closed standard error neither end a command nor change its status."""
-    raw: Any = io.FileIO(sys.stderr.fileno() if sys.stderr else os.devnull, "w", closefd=not sys.stderr)
-    sys.stderr = _Forgiving(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=True)

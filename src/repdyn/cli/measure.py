@@ -9,19 +9,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Records
+from repdyn.cli.tables import print_audits, print_outcomes, print_plans, print_recipes, print_suites, say, warn
 from repdyn.utils.arguments import Count, Destination, Output, Place
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.printing import printable
-from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
-    from repdyn.checkpoints.audit import History
     from repdyn.checkpoints.sweep import Prepared, Sweep
     from repdyn.recipes import Recipe
     from repdyn.recipes.measured import Measured
@@ -70,10 +69,10 @@ def sweep(
     if records and not dry_run:
         raise ValueError("expected --json or --csv with --dry-run or --list-suites, got it alone; add one of them")
     with _resumable():
-        prepared = prepare(replace(options, source=source), say=_warn, to_plan=dry_run)
+        prepared = prepare(replace(options, source=source), say=warn, to_plan=dry_run)
         if dry_run:
             return _plan(prepared, records)
-        swept = measure_prepared(prepared, say=_say)
+        swept = measure_prepared(prepared, say=say)
         is_shown = _show(swept, prepared, export)
     status = _status(swept.failures)
     return status if is_shown and swept.not_uploaded is None else FAILED
@@ -82,7 +81,6 @@ def sweep(
 def _plan(prepared: Prepared, records: Records) -> int:
     """Print what would be done for each model, as a table or records, and return the exit status."""
     from repdyn.checkpoints.sweep import make_plans
-    from repdyn.cli.tables import print_plans
 
     plans, problems = make_plans(prepared)
     records.print(plans, lambda: print_plans(plans))
@@ -109,21 +107,21 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
 
     store = swept.store
     if prepared.options.shard:
-        _say(f"when all shards are done: repdyn figures {store.location}, repdyn report {store.location}")
+        say(f"when all shards are done: repdyn figures {store.location}, repdyn report {store.location}")
         return True
     try:
         if runs := sorted(set(swept.runs) & set(store.runs())):
             show_store(store, runs)
             print(printable(f"report: {write_report(store, store.output / PAGE)}"))
             for name, statement in continuity_statements(store, runs):
-                _warn(f"{name}: {statement.sentence}")
+                warn(f"{name}: {statement.sentence}")
         if runs and export:
             from repdyn.publish.export import export_store
 
             for line in export_store(store, runs, to=export):
                 print(printable(line))
     except Exception as error:  # a failing view must not hide the outcome of the measurements
-        _say(f"the measurements are stored, but cannot be shown: {error}")
+        say(f"the measurements are stored, but cannot be shown: {error}")
         return False
     return True
 
@@ -131,22 +129,12 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
 def _status(problems: Sequence[str]) -> int:
     """Print why checkpoints were not measured, and return the exit status."""
     for problem in problems:
-        _warn(f"not measured: {problem}")
+        warn(f"not measured: {problem}")
     return FAILED if problems else 0
-
-
-def _say(text: str, style: str | None = None) -> None:
-    """Print a line to standard error as it is, without markup, colours of numbers or secrets."""
-    PrintableConsole(stderr=True).print(redacted(text), style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def _warn(text: str) -> None:
-    _say(text, "yellow")
 
 
 def _list_suites(records: Records) -> int:
     from repdyn.checkpoints.suites import shipped_suites
-    from repdyn.cli.tables import print_suites
 
     suites = [
         {
@@ -187,37 +175,34 @@ def audit(
       repdyn audit olmo2-7b --revisions log          some of its checkpoints
       repdyn audit pythia-70m --json | jq '.[].findings[].sentence'
     """
-    from repdyn.checkpoints.audit import list_histories, models_to_audit
+    from repdyn.checkpoints.audit import audit as find_faults
+    from repdyn.checkpoints.audit import copies_among, list_histories, models_to_audit
     from repdyn.checkpoints.hub import Hub
     from repdyn.checkpoints.targets import select_models
-    from repdyn.cli.tables import print_audits
 
     hub = Hub(timeout_seconds=timeout)
     models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))
-    found_models, problems = select_models(models, hub, revisions)
-    selections = [selection for _, selection in found_models]
+    selections, problems = select_models(models, hub, revisions)
     with PrintableConsole(stderr=True).status("listing files"):
         histories = list_histories(selections, hub, with_dates=True)
-    found = [_audited(history) for history in histories]
+    found = []
+    for history in histories:
+        findings = find_faults(history)
+        severities = [finding.severity for finding in findings]
+        found.append(
+            {
+                "run": history.selection.run,
+                "checkpoints": [checkpoint.revision for checkpoint in history.checkpoints],
+                "copies": copies_among(findings),
+                "faults": severities.count("fault"),
+                "remarks": severities.count("remark"),
+                "findings": [asdict(finding) for finding in findings],
+            }
+        )
     records.print(found, lambda: print_audits(found), each="findings")
     for problem in problems:
-        _say(f"not audited: {problem}")
+        say(f"not audited: {problem}")
     return FAILED if problems or any(each["faults"] for each in found) else 0
-
-
-def _audited(history: History) -> dict[str, Any]:
-    from repdyn.checkpoints.audit import audit, find_copies
-
-    findings = audit(history)
-    severities = [finding.severity for finding in findings]
-    return {
-        "run": history.selection.run,
-        "checkpoints": [checkpoint.revision for checkpoint in history.checkpoints],
-        "copies": {copy.revision: group.same_as for group in find_copies(history) for copy in group.copies},
-        "faults": severities.count("fault"),
-        "remarks": severities.count("remark"),
-        "findings": [asdict(finding) for finding in findings],
-    }
 
 
 def reproduce(
@@ -265,7 +250,6 @@ def reproduce(
       repdyn reproduce shape-of-learning --evaluate-only --store RUN --runs
     """
     from repdyn.checkpoints.sweep import measure_prepared, prepare
-    from repdyn.cli.tables import print_outcomes
     from repdyn.recipes import evaluate, find_models_of, find_recipe, missing_metrics, shipped_recipes, shortfalls
     from repdyn.recipes.evaluation import is_reproduced
     from repdyn.recipes.page import write_results
@@ -298,22 +282,22 @@ def reproduce(
                 f"{here} --design {cloud.design} --store {place}, and judge with --evaluate-only --store {place} --runs"
             )
         with _resumable():
-            prepared = prepare(replace(options, design=cloud.design), found, say=_warn, to_plan=dry_run)
+            prepared = prepare(replace(options, design=cloud.design), found, say=warn, to_plan=dry_run)
             for note in shortfalls(recipe, found, prepared.n_distinct()):
-                _warn(note)
+                warn(note)
             if dry_run:
                 return _plan(prepared, records)
-            swept = measure_prepared(prepared, say=_say)
+            swept = measure_prepared(prepared, say=say)
         status = max(status, _status(swept.failures), FAILED * (swept.not_uploaded is not None))
         if shared.shard:
-            _say(f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only")
+            say(f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only")
             return status
     judged = find_store(place) if evaluate_only and recipe.metrics else open_store(place)
     runs = judged.runs() if runs == [] else runs
     outcomes, measured = evaluate(recipe, judged, models, probe, runs, cloud, tables)
     doubts = _doubts(judged, measured)
     for sentence in (*missing_metrics(recipe, measured), *doubts):
-        _say(sentence)
+        say(sentence)
     page = write_results(recipe, outcomes, measured, output or judged.output, doubts)
     judged_values = [{"recipe": recipe.name, **outcome.as_dict()} for outcome in outcomes]
     records.print(judged_values, lambda: print_outcomes(recipe, outcomes, page))
@@ -328,7 +312,7 @@ def _study(recipe: Recipe, names: Sequence[str] | None, folder: Path, shared: Sh
 
     models = find_models_of(names or recipe.models)
     if dry_run:
-        _say(f"studies {', '.join(recipe.studies)} of {', '.join(model.run for model in models)}")
+        say(f"studies {', '.join(recipe.studies)} of {', '.join(model.run for model in models)}")
         return 0
     same = ("device", "trust_remote_code", "timeout")
     loading = ModelOptions(**{name: getattr(shared, name) for name in same})
@@ -349,8 +333,6 @@ def _doubts(store: Store, measured: Iterable[Measured]) -> list[str]:
 
 
 def _list_recipes(recipes: Sequence[Recipe], records: Records) -> int:
-    from repdyn.cli.tables import print_recipes
-
     names = ("name", "title", "paper", "address", "models", "metrics")
     found = [
         {name: getattr(recipe, name) for name in names} | {"claims": [each.claim for each in recipe.published]}

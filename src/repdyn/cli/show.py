@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 import time
 import webbrowser
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from repdyn.cli.options import ComparedRows, Folders, Port, Records, Rows, Run, Runs
+from repdyn.cli.tables import plain_records, print_frame, print_runs, say
 from repdyn.utils.addresses import is_loopback
 from repdyn.utils.arguments import SENTENCES, Count, Destination, ModelOptions, Models, Output, at_least
 from repdyn.utils.files import is_url
@@ -27,6 +27,20 @@ if TYPE_CHECKING:
 
 FAILED = 1
 _QUERY = re.compile(r"\s*(select|with|from|describe|summarize|show|pivot)\s", re.IGNORECASE)
+
+
+def _nothing(why: str) -> int:
+    """Say why a command wrote nothing, and return its status."""
+    say(f"error: {why}")
+    return FAILED
+
+
+def _warn_of_others(host: str, what: str) -> None:
+    if not is_loopback(host):
+        say(
+            f"warning: those who can connect to {host} can {what}; leave out --host to serve this computer only, and "
+            "use ssh -L from elsewhere"
+        )
 
 
 def report(
@@ -56,14 +70,8 @@ def report(
 
     started = time.perf_counter()
     found = [find_store(store) for store in stores]
-    path = write_report(
-        found,
-        output or found[0].output / PAGE,
-        runs=rows.run,
-        probe=rows.probe,
-        title=title,
-        seeds=rows.seeds,
-    )
+    path = output or found[0].output / PAGE
+    path = write_report(found, path, runs=rows.run, probe=rows.probe, title=title, seeds=rows.seeds)
     seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
     print(printable(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s"))
     if open:
@@ -88,12 +96,6 @@ def figures(stores: Runs, /, *, rows: ComparedRows = ComparedRows(), output: Out
     found = [find_store(store) for store in stores]
     files = show_store(found, rows.run, probe=rows.probe, folder=output, seeds=rows.seeds)
     return 0 if files else _nothing("no figure was drawn, for the reason above")
-
-
-def _nothing(why: str) -> int:
-    """Say why a command wrote nothing, and return its status."""
-    print(f"error: {why}", file=sys.stderr)
-    return FAILED
 
 
 def watch(
@@ -131,7 +133,6 @@ def watch(
       repdyn watch runs --interval 30              look every half minute
     """
     if once:
-        from repdyn.cli.tables import print_runs
         from repdyn.watch.index import Index
 
         index = Index(runs)
@@ -146,15 +147,6 @@ def watch(
     _warn_of_others(host, "see the runs" if no_token else "see the runs if they can read the traffic")
     serve(runs, host=host, port=port, interval=interval, token=token, needs_token=not no_token, open_browser=open)
     return 0
-
-
-def _warn_of_others(host: str, what: str) -> None:
-    if not is_loopback(host):
-        print(
-            f"warning: those who can connect to {host} can {what}; leave out --host to serve this computer only, and "
-            "use ssh -L from elsewhere",
-            file=sys.stderr,
-        )
 
 
 def insights(
@@ -240,20 +232,12 @@ def export(
     from repdyn.store import find_store
 
     chosen: Any = log_layers[0] if log_layers[0] in {"default", "all", "none"} else list(log_layers)
-    lines = []
-    for line in export_store(
-        find_store(store),
-        rows.run,
-        to=to,
-        probe=rows.probe,
-        folder=output,
-        project=wandb_project,
-        online=wandb_online,
-        log_layers=chosen,
-    ):
+    how: dict[str, Any] = {"to": to, "folder": output, "project": wandb_project, "online": wandb_online}
+    is_empty = True
+    for line in export_store(find_store(store), rows.run, probe=rows.probe, log_layers=chosen, **how):
         print(printable(line))
-        lines.append(line)
-    return 0 if any(" in " in line for line in lines) else _nothing("nothing was exported, since nothing is measured")
+        is_empty &= " in " not in line
+    return _nothing("nothing was exported, since nothing is measured") if is_empty else 0
 
 
 def query(
@@ -284,7 +268,6 @@ def query(
     if later or is_url(sql) or Path(sql or "-").exists():
         order = f"{shlex.quote(later or 'select * from runs')} {shlex.quote(sql)}"
         raise ValueError(f"expected the query before the stores, got {sql!r} first; repdyn query {order}")
-    from repdyn.cli.tables import plain_records, print_frame
     from repdyn.store import find_stores
     from repdyn.tables.sql import query as rows_of
 

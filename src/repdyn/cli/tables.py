@@ -16,6 +16,7 @@ from rich.text import Text
 from repdyn.tables.style import short_value
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.printing import gigabytes, in_one_line, printable, shorten_list
+from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 _FILE_WIDTH = 10_000
 _VERDICTS = {"reproduced": "green", "not reproduced": "red", "cannot be judged": "yellow", "not run": "bright_black"}
 _SEVERITIES = {"fault": "red", "remark": "dim"}
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a line to standard error as it is, without markup, colours of numbers or secrets."""
+    PrintableConsole(stderr=True).print(redacted(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a line of something that is not as it should be to standard error, in yellow."""
+    say(text, "yellow")
 
 
 def console() -> Console:
@@ -98,15 +109,13 @@ def print_audits(histories: Iterable[Mapping[str, Any]]) -> None:
         out.print(Text.assemble((f"{history['run']}: ", "bold"), ", ".join(counts)))
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         for finding in history["findings"]:
-            lines = [_capitalised(finding["sentence"]), *(f"reported: {report}" for report in finding["reports"])]
-            table.add_row(Text(finding["severity"], _SEVERITIES[finding["severity"]]), Text("\n".join(lines)))
+            sentence, severity = finding["sentence"], finding["severity"]
+            if sentence.split(" ", 1)[0].isalpha():  # it begins with no name of a revision or file
+                sentence = sentence[:1].upper() + sentence[1:]
+            lines = [sentence, *(f"reported: {report}" for report in finding["reports"])]
+            table.add_row(Text(severity, _SEVERITIES[severity]), Text("\n".join(lines)))
         if history["findings"]:
             out.print(Padding(table, (0, 0, 0, 2)))
-
-
-def _capitalised(sentence: str) -> str:
-    """Return a sentence with a capital, unless it begins with the name of a revision or file."""
-    return sentence[:1].upper() + sentence[1:] if sentence.split(" ", 1)[0].isalpha() else sentence
 
 
 def print_recipes(recipes: Iterable[Recipe]) -> None:

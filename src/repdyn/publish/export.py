@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +31,7 @@ from repdyn.publish.loggers import (
 from repdyn.publish.results import provenance
 from repdyn.report import write_report
 from repdyn.store import Store
-from repdyn.store.files import folder_inside
+from repdyn.store.files import folder_inside, folder_name
 from repdyn.store.schema import SCHEMA, Row
 from repdyn.tables.runs import is_measured, select
 from repdyn.utils.arguments import Destination
@@ -111,7 +111,9 @@ def export_store(
     """
     into = folder or folder_inside(store.output, "exports")
     selected = select(store, runs, probe)
-    validate_log_layers(log_layers, _measured(selected.values()))
+    measured = pd.concat([frame.loc[frame["layer"].notna(), ["metric", "subset"]] for frame in selected.values()])
+    pairs = measured.drop_duplicates().astype(str).itertuples(index=False, name=None)
+    validate_log_layers(log_layers, list(pairs))
     with attempts() as attempt:
         for (run, found), frame in selected.items():
             if not is_measured(frame):
@@ -132,56 +134,50 @@ def open_logger(
     """Open a logger for one export of a run; yield it with the place where it can be viewed, and close it on exit.
 
     A second export makes a second complete run: W&B puts it into the same group under the same name, TensorBoard and
-    CSV count up ``version_0``, ``version_1``.
-
-    Args:
-        to: which one.
-        run: name of the run.
-        folder: its files go into ``wandb``, ``tensorboard``, ``csv`` or ``mlflow`` in it; those of MLflow go where
-            the environment variable MLFLOW_TRACKING_URI says, if it is set; those of Trackio where TRACKIO_DIR says.
-        project: in W&B and Trackio; the experiment in MLflow.
-        online: send to the W&B cloud instead of keeping W&B's files for a later "wandb sync".
+    CSV count up ``version_0``, ``version_1``. The files go into ``wandb``, ``tensorboard``, ``csv`` or ``mlflow`` in a
+    folder; those of MLflow go where the environment variable MLFLOW_TRACKING_URI says, if it is set, and those of
+    Trackio where TRACKIO_DIR says.
     """
     if to != "csv" and find_spec(to) is None:
         raise ValueError(f"expected {to} to be installed, found no such package; pip install {to}")
+    run_of_wandb: Any = nullcontext()
     if to == "wandb":
-        with _wandb_run(run, folder, project, online) as (logger, place):
-            yield logger, place
-        return
-    if to == "mlflow":
+        run_of_wandb = _wandb_run(run, folder, project, online)
+        logger: Logger = WandbLogger(experiment=run_of_wandb)
+        place = str(run_of_wandb.url if online else Path(run_of_wandb.dir).parent)
+    elif to == "mlflow":
         tracking, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
         if not tracking:
             own = (folder / "mlflow").resolve()
             own.mkdir(parents=True, exist_ok=True)
             tracking, artifacts = f"sqlite:///{own / 'mlflow.db'}", (own / "artifacts").as_uri()
         logger = MLFlowLogger(project, run_name=run, tracking_uri=tracking, artifact_location=artifacts)
-        yield logger, f"{tracking}, run {logger.run_id}"
-        logger.finalize("success")
-        return
-    if to == "trackio":
+        place = f"{tracking}, run {logger.run_id}"
+    elif to == "trackio":
         from repdyn.publish.trackio import TrackioLogger
 
         logger = TrackioLogger(project, run, resume="never", auto_log_cpu=False, auto_log_gpu=False)
-        yield logger, f"Trackio, run {run}; trackio show --project {project}"
-        logger.finalize("success")
-        return
-    name = str(_as_path(run))
-    if to == "csv":
-        logger = CSVLogger(folder / "csv", name=name)
+        place = f"Trackio, run {run}; trackio show --project {project}"
     else:
-        logger = TensorBoardLogger(folder / "tensorboard", name=name, default_hp_metric=False)
-    yield logger, str(logger.log_dir)
-    logger.finalize("success")
+        # nested folders that cannot lead out of their parent
+        name = "/".join(folder_name(part) for part in run.split("/") if part)
+        if to == "csv":
+            logger = CSVLogger(folder / "csv", name=name)
+        else:
+            logger = TensorBoardLogger(folder / "tensorboard", name=name, default_hp_metric=False)
+        place = str(logger.log_dir)
+    with run_of_wandb:
+        yield logger, place
+        logger.finalize("success")
 
 
-@contextmanager
-def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Iterator[tuple[Logger, str]]:
+def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Any:
     import wandb  # an optional dependency
     from wandb.errors import Error
 
     folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder where its own does not exist yet
     try:
-        experiment = wandb.init(
+        return wandb.init(
             project=project,
             name=run,
             group=run.rpartition("/")[0] or run,
@@ -195,14 +191,6 @@ def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Iterator[t
             f"expected to reach an account at W&B, got: {redacted(str(error))}; log in with wandb login, or leave out "
             "online"
         ) from error
-    with experiment:
-        yield WandbLogger(experiment=experiment), str(experiment.url if online else Path(experiment.dir).parent)
-
-
-def _measured(frames: Iterable[pd.DataFrame]) -> set[tuple[str, str]]:
-    """Return name and token subset of each metric."""
-    rows = pd.concat([frame.loc[frame["layer"].notna(), ["metric", "subset"]] for frame in frames])
-    return {(str(metric), str(subset)) for metric, subset in rows.drop_duplicates().itertuples(index=False)}
 
 
 def _scalars(rows: pd.DataFrame) -> dict[str, float]:
@@ -218,8 +206,3 @@ def _records(frame: pd.DataFrame) -> list[Row]:
     absent: dict[str, Any] = {field.name: None if field.nullable else math.nan for field in SCHEMA}
     records: list[dict[str, Any]] = frame.astype(object).to_dict("records")
     return [Row(**{name: absent[name] if pd.isna(value) else value for name, value in row.items()}) for row in records]
-
-
-def _as_path(run: str) -> Path:
-    """Return a run's name as nested folders that cannot lead out of their parent."""
-    return Path(*(Store("").folder_of(part).name for part in run.split("/") if part))

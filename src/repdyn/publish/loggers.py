@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_SCALARS, VALIDATION_LOSS, Row
@@ -34,6 +34,9 @@ MLFLOW_TAG = 5000
 
 LogLayers: TypeAlias = str | Sequence[str]
 """Metrics of which every layer is logged: "default", "all", "none", or patterns such as ``("two_nn", "cka_*")``."""
+
+Place: TypeAlias = Literal["config", "summary"]
+"""Where a logger shows what is known of a whole run."""
 
 XAxis: TypeAlias = tuple[str, Sequence[int]]
 """The label of an axis, and the places of its values."""
@@ -182,11 +185,8 @@ class Target:
     def log_page(self, page: Path, name: str, step: int) -> None:
         """Show a page of HTML."""
 
-    def log_config(self, config: Mapping[str, Any]) -> None:
-        """Add what is known of the run to its configuration."""
-
-    def log_summary(self, summary: Mapping[str, str]) -> None:
-        """Show texts about the whole run."""
+    def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
+        """Add what is known of the whole run to its configuration, or to its summary."""
 
 
 class WandbTarget(Target):
@@ -239,18 +239,23 @@ class WandbTarget(Target):
 
     def log_media(self, media: Mapping[str, Any], step: int) -> None:
         """Log values or objects of W&B, such as images and tables, on the axis of steps."""
-        if media:
-            run = self._logger.experiment
-            # W&B takes an asterisk for a pattern of names
-            named = {name.replace("*", "-"): value for name, value in media.items()}
-            _define(run, named)
-            run.log({STEP_KEY: step, **named})
+        if not media:
+            return
+        run = self._logger.experiment
+        # W&B takes an asterisk for a pattern of names
+        named = {name.replace("*", "-"): value for name, value in media.items()}
+        defined = _defined.setdefault(run, set())
+        if not defined:
+            run.define_metric(STEP_KEY)
+        for name in (name for name in named if name not in defined):
+            # only an exact name overrides the "*" that WandbLogger defines; a dot would lead into a nested value
+            run.define_metric(name.replace(".", "\\."), step_metric=STEP_KEY)
+        defined.update(named)
+        run.log({STEP_KEY: step, **named})
 
-    def log_config(self, config: Mapping[str, Any]) -> None:
-        self._logger.experiment.config.update(dict(config), allow_val_change=True)
-
-    def log_summary(self, summary: Mapping[str, str]) -> None:
-        self._logger.experiment.summary.update(dict(summary))
+    def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
+        may_change = {"allow_val_change": True} if place == "config" else {}
+        getattr(self._logger.experiment, place).update(dict(values), **may_change)
 
 
 class TensorBoardTarget(Target):
@@ -263,7 +268,7 @@ class TensorBoardTarget(Target):
         writer = self._logger.experiment
         shown = _laid_out.setdefault(writer, set())
         if not values.keys() <= shown:
-            shown |= values.keys()
+            shown.update(values)
             # TensorBoard shows the last layout of a run, so that it must hold the keys of earlier ones
             writer.add_custom_scalars(layout_of(shown))
 
@@ -275,12 +280,9 @@ class TensorBoardTarget(Target):
             with attempt():
                 self._logger.experiment.add_figure(name, figure, global_step=step, close=False)
 
-    def log_config(self, config: Mapping[str, Any]) -> None:
+    def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
         # as text: its hyperparameters are written once, by the training
-        self._logger.experiment.add_text("repdyn/config", _listed(config))
-
-    def log_summary(self, summary: Mapping[str, str]) -> None:
-        self._logger.experiment.add_text("repdyn/summary", _listed(summary))
+        self._logger.experiment.add_text(f"repdyn/{place}", _listed(values))
 
 
 class MLflowTarget(Target):
@@ -306,15 +308,12 @@ class MLflowTarget(Target):
         text = page.read_text(encoding="utf-8")
         self._logger.experiment.log_text(self._logger.run_id, text, f"{name}.html")
 
-    def log_config(self, config: Mapping[str, Any]) -> None:
+    def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
         from mlflow.entities import RunTag  # an optional dependency, present wherever an MLFlowLogger is
 
         # tags, since a resumed run cannot change a parameter
-        tags = [RunTag(name, str(value)[:MLFLOW_TAG]) for name, value in config.items()]
+        tags = [RunTag(name, str(value)[:MLFLOW_TAG]) for name, value in values.items()]
         self._logger.experiment.log_batch(self._logger.run_id, tags=tags)
-
-    def log_summary(self, summary: Mapping[str, str]) -> None:
-        self.log_config(summary)
 
 
 class TrackioTarget(Target):
@@ -338,17 +337,11 @@ class TrackioTarget(Target):
 
         self.log_values({name: trackio.Html(page.read_text(encoding="utf-8"), inject=False)}, step)
 
-    def log_config(self, config: Mapping[str, Any]) -> None:
-        self._log_text("repdyn/config", config)
-
-    def log_summary(self, summary: Mapping[str, str]) -> None:
-        self._log_text("repdyn/summary", summary)
-
-    def _log_text(self, name: str, values: Mapping[str, Any]) -> None:
+    def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
         import trackio
 
         # as text: Trackio keeps the configuration that a run has at its first values
-        self._logger.experiment.log({name: trackio.Markdown(_listed(values))})
+        self._logger.experiment.log({f"repdyn/{place}": trackio.Markdown(_listed(values))})
 
 
 class _Bare:
@@ -387,20 +380,6 @@ def target_of(logger: Any) -> Target:
         if kind := _BARE_TARGETS.get((one.__module__.partition(".")[0], one.__name__)):
             return kind(_Bare(logger))
     return Target(logger)
-
-
-def _define(run: Any, names: Iterable[str]) -> None:
-    """Put each name on the axis of steps; only an exact name overrides the "*" that WandbLogger defines.
-
-    A dot that is not escaped would lead into a nested value.
-    """
-    defined = _defined.setdefault(run, set())
-    if not defined:
-        run.define_metric(STEP_KEY)
-    for name in names:
-        if name not in defined:
-            run.define_metric(name.replace(".", "\\."), step_metric=STEP_KEY)
-            defined.add(name)
 
 
 def _listed(values: Mapping[str, Any]) -> str:
@@ -504,4 +483,4 @@ def log_status(insights: Sequence[RunInsights], loggers: Iterable[Logger], prefi
     for found in insights:
         place = f"{_ABOUT}/{found.stack}/{prefix}" if found.stack else f"{_ABOUT}/{prefix}"
         summary |= {f"{place}status": found.status, f"{place}headline": found.headline}
-    each_target(loggers, lambda target: target.log_summary(summary))
+    each_target(loggers, lambda target: target.log_config(summary, "summary"))

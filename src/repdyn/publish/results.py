@@ -159,21 +159,17 @@ def show_store(
 def _draw(
     run: DescribedRun, folder: Path, attempt: Attempt, formats: Sequence[str] = (".png", ".svg")
 ) -> tuple[Mapping[str, Figure], list[Path]]:
-    """Draw and save the figures of a run; return them, and their files."""
+    """Draw and save the figures of a run, and the fits of the largest activation over training; return the figures,
+    and all files."""
     from repdyn.figures.run import all_figures  # with Matplotlib, which a run without views does without
 
     figures = all_figures(run.frame, attempt, run.alerts)
-    return figures, [*_save(figures, folder, attempt, formats), *_write_fits(run.frame, folder)]
-
-
-def _write_fits(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write the fits of the largest activation over training, if there are any; return their file."""
-    fits = activation_fits(rows)
-    if fits.empty:
-        return []
-    path = folder / "activation_fits.csv"
-    write_atomically(path, lambda temporary: fits.to_csv(temporary, index=False))
-    return [path]
+    files = _save(figures, folder, attempt, formats)
+    fits = activation_fits(run.frame)
+    if not fits.empty:
+        files = [*files, folder / "activation_fits.csv"]
+        write_atomically(files[-1], lambda temporary: fits.to_csv(temporary, index=False))
+    return figures, files
 
 
 def _compare(

@@ -22,9 +22,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import GGUF, Files, Hub, choose_files
-from repdyn.checkpoints.local import checkpoints_folder
 from repdyn.checkpoints.options import Loading, available_device
 from repdyn.checkpoints.probes import context_length, holds_tokenizer, load_tokenizer, tokenizer_files
+from repdyn.checkpoints.targets import checkpoints_folder
 
 _MAX_LISTED = 12
 

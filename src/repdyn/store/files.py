@@ -21,8 +21,7 @@ from repdyn.utils.redaction import redacted
 
 ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
 """Names of files with rows: ``step000000008-PROBE-METRICS.parquet`` of one measurement, ``rows.parquet`` of many."""
-_WITH_THREADS, _THREADS = 64, 4
-"""Number of files from which on they are read by several threads, and of these."""
+_THREADS = 4
 _REQUIRED = {field.name for field in SCHEMA if not field.nullable}
 STATES_FOLDER = "kept_states"
 """Name of the folder of cached states within a run's folder."""
@@ -54,11 +53,7 @@ class MeasurementKey:
 
     @property
     def filename(self) -> str:
-        """The path relative to the store: FOLDER/FILE, whatever characters the key contains.
-
-        Raises:
-            ValueError: the step is negative.
-        """
+        """The path relative to the store: FOLDER/FILE, whatever characters the key contains."""
         if self.step < 0:
             raise ValueError(f"expected a step >= 0, got {self.step}")
         parts = [f"step{self.step:09d}", *map(quoted, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
@@ -89,11 +84,7 @@ def run_of(folder: str) -> str | None:
 
 
 def quoted(name: str) -> str:
-    """Percent-encode a name for use in a file name: ASCII without separators.
-
-    Raises:
-        ValueError: the name contains surrogates, as the name of a folder that is not in UTF-8 does.
-    """
+    """Percent-encode a name for use in a file name: ASCII without separators."""
     try:
         return quote(name, safe=" ")
     except UnicodeEncodeError as error:
@@ -116,11 +107,7 @@ def step_of(name: str) -> int | None:
 
 
 def own_folder(folder: Path) -> Path:
-    """Return the folder of a run for something to be written to it.
-
-    Raises:
-        ValueError: it is a symbolic link, so that the files of another place would be changed.
-    """
+    """Return the folder of a run to write to; no symbolic link, so that no files of another place are changed."""
     if folder.is_symlink():
         raise ValueError(
             f"expected a folder for the run {unquote(folder.name)!r} in {folder.parent}, got a symbolic link, "
@@ -130,14 +117,9 @@ def own_folder(folder: Path) -> Path:
 
 
 def folder_inside(parent: Path, name: str) -> Path:
-    """Return the path of a folder in a store, for files that nobody named another folder for.
+    """Return the path of a folder in a store, or in the folder for its views, for files that nobody named another for.
 
-    Args:
-        parent: the store, or the folder for its views.
-        name: of the folder, which may be missing.
-
-    Raises:
-        ValueError: a symbolic link, which may come from others, leads out of ``parent``.
+    It is refused if a symbolic link, which may come from others, leads out of ``parent``.
     """
     folder, inside = parent / name, parent.resolve()
     for path in (folder, *folder.rglob("*")):
@@ -184,12 +166,7 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of one file of a store.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file cannot be read.
-    """
+    """Return the rows of one file of a store; ValueError if it cannot be read."""
     return [Row(**record) for record in read_tables([path]).cast(SCHEMA).to_pylist()]
 
 
@@ -200,12 +177,9 @@ def read_tables(
 
     Args:
         paths: of the files.
-        columns: those to read, in this order; all unless given. Nullable ones that a file lacks are null.
-        damaged: called with the error of each file that cannot be read, which is left out; otherwise it is raised.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a file cannot be read, or has other columns or types than the schema, or no rows.
+        columns: those to read, in this order; nullable ones that a file lacks are null.
+        damaged: called with the error of each file that cannot be read, or has other columns than the schema, or no
+            rows: it is left out. Without it, the ValueError is raised.
     """
     wanted = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns]))
 
@@ -215,11 +189,8 @@ def read_tables(
         except ValueError as error:
             return error
 
-    if len(paths) < _WITH_THREADS:
-        found = [read(path) for path in paths]
-    else:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(read, paths))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(read, paths))
     tables = [each for each in found if isinstance(each, pa.Table)]
     for error in (each for each in found if isinstance(each, ValueError)):
         if damaged is None:

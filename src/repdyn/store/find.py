@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,27 +86,16 @@ def find_stores(path: str | Path) -> list[Store]:
 
 
 def _has_measurements(folder: Path) -> bool:
-    """Return whether a folder has one with files of measurements; it is read no further than to the first of them."""
-    # a link is followed where it leads somewhere; asking it whether it is a folder fails where it leads to itself
-    return any(
-        not inside.is_file(follow_symlinks=False) and has_row_files(Path(inside.path)) for inside in _entries(folder)
-    )
+    """Return whether a folder has one with files of measurements; links are followed."""
+    return any(has_row_files(inside) for inside in folder.glob("*/"))
 
 
 def _stores_below(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the stores at most ``depth`` levels below a folder; links and hidden folders are not followed."""
-    inside = [Path(entry.path) for entry in _entries(folder) if entry.is_dir(follow_symlinks=False)]
-    for child in (child for child in inside if not child.name.startswith(".")):
+    for child in folder.glob("[!.]*/"):
+        if child.is_symlink():
+            continue
         if _has_measurements(child):
             yield child
         elif depth > 1:
             yield from _stores_below(child, depth - 1)
-
-
-def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Yield what is in a folder; nothing if it is none, or may not be read."""
-    try:
-        with os.scandir(folder) as entries:
-            yield from entries
-    except OSError:
-        return

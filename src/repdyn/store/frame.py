@@ -25,11 +25,7 @@ _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
 
 def columns_to_read(columns: Sequence[str]) -> list[str]:
-    """Return the columns that :func:`as_frame` needs for a frame of some columns, in the order of the schema.
-
-    Raises:
-        ValueError: a name is not a column of :class:`repdyn.store.schema.Row`.
-    """
+    """Return the columns that :func:`as_frame` needs for a frame of some columns, in the order of the schema."""
     if unknown := [name for name in columns if name not in COLUMNS]:
         raise ValueError(f"expected columns of a store, got {unknown[0]!r}; there are {', '.join(COLUMNS)}")
     return [name for name in COLUMNS if name in {*columns, *IDENTITY, *_JUDGED}]

@@ -95,11 +95,7 @@ class RemoteStore(Store):
         return Path(self.path.name)
 
     def refresh(self) -> None:
-        """Download what is new, delete here what is gone there, and upload what an earlier process left waiting.
-
-        Raises:
-            RemoteError: the remote store cannot be read; what was downloaded before is kept.
-        """
+        """Download what is new, delete here what is gone there, and upload what an earlier process left waiting."""
         listed = {name: version for name, version in self.remote.files().items() if is_shared(name)}
         with self._index() as index:
             waiting = set(self.waiting(index))
@@ -119,8 +115,8 @@ class RemoteStore(Store):
                     return  # deleted since it was listed
                 index[name] = [listed[name], *(_state(self.path / name) or ())]
 
-            hidden = len(new) < _FILES_WITH_PROGRESS_BAR or None
-            thread_map(download, new, max_workers=_PARALLEL, desc="downloading", disable=hidden, leave=False)
+            is_quick = len(new) < _FILES_WITH_PROGRESS_BAR or None
+            thread_map(download, new, max_workers=_PARALLEL, desc="downloading", disable=is_quick, leave=False)
         if waiting:
             self._written()
 
@@ -148,11 +144,9 @@ class RemoteStore(Store):
     def waiting(self, index: Mapping[str, list] | None = None) -> list[str]:
         """Return the names of the files that are to be uploaded, the oldest first."""
         known = self._read_index() if index is None else index
-        found = []
-        for path in (*self.path.glob("*/*.parquet"), *self.path.glob(f"*/{RUN_FILE}"), *self.path.glob("probes/*")):
-            name = path.relative_to(self.path).as_posix()
-            if is_shared(name) and (state := _state(path)) and known.get(name, [None, None, None])[1:] != state:
-                found.append((state[0], name))
+        names = filter(is_shared, (path.relative_to(self.path).as_posix() for path in self.path.glob("*/*")))
+        states = {name: state for name in names if (state := _state(self.path / name))}
+        found = [(state[0], name) for name, state in states.items() if known.get(name, [None])[1:] != state]
         return [name for _, name in sorted(found)]
 
     def _written(self) -> None:
@@ -247,12 +241,7 @@ class RemoteFolder:
         return {path.removeprefix(root).lstrip("/"): _version(info) for path, info in files.items()}
 
     def download(self, name: str, target: Path, size: int) -> None:
-        """Download a file of this size in bytes; the target is replaced once all of it is there.
-
-        Raises:
-            FileNotFoundError: it is gone.
-            RemoteError: it cannot be downloaded.
-        """
+        """Download a file of this size in bytes; the target is replaced once all of it is there."""
 
         def fetch(temporary: Path) -> None:
             filesystem, root = self._opened
@@ -265,41 +254,22 @@ class RemoteFolder:
     def upload(self, files: Mapping[str, Path]) -> None:
         """Upload local files by name in place of any of these names; several where each upload makes a commit."""
         what = f"uploading {next(iter(files))}" if len(files) == 1 else f"uploading {len(files)} files"
-        send = self._commit if self.has_commits else self._put
+
+        def send() -> None:
+            filesystem, root = self._opened
+            if self.has_commits:
+                _commit(filesystem, root, files)
+                return
+            for name, source in files.items():
+                path = f"{root}/{name}"
+                if self.protocol in _WITH_FOLDERS:
+                    filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+                filesystem.put_file(str(source), path)
+
         try:
-            self._attempt(what, lambda: send(files), TRANSFER_SECONDS)
+            self._attempt(what, send, TRANSFER_SECONDS)
         except FileNotFoundError as error:
             raise self._missing(error) from error
-
-    def _put(self, files: Mapping[str, Path]) -> None:
-        filesystem, root = self._opened
-        for name, source in files.items():
-            path = f"{root}/{name}"
-            if self.protocol in _WITH_FOLDERS:
-                filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-            filesystem.put_file(str(source), path)
-
-    def _commit(self, files: Mapping[str, Path]) -> None:
-        from huggingface_hub import CommitOperationAdd, HfApi
-        from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-        filesystem: Any = self._opened[0]
-        place = filesystem.resolve_path(self._opened[1])
-        operations = [
-            CommitOperationAdd(f"{place.path_in_repo}/{name}".lstrip("/"), str(path)) for name, path in files.items()
-        ]
-        enable = (lambda: None) if are_progress_bars_disabled() else enable_progress_bars
-        disable_progress_bars()  # which would be in the output of a training
-        try:
-            HfApi(filesystem.endpoint, filesystem.token).create_commit(
-                place.repo_id,
-                operations,
-                commit_message=f"Add {len(files)} files measured with repdyn",
-                repo_type=place.repo_type,
-                revision=place.revision,
-            )
-        finally:
-            enable()
 
     @cached_property
     def _opened(self) -> tuple[AbstractFileSystem, str]:
@@ -318,29 +288,30 @@ class RemoteFolder:
             ) from error
         return filesystem, root.rstrip("/")
 
-    def _attempt(self, what: str, function: Callable[[], T], seconds: float, *, again: bool = True) -> T:
+    def _attempt(self, what: str, function: Callable[[], T], seconds: float) -> T:
         """Return what a request returns, which is repeated once, or raise a RemoteError or FileNotFoundError."""
         filesystem = self._opened[0]  # a missing package is an error of its own
-        try:
-            return TimeoutRunner(seconds)(what, function)
-        except FileNotFoundError:
-            raise
-        except Exception as error:
-            if _is_refusal(error):
-                # the next request reads the credentials again: those of a long training expire and are renewed
-                type(filesystem).clear_instance_cache()
-                self.__dict__.pop("_opened", None)
-                raise RefusedError(
-                    f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the credentials, and "
-                    "check that they permit it"
-                ) from error
-            if not again:
-                reason = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else _brief(error)
-                raise RemoteError(
-                    f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the command"
-                ) from error
-        time.sleep(WAIT_SECONDS * random.uniform(1, 1.25))  # many workers do not return at once
-        return self._attempt(what, function, seconds, again=False)
+        for is_last in (False, True):
+            try:
+                return TimeoutRunner(seconds)(what, function)
+            except FileNotFoundError:
+                raise
+            except Exception as error:
+                if _is_refusal(error):
+                    # the next request reads the credentials again: those of a long training expire and are renewed
+                    type(filesystem).clear_instance_cache()
+                    self.__dict__.pop("_opened", None)
+                    raise RefusedError(
+                        f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the credentials, and "
+                        "check that they permit it"
+                    ) from error
+                if is_last:
+                    reason = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else _brief(error)
+                    raise RemoteError(
+                        f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the command"
+                    ) from error
+            time.sleep(WAIT_SECONDS * random.uniform(1, 1.25))  # many workers do not return at once
+        raise AssertionError
 
     def _missing(self, error: Exception) -> RefusedError:
         return RefusedError(
@@ -349,14 +320,31 @@ class RemoteFolder:
         )
 
 
-def is_shared(name: str) -> bool:
-    """Return whether a file of a store, by its name, is kept remotely too: rows, probes and what runs are.
+def _commit(filesystem: Any, root: str, files: Mapping[str, Path]) -> None:
+    """Upload files to a repository of the Hugging Face hub in one commit."""
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    >>> is_shared("run/step000000008-probe-metrics.parquet"), is_shared("probes/3f2a.safetensors")
-    (True, True)
-    >>> is_shared("run/alerts.yaml"), is_shared("run/kept_states/ab/layer003.safetensors"), is_shared("../rows.parquet")
-    (False, False, False)
-    """
+    place, were_shown = filesystem.resolve_path(root), not are_progress_bars_disabled()
+    operations = [
+        CommitOperationAdd(f"{place.path_in_repo}/{name}".lstrip("/"), str(path)) for name, path in files.items()
+    ]
+    disable_progress_bars()  # which would be in the output of a training
+    try:
+        HfApi(filesystem.endpoint, filesystem.token).create_commit(
+            place.repo_id,
+            operations,
+            commit_message=f"Add {len(files)} files measured with repdyn",
+            repo_type=place.repo_type,
+            revision=place.revision,
+        )
+    finally:
+        if were_shown:
+            enable_progress_bars()
+
+
+def is_shared(name: str) -> bool:
+    """Return whether a file of a store, by its name, is kept remotely too: rows, probes and what runs are."""
     folder, _, file = name.partition("/")
     if folder.startswith(".") or "/" in file:
         return False

@@ -8,11 +8,9 @@ ancestors, each up to the step at which the next one left it. A folder without `
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,10 +25,9 @@ from repdyn.store.files import (
     run_of,
     step_of,
 )
-from repdyn.utils.files import is_url, write_atomically
+from repdyn.utils.files import is_url
 
 RUN_FILE = "run.json"
-_ID_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -99,29 +96,9 @@ class RunPath:
         return sorted(found)
 
 
-def new_run(
-    store: Path,
-    name: str,
-    configuration: Mapping[str, Any],
-    parent: str | None,
-    parent_step: int | None,
-    parent_store: str | None,
-) -> Run:
-    """Return a new run with its folder in a store; its id is random whatever seeds are set."""
-    started = datetime.now(UTC).isoformat(timespec="milliseconds")
-    run_id = f"{name}--{secrets.token_hex(_ID_BYTES)}"
-    run = Run(run_id, name, started, parent, parent_step, parent_store, configuration)
-    folder = store / folder_name(run_id)
-    folder.mkdir(parents=True)
-    content = json.dumps(asdict(run), indent=2, ensure_ascii=False, default=str) + "\n"
-    write_atomically(folder / RUN_FILE, lambda path: path.write_text(content, encoding="utf-8"))
-    return run
-
-
 def find_run(store: Path, run_id: str) -> Run | None:
     """Return the run of an id that has a :data:`RUN_FILE` or rows; None if there is none."""
-    folder = store / folder_name(run_id)
-    return _run_in(folder) if (folder / RUN_FILE).exists() or has_row_files(folder) else None
+    return _run_in(store / folder_name(run_id))
 
 
 class History:
@@ -133,9 +110,7 @@ class History:
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        folders = (folder for folder in sorted(store.glob("*/")) if not folder.name.startswith("."))
-        runs = (_run_in(folder) for folder in folders if has_row_files(folder) or (folder / RUN_FILE).exists())
-        self.runs = {run.id: run for run in runs}
+        self.runs = {run.id: run for run in filter(None, map(_run_in, sorted(store.glob("[!.]*/"))))}
         """All runs by id, also those without rows."""
         self._children: dict[str, list[Run]] = {}
         for run in sorted(self.runs.values(), key=lambda run: (run.started, run.id)):
@@ -253,16 +228,19 @@ def _weights(path: Path, mtime_ns: int, size: int) -> str | None:
         return None
 
 
-def _run_in(folder: Path) -> Run:
-    """Return the run in a folder, whose name says which it is, also if it is a copy of another one."""
+def _run_in(folder: Path) -> Run | None:
+    """Return the run in a folder with a :data:`RUN_FILE` or rows; the folder's name says which it is, also if it is a
+    copy of another one."""
+    has_file = (folder / RUN_FILE).exists()
+    if not has_file and not has_row_files(folder):
+        return None
     run_id = run_of(folder.name)
-    try:
+    with suppress(OSError, ValueError, TypeError):  # of a sweep, or damaged: its rows are shown nevertheless
         known = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
         run = Run(**{each.name: known[each.name] for each in fields(Run) if each.name in known})
         return run if run_id is None else replace(run, id=run_id)
-    except (OSError, ValueError, TypeError):
-        name = run_id or folder.name  # of a sweep, or damaged: its rows are shown nevertheless
-        if run_id is None:  # too long for the name of the folder
-            with suppress(IndexError, ValueError):
-                name = read_tables([folder / row_files(folder)[0]], ["run"])["run"][0].as_py()
-        return Run(name, name)
+    name = run_id or folder.name
+    if run_id is None:  # too long for the name of the folder
+        with suppress(IndexError, ValueError):
+            name = read_tables([folder / row_files(folder)[0]], ["run"])["run"][0].as_py()
+    return Run(name, name)

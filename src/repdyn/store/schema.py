@@ -77,31 +77,31 @@ class Row:
     weights_kind: str | None = None
     """"raw" for the weights that are trained, "averaged" for their moving average, the quantisation of a GGUF file such
     as "Q4_K_M"; None if unknown."""
-    layer: int | None
+    layer: int | None = None
     """0 is the embedding output, l the output of block l; None for a scalar of the run."""
-    depth: float | None
+    depth: float | None = None
     """layer / number of blocks, in [0, 1]."""
-    module: str | None
+    module: str | None = None
     """Qualified name of the module whose output (for layer 0: input) was taken."""
-    layers: str
+    layers: str = ""
     """Name patterns of the selected blocks as JSON, with the token positions if these were selected too; "" if the
     blocks were detected. Layers of different selections are not comparable."""
-    stack: str | None
+    stack: str | None = None
     """Name of the stack of blocks, such as "encoder" or "decoder"; None in a model with a single stack. The layers of
     each stack are numbered from 0."""
-    head: int | None
+    head: int | None = None
     """Index of the attention head; None for a value of the whole layer."""
     metric: str
     """Name of the metric or scalar."""
-    subset: str | None
+    subset: str | None = None
     """Subset of the probe's tokens: "all", "no_sink" (without first positions and special tokens), or another."""
-    settings: str
+    settings: str = "{}"
     """The metric's parameters as JSON, "{}" if it has none."""
-    compared_to: int | None
+    compared_to: int | None = None
     """Step of the earlier checkpoint with which the value compares this one; None for a metric of one checkpoint."""
     value: float
     """Mean over the batches; NaN if undefined or not comparable, for the ``reason`` given."""
-    std: float
+    std: float = math.nan
     """Standard deviation over the batches (n - 1); NaN for a single batch."""
     std_error: float | None = None
     """Standard error of the value over probes: std / sqrt(n_batches), or of a single batch computed from the variation
@@ -111,13 +111,13 @@ class Row:
     """Lower end of the 95 % interval for the value on another probe of the same design and text."""
     high: float | None = None
     """Upper end of that interval."""
-    n_batches: int
+    n_batches: int = 1
     """Number of batches that the mean is taken over."""
-    n_vectors: int
+    n_vectors: int = 0
     """Number of vectors in each batch."""
-    n_unique: int
+    n_unique: int = 0
     """Number of distinct vectors in the batch with the fewest."""
-    on_distinct: bool
+    on_distinct: bool = False
     """Whether equal vectors count once, so that ``n_unique`` is the sample size."""
     design: str | None = None
     """Name of the probe's sampling design; None if it was not recorded."""
@@ -135,7 +135,7 @@ class Row:
     near_duplicate_share: float | None = None
     """Share of points with a neighbour closer than a hundredth of the cloud's radius, in [0, 1], in the batch where it
     is highest; None for a metric without a neighbour search."""
-    reason: str | None
+    reason: str | None = None
     """Why ``value`` is NaN; None otherwise. See :func:`storable` for texts of errors."""
     same_as: str | None = None
     """Name of the checkpoint of the same history that has the same weights, in a row that marks a copy, which has no
@@ -143,9 +143,9 @@ class Row:
     mixed_with: str | None = None
     """Name of the checkpoint of the same history that some files of the weights belong to, in a row that marks such a
     mixture, which has no value; None in all others."""
-    dim: int
+    dim: int = 0
     """Dimension of the layer's vectors."""
-    dtype: str
+    dtype: str = "float64"
     """Precision in which the states were computed, for example "float32"; "bfloat16 autocast" where the model's own
     forward pass enters autocast."""
     device: str | None
@@ -158,7 +158,7 @@ class Row:
     """Rank of the process that measured alone; None if there was a single one, or several measured together."""
     probe: str
     """Content hash of the probe; equal hashes mean equal tokens and an equal sampling plan."""
-    seconds: float
+    seconds: float = 0.0
     """Wall-clock time of the kernel over all batches."""
     measured_at: str
     """UTC time of the measurement, ISO 8601."""
@@ -196,22 +196,12 @@ def too_few_distinct(
 ) -> str | None:
     """Return why a value rests on too few distinct vectors to be comparable with others, or None.
 
-    Estimates from neighbour distances change with the number of points, and for nearly equal vectors they
-    measure rounding or the spread within a cluster. Layer 0 of a byte-level decoder with rotary positions has as many
-    distinct vectors as the text has byte values.
-
-    Args:
-        on_distinct: whether equal vectors count once in the metric; values of any other metric are always comparable.
-        n_unique: number of distinct vectors in the batch with the fewest.
-        n_vectors: number of vectors in the batch.
-        near_duplicate_share: share of vectors with a neighbour closer than a hundredth of the cloud's radius.
+    Estimates from neighbour distances change with the number of points, and for nearly equal vectors they measure
+    rounding or the spread within a cluster. Layer 0 of a byte-level decoder with rotary positions has as many distinct
+    vectors as the text has byte values. The arguments are columns of :class:`Row`.
 
     >>> too_few_distinct(True, 75, 4096)
     'fewer than half of the vectors are distinct: 75 of 4096'
-    >>> too_few_distinct(True, 4096, 4096, 0.75)
-    'more than half of the vectors (75%) are nearly the same as another one'
-    >>> too_few_distinct(False, 75, 4096) is None
-    True
     """
     if not on_distinct:
         return None
@@ -252,55 +242,19 @@ def provenance() -> dict[str, Any]:
 
 def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, reason: str | None = None) -> Row:
     """Return the row of a scalar of the run, such as its training loss."""
-    return Row(
-        **asdict(checkpoint),
-        layer=None,
-        depth=None,
-        module=None,
-        layers="",
-        stack=None,
-        head=None,
-        metric=name,
-        subset=None,
-        settings="{}",
-        compared_to=None,
-        value=value,
-        std=math.nan,
-        n_batches=1,
-        n_vectors=0,
-        n_unique=0,
-        on_distinct=False,
-        reason=reason,
-        dim=0,
-        dtype="float64",
-        probe=probe,
-        seconds=0.0,
-        **provenance(),
-    )
+    return Row(**asdict(checkpoint), metric=name, value=value, reason=reason, probe=probe, **provenance())
 
 
 def failure_rows(
-    checkpoint: Checkpoint,
-    metrics: Iterable[str],
-    reason: str,
-    *,
-    probe: str,
-    same_as: str | None = None,
-    mixed_with: str | None = None,
+    checkpoint: Checkpoint, metrics: Iterable[str], reason: str, *, probe: str, **marks: str | None
 ) -> list[Row]:
     """Return a row per metric with the reason why it is missing at a checkpoint.
 
-    Args:
-        checkpoint: the checkpoint.
-        metrics: names of the metrics.
-        reason: why they have no value.
-        probe: hash of the probe.
-        same_as: the checkpoint with the same weights, if the checkpoint is not measured because it is a copy.
-        mixed_with: the checkpoint that some of its files belong to, if it is not measured because it is a mixture.
+    ``marks`` are the columns ``same_as`` or ``mixed_with``, of a checkpoint that is a copy or a mixture.
     """
     reason = storable(reason)
     rows = [scalar_row(checkpoint, name, math.nan, probe=probe, reason=reason) for name in sorted(set(metrics))]
-    return [replace(row, same_as=same_as, mixed_with=mixed_with) for row in rows]
+    return [replace(row, **marks) for row in rows]
 
 
 @cache

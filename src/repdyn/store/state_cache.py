@@ -73,8 +73,7 @@ class StateCache:
     def save(self, step: int, stack: str | None, layer: int, states: Tensor) -> None:
         """Save the states of a layer, (n, dim), in place of any that the step already has.
 
-        If that fails, for example on a full disk, a warning is logged and the values that need these states become
-        undefined; all other measurements continue.
+        If that fails, as on a full disk, a warning is logged, and the values that need these states become undefined.
         """
         path = self._path(step, stack, layer)
         try:
@@ -95,18 +94,11 @@ class StateCache:
             log.warning("Later steps cannot be compared with step %d: %s", step, error)
 
     def load_previous(self, step: int, stack: str | None, layer: int, like: Tensor) -> tuple[int, Tensor]:
-        """Load a layer's states at the newest complete step before ``step``.
-
-        Args:
-            step, stack, layer: the states to compare with.
-            like: their values, (n, dim).
-
-        Returns:
-            The earlier step, and its states with the shape and device of ``like``, in the precision they were saved in.
+        """Return the newest complete step before ``step``, and a layer's states there, on the device of ``like``.
 
         Raises:
-            Undefined: there is no such step, or its states cannot be read or have another shape. Older steps are not
-                tried, because all layers of a step are compared with the same one.
+            Undefined: there is no such step, or its states cannot be read or have another shape than ``like``. Older
+                steps are not tried, because all layers of a step are compared with the same one.
         """
         markers = self._folder.glob(f"step*/{_COMPLETE_MARKER}")
         complete = sorted(int(found[1]) for path in markers if (found := _STEP.fullmatch(path.parent.name)))

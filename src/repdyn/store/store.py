@@ -6,11 +6,15 @@ them directly, and two processes that write into one store are in no other's way
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +33,7 @@ from repdyn.store.files import (
     row_files,
     write_table,
 )
-from repdyn.store.runs import History, Run, RunPath, find_run, new_run, weights_of
+from repdyn.store.runs import RUN_FILE, History, Run, RunPath, find_run, weights_of
 from repdyn.store.schema import COLUMNS, Row, to_table
 from repdyn.utils.files import TEMPORARY_FILE, is_url, write_atomically
 
@@ -44,7 +48,7 @@ _SETTLED_SECONDS = 2.0
 """Age of the last change of a folder from which on a later change is certain to have another time."""
 
 _ABANDONED_SECONDS = 86_400.0
-
+_ID_BYTES = 4
 _PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{STATES_FOLDER}/**/.repdyn-*")
 
 
@@ -99,10 +103,16 @@ class Store:
             OSError: the folder cannot be written.
         """
         elsewhere = None
-        if parent is not None and parent_store is not None and find_run(self.path, parent) is None:
+        if parent is not None and parent_store is not None and self.find_run(parent) is None:
             elsewhere = str(parent_store) if is_url(parent_store) else self._relative(Path(parent_store))
-        folder_name(name)
-        run = new_run(self.path, name, configuration or {}, parent, parent_step, elsewhere)
+        folder_name(name)  # refuses an empty one
+        started = datetime.now(UTC).isoformat(timespec="milliseconds")
+        # random, whatever seeds are set
+        run_id = f"{name}--{secrets.token_hex(_ID_BYTES)}"
+        run = Run(run_id, name, started, parent, parent_step, elsewhere, configuration or {})
+        content = json.dumps(asdict(run), indent=2, ensure_ascii=False, default=str) + "\n"
+        self.folder_of(run_id).mkdir(parents=True)
+        write_atomically(self.folder_of(run_id) / RUN_FILE, lambda path: path.write_text(content, encoding="utf-8"))
         self._written()
         return run
 

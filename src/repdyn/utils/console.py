@@ -16,6 +16,10 @@ class PrintableConsole(Console):
     In an encoding other than Unicode it writes "?" in place of what is not ASCII, where rich would raise.
     """
 
+    def on_broken_pipe(self) -> None:
+        """Leave a reader that has seen enough, such as head, to the caller, where rich would exit with status 1."""
+        raise BrokenPipeError
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             text = segment.text if segment.control else printable(segment.text)

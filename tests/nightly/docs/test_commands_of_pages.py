@@ -19,7 +19,7 @@ def train_commands() -> list[str]:
 
 
 def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
-    from repdyn.cli.train import TrainCLI
+    from repdyn.data.train import TrainCLI
 
     monkeypatch.chdir(ROOT)
     page = (ROOT / "docs" / "configuration.md").read_text()

@@ -20,10 +20,9 @@ from transformers import (
 
 from repdyn import Probe, measure, open_store
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import Loading
-from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.run import measure_tasks
+from repdyn.checkpoints.targets import Task, find_checkpoints
 from repdyn.checkpoints.weights import load_model
 
 

@@ -16,7 +16,7 @@ from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.weights import load_model
-from repdyn.cli.train import Run
+from repdyn.data.train import Run
 from repdyn.store import MeasurementKey
 
 NAMES = ["../../x", "..", "/etc/x", "a\\b", "nul\0", "new\nline", "é" * 200]

@@ -17,14 +17,13 @@ from sweeping import downloads_in, settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import Loading, SweepOptions
-from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.probes import text_probe
 from repdyn.checkpoints.run import SweepResult, measure_tasks
+from repdyn.checkpoints.targets import Task, find_checkpoints
 from repdyn.checkpoints.weights import load_lightning, load_model
-from repdyn.cli.train import TrainCLI
 from repdyn.data.tokens import byte_tokenizer, encode, load_tokenizer
+from repdyn.data.train import TrainCLI
 from repdyn.store import MeasurementKey
 
 CODE = "contains code that would run when it is read"
@@ -163,7 +162,7 @@ def test_code_of_a_tokenizer_is_not_run_in_a_sweep(tokenizer_with_code, family, 
 
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     config = AutoConfig.from_pretrained(family[8])
-    with pytest.raises(CheckpointError, match="the tokenizer of m needs Python code of its own repository"):
+    with pytest.raises(CheckpointError, match="the tokenizer of m does not load: it needs Python code of its own"):
         text_probe("m", tokenizer_with_code, config, SweepOptions(text="builtin"))
 
 

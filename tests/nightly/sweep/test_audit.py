@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from repdyn.checkpoints.audit import CheckpointFiles, Finding, History, audit, find_copies
+from repdyn.checkpoints.audit import CheckpointFiles, Finding, History, audit, copies_among
 from repdyn.checkpoints.hub import Files, RemoteFile
-from repdyn.checkpoints.suites import KnownFault
+from repdyn.checkpoints.suites import KnownFault, PublishedModel
 from repdyn.checkpoints.targets import Selection
 
 MODEL = "model.safetensors"
@@ -29,7 +29,12 @@ def at(step: int, content: str | Mapping[str, str], name: str = "", **more) -> C
 
 def history(*checkpoints: CheckpointFiles, main: CheckpointFiles | None = None, **more: Any) -> History:
     last = more.pop("last", checkpoints[-1] if checkpoints else None)
-    return History(Selection("lab/model", (), **more), checkpoints, last, main)
+    model = PublishedModel("model", "", "lab/model", known_faults=more.pop("known_faults", ()))
+    return History(Selection("lab/model", (), model, **more), checkpoints, last, main)
+
+
+def copies(of_history: History) -> dict[str, str]:
+    return copies_among(audit(of_history))
 
 
 def sharded(*content: str) -> dict[str, str]:
@@ -46,14 +51,12 @@ def test_a_sound_history():
     steps = [at(step, f"weights {step}", day=day) for day, step in enumerate((0, 1, 512, 1000), start=1)]
     assert audit(history(*steps, main=at(1000, "weights 1000", "main"))) == []
     assert audit(history(*steps, main=at(1000, "averaged", "main"))) == []
-    assert find_copies(history(*steps)) == []
     assert audit(history()) == []
 
 
 def test_the_weights_of_the_last_step_under_other_names():
     steps = (at(0, "final"), at(1, "own"), at(512, "final"), at(1000, "final"))
-    (group,) = find_copies(history(*steps))
-    assert (group.same_as, group.copies, group.are_final) == ("step1000", (steps[0], steps[2]), True)
+    assert copies(history(*steps)) == {"step0": "step1000", "step512": "step1000"}
     assert one(audit(history(*steps, main=at(1000, "final", "main")))) == Finding(
         "fault",
         "final weights",
@@ -68,9 +71,7 @@ def test_the_weights_of_main_where_the_last_step_has_others():
     """As in pythia-2.8b: most steps serve the main branch, some another file, which is that of the last step."""
     steps = (at(0, "main"), at(1, "main"), at(54, "second"), at(66, "own"), at(143, "second"))
     of_history = history(*steps, main=at(143, "main", "main"))
-    main, second = find_copies(of_history)
-    assert (main.same_as, main.copies, main.are_final) == ("main", steps[:2], True)
-    assert (second.same_as, second.copies, second.are_final) == ("step143", (steps[2],), True)
+    assert copies(of_history) == {"step0": "main", "step1": "main", "step54": "step143"}
     assert [finding.sentence for finding in audit(of_history)] == [
         "the final weights, those of main, under 2 other names: step0, step1",
         "the final weights, those of step143, under 1 other name: step54",
@@ -79,15 +80,13 @@ def test_the_weights_of_main_where_the_last_step_has_others():
 
 def test_one_step_that_main_was_taken_from():
     best = history(at(0, "a"), at(1, "best"), at(2, "c"), main=at(2, "best", "main"))
-    assert find_copies(best) == []
     finding = one(audit(best))
     assert (finding.severity, finding.kind, finding.revisions) == ("remark", "main", ("step1",))
 
 
 def test_the_same_weights_at_several_steps():
     steps = (at(0, "a"), at(101, "b"), at(175, "b"), at(300, "b"), at(301, "c"))
-    (group,) = find_copies(history(*steps))
-    assert (group.same_as, group.copies, group.are_final) == ("step101", (steps[2], steps[3]), False)
+    assert copies(history(*steps)) == {"step175": "step101", "step300": "step101"}
     finding = one(audit(history(*steps)))
     assert (finding.kind, finding.steps, finding.same_as) == ("identical", (101, 175, 300), "step101")
 
@@ -102,7 +101,6 @@ def test_one_file_of_the_final_weights_among_others():
         at(143, end),
     )
     of_history = history(*steps, main=at(143, end, "main"))
-    assert find_copies(of_history) == []
     finding = one(audit(of_history))
     name = "model-00001-of-00003.safetensors"
     assert (finding.kind, finding.steps, finding.same_as, finding.files) == (
@@ -142,7 +140,6 @@ def test_missing_weights_and_steps():
 def test_the_first_two_steps_may_be_the_same():
     """A live run whose learning rate starts at zero has the same weights at steps 0 and 1."""
     steps = (at(0, "a"), at(1, "a"), at(2, "c"))
-    assert find_copies(history(*steps)) == []
     finding = one(audit(history(*steps, known_faults=(KnownFault((0, 1), "copies", "the same weights", "https://a"),))))
     assert (finding.severity, finding.kind, finding.reports) == ("remark", "no update", ("https://a",))
     assert one(audit(history(at(0, "a"), at(1, "a"), at(2, "a"), at(4, "b")))).kind == "identical"

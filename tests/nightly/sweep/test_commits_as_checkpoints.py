@@ -11,7 +11,6 @@ from sweeping import main as sweep
 
 from repdyn import open_store
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.plan import selection_notes
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, select_targets
 
@@ -71,7 +70,7 @@ def test_of_two_commits_of_a_step_the_newest_counts(hub, family, commits):
     found = select_targets(model(), Hub())
     assert [commit for *_, commit in steps(found)] == [commits[0], newest, commits[16]]
     assert found.superseded == (commits[8][:12],)
-    assert f"lab/tiny: ignored, because a newer commit has the same step: {commits[8][:12]}" in selection_notes(found)
+    assert f"lab/tiny: ignored, because a newer commit has the same step: {commits[8][:12]}" in found.notes()
 
 
 def test_a_sweep_measures_each_commit_once(commits, suite, tmp_path, capsys):

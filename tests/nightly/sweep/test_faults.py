@@ -15,13 +15,11 @@ from hub_server import HubServer
 from sweeping import downloads_in, settings
 
 from repdyn import Probe, open_store
-from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.errors import SweepStoppedError
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.plan import Task, partition_tasks
-from repdyn.checkpoints.run import SweepResult, measure_tasks
+from repdyn.checkpoints.run import Downloads, SweepResult, measure_tasks
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import select_targets
+from repdyn.checkpoints.targets import Task, partition_tasks, select_targets
 from repdyn.store import Store
 
 SETTINGS = settings()

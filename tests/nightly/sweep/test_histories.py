@@ -9,12 +9,11 @@ import pytest
 from repdyn.checkpoints.audit import (
     Finding,
     audit,
-    find_foreign_targets,
+    foreign_targets,
     list_histories,
     models_to_audit,
 )
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.plan import ForeignWeights
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import select_targets
 
@@ -67,10 +66,9 @@ def test_which_checkpoints_are_mixtures(publish):
     publish("step2", {"model-00001-of-00002.safetensors": "a1", "model-00002-of-00002.safetensors": "b2"})
     publish("step4", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b3"})
     publish("step143000", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b4"})
-    found = find_foreign_targets(list_histories([select_targets(PYTHIA, Hub(), "all")], Hub()))
-    assert {target.revision: foreign for target, foreign in found.items()} == {
-        "step1": ForeignWeights("step143000", in_part=True)
-    }
+    (history,) = list_histories([select_targets(PYTHIA, Hub(), "all")], Hub())
+    found = foreign_targets(history, audit(history))
+    assert {target.revision: marks for target, marks in found.items()} == {"step1": {"mixed_with": "step143000"}}
 
 
 def test_folders_of_one_commit_are_listed_once(hub, publish):

@@ -17,11 +17,10 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from repdyn import Probe
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.probes import hub_probe, local_probe, text_probe
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Selection, select_targets
+from repdyn.checkpoints.targets import Selection, find_checkpoints, select_targets
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 
@@ -62,8 +61,8 @@ def save(tmp_path) -> Callable[..., Path]:
     return save
 
 
-def chosen(model: PublishedModel) -> tuple[PublishedModel, Selection]:
-    return model, select_targets(model, Hub())
+def chosen(model: PublishedModel) -> Selection:
+    return select_targets(model, Hub())
 
 
 def model(**fields) -> PublishedModel:
@@ -82,10 +81,10 @@ def lengths(probe: Probe) -> set[int]:
 def test_the_tokenizer_of_the_main_branch(hub, save, text):
     hub.publish("lab/model", "step1", save("step1"))
     hub.publish("lab/model", "main", save("main", tokens=tokenizer()))
-    probe = hub_probe(*chosen(model()), text, Hub())
+    probe = hub_probe(chosen(model()), text, Hub())
     assert lengths(probe) == {CONTEXT}
     assert probe.name.startswith("text.txt (sha256 ")
-    again = hub_probe(*chosen(model()), text, Hub())
+    again = hub_probe(chosen(model()), text, Hub())
     assert again.hash == probe.hash
     weights = [path for _, path in hub.requests if path.endswith((".safetensors", ".bin"))]
     assert weights == []
@@ -99,7 +98,7 @@ def test_the_tokenizer_of_a_checkpoint_if_the_main_branch_has_none(hub, save, te
         (tmp_path / "bare").mkdir()
         (tmp_path / "bare" / "README.md").write_text("see the branches")
         hub.publish("lab/model", "main", tmp_path / "bare")
-    assert lengths(hub_probe(*chosen(model()), text, Hub())) == {CONTEXT}
+    assert lengths(hub_probe(chosen(model()), text, Hub())) == {CONTEXT}
 
 
 def test_the_tokenizer_of_another_repository_named_by_the_suite(hub, save, text):
@@ -107,7 +106,7 @@ def test_the_tokenizer_of_another_repository_named_by_the_suite(hub, save, text)
     hub.publish("lab/bloom-intermediate", "global_step1000", save("early"))
     hub.publish("lab/bloom", "main", save("final", tokens=tokenizer(), context=99))
     described = model(repository="lab/bloom-intermediate", revisions=r"global_step(?P<step>\d+)", tokenizer="lab/bloom")
-    assert lengths(hub_probe(*chosen(described), text, Hub())) == {CONTEXT}
+    assert lengths(hub_probe(chosen(described), text, Hub())) == {CONTEXT}
 
 
 @pytest.mark.parametrize("beside", [True, False], ids=["beside the weights", "at the top"])
@@ -119,7 +118,7 @@ def test_checkpoints_in_folders(hub, save, text, beside):
         tokenizer().save_pretrained(folder)
     hub.publish("lab/model", "main", folder)
     described = model(revisions=None, subfolders=r"checkpoint-(?P<step>\d+)")
-    assert lengths(hub_probe(*chosen(described), text, Hub())) == {CONTEXT}
+    assert lengths(hub_probe(chosen(described), text, Hub())) == {CONTEXT}
 
 
 def test_no_tokenizer_anywhere(hub, save, text):
@@ -132,7 +131,7 @@ def test_no_tokenizer_anywhere(hub, save, text):
         CheckpointError,
         match=r"expected a tokenizer for model, found none: .* no such revision of lab/model@main \(404\); lab/model@\w{40} has none; .*; name the repository that has it with --tokenizer, or in its suite under tokenizer",
     ):
-        hub_probe(*described, text, Hub())
+        hub_probe(described, text, Hub())
     assert len(hub.requests) - n_requests < 20, "it does not look through all of hundreds of checkpoints"
 
 
@@ -147,13 +146,13 @@ def test_the_context_is_that_of_the_newest_checkpoint_with_a_configuration_that_
         if step == 2:
             (folder / "config.json").write_text("{}")
         hub.publish("lab/model", f"step{step}", folder)
-    assert lengths(hub_probe(*chosen(model()), text, Hub())) == {10}
+    assert lengths(hub_probe(chosen(model()), text, Hub())) == {10}
     hub.repositories["lab/model"].branches.pop("step1")
     with pytest.raises(
         CheckpointError,
         match="expected a checkpoint with a loadable configuration, got none: .*; lab/model@\\w{40}: its configuration does not load",
     ):
-        hub_probe(*chosen(model()), text, Hub())
+        hub_probe(chosen(model()), text, Hub())
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,23 @@ from sweeping import options_of
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.plan import Source, completed, find_sources
+from repdyn.checkpoints.sweep import completed, find_selections
+from repdyn.checkpoints.targets import Selection
 from repdyn.data.tokens import byte_tokenizer
 
 
-def found(*arguments: object) -> tuple[list[Source], list[str]]:
-    return find_sources(completed(options_of(*arguments)), Hub())
+def found(*arguments: object) -> tuple[list[Selection], list[str]]:
+    return find_selections(completed(options_of(*arguments)), Hub())
 
 
-def one(*arguments: object) -> Source:
+def one(*arguments: object) -> Selection:
     (source,), problems = found(*arguments)
     assert problems == []
     return source
 
 
-def names(source: Source) -> list[str]:
-    return [target.revision for target in source.selection.targets]
+def names(source: Selection) -> list[str]:
+    return [target.revision for target in source.targets]
 
 
 @pytest.fixture
@@ -63,16 +64,16 @@ def suite(tmp_path) -> Callable[..., Path]:
 def test_a_model_of_a_shipped_suite(published, named):
     published("EleutherAI/pythia-14m")
     source = one("--suite", *named.split(), "--revisions", "log")
-    assert source.selection.run == "EleutherAI/pythia-14m"
+    assert source.run == "EleutherAI/pythia-14m"
     assert names(source) == ["step0", "step8", "step16"]
-    assert [target.tokens_seen for target in source.selection.targets] == [0, 8 * 2097152, 16 * 2097152]
-    assert len(source.selection.missing_steps) == 154 - 3
+    assert [target.tokens_seen for target in source.targets] == [0, 8 * 2097152, 16 * 2097152]
+    assert len(source.missing_steps) == 154 - 3
 
 
 def test_a_suite_with_one_model_on_the_hub(published):
     published("EleutherAI/pythia-70m")
     (source,), problems = found("--suite", "pythia")
-    assert source.selection.run == "EleutherAI/pythia-70m"
+    assert source.run == "EleutherAI/pythia-70m"
     assert len(problems) == 17
     assert problems[0].startswith("pythia-14m: the hub knows no repository EleutherAI/pythia-14m (404)")
 
@@ -83,7 +84,7 @@ def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, 
     del hub.repositories["lab/two"].branches["step8"]
     file = suite("lab/one", "lab/two")
     (source,), problems = found("--suite", file, "--revisions", "step8")
-    assert (source.selection.run, names(source)) == ("lab/one", ["step8"])
+    assert (source.run, names(source)) == ("lab/one", ["step8"])
     assert len(problems) == 1
     assert problems[0].startswith("two: expected")
     assert "got names or steps that do not exist: 'step8' (closest: 'step" in problems[0]
@@ -99,7 +100,7 @@ def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, 
 def test_a_finished_model(hub, family, name, revisions):
     commit = hub.publish(name, "main", family[16])
     hub.publish(name, "v1.0", family[16], tag=True)
-    (target,) = one(name, "--revisions", revisions).selection.targets
+    (target,) = one(name, "--revisions", revisions).targets
     assert (target.step, target.stage, target.revision, target.commit) == (0, "finished", "main", commit)
     assert target.run == name
 
@@ -119,11 +120,11 @@ def test_a_failed_listing_is_an_error(published, hub):
 def test_a_folder_of_checkpoints(family, monkeypatch):
     folder = family[0].parent
     source = one(folder, "--revisions", "step0,16")
-    assert (source.selection.run, names(source)) == (f"{folder.parent.name}/family", ["step0", "step16"])
+    assert (source.run, names(source)) == (f"{folder.parent.name}/family", ["step0", "step16"])
     monkeypatch.chdir(folder)
-    assert one(".").selection.run == f"{folder.parent.name}/family"
-    assert one(folder / "step8").selection.run == "family/step8"
-    assert one(folder, "--name", "mine").selection.run == "mine"
+    assert one(".").run == f"{folder.parent.name}/family"
+    assert one(folder / "step8").run == "family/step8"
+    assert one(folder, "--name", "mine").run == "mine"
 
 
 def test_a_folder_comes_before_a_repository_of_that_name(hub, family, monkeypatch):

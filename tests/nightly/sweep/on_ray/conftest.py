@@ -22,7 +22,7 @@ from sweeping import options_of
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.plan import Task
+from repdyn.checkpoints.targets import Task
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.store import Store
 

@@ -20,10 +20,9 @@ from sweeping import downloads_in, settings
 from repdyn import Probe, open_store
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loading, SweepOptions
-from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import select_targets
+from repdyn.checkpoints.targets import Task, select_targets
 from repdyn.store import Store
 
 # read when Ray is imported; without them it writes a token to the user's home

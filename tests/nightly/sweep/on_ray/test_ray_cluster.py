@@ -25,8 +25,8 @@ from ray_helpers import (
 
 from repdyn import open_store
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.plan import Task, partition_tasks
 from repdyn.checkpoints.ray_engine import sweep_with_ray
+from repdyn.checkpoints.targets import Task, partition_tasks
 from repdyn.store import Store
 
 pytestmark = pytest.mark.process

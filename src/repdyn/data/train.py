@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -88,13 +88,12 @@ class Run:
         parent = Path(self.folder) / self.name
         if getattr(rank_zero_only, "rank", 0) != 0:  # Lightning passes its environment to the ranks that it starts
             return parent / os.environ.get(_RUN_FOLDER, now)
-        folder, number = parent / now, 1
-        while True:
+        folder = parent / now
+        for number in count(2):
             try:
                 folder.mkdir(parents=True)
                 break
             except FileExistsError:
-                number += 1
                 folder = parent / f"{now}_{number}"
         os.environ[_RUN_FOLDER] = folder.name
         return folder
