@@ -21,7 +21,6 @@ from transformers import (
 from repdyn import layer_states
 from repdyn.cli.main import main
 from repdyn.studies import embedding_tables as tables
-from repdyn.studies import known_words
 from repdyn.studies import table_geometry as geometry
 from repdyn.studies import table_relations as relations
 from repdyn.studies.anatomy import followed
@@ -47,12 +46,8 @@ from repdyn.studies.paths import (
     find_order_end,
     find_rotation,
     match_tokens,
+    movements,
     principal,
-    step_cosines,
-    step_norms,
-)
-from repdyn.studies.paths import (
-    norms as norms_of_states,
 )
 from repdyn.studies.planes import plane_table
 
@@ -253,9 +248,10 @@ def test_where_order_ends(ends):
 def test_a_token_that_turns_and_grows():
     # one token: (1, 0), (0, 1), (0, 3)
     states = np.array([[[1.0, 0]], [[0, 1]], [[0, 3]]])
-    np.testing.assert_allclose(norms_of_states(states), [[1], [1], [3]])
-    np.testing.assert_allclose(step_norms(states), [[math.sqrt(2)], [2]])
-    np.testing.assert_allclose(step_cosines(states), [[0], [1]], atol=1e-15)
+    found = movements(states)
+    np.testing.assert_allclose(found["norm"], [[1], [1], [3]])
+    np.testing.assert_allclose(found["step"], [[math.sqrt(2)], [2]])
+    np.testing.assert_allclose(found["cosine"], [[0], [1]], atol=1e-15)
 
 
 def test_textbook_positions_in_closed_form():
@@ -301,18 +297,18 @@ def test_a_circle_is_one_loop_and_a_line_none():
 
 def test_opposites_are_opposite_without_what_they_have_in_common():
     words, own = (
-        sorted({word for pairs in known_words.PAIRS.values() for pair in pairs for word in pair}),
+        sorted({word for pairs in geometry.PAIRS.values() for pair in pairs for word in pair}),
         drawn(1000, 30),
     )
     rows = {word: number for number, word in enumerate(words)}
-    for one, other in known_words.PAIRS["opposites"]:
+    for one, other in geometry.PAIRS["opposites"]:
         own[rows[other]] = -own[rows[one]]
     table = EmbeddingTable("input", "input", "w", own[: len(words)] + 5, tuple(words), {})
-    found = known_words.compare_opposites(table, rows, 0)["opposites"].set_index(["removed", "pairs"])
+    found = geometry.compare_opposites(table, rows, 0)["opposites"].set_index(["removed", "pairs"])
     assert found.loc[("nothing", "opposites"), "cosine"] > 0.9
     assert found.loc[("mean of adjectives", "opposites"), "cosine"] < -0.8
     assert found.loc[("mean of adjectives", "synonyms"), "above_opposites"] > 0.9
-    assert known_words.probe_words(table, rows, 0) == {}  # adjectives alone
+    assert geometry.probe_words(table, rows, 0) == {}  # adjectives alone
 
 
 def test_which_token_is_followed():

@@ -37,6 +37,7 @@ from repdyn.studies import sentence_measurements
 from repdyn.studies.embedding_tables import cosine_matrix
 from repdyn.studies.sentence_measurements import (
     ALL_KINDS,
+    BETWEEN,
     CHARACTERS,
     FIRST,
     LAST,
@@ -46,6 +47,7 @@ from repdyn.studies.sentence_measurements import (
     TEMPLATES,
     WORDS,
     SentenceVectors,
+    collections_table,
     consistency,
     fill_slots,
     kind_matrix,
@@ -75,7 +77,6 @@ from repdyn.studies.topic_measurements import (
     over_sequences,
     shifted_topics,
 )
-from repdyn.studies.two_collections import BETWEEN, collections_table
 from repdyn.utils.arguments import ModelOptions
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere

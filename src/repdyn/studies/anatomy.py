@@ -15,7 +15,7 @@ import torch
 from repdyn.probe.word_classes import is_function_word
 from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import anatomy_figures as draw
-from repdyn.studies import embedding_tables, known_words, paths, table_geometry
+from repdyn.studies import embedding_tables, paths, table_geometry
 from repdyn.studies import table_relations as relations
 from repdyn.studies.embedding_tables import MAX_PAIRS, EmbeddingTable, TableMeasurements
 from repdyn.studies.paths import TokenTrajectory
@@ -73,7 +73,7 @@ class AnatomyStudy(Study):
         print_table(self.tables["tables"], "table", "parameter", "rows", "dim", "left_out", "all_pairs", "mean_share")
         self._add_words(words, self.vocabularies[loaded.name])
         rows = [self._add_positions(loaded.name, table) for table in layouts]
-        token = loaded.tokenizer.cls_token or loaded.tokenizer.bos_token
+        token: Any = loaded.tokenizer.cls_token or loaded.tokenizer.bos_token
         for table in positions:
             if start := relations.start_of_text(words, table, token):
                 self.add(f"{_file_stem(table)}_start", pd.DataFrame([start]))
@@ -108,25 +108,26 @@ class AnatomyStudy(Study):
                 shown[f"plane_of_tokens_and_{_file_stem(table)}"] = [words, table]
             if len(table.rows) > 3:
                 shown[f"{_file_stem(table)}_plane"] = [table]
-        kinds = {"position": "position", "input": relations.looks_of(words.labels, self.vocabularies[name])}
+        looks = relations.looks_of(words.labels, self.vocabularies[name])
+
+        def labels_of(table: EmbeddingTable) -> pd.DataFrame:
+            columns = {"position": math.nan, "kind": looks}
+            if table.kind == "position":
+                columns = {"position": [*map(float, table.labels)], "kind": "position"}
+            return pd.DataFrame({"label": table.labels, **columns})
+
         for path, together in shown.items():
-            labels = [
-                pd.DataFrame({"label": one.labels, "position": math.nan}).assign(kind=kinds[one.kind])
-                for one in together
-            ]
-            for one, table in zip(labels, together, strict=True):
-                if table.kind == "position":
-                    one["position"] = one["label"].astype(float)
             rows = torch.cat([table.rows for table in together])
-            self.tables[path] = plane = plane_table(rows, pd.concat(labels, ignore_index=True), self.options.seed)
+            labels = pd.concat(map(labels_of, together), ignore_index=True)
+            self.tables[path] = plane = plane_table(rows, labels, self.options.seed)
             drawn = f"{len(plane) // plane['method'].nunique():,} rows, of each kind alike"
             self.figures[path] = plane_figure(f"{name}: embeddings in a plane", drawn, plane, "kind", "position")
 
     def _add_words(self, words: EmbeddingTable, kinds: pd.DataFrame) -> None:
         """Add what few bits do to the input table, and what it says of parts of speech and opposites."""
-        seed, rows = self.options.seed, known_words.word_rows(words, kinds)
+        seed, rows = self.options.seed, table_geometry.word_rows(words, kinds)
         self.add("quantisation", table_geometry.quantisation_table(words, seed))
-        found = {**known_words.compare_opposites(words, rows, seed), **known_words.probe_words(words, rows, seed)}
+        found = {**table_geometry.compare_opposites(words, rows, seed), **table_geometry.probe_words(words, rows, seed)}
         for name, table in found.items():
             self.add(name, table)
         if "word_probe" not in found:
@@ -134,21 +135,21 @@ class AnatomyStudy(Study):
 
     def _add_positions(self, model: str, table: EmbeddingTable) -> dict[str, Any]:
         """Add tables and figures of the layout of positions; return its numbers."""
-        name, stem, n = f"{model}, {table.name}", _file_stem(table), len(table.rows)
+        name, path, n = f"{model}, {table.name}", _file_stem(table), len(table.rows)
         matrix, components = embedding_tables.cosine_matrix(table.rows), paths.principal(table.rows)
         offsets, rotation = paths.by_offset(matrix), paths.find_rotation(components)
         order_end = paths.find_order_end(table.rows) if n >= paths.MIN_POSITIONS else None
         coordinates = {f"component_{number}": values for number, values in enumerate(components.scores.T, start=1)}
-        self.tables[f"{stem}_offsets"] = offsets
-        self.tables[f"{stem}_components"] = pd.DataFrame({"position": range(n), **coordinates})
-        self.figures[f"{stem}_image"] = draw.position_image(name, table.rows)
-        self.figures[f"{stem}_cosines"] = draw.similarity_figure(name, matrix, offsets, order_end)
+        self.tables[f"{path}_offsets"] = offsets
+        self.tables[f"{path}_components"] = pd.DataFrame({"position": range(n), **coordinates})
+        self.figures[f"{path}_image"] = draw.position_image(name, table.rows)
+        self.figures[f"{path}_cosines"] = draw.similarity_figure(name, matrix, offsets, order_end)
         if components.scores.shape[1] >= 3:
-            self.figures[f"{stem}_path"] = draw.path_figure(name, components, rotation)
+            self.figures[f"{path}_path"] = draw.path_figure(name, components, rotation)
         neighbours = offsets.loc[offsets["offset"] == 1, "mean"].mean()
         layout = {"table": table.name, "positions": n, "neighbours": neighbours, "order_end": order_end}
         if rotation is not None:
-            self.tables[f"{stem}_turns"] = rotation.windows
+            self.tables[f"{path}_turns"] = rotation.windows
             layout |= {name: getattr(rotation, name) for name in ("period", "share", "purity", "ends")}
         return layout
 
@@ -157,7 +158,7 @@ class AnatomyStudy(Study):
         self.tables[stem("depth", stack)] = pd.concat(frames, ignore_index=True)
         self.tables[stem("depth_apart", stack)] = paths.cross_sentence_table(one, other)
         self.figures[stem("depth", stack)] = draw.depth_figure(name, one, other)
-        drawn = {"paths": (name, one, other)}
+        drawn: dict[str, Any] = {"paths": (name, one, other)}
         if len(one.layers) > 2:
             early = [replace(each, states=each.states[:-1], layers=each.layers[:-1]) for each in (one, other)]
             drawn["paths_without_last"] = f"{name} without its last layer", *early

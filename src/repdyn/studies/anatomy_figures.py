@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,20 +18,10 @@ from matplotlib.transforms import Bbox
 from torch import Tensor
 
 from repdyn.figures.drawing import entitle
+from repdyn.studies import paths
 from repdyn.studies.embedding_tables import QUANTITIES, TableMeasurements, components_for
 from repdyn.studies.panels import layer_axis, line_with_band
-from repdyn.studies.paths import (
-    ORDERED,
-    Components,
-    Rotation,
-    TokenTrajectory,
-    cross_sentence_cosine,
-    fit_plane,
-    match_tokens,
-    norms,
-    step_cosines,
-    step_norms,
-)
+from repdyn.studies.paths import Components, Rotation, TokenTrajectory
 from repdyn.tables.style import DIVERGING, SEQUENTIAL, styled
 
 _COLOURS = {"input": "#0072B2", "position": "#D55E00", "segment": "#009E73"}
@@ -41,6 +31,11 @@ _TITLES = {
     "dot": "dot product of two rows",
     "cosine": "cosine of two rows",
     "cosine with mean": "cosine with the table's mean",
+}
+_MOVEMENTS = {
+    "norm": "length of the state |h|",
+    "step": "length of the step to the next layer",
+    "cosine": "cosine with the next layer",
 }
 _MAX_BINS = 120
 # the tails hold single rows, which would squeeze everything else
@@ -58,21 +53,21 @@ def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
     as lines, one for each value. Values beyond 0.05 % and 99.95 % are cut off; the tables' files have them.
     """
     figure = Figure(figsize=(11, 6.4))
-    panels = figure.subplots(2, 3).ravel()
+    *panels, last = figure.subplots(2, 3).ravel()
     _widen_gaps(figure)
-    for panel, quantity in zip(panels, QUANTITIES, strict=False):
+    for panel, quantity in zip(panels, QUANTITIES, strict=True):
         for one in measured:
             _draw_distribution(panel, one, one.values.get(quantity, np.empty(0)))
-        panel.set_title(_TITLES[quantity])
-        panel.set_ylim(0, 1.05)
-        panel.set_yticks([])
+        panel.set(title=_TITLES[quantity], ylim=(0, 1.05), yticks=[])
         if "cosine" in quantity:
             panel.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    for one in measured:
-        _draw_dimension_curve(panels[-1], one)
-    panels[-1].set_title("variance explained by the first k components")
-    panels[-1].set_xlabel("k")
-    panels[-1].set_ylim(0, 1.02)
+    for one in (one for one in measured if len(one.explained)):
+        colour = _COLOURS[one.table.kind]
+        last.plot(np.arange(1, len(one.explained) + 1), one.explained, color=colour)
+        for share, needed in components_for(one.explained, (0.5, 0.9, 0.99)).items():
+            last.plot(needed, share, "o", color=colour, markersize=4)
+            last.annotate(f"{needed}", (needed, share), (4, -9), textcoords="offset points", fontsize=8, color=colour)
+    last.set(title="variance explained by the first k components", xlabel="k", ylim=(0, 1.02))
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     sampled = [f"{one.n_pairs:,} of {one.table.name}" for one in measured if not one.all_pairs]
@@ -95,21 +90,10 @@ def _draw_distribution(axes: Axes, one: TableMeasurements, values: np.ndarray) -
         for number, value in enumerate(values):
             axes.axvline(value, color=colour, linewidth=1.5, linestyle="--", label=label if number == 0 else None)
         return
-    low, high = np.quantile(values, _SHOWN_QUANTILES)
     bins = min(_MAX_BINS, int(2 * np.sqrt(len(values))))
-    heights, edges = np.histogram(values, bins=bins, range=(low, high))
+    heights, edges = np.histogram(values, bins=bins, range=tuple(np.quantile(values, _SHOWN_QUANTILES)))
     axes.stairs(heights / heights.max(), edges, color=colour, fill=True, alpha=0.35, label=label)
     axes.stairs(heights / heights.max(), edges, color=colour, linewidth=1.2)
-
-
-def _draw_dimension_curve(axes: Axes, one: TableMeasurements) -> None:
-    if not len(one.explained):
-        return
-    colour = _COLOURS[one.table.kind]
-    axes.plot(np.arange(1, len(one.explained) + 1), one.explained, color=colour)
-    for share, needed in components_for(one.explained, (0.5, 0.9, 0.99)).items():
-        axes.plot(needed, share, "o", color=colour, markersize=4)
-        axes.annotate(f"{needed}", (needed, share), (4, -9), textcoords="offset points", fontsize=8, color=colour)
 
 
 @styled
@@ -153,14 +137,12 @@ def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, orde
     n, colour = len(matrix), _COLOURS["position"]
     image = left.imshow(matrix, cmap=DIVERGING, vmin=-1, vmax=1, interpolation="nearest")
     left.grid(False)
-    left.set_xlabel("position")
-    left.set_ylabel("position")
+    left.set(xlabel="position", ylabel="position")
     figure.colorbar(image, ax=left, label="cosine", shrink=0.85)
     shown = offsets.loc[(offsets["n"] >= n / 10) & (offsets["offset"] > 0)]
     line_with_band(right, shown, "mean", ("q05", "q95"), x=shown["offset"], color=colour)
     right.axhline(0, color="0.6", linewidth=0.8, zorder=0)
-    right.set_xlabel("positions apart")
-    right.set_ylabel("cosine: mean, and the middle 90 %")
+    right.set(xlabel="positions apart", ylabel="cosine: mean, and the middle 90 %")
     end = {None: "", n: "; order holds to the last position"}.get(order_end, f"; order ends near {order_end}")
     entitle(figure, f"{name}: cosine of position embeddings", f"{n:,} positions{end}")
     return figure
@@ -190,8 +172,7 @@ def path_figure(name: str, components: Components, rotation: Rotation | None) ->
         axes = figure.add_subplot(1, 2, 2)
         for number, values in enumerate(components.scores.T[:3]):
             axes.plot(values, label=f"component {number + 1} ({components.shares[number]:.0%})", linewidth=1)
-        axes.set_xlabel("position")
-        axes.set_title("the components along the positions")
+        axes.set(xlabel="position", title="the components along the positions")
         axes.legend()
     entitle(figure, f"{name}: path of the positions", caption)
     return figure
@@ -216,26 +197,15 @@ def _draw_path(space: Any, components: Components, axes: tuple[int, ...]) -> Non
 def _draw_rotation(above: Axes, below: Axes, rotation: Rotation, n: int) -> None:
     windows, colour = rotation.windows, _COLOURS["position"]
     middles = (windows["start"] + windows["stop"]) / 2
-    above.plot(middles, windows["period"].where(windows["ordered"] >= ORDERED), color=colour)
+    above.plot(middles, windows["period"].where(windows["ordered"] >= paths.ORDERED), color=colour)
     above.axhline(rotation.period, color="0.4", linewidth=1, linestyle="--")
-    above.set_ylim(0, 2 * rotation.period)
-    above.set_title(f"positions per turn (dashed: {rotation.period:.1f}, of all)")
+    above.set(ylim=(0, 2 * rotation.period), title=f"positions per turn (dashed: {rotation.period:.1f}, of all)")
     below.plot(middles, windows["ordered"], color=colour)
-    below.axhline(ORDERED, color="0.4", linewidth=1, linestyle="--")
+    below.axhline(paths.ORDERED, color="0.4", linewidth=1, linestyle="--")
     below.set_ylim(min(0.0, windows["ordered"].to_numpy().min()), 1.03)
-    below.set_title("share of the steps that follow the rotation")
-    below.set_xlabel("position")
+    below.set(title="share of the steps that follow the rotation", xlabel="position")
     for panel in (above, below):
         panel.set_xlim(0, n)
-
-
-class _Label(NamedTuple):
-    """A name at the end of a path."""
-
-    end: np.ndarray
-    before: np.ndarray
-    text: str
-    colour: Any
 
 
 @styled
@@ -246,28 +216,22 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     is the mean over tokens. The last panel has a line for each pair of matched tokens of the two sentences.
     """
     figure = Figure(figsize=(11, 7.4))
-    panels = figure.subplots(2, 2).ravel()
-    quantities = {
-        "length of the state |h|": norms(one.states),
-        "length of the step to the next layer": step_norms(one.states),
-        "cosine with the next layer": step_cosines(one.states),
-    }
-    named = _named_tokens(quantities.values(), one, other)
-    for panel, (title, values) in zip(panels, quantities.items(), strict=False):
+    *panels, last = figure.subplots(2, 2).ravel()
+    quantities, pairs = paths.movements(one.states), paths.match_tokens(one.tokens, other.tokens)
+    named = _named_tokens(quantities.values(), one, pairs)
+    for panel, (quantity, values) in zip(panels, quantities.items(), strict=True):
         between = len(values) < len(one.layers)
         x = np.arange(len(values)) + (0.5 if between else 0.0)
         _draw_tokens(panel, x, values, range(len(one.tokens)), named)
         panel.plot(x, np.nanmean(values, axis=1), color="black", linewidth=2.4)
-        panel.set_title(title)
+        panel.set_title(_MOVEMENTS[quantity])
         layer_axis(panel, label="between layers" if between else "layer")
-    panels[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine with the next layer"]))), 1.02)
-    pairs = match_tokens(one.tokens, other.tokens)
-    _draw_tokens(
-        panels[3], np.arange(len(one.layers)), cross_sentence_cosine(one, other), [a for a, *_ in pairs], named
-    )
-    panels[3].set_title("cosine of the two sentences' tokens at the same place")
-    panels[3].set_ylim(top=1.02)
-    layer_axis(panels[3])
+    panels[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine"]))), 1.02)
+    alike = paths.cross_sentence_cosine(one, other)
+    _draw_tokens(last, np.arange(len(one.layers)), alike, [a for a, *_ in pairs], named)
+    last.set_title("cosine of the two sentences' tokens at the same place")
+    last.set_ylim(top=1.02)
+    layer_axis(last)
     partner = {a: other.tokens[b] for a, b, _ in pairs}
     both = ([one.tokens[place], partner.get(place, one.tokens[place])] for place in named)
     names = [" / ".join(dict.fromkeys(map(_display, tokens))) for tokens in both]
@@ -277,15 +241,16 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     return figure
 
 
-def _named_tokens(quantities: Iterable[np.ndarray], one: TokenTrajectory, other: TokenTrajectory) -> dict[int, Any]:
+def _named_tokens(
+    quantities: Iterable[np.ndarray], one: TokenTrajectory, pairs: Sequence[tuple[int, int, bool]]
+) -> dict[int, Any]:
     """Return the colours of the tokens that the other sentence lacks and of the most unusual ones, by their places."""
-    n_tokens = len(one.tokens)
-    strangeness = np.zeros(n_tokens)
+    strangeness = np.zeros(len(one.tokens))
     for values in quantities:
         middle = np.nanmedian(values, axis=1, keepdims=True)
         spread = np.nanmedian(np.abs(values - middle), axis=1, keepdims=True)
         strangeness += np.nan_to_num(np.abs(values - middle) / np.maximum(spread, 1e-12)).mean(0)
-    changed = sorted(set(range(n_tokens)) - {a for a, _, equal in match_tokens(one.tokens, other.tokens) if equal})
+    changed = sorted(set(range(len(one.tokens))) - {a for a, _, equal in pairs if equal})
     others = [int(place) for place in np.argsort(-strangeness) if place not in changed]
     return {place: _colour(number) for number, place in enumerate([*changed, *others][:_MAX_NAMED])}
 
@@ -304,10 +269,10 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     Matched tokens have one colour; the first sentence is solid, the second dashed. An arrow ends at the last layer,
     where the token is named; the small dots are the layers between.
     """
-    plane = fit_plane(one.states, other.states)
+    plane = paths.fit_plane(one.states, other.states)
     figure = Figure(figsize=(10, 7.6))
     axes = figure.subplots()
-    pairs = match_tokens(one.tokens, other.tokens)
+    pairs = paths.match_tokens(one.tokens, other.tokens)
     partner = {b: a for a, b, _ in pairs}
     same = {a for a, _, equal in pairs if equal}
     labels = []
@@ -318,7 +283,7 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
                 continue
             _draw_token_path(axes, points, _colour(number), "-" if is_first else (0, (4, 2)))
             if is_first or partner.get(place) not in same:
-                labels.append(_Label(points[-1], points[-2], _display(token), _colour(number)))
+                labels.append((points[-1], points[-2], _display(token), _colour(number)))
     axes.set_xlabel(f"first component ({plane.shares[0]:.0%} of the variance)")
     axes.set_ylabel(f"second component ({plane.shares[1]:.0%})")
     axes.margins(0.08)
@@ -343,39 +308,29 @@ def _draw_token_path(axes: Axes, points: np.ndarray, colour: Any, style: Any) ->
     axes.annotate("", points[-1], points[-2], arrowprops=arrow)
 
 
-def _place_labels(figure: Figure, axes: Axes, labels: Sequence[_Label]) -> None:
-    """Write names ahead of the arrows, moved up or down where they would overlap."""
+def _place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[np.ndarray, np.ndarray, str, Any]]) -> None:
+    """Write names ahead of the arrows, moved up or down where they would overlap.
+
+    Args:
+        labels: end of the path, the point before it, name and colour.
+    """
     figure.draw_without_rendering()
     boxes: list[Bbox] = []
     height = 11.0
-    for label in sorted(labels, key=lambda label: -label.end[1]):
-        ahead = 1 if label.end[0] >= label.before[0] else -1
-        x, y = axes.transData.transform(label.end) * 72 / figure.dpi
-        width = 6.2 * len(label.text) + 4
+    for end, before, text, colour in sorted(labels, key=lambda label: -label[0][1]):
+        ahead = 1 if end[0] >= before[0] else -1
+        x, y = axes.transData.transform(end) * 72 / figure.dpi
+        width = 6.2 * len(text) + 4
         left = x + 6 if ahead > 0 else x - 6 - width
-        tried = ((shift, Bbox.from_bounds(left, y + shift, width, height)) for shift in _shifts(height))
+        shifts = (sign * number * height / 2 for number in count() for sign in (-1, 1))
+        tried = ((shift, Bbox.from_bounds(left, y + shift, width, height)) for shift in shifts)
         shift, box = next((shift, box) for shift, box in tried if not any(map(box.overlaps, boxes)))
         boxes.append(box)
-        leader = {"arrowstyle": "-", "linewidth": 0.5, "alpha": 0.6, "color": label.colour}
-        axes.annotate(
-            label.text,
-            (float(label.end[0]), float(label.end[1])),
-            (6 * ahead, shift),
-            textcoords="offset points",
-            ha="left" if ahead > 0 else "right",
-            va="center",
-            color=label.colour,
-            fontsize=9.5,
-            arrowprops=leader if abs(shift) > height else None,
-            path_effects=[withStroke(linewidth=2.5, foreground="white")],
-        )
-
-
-def _shifts(height: float) -> Iterator[float]:
-    """Yield 0, then ever larger shifts down and up."""
-    yield 0.0
-    for number in count(1):
-        yield from (-number * height / 2, number * height / 2)
+        look: dict[str, Any] = {"ha": "left" if ahead > 0 else "right", "va": "center", "color": colour}
+        if abs(shift) > height:
+            look["arrowprops"] = {"arrowstyle": "-", "linewidth": 0.5, "alpha": 0.6, "color": colour}
+        look |= {"fontsize": 9.5, "path_effects": [withStroke(linewidth=2.5, foreground="white")]}
+        axes.annotate(text, (float(end[0]), float(end[1])), (6 * ahead, shift), textcoords="offset points", **look)
 
 
 def _colour(number: int) -> Any:

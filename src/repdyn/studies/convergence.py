@@ -12,22 +12,9 @@ from cyclopts import Parameter
 
 from repdyn.probe.design import CLASS_OPTIONS
 from repdyn.reading import LoadedModel, file_name
-from repdyn.store import find_store
+from repdyn.studies import convergence_estimates as estimates
 from repdyn.studies import convergence_figures as draw
 from repdyn.studies.bootstrap import Estimate, bootstrap
-from repdyn.studies.convergence_estimates import (
-    ANY_STEP,
-    THRESHOLD,
-    average_rate,
-    class_gaps,
-    class_table,
-    correlations,
-    estimate_change,
-    fall_table,
-    key_layers,
-    profile_table,
-    summaries_with,
-)
 from repdyn.studies.convergence_measurements import ConvergenceMeasurements, measure_convergence, skip_blocks
 from repdyn.studies.study import (
     Folder,
@@ -39,9 +26,9 @@ from repdyn.studies.study import (
     read_phrases,
     run_study,
     select,
+    stored_runs,
 )
-from repdyn.tables.frames import by_stack, loss_of_run, scalar
-from repdyn.tables.runs import select as select_runs
+from repdyn.tables.frames import loss_of_run, scalar
 from repdyn.tables.style import of_stack
 from repdyn.text.corpus import DEFAULT_TEXT
 from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
@@ -85,8 +72,8 @@ class ConvergenceStudy(Study):
         profiles, classes, falls, gaps = {}, {}, {}, {}
         for one in (one for stacks in self.models for one in stacks):
             name, [profile] = one.name, bootstrap([one.all_tokens], *draws)
-            profiles[name], found = profile_table(profile), class_gaps(one.classes, self.phrases)
-            classes[name], falls[name] = class_table(one, *draws), fall_table(one, *draws)
+            profiles[name], found = estimates.profile_table(profile), estimates.class_gaps(one.classes, self.phrases)
+            classes[name], falls[name] = estimates.class_table(one, *draws), estimates.fall_table(one, *draws)
             print_title(name, f"{one.all_tokens.n_tokens:,} tokens of {len(one.all_tokens.counts):,} sequences")
             print_table(profiles[name])
             findings = [_describe_rate(profile), _describe_fit(profiles[name]), _describe_falls(falls[name])]
@@ -108,7 +95,7 @@ class ConvergenceStudy(Study):
             print_line("")
         if gaps:
             self.tables["gaps"] = join_tables(gaps, "model", "first", "second")
-            self.add("key_layers", key_layers(self.tables["classes"]))
+            self.add("key_layers", estimates.key_layers(self.tables["classes"]))
             self.figures["levels"] = draw.levels_figure(classes, pairs)
             print_line("")
 
@@ -121,8 +108,8 @@ class ConvergenceStudy(Study):
         changes = {}
         for pair in zip(before, after, strict=True):
             title = f"{pair[1].name} minus {pair[0].name}"
-            change = estimate_change(*pair, self.options.resamples, self.options.seed)
-            changes[title] = profile_table(change, with_fits=False)
+            change = estimates.estimate_change(*pair, self.options.resamples, self.options.seed)
+            changes[title] = estimates.profile_table(change, with_fits=False)
             print_title(title)
             print_table(changes[title])
             print_line(f"{_describe_rate(change, '+')}\n")
@@ -131,22 +118,21 @@ class ConvergenceStudy(Study):
 
     def _report_correlations(self) -> None:
         frames, found = [], []
-        for (name, probe), run in select_runs(find_store(self.options.store), self.options.run).items():
-            for stack, rows in by_stack(run).items():
-                for of_run in self.options.scalars or [loss_of_run(rows).name]:
-                    keys = {"run": (title := of_stack(name, stack)), "probe": probe, "scalar": of_run}
-                    try:
-                        table = summaries_with(rows, _stored(rows, of_run))
-                        of_table = correlations(table)
-                    except ValueError as error:
-                        raise ValueError(f"{title} on the probe {probe[:8]}, {of_run}: {error}") from error
-                    print_title(title, f"{len(table)} checkpoints; correlation with {of_run}")
-                    print_table(of_table)
-                    print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
-                    frames.append(table.reset_index().assign(**keys))
-                    found.append(of_table.assign(**keys))
-                    path = f"{file_name(title)}/{file_name(of_run)}_{probe[:8]}"
-                    self.figures[path] = draw.correlation_figure(title, of_run, table, of_table)
+        for title, probe, rows in stored_runs(self.options):
+            for of_run in self.options.scalars or [loss_of_run(rows).name]:
+                try:
+                    table = estimates.summaries_with(rows, _stored(rows, of_run))
+                    of_table = estimates.correlations(table)
+                except ValueError as error:
+                    raise ValueError(f"{title} on the probe {probe[:8]}, {of_run}: {error}") from error
+                print_title(title, f"{len(table)} checkpoints; correlation with {of_run}")
+                print_table(of_table)
+                print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
+                keys = {"run": title, "probe": probe, "scalar": of_run}
+                frames.append(table.reset_index().assign(**keys))
+                found.append(of_table.assign(**keys))
+                path = f"{file_name(title)}/{file_name(of_run)}_{probe[:8]}"
+                self.figures[path] = draw.correlation_figure(title, of_run, table, of_table)
         self.tables["summaries"] = pd.concat(frames, ignore_index=True)
         self.tables["correlations"] = pd.concat(found, ignore_index=True)
 
@@ -212,7 +198,7 @@ def _stored(rows: pd.DataFrame, name: str) -> pd.Series:
 
 
 def _describe_rate(profile: Estimate, sign: str = "") -> str:
-    rate = profile.map(average_rate)
+    rate = profile.map(estimates.average_rate)
     low, high = rate.interval
     return f"average rate {rate.values:{sign}.4f} [{low:.4f}, {high:.4f}]"
 
@@ -227,16 +213,16 @@ def _describe_fit(profile: pd.DataFrame) -> str:
 
 
 def _describe_falls(falls: pd.DataFrame) -> str:
-    ever = select(falls, layer=ANY_STEP, **{"class": "all"}).set_index("more_than")["share"]
+    ever = select(falls, layer=estimates.ANY_STEP, **{"class": "all"}).set_index("more_than")["share"]
     sizes = ", ".join(f"{share:.1%} by more than {size:g}" for size, share in ever.items())
     return f"tokens whose cosine to their final vector falls at some step: {sizes}"
 
 
 def _describe_gap(pair: tuple[str, str], gap: pd.DataFrame) -> str:
-    difference, is_significant = gap["gap"].to_numpy(float), gap["p_holm"].to_numpy(float) < THRESHOLD
+    difference, is_significant = gap["gap"].to_numpy(float), gap["p_holm"].to_numpy(float) < estimates.THRESHOLD
     higher = {pair[0]: is_significant & (difference > 0), pair[1]: is_significant & (difference < 0)}
     found = [f"{name} higher at {_layers(np.flatnonzero(chosen))}" for name, chosen in higher.items() if chosen.any()]
-    test = f"{gap['test'].iloc[0]}, {gap['n'].iloc[0]}, Holm, {THRESHOLD:.0%}"
+    test = f"{gap['test'].iloc[0]}, {gap['n'].iloc[0]}, Holm, {estimates.THRESHOLD:.0%}"
     return f"{pair[0]} against {pair[1]} ({test}): {' and '.join(found) or 'no layer differs'}"
 
 

@@ -153,8 +153,7 @@ def gap_figure(name: str, gaps: Mapping[tuple[str, str], pd.DataFrame]) -> Figur
             if chosen.any():
                 look = {"color": colour, "markerfacecolor": fill, "label": label}
                 axes.plot(gap["layer"][chosen], gap["gap"][chosen], "o", **look)
-        axes.set_title(f"{first} minus {second}: {gap['test'].iloc[0]}, {gap['n'].iloc[0]}")
-        axes.set_ylabel("gap of alignment")
+        axes.set(title=f"{first} minus {second}: {gap['test'].iloc[0]}, {gap['n'].iloc[0]}", ylabel="gap of alignment")
         axes.legend(fontsize=8)
     layer_axis(panels[-1])
     entitle(figure, f"{name}: alignment of one class minus that of another", "Bars: 95 % interval of the test.")
@@ -205,4 +204,4 @@ def _errors(table: pd.DataFrame, column: str) -> np.ndarray:
 
 def _number(axes: Axes, numbers: ArrayLike, x: ArrayLike, y: ArrayLike) -> None:
     for number, *place in zip(*map(np.asarray, (numbers, x, y)), strict=True):
-        axes.annotate(f"{number}", place, (4, 4), textcoords="offset points", fontsize=8)
+        axes.annotate(f"{number}", tuple(place), (4, 4), textcoords="offset points", fontsize=8)

@@ -69,15 +69,10 @@ class ConvergenceMeasurements:
 def measure_convergence(
     loaded: LoadedModel, options: Any, phrases: Mapping[str, Sequence[str]]
 ) -> list[ConvergenceMeasurements]:
-    """Run a model over a text, and over generated sentences if there are to be any.
+    """Run a model over a text, and over generated sentences if there are to be any, for each stack of blocks.
 
     Args:
-        loaded: the model and its tokenizer.
-        options: of the study.
         phrases: classes of words and phrases of the text, beside those that the options name.
-
-    Returns:
-        One for each stack of blocks.
     """
     classes, layers = class_names(options.classes), options.layers
     text = text_probe(loaded, options, classes, phrases)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,16 +17,23 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.kernels import Undefined
-from repdyn.kernels.cloud import Cloud, full_precision, product, row_chunks
+from repdyn.kernels.cloud import Cloud, full_precision, row_chunks
+from repdyn.kernels.cloud import product as product_of_rows
 from repdyn.kernels.spectrum import spectrum_of
-from repdyn.reading import Lookup, TableKind, find_lookups, no_progress, ordinary_tokens
+from repdyn.kernels.vocabulary import unit_rows
+from repdyn.reading import TableKind, find_lookups, ordinary_tokens
 from repdyn.studies.study import join_tables, progress_bar
 
 MAX_PAIRS = 1_000_000
 """Pairs of rows that are sampled; if a table has no more, all of them are measured."""
-
 SHARES = (0.5, 0.9, 0.95, 0.99)
-
+QUANTITIES = ("norm", "distance", "dot", "cosine", "cosine with mean")
+TWIN = 0.99
+"""Cosine from which on two rows are twins: training that distinguishes their tokens leaves none."""
+UNUSED = re.compile(r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_special_token_\d+\|>|madeupword\d+")
+"""Names of tokens that vocabularies reserve: no text is ever encoded as them."""
+NO_TOKEN, UNUSED_TOKEN, NO_POSITION, TWINS = "no token has them", "unused tokens", "before position 0", "with a twin"
+"""Reasons for leaving rows out."""
 _QUANTILES = {
     **{"min": 0.0, "q01": 0.01, "q05": 0.05, "q25": 0.25, "median": 0.5},
     **{"q75": 0.75, "q95": 0.95, "q99": 0.99, "max": 1.0},
@@ -36,16 +43,65 @@ _PAIRS_AT_ONCE = 1 << 22
 _TILE = 4096
 # pairs that are measured again in float64: those that rounding may put behind the k-th
 _FEWEST_CANDIDATES = 1 << 14
-QUANTITIES = ("norm", "distance", "dot", "cosine", "cosine with mean")
-TWIN = 0.99
-"""Cosine from which on two rows are twins: training that distinguishes their tokens leaves none."""
-TWINS = "with a twin"
-"""Reason for leaving rows out."""
 _N_BINS = 100
-UNUSED = re.compile(r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_special_token_\d+\|>|madeupword\d+")
-"""Names of tokens that vocabularies reserve: no text is ever encoded as them."""
-NO_TOKEN, UNUSED_TOKEN, NO_POSITION = "no token has them", "unused tokens", "before position 0"
-"""Reasons for leaving rows out."""
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingTable:
+    """The used rows of a table, with their names."""
+
+    name: str
+    """"input", "position", "segment"; with the parameter's name where a model has several of a kind."""
+    kind: TableKind
+    parameter: str
+    """Name of the whole table in the model."""
+    rows: Tensor
+    """(n, dim)"""
+    labels: tuple[str, ...]
+    """(n,) what each row stands for: a token, or the number of a position or segment."""
+    left_out: dict[str, int]
+    """Number of rows of the whole table that are not used, by reason."""
+
+    def row(self, label: str) -> Tensor:
+        """Return the row of a token, position or segment, (dim,) float64."""
+        return self.rows[self.labels.index(label)].double()
+
+    def subset(self, numbers: np.ndarray, reason: str) -> EmbeddingTable:
+        """Return the table of some of its rows, with the reason for leaving the others out."""
+        left_out = {**self.left_out, reason: len(self.rows) - len(numbers)}
+        labels = tuple(self.labels[number] for number in numbers)
+        return replace(self, rows=_some(self.rows, numbers), labels=labels, left_out=left_out)
+
+
+def embedding_tables(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, unused: bool = False
+) -> list[EmbeddingTable]:
+    """Return the input, position and segment tables of a model.
+
+    Rows without a meaning are left out, and counted: in the input table those beyond the vocabulary (padding to a round
+    size) and those of tokens that the vocabulary names as unused (:data:`UNUSED`); in a position table those before
+    position 0.
+    """
+    vocabulary = {int(number): token for token, number in tokenizer.get_vocab().items()}
+    lookups = find_lookups(model, ordinary_tokens(vocabulary, tokenizer))
+    kinds, tables = Counter(lookup.kind for lookup in lookups), []
+    for lookup in lookups:
+        n_rows, first = len(lookup.weight), lookup.first_row
+        if lookup.kind == "input":
+            named = {row: vocabulary[row] for row in sorted(vocabulary) if row < n_rows}
+            kept = {row: token for row, token in named.items() if unused or not UNUSED.fullmatch(token)}
+            left_out = {NO_TOKEN: n_rows - len(named), UNUSED_TOKEN: len(named) - len(kept)}
+        else:
+            kept, left_out = {row: str(row - first) for row in range(first, n_rows)}, {NO_POSITION: first}
+        name = lookup.kind if kinds[lookup.kind] == 1 else f"{lookup.kind}: {lookup.parameter}"
+        rows = lookup.weight if len(kept) == n_rows else _some(lookup.weight, np.array([*kept]))
+        left_out = {why: count for why, count in left_out.items() if count}
+        tables.append(EmbeddingTable(name, lookup.kind, lookup.parameter, rows, tuple(kept.values()), left_out))
+    return tables
+
+
+def _some(rows: Tensor, numbers: np.ndarray) -> Tensor:
+    return rows[torch.from_numpy(numbers).to(rows.device)]
 
 
 class RowPairs(NamedTuple):
@@ -59,9 +115,7 @@ class RowPairs(NamedTuple):
 
 
 def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> RowPairs:
-    """Return all unordered pairs of rows, or ``max_pairs`` of them drawn with replacement if there are more."""
-    if n_rows < 2:
-        raise ValueError(f"expected at least two rows to pair, got {n_rows}")
+    """Return all unordered pairs of two rows or more, or ``max_pairs`` drawn with replacement if there are more."""
     if n_rows * (n_rows - 1) // 2 <= max_pairs:
         first, second = torch.triu_indices(n_rows, n_rows, offset=1)
         return RowPairs(first, second, True)
@@ -163,7 +217,7 @@ def closest_pairs(
     *,
     k: int = 20,
     score: Callable[[Any], Any] = lambda cosines: cosines,
-    progress: Callable[[float], None] = no_progress,
+    title: str | None = None,
 ) -> ClosestPairs:
     """Find the ``k`` pairs of rows with the largest cosine (all if there are fewer), and each row's largest cosine.
 
@@ -174,74 +228,83 @@ def closest_pairs(
         rows: (n, dim), any floating dtype, any device; rows that are zero have no cosine and are in no pair.
         other: (m, dim) for pairs across two tables; None for pairs of different rows within one.
         score: of cosines; the pairs with the largest are found.
+        title: of a bar of progress.
 
     Returns:
         Pairs of equal cosines in the order of the row numbers; if more than 16,384 pairs are equal up to rounding, as
         duplicates are, others would be as good as those returned.
     """
-    with full_precision(rows.device):
+    within, n = other is None, max(4 * k, _FEWEST_CANDIDATES)
+    with full_precision(rows.device), progress_bar(title) as progress:
         one, numbers = _directions(rows)
         two, others = (one, numbers) if other is None else _directions(other)
-        n = max(4 * k, _FEWEST_CANDIDATES)
-        candidates, nearest = _candidates(one, two, n, score, within=other is None, progress=progress)
-    pairs = RowPairs(numbers[candidates[:, 0]], others[candidates[:, 1]], False)
-    found = pd.DataFrame({"first": pairs.first.tolist(), "second": pairs.second.tolist()})
+        scores, places = one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device)
+        nearest = torch.full_like(one[:, 0], -1.0)
+        tiles = [(row, column) for row, column in product(range(0, len(one), _TILE), range(0, len(two), _TILE))]
+        tiles = [(row, column) for row, column in tiles if column >= row or not within]
+        for done, (row, column) in enumerate(tiles, start=1):
+            tile = score(product_of_rows(one[row : row + _TILE], two[column : column + _TILE]))
+            if within and row == column:
+                tile.masked_fill_(torch.ones_like(tile, dtype=torch.bool).tril(), -torch.inf)
+            for start, along in ((row, 1), (column, 0))[: 1 + within]:
+                part = nearest[start : start + _TILE]
+                torch.maximum(part, tile.amax(along), out=part)
+            best = tile.flatten().topk(min(n, tile.numel()))
+            at = torch.stack([best.indices // tile.shape[1] + row, best.indices % tile.shape[1] + column], dim=1)
+            scores, places = torch.cat([scores, best.values]), torch.cat([places, at])
+            kept = scores.topk(min(n, int((scores > -torch.inf).sum()))).indices
+            scores, places = scores[kept], places[kept]
+            progress(done / len(tiles))
+    pairs = RowPairs(numbers[places[:, 0]], others[places[:, 1]], False)
     values = pair_values(rows, pairs, other)
+    found = pd.DataFrame({"first": pairs.first.tolist(), "second": pairs.second.tolist()})
     found = found.assign(**{name: values[name] for name in ("cosine", "dot", "distance")})
-    found = found.assign(score=score(found["cosine"])).sort_values(
-        ["score", "first", "second"], ascending=[False, True, True], ignore_index=True
-    )
+    order = ["score", "first", "second"]
+    found = found.assign(score=score(found["cosine"])).sort_values(order, ascending=[False, True, True])
     of_all = torch.full((len(rows),), -1.0)
     of_all[numbers.cpu()] = nearest.cpu()
-    return ClosestPairs(found.drop(columns="score").head(k), of_all)
+    return ClosestPairs(found.drop(columns="score").head(k).reset_index(drop=True), of_all)
 
 
 def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return nonzero rows scaled to length 1 in float32, and their row numbers."""
-    parts, nonzero = [], []
-    for chunk in row_chunks(rows):
-        wide = chunk.double()
-        # scaled first, so that squares neither overflow nor underflow
-        wide = wide / wide.abs().amax(1, keepdim=True)
-        lengths = wide.norm(dim=1, keepdim=True)
-        nonzero.append(lengths[:, 0].isfinite())
-        parts.append((wide / lengths)[nonzero[-1]].float())
-    return torch.cat(parts), torch.cat(nonzero).nonzero()[:, 0]
+    unit = torch.cat([unit_rows(chunk).float() for chunk in row_chunks(rows)])
+    nonzero = unit.isfinite().all(1)
+    return unit[nonzero], nonzero.nonzero()[:, 0]
 
 
-def _candidates(
-    one: Tensor,
-    two: Tensor,
-    n: int,
-    score: Callable[[Any], Any],
-    *,
-    within: bool,
-    progress: Callable[[float], None],
-) -> tuple[Tensor, Tensor]:
-    """Return row numbers of the n pairs with the largest scores in float32, (n, 2), and each row's largest score."""
-    cosines, pairs = one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device)
-    nearest = torch.full_like(one[:, 0], -1.0)
-    tiles = list(_tiles(len(one), len(two), within))
-    for done, (row, column) in enumerate(tiles, start=1):
-        tile = score(product(one[row : row + _TILE], two[column : column + _TILE]))
-        if within and row == column:
-            tile.masked_fill_(torch.ones_like(tile, dtype=torch.bool).tril(), -torch.inf)
-        for start, along in ((row, 1), (column, 0))[: 1 + within]:
-            part = nearest[start : start + _TILE]
-            torch.maximum(part, tile.amax(along), out=part)
-        best = tile.flatten().topk(min(n, tile.numel()))
-        places = torch.stack([best.indices // tile.shape[1] + row, best.indices % tile.shape[1] + column], dim=1)
-        cosines, pairs = torch.cat([cosines, best.values]), torch.cat([pairs, places])
-        kept = cosines.topk(min(n, int((cosines > -torch.inf).sum()))).indices
-        cosines, pairs = cosines[kept], pairs[kept]
-        progress(done / len(tiles))
-    return pairs, nearest
+def without_twins(table: EmbeddingTable, k: int) -> tuple[EmbeddingTable, ClosestPairs]:
+    """Leave out the rows of an input table that nearly equal another; return the rest and its ``k`` closest pairs.
+
+    Such rows belong to tokens that never occurred in training: they all moved the same way. A table that would be left
+    with fewer than two rows keeps all.
+    """
+    found = closest_pairs(table.rows, k=k, title=f"closest pairs: {table.name}")
+    alone = np.flatnonzero((found.nearest < TWIN).numpy())
+    if len(alone) == len(table.rows) or len(alone) < 2:
+        return table, found
+    rest = table.subset(alone, TWINS)
+    return rest, closest_pairs(rest.rows, k=k, title=f"closest pairs: {table.name}")
 
 
-def _tiles(n_rows: int, n_columns: int, within: bool) -> Iterator[tuple[int, int]]:
-    for row in range(0, n_rows, _TILE):
-        for column in range(row if within else 0, n_columns, _TILE):
-            yield row, column
+def closest_table(tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, ClosestPairs]) -> pd.DataFrame:
+    """Return the ``k`` closest pairs within each table, unless they are ``known``, and across each two of one width."""
+    frames = {}
+    for one in tables:
+        found = known.get(one.name) or closest_pairs(one.rows, k=k, title=f"closest pairs: {one.name}")
+        frames[one.name] = name_rows(found.pairs, one, one)
+    for one, other in combinations(tables, 2):
+        if one.rows.shape[1] == other.rows.shape[1]:
+            name = f"{one.name} and {other.name}"
+            found = closest_pairs(one.rows, other.rows, k=k, title=f"closest pairs: {name}")
+            frames[name] = name_rows(found.pairs, one, other)
+    return join_tables(frames, "tables")
+
+
+def name_rows(pairs: pd.DataFrame, one: EmbeddingTable, other: EmbeddingTable) -> pd.DataFrame:
+    """Return pairs with the names of the rows in place of their numbers."""
+    sides = {"first": one, "second": other}
+    return pairs.assign(**{side: np.array(table.labels, object)[pairs[side]] for side, table in sides.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,18 +324,14 @@ class TableMeasurements:
 
 def measure_table(table: EmbeddingTable, *, pairs: int, seed: int) -> TableMeasurements:
     """Measure the distributions, mean and spectrum of a table; pairs only if it has two rows."""
-    values, about = {"norm": norms(table.rows)}, about_mean(table.rows)
-    n_pairs, all_pairs = 0, True
-    if len(table.rows) > 1:
-        sampled = sample_pairs(len(table.rows), pairs, seed)
-        n_pairs, all_pairs = len(sampled.first), sampled.is_complete
-        values |= pair_values(table.rows, sampled)
+    about, sampled = about_mean(table.rows), sample_pairs(len(table.rows), pairs, seed)
+    values = {"norm": norms(table.rows), **(pair_values(table.rows, sampled) if len(table.rows) > 1 else {})}
     values["cosine with mean"] = about["cosine"].to_numpy()
     try:
         explained = explained_variance(table.rows)
     except Undefined:
         explained = np.empty(0)
-    return TableMeasurements(table, values, n_pairs, all_pairs, about, explained)
+    return TableMeasurements(table, values, len(sampled.first), sampled.is_complete, about, explained)
 
 
 def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
@@ -286,11 +345,8 @@ def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
     """
     distributions, histograms, curves = {}, {}, {}
     for one in measured:
-        for quantity in QUANTITIES:
-            if quantity in one.values:
-                values = one.values[quantity]
-                distributions[one.table.name, quantity] = pd.DataFrame([describe(values)])
         for quantity, values in one.values.items():
+            distributions[one.table.name, quantity] = pd.DataFrame([describe(values)])
             finite = values[np.isfinite(values)]
             low, high = finite.min(initial=np.inf), finite.max(initial=-np.inf)
             # rows of one length have no range but that of rounding
@@ -324,106 +380,3 @@ def _overview(one: TableMeasurements) -> dict[str, Any]:
         "mean_share": of_mean / of_rows if of_rows else math.nan,
         **{f"components_{share * 100:.0f}": count for share, count in needed.items()},
     }
-
-
-def without_twins(table: EmbeddingTable, k: int) -> tuple[EmbeddingTable, ClosestPairs]:
-    """Leave out the rows of an input table that nearly equal another; return the rest and its ``k`` closest pairs.
-
-    Such rows belong to tokens that never occurred in training: they all moved the same way. A table that would be left
-    with fewer than two rows keeps all.
-    """
-    found = _search(table, None, k)
-    alone = np.flatnonzero((found.nearest < TWIN).numpy())
-    if len(alone) == len(table.rows) or len(alone) < 2:
-        return table, found
-    rest = table.subset(alone, TWINS)
-    return rest, _search(rest, None, k)
-
-
-def closest_table(tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, ClosestPairs]) -> pd.DataFrame:
-    """Return the ``k`` closest pairs within each table and across each two of the same width."""
-    pairs = [(one, one) for one in tables]
-    pairs += [(one, other) for one, other in combinations(tables, 2) if one.rows.shape[1] == other.rows.shape[1]]
-    frames = {}
-    for one, other in pairs:
-        if one is other:
-            name, found = one.name, known.get(one.name) or _search(one, None, k)
-        else:
-            name, found = f"{one.name} and {other.name}", _search(one, other, k)
-        names = {"first": [*map(one.labels.__getitem__, found.pairs["first"])]}
-        names["second"] = [*map(other.labels.__getitem__, found.pairs["second"])]
-        frames[name] = found.pairs.assign(**names)
-    return join_tables(frames, "tables")
-
-
-def _search(one: EmbeddingTable, other: EmbeddingTable | None, k: int) -> ClosestPairs:
-    name = one.name if other is None else f"{one.name} and {other.name}"
-    with progress_bar(f"closest pairs: {name}") as progress:
-        return closest_pairs(one.rows, None if other is None else other.rows, k=k, progress=progress)
-
-
-@dataclass(frozen=True, eq=False)
-class EmbeddingTable:
-    """The used rows of a table, with their names."""
-
-    name: str
-    """"input", "position", "segment"; with the parameter's name where a model has several of a kind."""
-    kind: TableKind
-    parameter: str
-    """Name of the whole table in the model."""
-    rows: Tensor
-    """(n, dim)"""
-    labels: tuple[str, ...]
-    """(n,) what each row stands for: a token, or the number of a position or segment."""
-    left_out: dict[str, int]
-    """Number of rows of the whole table that are not used, by reason."""
-
-    def row(self, label: str) -> Tensor:
-        """Return the row of a token, position or segment, (dim,) float64."""
-        return self.rows[self.labels.index(label)].double()
-
-    def subset(self, numbers: np.ndarray, reason: str) -> EmbeddingTable:
-        """Return the table of some of its rows, with the reason for leaving the others out."""
-        return replace(
-            self,
-            rows=self.rows[torch.from_numpy(numbers).to(self.rows.device)],
-            labels=tuple(self.labels[number] for number in numbers),
-            left_out={**self.left_out, reason: len(self.rows) - len(numbers)},
-        )
-
-
-def embedding_tables(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, unused: bool = False
-) -> list[EmbeddingTable]:
-    """Return the input, position and segment tables of a model.
-
-    Rows without a meaning are left out, and counted: in the input table those beyond the vocabulary (padding to a round
-    size) and those of tokens that the vocabulary names as unused (:data:`UNUSED`); in a position table those before
-    position 0.
-    """
-    vocabulary = {int(number): token for token, number in tokenizer.get_vocab().items()}
-    lookups = find_lookups(model, ordinary_tokens(vocabulary, tokenizer))
-    kinds = Counter(lookup.kind for lookup in lookups)
-    return [
-        _table(lookup, lookup.kind if kinds[lookup.kind] == 1 else f"{lookup.kind}: {lookup.parameter}", found, left)
-        for lookup in lookups
-        for found, left in [_rows(lookup, vocabulary, unused)]
-    ]
-
-
-def _rows(lookup: Lookup, vocabulary: dict[int, str], unused: bool) -> tuple[dict[int, str], dict[str, int]]:
-    """Return names of the used rows, by their numbers, and how many others there are."""
-    n_rows, first = len(lookup.weight), lookup.first_row
-    if lookup.kind != "input":
-        return {row: str(row - first) for row in range(first, n_rows)}, {NO_POSITION: first} if first else {}
-    named = {row: vocabulary[row] for row in sorted(vocabulary) if row < n_rows}
-    kept = named if unused else {row: token for row, token in named.items() if not UNUSED.fullmatch(token)}
-    left = {NO_TOKEN: n_rows - len(named), UNUSED_TOKEN: len(named) - len(kept)}
-    return kept, {why: count for why, count in left.items() if count}
-
-
-def _table(lookup: Lookup, name: str, kept: dict[int, str], left_out: dict[str, int]) -> EmbeddingTable:
-    numbers = list(kept)
-    whole = numbers == list(range(len(lookup.weight)))
-    rows = lookup.weight if whole else lookup.weight[torch.tensor(numbers, device=lookup.weight.device)]
-    return EmbeddingTable(name, lookup.kind, lookup.parameter, rows, tuple(kept.values()), left_out)

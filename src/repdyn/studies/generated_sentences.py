@@ -24,8 +24,10 @@ vocabulary in their place, of the same lengths: the simple sentences of the sour
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -38,30 +40,7 @@ from repdyn.probe.windows import WindowPlan, tokenize_windows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_CATEGORIES = {
-    "determiner, singular": "a the every this",
-    "determiner, plural": "the some many these",
-    "adjective": "young tall quiet clever proud tired happy kind brave famous careful lonely",
-    "noun, singular": """
-        teacher doctor farmer child woman man girl boy king sailor painter singer driver lawyer baker soldier
-    """,
-    "noun, plural": """
-        teachers doctors farmers children women men girls boys kings sailors painters singers drivers lawyers bakers
-        soldiers
-    """,
-    "intransitive verb, singular": "sleeps laughs sings waits smiles works travels dances runs rests",
-    "intransitive verb, plural": "sleep laugh sing wait smile work travel dance run rest",
-    "transitive verb, singular": "sees helps follows likes calls visits watches admires trusts remembers",
-    "transitive verb, plural": "see help follow like call visit watch admire trust remember",
-    "clausal verb, singular": "thinks knows says believes hopes claims",
-    "clausal verb, plural": "think know say believe hope claim",
-    "adverb": "often quietly again today outside alone",
-    "preposition": "near behind beside from",
-    "place": "garden house river forest village school bridge market tower station",
-    "subordinator": "because although while when if before",
-    "relative pronoun": "who that",
-    "complementizer": "that",
-}
+_CATEGORIES = json.loads(Path(__file__).with_name("vocabulary.json").read_text(encoding="utf-8"))
 VOCABULARY: dict[str, tuple[str, ...]] = {name: tuple(words.split()) for name, words in _CATEGORIES.items()}
 """The words of both kinds, by category; nouns and verbs in the same order in both numbers."""
 
@@ -70,6 +49,7 @@ _NUMBERS = ("singular", "plural")
 _SHORTEST = 8
 """Words of the shortest of the long sentences."""
 _FEWEST_WORDS = 100
+_N_BATCHES = 4
 _DEEPEST = 2
 _ADJECTIVE, _ADVERB, _PLACE, _RELATIVE = 0.3, 0.4, 0.25, 0.25
 
@@ -140,7 +120,6 @@ def sentence_probe(
     tokenizer: PreTrainedTokenizerBase,
     n: int = 1000,
     *,
-    n_batches: int = 4,
     sequence_length: int = 256,
     are_long: bool = False,
     seed: int = 0,
@@ -152,13 +131,10 @@ def sentence_probe(
     Args:
         tokenizer: of the model that will be measured.
         n: sentences of each kind.
-        n_batches: metric batches.
         sequence_length: the model's context; every sentence must fit into it.
         are_long: make sentences of up to ``sequence_length`` tokens, by :func:`long_sentences`, and cut what is longer.
         seed: of the sentences and of the sampling plan.
     """
-    if n_batches < 1:
-        raise ValueError(f"expected n_batches >= 1, got {n_batches}")
     if are_long:
         kinds = long_sentences(tokenizer, n, sequence_length, seed)
         kinds = {kind: _cut(tokenizer, sentences, sequence_length) for kind, sentences in kinds.items()}
@@ -186,17 +162,15 @@ def sentence_probe(
     kind_of_token = torch.repeat_interleave(torch.arange(len(texts)) // n, lengths)
     classes = {kind: (kind_of_token == number) & ~whole.is_sink for number, kind in enumerate(kinds)}
     fewest = min(int(members.sum()) for members in classes.values())
-    if fewest < 3 * n_batches:
+    if fewest < 3 * _N_BATCHES:
         raise ValueError(
-            f"expected 3 tokens of each kind of sentence for each of {n_batches} batches, got {fewest} from {n} "
-            "sentences; raise n, or lower n_batches"
+            f"expected 3 tokens of each kind of sentence for each of {_N_BATCHES} batches, got {fewest} from {n} "
+            "sentences; make more"
         )
-    return replace(whole, batch_vectors=min(BATCH_VECTORS, fewest // n_batches), n_batches=n_batches, classes=classes)
+    return replace(whole, batch_vectors=min(BATCH_VECTORS, fewest // _N_BATCHES), n_batches=_N_BATCHES, classes=classes)
 
 
 def _derivations(n: int, state: np.random.RandomState) -> list[list[str]]:
-    if n < 1:
-        raise ValueError(f"expected at least 1 sentence, got n={n}")
     return [_Grammar(state).sentence() for _ in range(n)]
 
 

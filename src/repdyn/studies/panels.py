@@ -100,8 +100,7 @@ def draw_heads(axes: Axes, values: pd.DataFrame, is_bold: pd.DataFrame, label: s
     image = axes.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", origin="lower")
     axes.get_figure().colorbar(image, ax=axes, label=label)  # type: ignore[union-attr]
     axes.grid(False)
-    axes.set_xlabel("head")
-    axes.set_ylabel("layer")
+    axes.set(xlabel="head", ylabel="layer")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_yticks(range(len(values)), values.index)
     if values.shape[1] <= _MAX_NUMBERED:

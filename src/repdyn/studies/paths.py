@@ -44,12 +44,11 @@ otherwise show that token alone: trained decoders have a first token of hundreds
 
 def by_offset(matrix: np.ndarray) -> pd.DataFrame:
     """Summarise cosines by the distance of two positions: columns offset, n, mean, std, q05, q95."""
-    records = []
-    for offset in range(len(matrix)):
-        values = np.diagonal(matrix, offset)
-        low, high = np.nanquantile(values, [0.05, 0.95])
-        spread = float(np.nanstd(values))
-        records.append((offset, len(values), float(np.nanmean(values)), spread, float(low), float(high)))
+    diagonals = enumerate(np.diagonal(matrix, offset) for offset in range(len(matrix)))
+    records = [
+        (offset, len(values), np.nanmean(values), np.nanstd(values), *np.nanquantile(values, [0.05, 0.95]))
+        for offset, values in diagonals
+    ]
     return pd.DataFrame(records, columns=["offset", "n", "mean", "std", "q05", "q95"])
 
 
@@ -114,7 +113,10 @@ def find_rotation(components: Components) -> Rotation | None:
     spectra = np.fft.fft((scores - scores.mean(0)) * taper[:, None], n_padded, axis=0)
     frequencies = np.arange(n_padded // 2 + 1) / n_padded
     searched = (frequencies >= MIN_TURNS / n) & (frequencies <= _FASTEST)
-    planes = {(a, b): _rotary(spectra[:, a], spectra[:, b]) for a, b in combinations(range(k), 2)}
+    planes = {}
+    for a, b in combinations(range(k), 2):
+        power = np.abs(spectra[:, a] + 1j * spectra[:, b]) ** 2
+        planes[a, b] = (power - np.roll(power[::-1], 1))[: len(frequencies)], float(power.sum())
     (a, b), (net, whole) = max(planes.items(), key=lambda plane: abs(plane[1][0][searched].sum()))
     net_power = float(net[searched].sum())
     peak = int(np.argmax(np.where(searched, net * np.sign(net_power), -math.inf)))
@@ -124,14 +126,6 @@ def find_rotation(components: Components) -> Rotation | None:
     path = scores[:, a] + 1j * scores[:, b]
     direction = path if net_power > 0 else path.conj()
     return Rotation((a, b), float(1 / frequency), share, purity, _windows(direction, frequency))
-
-
-def _rotary(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the power at f minus that at -f of ``first + i second``, for f from 0 to 1/2, and the total power."""
-    power = np.abs(first + 1j * second) ** 2
-    half = len(power) // 2
-    mirrored = np.roll(power[::-1], 1)
-    return (power - mirrored)[: half + 1], float(power.sum())
 
 
 def _refined(power: np.ndarray, peak: int) -> float:
@@ -232,19 +226,15 @@ def sentence_trajectories(
     return found
 
 
-def norms(states: np.ndarray) -> np.ndarray:
-    """Return |h_l| of states (n_layers + 1, n_tokens, dim), (n_layers + 1, n_tokens)."""
-    return np.linalg.norm(states, axis=-1)
+def movements(states: np.ndarray) -> dict[str, np.ndarray]:
+    """Return how tokens move from layer to layer, from their states, (n_layers + 1, n_tokens, dim).
 
-
-def step_norms(states: np.ndarray) -> np.ndarray:
-    """Return |h_{l+1} - h_l|, (n_layers, n_tokens)."""
-    return np.linalg.norm(np.diff(states, axis=0), axis=-1)
-
-
-def step_cosines(states: np.ndarray) -> np.ndarray:
-    """Return cos(h_l, h_{l+1}), (n_layers, n_tokens); NaN where a state is zero."""
-    return _cosines(states[:-1], states[1:])
+    Returns:
+        norm: |h_l|, (n_layers + 1, n_tokens); step: |h_{l+1} - h_l|, (n_layers, n_tokens); cosine: cos(h_l, h_{l+1}),
+        as many, NaN where a state is zero.
+    """
+    steps = np.linalg.norm(np.diff(states, axis=0), axis=-1)
+    return {"norm": np.linalg.norm(states, axis=-1), "step": steps, "cosine": _cosines(states[:-1], states[1:])}
 
 
 def _cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -275,28 +265,19 @@ def cross_sentence_cosine(one: TokenTrajectory, other: TokenTrajectory) -> np.nd
 
 def trajectory_table(trajectory: TokenTrajectory) -> pd.DataFrame:
     """Return a row for each layer and token: its norm, and step and cosine to the next layer (NaN at the last)."""
-    last = np.full((1, len(trajectory.tokens)), np.nan)
-    columns = {
-        "norm": norms(trajectory.states),
-        "step": np.concatenate([step_norms(trajectory.states), last]),
-        "cosine": np.concatenate([step_cosines(trajectory.states), last]),
-    }
     keys = [(layer, *token) for layer in trajectory.layers for token in enumerate(trajectory.tokens)]
     frame = pd.DataFrame(keys, columns=["layer", "place", "token"])
-    return frame.assign(**{name: values.ravel() for name, values in columns.items()})
+    columns = {name: pd.Series(values.ravel()) for name, values in movements(trajectory.states).items()}
+    return frame.assign(**columns)
 
 
 def cross_sentence_table(one: TokenTrajectory, other: TokenTrajectory) -> pd.DataFrame:
     """Return the cosine of matched tokens of two sentences, a row for each layer and pair; empty without a pair."""
-    parts = [
-        pd.DataFrame(
-            {"layer": one.layers, "first": one.tokens[a], "second": other.tokens[b]}
-            | {"place_in_first": a, "place_in_second": b, "cosine": cosines}
-        )
-        for cosines, (a, b, _) in zip(
-            cross_sentence_cosine(one, other).T, match_tokens(one.tokens, other.tokens), strict=True
-        )
-    ]
+    cosines, pairs = cross_sentence_cosine(one, other).T, match_tokens(one.tokens, other.tokens)
+    parts = []
+    for of_pair, (a, b, _) in zip(cosines, pairs, strict=True):
+        columns = {"layer": one.layers, "first": one.tokens[a], "second": other.tokens[b]}
+        parts.append(pd.DataFrame({**columns, "place_in_first": a, "place_in_second": b, "cosine": of_pair}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
@@ -320,16 +301,15 @@ def fit_plane(one: np.ndarray, other: np.ndarray) -> TrajectoryPlane:
             any layer are left out.
     """
     both = (one, other)
-    limit = MASSIVE * np.median(np.concatenate([norms(states).ravel() for states in both]))
-    is_kept = [norms(states).max(0) <= limit for states in both]
-    points = np.concatenate(
-        [states[:, kept].reshape(-1, states.shape[-1]) for states, kept in zip(both, is_kept, strict=True)]
-    )
-    found = PCA(2, svd_solver="full").fit(points)
+    lengths = [np.linalg.norm(states, axis=-1) for states in both]
+    limit = MASSIVE * np.median(np.concatenate([of_sentence.ravel() for of_sentence in lengths]))
+    kept = [of_sentence.max(0) <= limit for of_sentence in lengths]
+    points = [states[:, chosen].reshape(-1, states.shape[-1]) for states, chosen in zip(both, kept, strict=True)]
+    found = PCA(2, svd_solver="full").fit(np.concatenate(points))
     first, second = found.explained_variance_ratio_.tolist()
-    paths = [
-        np.where(kept[:, None], (states - found.mean_) @ np.asarray(found.components_).T, np.nan)
-        for states, kept in zip(both, is_kept, strict=True)
-    ]
-    left_out = [tuple(np.flatnonzero(~kept).tolist()) for kept in is_kept]
-    return TrajectoryPlane((paths[0], paths[1]), (first, second), (left_out[0], left_out[1]))
+    path, other_path = (
+        np.where(chosen[:, None], (states - found.mean_) @ np.asarray(found.components_).T, np.nan)
+        for states, chosen in zip(both, kept, strict=True)
+    )
+    left_out, others = (tuple(np.flatnonzero(~chosen).tolist()) for chosen in kept)
+    return TrajectoryPlane((path, other_path), (first, second), (left_out, others))

@@ -46,7 +46,7 @@ def plane(vectors: np.ndarray, method: str, seed: int) -> tuple[np.ndarray, floa
     return UMAP(random_state=seed, n_neighbors=min(15, len(vectors) - 1)).fit_transform(vectors), None
 
 
-def plane_table(vectors: Tensor, labels: Mapping[str, Sequence[Any]], seed: int) -> pd.DataFrame:
+def plane_table(vectors: Tensor, labels: Mapping[str, Sequence[Any]] | pd.DataFrame, seed: int) -> pd.DataFrame:
     """Return the places of vectors by every method: columns of ``labels``, method, share, x, y.
 
     Of more than :data:`MAX_POINTS` vectors some are drawn, equally often of each value of the last label.
@@ -86,8 +86,7 @@ def plane_figure(title: str, caption: str, table: pd.DataFrame, group: str, orde
             else:
                 axes.scatter(points["x"], points["y"], color=series_colour(number), **look)
         share = float(drawn["share"].to_numpy(float)[0])
-        axes.set_title(method if math.isnan(share) else f"{method}, {share:.0%} of the variance")
-        axes.set(xticks=[], yticks=[])
+        axes.set(title=method if math.isnan(share) else f"{method}, {share:.0%} of the variance", xticks=[], yticks=[])
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if len(labels) > 1:
         figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)), markerscale=1.5)

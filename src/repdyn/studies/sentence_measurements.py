@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,20 +19,19 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repdyn.reading import Model, causal_stacks, layer_states
-from repdyn.studies.embedding_tables import cosine_matrix, describe
+from repdyn.studies.embedding_tables import RowPairs, cosine_matrix, describe, norms, pair_values, sample_pairs
 from repdyn.studies.generated_sentences import VOCABULARY
 from repdyn.text.corpus import load_corpus
 
-BUILT_IN_GROUPS = Path(__file__).with_name("paraphrases.json")
-"""12 groups of 5 sentences of the same meaning in words as different as possible."""
 TEMPLATES = Path(__file__).with_name("templates.json")
 """The four groups of Luisto 2024, section 4.4.1: three templates of 27 sentences with synonyms in their slots, and ten
 sentences of our own about a meeting."""
-BUILT_IN_CHANGES = Path(__file__).with_name("changes.json")
-"""4 kinds of change of the same 12 sentences, so that the content of a sentence does not reveal the kind."""
-CONCEPTS = Path(__file__).with_name("concepts.json")
-"""Ten changes of each of six kinds, those of Luisto 2024, table 6, in sentences of our own: bright to dim, doctor to
-nurse, woman to man, Finnish to Czech, funny to sad, laughing to crying."""
+BUILT_IN = {"paraphrases": TEMPLATES.with_name("paraphrases.json"), "templates": TEMPLATES}
+"""Groups: 12 of 5 sentences of the same meaning in words as different as possible, and :data:`TEMPLATES`."""
+BUILT_IN |= {"grammar": TEMPLATES.with_name("changes.json"), "concepts": TEMPLATES.with_name("concepts.json")}
+"""Changes: 4 kinds of the same 12 sentences, so that the content of a sentence does not reveal the kind; ten of each of
+six kinds, those of Luisto 2024, table 6, in sentences of our own: bright to dim, doctor to nurse, woman to man, Finnish
+to Czech, funny to sad, laughing to crying."""
 SENSE, CHARACTERS, WORDS = "sentences", "random characters", "random words"
 FIRST, MEAN, LAST, MAXIMUM = POOLINGS = "first token", "mean", "last token", "maximum"
 """The ways to make one vector of a sentence's tokens; the maximum is that of each coordinate."""
@@ -43,6 +41,8 @@ SHARED_TOKENS = "tokens in common"
 """In the column vector: the baseline without a model, the share of tokens that two sentences have in common."""
 _ROUNDING = 1e-5
 _BINS = np.linspace(-1, 1, 201)
+BETWEEN = "one of each"
+"""The pairs of a text of the one collection and one of the other."""
 N_PERMUTATIONS = 2000
 ALL_KINDS = "all kinds"
 N_BOOTSTRAP = 2000
@@ -162,13 +162,11 @@ def separation_table(
         groups: (n,) name of each sentence's group.
     """
     numbers = pd.factorize(pd.Series(list(groups)))[0].tolist()
-    rows = [
-        {**one.keys, **separation(cosine_matrix(one.vectors), numbers, seed=seed)}
-        for one in vectors
-        if not _is_unmoved(one.vectors[:1], one.vectors).all()
+    keyed = [
+        (one.keys, cosine_matrix(one.vectors)) for one in vectors if not _is_unmoved(one.vectors[:1], one.vectors).all()
     ]
-    last = {"stack": None, "layer": None, "vector": SHARED_TOKENS}
-    return pd.DataFrame([*rows, {**last, **separation(baseline, numbers, seed=seed)}])
+    keyed.append(({"stack": None, "layer": None, "vector": SHARED_TOKENS}, baseline))
+    return pd.DataFrame([{**keys, **separation(cosines, numbers, seed=seed)} for keys, cosines in keyed])
 
 
 def change_table(
@@ -200,25 +198,21 @@ def kind_matrix(
         A row for each two kinds: kind, other, cosine, and low and high, the 95 % interval of a bootstrap over the
         changes of each kind. A layer at which a kind moves nothing is left out.
     """
-    names, rows = list(dict.fromkeys(kinds)), []
-    labels = np.array([names.index(kind) for kind in kinds])
+    labels, rows = np.asarray(kinds), []
     for one, other in zip(before, after, strict=True):
         # the same draws at every layer, so that its intervals compare
-        random = np.random.RandomState(seed)
-        means = []
-        for number in range(len(names)):
-            differences = (other.vectors - one.vectors)[labels == number]
+        random, means = np.random.RandomState(seed), {}
+        for kind in dict.fromkeys(kinds):
+            differences = (other.vectors - one.vectors)[labels == kind]
             n = len(differences)
             drawn = np.stack([np.bincount(draw, minlength=n) for draw in random.randint(n, size=(N_DRAWS, n))])
-            means.append(np.vstack([differences.mean(0), drawn @ differences / n]))
-        lengths = [np.linalg.norm(mean, axis=1) for mean in means]
-        if not all((length > 0).all() for length in lengths):
-            continue
-        for a, b in combinations(range(len(names)), 2):
-            cosines = (means[a] * means[b]).sum(1) / (lengths[a] * lengths[b])
-            low, high = np.quantile(cosines[1:], [0.025, 0.975])
-            found = {"kind": names[a], "other": names[b], "cosine": cosines[0], "low": low, "high": high}
-            rows.append({**one.keys, **found})
+            means[kind] = np.vstack([differences.mean(0), drawn @ differences / n])
+        lengths = {kind: np.linalg.norm(mean, axis=1) for kind, mean in means.items()}
+        if all((length > 0).all() for length in lengths.values()):
+            for a, b in combinations(means, 2):
+                cosines = (means[a] * means[b]).sum(1) / (lengths[a] * lengths[b])
+                low, high = np.quantile(cosines[1:], [0.025, 0.975])
+                rows.append({**one.keys, "kind": a, "other": b, "cosine": cosines[0], "low": low, "high": high})
     return pd.DataFrame(rows)
 
 
@@ -252,33 +246,56 @@ def nonsense_table(vectors: Iterable[SentenceVectors], kinds: Sequence[str]) -> 
     return pd.DataFrame(rows)
 
 
-def collection_table(vectors: Iterable[SentenceVectors]) -> pd.DataFrame:
-    """Return a row for each layer and pooling: the cosines of all pairs of texts, and the share of them above 0."""
-    rows = []
+def collection_tables(vectors: Iterable[SentenceVectors]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the cosines of all pairs of texts.
+
+    Returns:
+        A row for each layer and pooling, ``positive`` the share of pairs above 0; and the number of pairs by cosine, in
+        200 bins from -1 to 1: low, high, count.
+    """
+    rows, histograms = [], []
     for one in vectors:
-        values = _pair_cosines(one)
+        cosines = cosine_matrix(one.vectors)
+        values = cosines[np.triu_indices(len(cosines), 1)]
+        values = values[~np.isnan(values)]
         rows.append({**one.keys, **describe(values), "positive": float((values > 0).mean())})
-    return pd.DataFrame(rows)
+        counts, _ = np.histogram(values, bins=_BINS)
+        histograms.append(pd.DataFrame({**one.keys, "low": _BINS[:-1], "high": _BINS[1:], "count": counts}))
+    return pd.DataFrame(rows), pd.concat(histograms, ignore_index=True)
 
 
-def collection_histograms(vectors: Iterable[SentenceVectors]) -> pd.DataFrame:
-    """Return the number of pairs of texts by cosine, in 200 bins from -1 to 1: low, high, count."""
-    frames = []
+def collection_values(one: SentenceVectors, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
+    """Return lengths, and distances, dot products and cosines of all pairs, within each of two collections and between.
+
+    Args:
+        labels: (n,) the collection of each text.
+    """
+    first, second = (torch.from_numpy(one.vectors[labels == name]) for name in dict.fromkeys(labels))
+    places = torch.cartesian_prod(torch.arange(len(first)), torch.arange(len(second)))
+    within = zip(dict.fromkeys(labels), (first, second), strict=True)
+    values = {name: {"length": norms(rows), **pair_values(rows, sample_pairs(len(rows)))} for name, rows in within}
+    return {**values, BETWEEN: pair_values(first, RowPairs(places[:, 0], places[:, 1], True), second)}
+
+
+def collections_table(vectors: Iterable[SentenceVectors], labels: np.ndarray) -> pd.DataFrame:
+    """Return the distributions of :func:`collection_values` for each layer and pooling.
+
+    Returns:
+        A row for each collection, and for pairs of both, and quantity; ``nearest`` is the share of all texts whose
+        largest cosine is with a text of their own collection.
+    """
+    parts = []
     for one in vectors:
-        counts, _ = np.histogram(_pair_cosines(one), bins=_BINS)
-        frames.append(pd.DataFrame({**one.keys, "low": _BINS[:-1], "high": _BINS[1:], "count": counts}))
-    return pd.concat(frames, ignore_index=True)
+        nearest = nearest_in_group(np.nan_to_num(cosine_matrix(one.vectors)), labels)
+        for texts, quantities in collection_values(one, labels).items():
+            keys = {**one.keys, "texts": texts, "nearest": nearest}
+            parts += [{**keys, "quantity": name, **describe(values)} for name, values in quantities.items()]
+    return pd.DataFrame(parts)
 
 
 def _is_unmoved(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Return (n,) bool, whether vectors are equal up to rounding."""
     return np.linalg.norm(after - before, axis=1) <= _ROUNDING * np.linalg.norm(before, axis=1)
-
-
-def _pair_cosines(one: SentenceVectors) -> np.ndarray:
-    cosines = cosine_matrix(one.vectors)
-    values = cosines[np.triu_indices(len(cosines), 1)]
-    return values[~np.isnan(values)]
 
 
 def consistency(
@@ -291,7 +308,7 @@ def consistency(
 
     Args:
         before, after: (n, dim) vectors of the sentences before and after the change.
-        kinds: (n,) kind of each change; at least two kinds of two changes or more.
+        kinds: (n,) kind of each change; at least two kinds, each of two sentences or more.
         sources: (n,) the sentence before each change.
 
     Returns:
@@ -302,44 +319,31 @@ def consistency(
     """
     names = list(dict.fromkeys(kinds))
     labels = np.array([names.index(kind) for kind in kinds])
-    counts = np.bincount(labels)
-    if len(names) < 2 or counts.min() < 2:
-        given = ", ".join(f"{count} of {name!r}" for name, count in zip(names, counts, strict=True))
-        raise ValueError(f"expected at least two kinds of two changes or more, got {given}; give more")
     lengths = [np.linalg.norm(vectors, axis=1) for vectors in (before, after, after - before)]
     relative = 2 * lengths[2] / (lengths[0] + lengths[1])
     compared = np.asarray(sources)[:, None] != np.asarray(sources)[None, :]
     cosines = np.where(compared, cosine_matrix(after - before), 0.0)
     random = np.random.RandomState(seed)
     permuted = np.stack([labels, *(random.permutation(labels) for _ in range(N_PERMUTATIONS))])
-    within, across = _means(cosines, compared, permuted, len(names))
+    masks = [(permuted == kind).astype(float) for kind in range(len(names))]
+
+    def sums(values: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the sums over pairs within each kind, and across, (n_draws, n_kinds + 1), all kinds last."""
+        reached = [mine @ values for mine in masks]
+        for others in (masks, [1 - mine for mine in masks]):
+            of_kinds = [(one * other).sum(1) for one, other in zip(reached, others, strict=True)]
+            yield np.stack([*of_kinds, sum(of_kinds)], axis=1)
+
+    with np.errstate(invalid="ignore"):
+        pairs = zip(sums(cosines), sums(compared.astype(float)), strict=True)
+        within, across = (of_values / counts for of_values, counts in pairs)
     gaps = within - across
-    if np.isnan(gaps[0]).any():
-        name = names[int(np.isnan(gaps[0]).argmax())]
-        raise ValueError(f"expected changes of different sentences in every kind, got a single one in {name!r}")
     # equal up to rounding counts as large; the observed labels are one of the permutations
     p = (~(gaps < gaps[0] - 1e-12)).mean(0)
     members = np.stack([*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)])
     found = pd.DataFrame({"change": [*names, ALL_KINDS], "n": members.sum(1), "within": within[0], "across": across[0]})
     found = found.assign(p=p, length=[relative[mine].mean() for mine in members])
     return pd.concat([found.tail(1), found.head(-1)], ignore_index=True)
-
-
-def _means(
-    cosines: np.ndarray, compared: np.ndarray, labels: np.ndarray, n_kinds: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean cosines within and across, (n_draws, n_kinds + 1), all kinds last, for labels (n_draws, n)."""
-    sums_in, counts_in, sums_out, counts_out = ([] for _ in range(4))
-    for kind in range(n_kinds):
-        mine = (labels == kind).astype(float)
-        for values, inside, outside in ((cosines, sums_in, sums_out), (compared.astype(float), counts_in, counts_out)):
-            reached = mine @ values
-            inside.append((reached * mine).sum(1))
-            outside.append((reached * (1 - mine)).sum(1))
-    with np.errstate(invalid="ignore"):
-        parts = [np.stack(part, axis=1) for part in (sums_in, counts_in, sums_out, counts_out)]
-        sum_in, count_in, sum_out, count_out = (np.hstack([part, part.sum(1, keepdims=True)]) for part in parts)
-        return sum_in / count_in, sum_out / count_out
 
 
 def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> dict[str, float]:
@@ -359,22 +363,6 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
         than one from between, ties counted half: area under the ROC curve), the latter four each with the bounds
         NAME_low and NAME_high of a 95 % interval.
     """
-    members = _members(cosines, groups)
-    blocks = _blocks(cosines, members)
-    random = np.random.RandomState(seed)
-    drawn = random.randint(len(members), size=(N_BOOTSTRAP, len(members)))
-    weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(float)
-    observed = _statistics(blocks, np.ones((1, len(members))))
-    found = {"nearest": nearest_in_group(cosines, np.asarray(groups))}
-    for (name, draws), value in zip(_statistics(blocks, weights).items(), observed.values(), strict=True):
-        # a draw of the same group every time has no value
-        draws = draws[~np.isnan(draws)]
-        low, high = np.quantile(draws, [0.025, 0.975]) if len(draws) else (math.nan, math.nan)
-        found |= {name: float(value[0]), f"{name}_low": float(low), f"{name}_high": float(high)}
-    return found
-
-
-def _members(cosines: np.ndarray, groups: Sequence[int]) -> list[np.ndarray]:
     labels = np.asarray(groups)
     members = [np.flatnonzero(labels == group) for group in np.unique(labels)]
     if len(members) < 3 or min(map(len, members)) < 2:
@@ -384,45 +372,36 @@ def _members(cosines: np.ndarray, groups: Sequence[int]) -> list[np.ndarray]:
         )
     if not np.isfinite(cosines).all():
         raise ValueError("expected finite cosines, got some that are not; sentence vectors are zero, inf or NaN")
-    return members
-
-
-class _Blocks(NamedTuple):
-    """Sums over the cosines within each group, and between each two groups."""
-
-    within: np.ndarray
-    """(n_groups, 3): number, sum and sum of squares."""
-    between: np.ndarray
-    """(n_pairs, 3)"""
-    pairs: np.ndarray
-    """(n_pairs, 2) the two groups."""
-    closer: np.ndarray
-    """(n_groups, n_pairs) how often a cosine from within is larger than one from between, ties counted half."""
-
-
-def _blocks(cosines: np.ndarray, members: Sequence[np.ndarray]) -> _Blocks:
-    inside = [cosines[np.ix_(one, one)][np.triu_indices(len(one), 1)] for one in members]
-    pairs = [(a, b) for a in range(len(members)) for b in range(a + 1, len(members))]
-    across = [np.sort(cosines[np.ix_(members[a], members[b])].ravel()) for a, b in pairs]
+    within = [cosines[np.ix_(one, one)][np.triu_indices(len(one), 1)] for one in members]
+    first, second = np.triu_indices(len(members), 1)
+    between = [np.sort(cosines[np.ix_(members[a], members[b])].ravel()) for a, b in zip(first, second, strict=True)]
+    # of each group and each two of them: number, sum and sum of squares of the cosines
+    of_within, of_between = (np.array([(len(x), x.sum(), (x**2).sum()) for x in each]) for each in (within, between))
+    # how often a cosine from within a group is larger than one between two groups, ties counted half
     closer = [
-        [(np.searchsorted(other, one, "left") + np.searchsorted(other, one, "right")).sum() / 2 for other in across]
-        for one in inside
+        [(np.searchsorted(other, one, "left") + np.searchsorted(other, one, "right")).sum() / 2 for other in between]
+        for one in within
     ]
-    sums = [[(len(x), x.sum(), (x**2).sum()) for x in parts] for parts in (inside, across)]
-    return _Blocks(np.array(sums[0]), np.array(sums[1]), np.array(pairs), np.array(closer))
 
+    def statistics(weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Return each (n_draws,), for weights of groups (n_draws, n_groups)."""
+        of_pairs = weights[:, first] * weights[:, second]
+        (n_in, sum_in, square_in), (n_out, sum_out, square_out) = (weights @ of_within).T, (of_pairs @ of_between).T
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = sum_in / n_in, sum_out / n_out
+            variances = square_in / n_in - means[0] ** 2 + square_out / n_out - means[1] ** 2
+            effect = np.where(variances > 0, (means[0] - means[1]) / np.sqrt(variances.clip(0) / 2), math.nan)
+            probability = ((weights @ np.array(closer)) * of_pairs).sum(1) / (n_in * n_out)
+        return {"within": means[0], "between": means[1], "effect": effect, "probability": probability}
 
-def _statistics(blocks: _Blocks, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Return within, between, effect and probability, each (n_draws,), for weights of groups (n_draws, n_groups)."""
-    of_pairs = weights[:, blocks.pairs[:, 0]] * weights[:, blocks.pairs[:, 1]]
-    (n_in, sum_in, square_in), (n_out, sum_out, square_out) = (weights @ blocks.within).T, (of_pairs @ blocks.between).T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        within, between = sum_in / n_in, sum_out / n_out
-        variances = square_in / n_in - within**2 + square_out / n_out - between**2
-        effect = (within - between) / np.sqrt(variances.clip(0) / 2)
-        closer = ((weights @ blocks.closer) * of_pairs).sum(1) / (n_in * n_out)
-    effect = np.where(variances > 0, effect, math.nan)
-    return {"within": within, "between": between, "effect": effect, "probability": closer}
+    drawn = np.random.RandomState(seed).randint(len(members), size=(N_BOOTSTRAP, len(members)))
+    weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(float)
+    observed, found = statistics(np.ones((1, len(members)))), {"nearest": nearest_in_group(cosines, labels)}
+    for name, draws in statistics(weights).items():
+        # a draw of the same group every time has no value
+        low, high = np.nanquantile(draws, [0.025, 0.975])
+        found |= {name: float(observed[name][0]), f"{name}_low": float(low), f"{name}_high": float(high)}
+    return found
 
 
 def nearest_in_group(cosines: np.ndarray, groups: np.ndarray) -> float:

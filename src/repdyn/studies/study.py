@@ -21,6 +21,10 @@ from repdyn.figures.drawing import save
 from repdyn.probe import Probe
 from repdyn.probe.design import DENSE
 from repdyn.reading import LoadedModel, load_models
+from repdyn.store import find_store
+from repdyn.tables.frames import by_stack
+from repdyn.tables.runs import select as select_runs
+from repdyn.tables.style import of_stack
 from repdyn.text.corpus import load_corpus
 from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import PrintableConsole
@@ -35,9 +39,6 @@ class Study(ABC):
 
     A subclass checks its options and reads its texts in ``__init__``, before any model is loaded, measures one model at
     a time in :meth:`measure`, and combines models in :meth:`finish`.
-
-    Args:
-        options: those of its command, by name.
     """
 
     with_heads = False
@@ -76,25 +77,22 @@ class Study(ABC):
 
 
 def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, Any]) -> None:
-    """Run a study on one model after another.
-
-    Args:
-        study: the class.
-        models: how they are loaded.
-        options: names of the ``models``, the folder ``output``, and what the study itself needs.
-    """
+    """Run a study with the ``options`` of its command, ``output`` and ``models`` among them, on one model at a time."""
     begun = study(SimpleNamespace(**{**vars(models), **options}))
     for loaded in load_models(begun.options, with_heads=begun.with_heads):
         begun.measure(loaded)
     begun.finish()
 
 
-def read_phrases(path: Path | None) -> dict[str, list[str]]:
-    """Read classes of words and phrases, such as names or idioms.
+def stored_runs(options: Any) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield title, hash of the probe and rows of each stack of each run of the option ``store``."""
+    for (run, probe), of_run in select_runs(find_store(options.store), options.run).items():
+        for stack, rows in by_stack(of_run).items():
+            yield of_stack(run, stack), probe, rows
 
-    Args:
-        path: YAML that maps each class to a list, or CSV (``.csv``) with the columns class and phrase; None for none.
-    """
+
+def read_phrases(path: Path | None) -> dict[str, list[str]]:
+    """Read classes of words and phrases from YAML, a list for each class, or CSV with the columns class and phrase."""
     if path is None:
         return {}
     if path.suffix == ".csv":
@@ -150,9 +148,10 @@ def print_table(table: pd.DataFrame, *columns: str) -> None:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
-    """Show a bar in the terminal that follows the share, in [0, 1], that it is called with."""
-    with tqdm(total=1.0, desc=title, leave=False, bar_format="{desc} {percentage:3.0f}% {bar} {elapsed}") as bar:
+def progress_bar(title: str | None) -> Iterator[Callable[[float], None]]:
+    """Show a bar in the terminal, unless it has no title, that follows the share, in [0, 1], that it is called with."""
+    look = {"leave": False, "bar_format": "{desc} {percentage:3.0f}% {bar} {elapsed}"}
+    with tqdm(total=1.0, desc=title, disable=title is None, **look) as bar:
 
         def progress(share: float) -> None:
             bar.update(share - bar.n)

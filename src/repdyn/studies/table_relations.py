@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from itertools import combinations, groupby
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch.nn.functional import normalize
 from transformers import PreTrainedTokenizerBase
 
 from repdyn.figures.drawing import entitle
 from repdyn.probe.word_classes import is_function_word
 from repdyn.studies.anatomy_figures import plain
-from repdyn.studies.embedding_tables import UNUSED, EmbeddingTable, closest_pairs, describe
+from repdyn.studies.embedding_tables import UNUSED, EmbeddingTable, closest_pairs, describe, name_rows
 from repdyn.studies.study import join_tables
 from repdyn.tables.style import styled
 
 BEYOND = 0.2
 """Cosine, of either sign, from which on a pair of an input and a position row is counted."""
-WORD_MARKS = ("Ġ", "▁")
+WORD_MARKS = "Ġ▁"
 """What some vocabularies write before a token that begins a word."""
-_SPECIAL, _UNUSED, _CHARACTER, _PIECE, WORD = "special", "unused", "single character", "piece", "word"
-KINDS = (WORD, _PIECE, _CHARACTER, _SPECIAL, _UNUSED)
+KINDS = WORD, _PIECE, _CHARACTER, _SPECIAL, _UNUSED = "word", "piece", "single character", "special", "unused"
 """Kinds of tokens."""
 
 
@@ -55,16 +54,17 @@ def token_kinds(tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
 
 def vocabulary_table(kinds: pd.DataFrame) -> pd.DataFrame:
     """Return number, share and ranges of ids of each kind of token, and how many are of letters and digits alone."""
-    n = len(kinds)
     rows: list[dict[str, Any]] = []
     for kind in KINDS:
-        ids = kinds.loc[kinds["kind"] == kind, "id"].tolist()
-        runs = [[number for _, number in run] for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0])]
-        longest = max(runs, key=len, default=[])
-        ends = {"first": longest[0], "last": longest[-1]} if longest else {}
-        rows.append({"kind": kind, "tokens": len(ids), "share": len(ids) / n, "ranges": len(runs), **ends})
+        ids = kinds.loc[kinds["kind"] == kind, "id"].to_numpy()
+        row = {"kind": kind, "tokens": len(ids), "share": len(ids) / len(kinds), "ranges": 0}
+        if len(ids):
+            runs = np.split(ids, np.flatnonzero(np.diff(ids) > 1) + 1)
+            longest = max(runs, key=len)
+            row |= {"ranges": len(runs), "first": longest[0], "last": longest[-1]}
+        rows.append(row)
     alphanumeric = sum(token.isalnum() for token in kinds["token"])
-    rows.append({"kind": "letters and digits alone", "tokens": alphanumeric, "share": alphanumeric / n})
+    rows.append({"kind": "letters and digits alone", "tokens": alphanumeric, "share": alphanumeric / len(kinds)})
     return pd.DataFrame(rows)
 
 
@@ -79,22 +79,37 @@ def shared_vocabulary(vocabularies: dict[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def looks_of(labels: Sequence[str], kinds: pd.DataFrame) -> list[str]:
+    """Return the kind of each token, with function words, numbers and other scripts apart."""
+    known = dict(zip(kinds["token"], kinds["kind"], strict=True))
+
+    def look(token: str) -> str:
+        text = token.lstrip(WORD_MARKS) or token
+        if known[token] == _CHARACTER and not unicodedata.name(text[0], "").startswith("LATIN") and not text.isascii():
+            return "character of another script"
+        if known[token] == WORD and any(map(str.isdigit, text)):
+            return "number"
+        return "function word" if known[token] == WORD and is_function_word(text.lower()) else known[token]
+
+    return [look(label) for label in labels]
+
+
+def looks_table(looks: Sequence[str], about: pd.DataFrame, lengths: np.ndarray) -> pd.DataFrame:
+    """Return number, mean length and mean relation to the mean row of each kind of token.
+
+    Args:
+        about: of :func:`repdyn.studies.embedding_tables.about_mean`.
+    """
+    values = about[["distance", "cosine"]].assign(kind=looks, rows=1, length=lengths)
+    columns = {"rows": "sum", "length": "mean", "distance": "mean", "cosine": "mean"}
+    return values.groupby("kind", sort=False).agg(columns).reset_index()
+
+
 def extreme_pairs(table: EmbeddingTable, k: int) -> pd.DataFrame:
     """Return the k pairs of rows with the most negative cosines and the k nearest to zero, measured in float64."""
-    frames = {}
-    for kind, score in (
-        ("most negative", lambda cosines: -cosines),
-        ("nearest to zero", lambda cosines: -abs(cosines)),
-    ):
-        found = closest_pairs(table.rows, k=k, score=score).pairs
-        names = {side: [table.labels[row] for row in found[side]] for side in ("first", "second")}
-        frames[kind] = found.assign(**names)
-    return join_tables(frames, "pairs")
-
-
-def _unit(rows: Tensor) -> Tensor:
-    """Return rows of length 1, (n, dim) float32 on the CPU; a row that is zero stays zero."""
-    return torch.nn.functional.normalize(rows.detach().cpu().double(), dim=1).float()
+    scores = {"most negative": lambda cosines: -cosines, "nearest to zero": lambda cosines: -abs(cosines)}
+    pairs = {kind: closest_pairs(table.rows, k=k, score=score).pairs for kind, score in scores.items()}
+    return join_tables({kind: name_rows(found, table, table) for kind, found in pairs.items()}, "pairs")
 
 
 def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
@@ -123,9 +138,9 @@ def across_tables(tables: Sequence[EmbeddingTable]) -> pd.DataFrame:
         if one.rows.shape[1] != other.rows.shape[1]:
             continue
         few, many = sorted((one, other), key=lambda table: len(table.rows))
-        cosines = _unit(few.rows) @ _unit(many.rows).T
-        named = [(None, cosines)] if few.kind != "segment" else zip(few.labels, cosines, strict=True)
-        for label, values in named:
+        unit = [normalize(table.rows.detach().cpu().double(), dim=1).float() for table in (few, many)]
+        cosines = unit[0] @ unit[1].T
+        for label, values in [(None, cosines)] if few.kind != "segment" else zip(few.labels, cosines, strict=True):
             beyond = int((values.abs() > BEYOND).sum())
             described = describe(values.double().numpy().ravel())
             rows.append({"table": few.name, "row": label, "other": many.name, "beyond": beyond, **described})
@@ -141,70 +156,29 @@ def start_of_text(words: EmbeddingTable, positions: EmbeddingTable, token: str |
     if token is None or token not in words.labels or words.rows.shape[1] != positions.rows.shape[1]:
         return {}
     one, other = words.row(token).cpu(), positions.row("0").cpu()
-    apart = one - other
-    return {
-        "token": token,
-        "cosine": float(torch.dot(one, other) / (one.norm() * other.norm())),
-        "length": float(one.norm()),
-        "length_of_position": float(other.norm()),
-        "distance": float(apart.norm()),
-        "largest_difference": float(apart.abs().max()),
+    found = {
+        "cosine": torch.dot(one, other) / (one.norm() * other.norm()),
+        "length": one.norm(),
+        "length_of_position": other.norm(),
+        "distance": (one - other).norm(),
+        "largest_difference": (one - other).abs().max(),
     }
+    return {"token": token, **{name: float(value) for name, value in found.items()}}
 
 
 @styled
 def about_mean_figure(name: str, values: pd.DataFrame) -> Figure:
     """Draw histograms of the rows' distance to the mean row, cosine with it, and inner product."""
     figure = Figure(figsize=(10.5, 3.1))
-    for axes, (quantity, title) in zip(
-        figure.subplots(1, 3),
-        (("distance", "distance to the mean"), ("cosine", "cosine with the mean"), ("dot", "product with the mean")),
-        strict=True,
-    ):
-        of_rows = values[quantity].to_numpy(float)
+    titles = {"distance": "distance to the mean", "cosine": "cosine with the mean", "dot": "product with the mean"}
+    for axes, (quantity, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
+        of_rows = values[quantity]
         axes.hist(of_rows[np.isfinite(of_rows)], bins=100, color="#0072B2")
         axes.set_title(title)
-        for row, side in ((values[quantity].idxmin(), "left"), (values[quantity].idxmax(), "right")):
-            label, value = plain(str(values.loc[row, "label"])), values.loc[row, quantity]
-            axes.annotate(
-                label,
-                (value, 0),
-                (0, 22),
-                textcoords="offset points",
-                ha=side,
-                fontsize=8,
-                arrowprops={"arrowstyle": "-", "color": "0.4"},
-            )
+        look = {"fontsize": 8, "textcoords": "offset points", "arrowprops": {"arrowstyle": "-", "color": "0.4"}}
+        for row, side in ((of_rows.idxmin(), "left"), (of_rows.idxmax(), "right")):
+            axes.annotate(plain(str(values.loc[row, "label"])), (of_rows[row], 0), (0, 22), ha=side, **look)
     figure.axes[0].set_ylabel("rows")
-    entitle(
-        figure,
-        f"{name}: rows of the input table about their mean",
-        f"{len(values):,} rows; the rows at the ends are named",
-    )
+    caption = f"{len(values):,} rows; the rows at the ends are named"
+    entitle(figure, f"{name}: rows of the input table about their mean", caption)
     return figure
-
-
-def looks_of(labels: Sequence[str], kinds: pd.DataFrame) -> list[str]:
-    """Return the kind of each token, with function words, numbers and other scripts apart."""
-    known = dict(zip(kinds["token"], kinds["kind"], strict=True))
-
-    def look(token: str) -> str:
-        text = token.lstrip("".join(WORD_MARKS)) or token
-        if known[token] == _CHARACTER and not unicodedata.name(text[0], "").startswith("LATIN") and not text.isascii():
-            return "character of another script"
-        if known[token] == WORD and any(map(str.isdigit, text)):
-            return "number"
-        return "function word" if known[token] == WORD and is_function_word(text.lower()) else known[token]
-
-    return [look(label) for label in labels]
-
-
-def looks_table(looks: Sequence[str], about: pd.DataFrame, lengths: np.ndarray) -> pd.DataFrame:
-    """Return number, mean length and mean relation to the mean row of each kind of token.
-
-    Args:
-        about: of :func:`repdyn.studies.embedding_tables.about_mean`.
-    """
-    values = about[["distance", "cosine"]].assign(kind=looks, rows=1, length=lengths)
-    columns = {"rows": "sum", "length": "mean", "distance": "mean", "cosine": "mean"}
-    return values.groupby("kind", sort=False).agg(columns).reset_index()

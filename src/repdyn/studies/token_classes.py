@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 from torch import Tensor
 from tqdm import tqdm
 
@@ -114,15 +113,6 @@ def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.Data
             "density": (others / NEIGHBOURS).tolist(),
         }
     )
-
-
-def higher_share(values: np.ndarray, others: np.ndarray) -> float:
-    """Return the probability that a draw from ``values`` exceeds one from ``others``, ties counted half; in [0, 1].
-
-    >>> higher_share(np.array([1.0, 3.0]), np.array([2.0, 3.0]))
-    0.375
-    """
-    return float(stats.mannwhitneyu(values, others).statistic / (len(values) * len(others)))
 
 
 def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[float, float]:

@@ -60,9 +60,8 @@ def capture_sentence(loaded: LoadedModel, sentence: str, layers: LayerPatterns =
     states = layer_states(loaded, [ids], layers, captures=CAPTURES)
     vectors, reasons = [], []
     for layer in states:
-        vectors += [
-            LayerVectors(layer.stack, layer.index, state, found.to(layer.device)) for state, found in states_of(layer)
-        ]
+        for state, found in states_of(layer):
+            vectors.append(LayerVectors(layer.stack, layer.index, state, found.to(layer.device)))
         if isinstance(layer.after_attention, str):
             stack = f"{layer.stack} " if layer.stack else ""
             reasons.append(f"{stack}layer {layer.index}: {layer.after_attention}")
@@ -216,34 +215,28 @@ def compare_with_vocabulary(
     states = torch.stack([layer.vectors for layer in layers])  # (n_states, n_tokens, dim)
     own = torch.tensor(ids, device=states.device)
     if positions is None:
-        vocabulary = Vocabulary(table, by_distance=by_distance)
-        parts = _compare(states.flatten(0, 1), own.repeat(len(layers)), vocabulary, k)
+        parts = _compare(states.flatten(0, 1), own.repeat(len(layers)), Vocabulary(table, by_distance=by_distance), k)
         values, ranks, near, rows = (part.unflatten(0, (len(layers), len(ids))) for part in parts)
     else:
-        of_places = [
-            _compare(
-                states[:, place],
-                own[place].repeat(len(layers)),
-                Vocabulary(table, vector, by_distance=by_distance),
-                k,
-            )
-            for place, vector in enumerate(positions)
-        ]
+        of_places = []
+        for place, vector in enumerate(positions):
+            vocabulary = Vocabulary(table, vector, by_distance=by_distance)
+            of_places.append(_compare(states[:, place], own[place].repeat(len(layers)), vocabulary, k))
         values, ranks, near, rows = (torch.stack(parts, 1) for parts in zip(*of_places, strict=True))
     tokens = list(zip(range(len(ids)), ids, names, strict=True))
-    keys = pd.DataFrame(
-        [(layer.stack, layer.layer, layer.state, *token) for layer in layers for token in tokens],
-        columns=["stack", "layer", "state", "position", "token_id", "token"],
-    )
-    measure = "distance" if by_distance else "cosine"
+    columns = ["stack", "layer", "state", "position", "token_id", "token"]
+    keys = pd.DataFrame([(*layer[:3], *token) for layer in layers for token in tokens], columns=columns)
+    measure, numbers = "distance" if by_distance else "cosine", rows.flatten().tolist()
     compared = keys.assign(**{measure: values.flatten().cpu().numpy(), "rank": ranks.flatten().cpu().numpy()})
-    numbers = rows.flatten().tolist()
-    nearest = keys.loc[keys.index.repeat(k)].reset_index(drop=True)
-    nearest = nearest.assign(
-        place=np.tile(np.arange(1, k + 1), len(keys)),
-        nearest_id=numbers,
-        nearest=token_names(tokenizer, numbers),
-        **{measure: near.flatten().cpu().numpy()},
+    nearest = (
+        keys.loc[keys.index.repeat(k)]
+        .reset_index(drop=True)
+        .assign(
+            place=np.tile(np.arange(1, k + 1), len(keys)),
+            nearest_id=numbers,
+            nearest=token_names(tokenizer, numbers),
+            **{measure: near.flatten().cpu().numpy()},
+        )
     )
     return VocabularyComparison(compared, nearest)
 
@@ -253,18 +246,18 @@ def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
 
     An id that is no token, of a row that pads the table, is displayed as "#50300".
     """
-    known = {number: _name(tokenizer, number) for number in set(ids)}
+
+    def name(number: int) -> str:
+        token = tokenizer.convert_ids_to_tokens(number) if number < len(tokenizer) else None
+        if not isinstance(token, str):
+            return f"#{number}"
+        text = tokenizer.convert_tokens_to_string([token])
+        space, word = "▁" if token[0] in "Ġ▁" or text.startswith(" ") else "", text.strip()
+        readable = word and word.isprintable() and "\N{REPLACEMENT CHARACTER}" not in word
+        return space + word if readable else token
+
+    known = {number: name(number) for number in set(ids)}
     return [known[number] for number in ids]
-
-
-def _name(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
-    token = tokenizer.convert_ids_to_tokens(number) if number < len(tokenizer) else None
-    if not isinstance(token, str):
-        return f"#{number}"
-    text = tokenizer.convert_tokens_to_string([token])
-    space = "▁" if token[0] in "Ġ▁" or text.startswith(" ") else ""
-    readable = text.strip().isprintable() and bool(text.strip()) and "\N{REPLACEMENT CHARACTER}" not in text
-    return space + text.strip() if readable else token
 
 
 def _compare(x: Tensor, ids: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -14,18 +14,10 @@ from matplotlib.ticker import NullLocator
 
 from repdyn.figures.drawing import entitle
 from repdyn.reading import LoadedModel
+from repdyn.studies.bootstrap import higher_share
 from repdyn.studies.panels import draw_heads, heads_size, layer_axis, line_with_band
-from repdyn.studies.study import (
-    Folder,
-    Study,
-    print_line,
-    print_table,
-    print_title,
-    run_study,
-    select,
-    stem,
-)
-from repdyn.studies.token_classes import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, higher_share, measure_text
+from repdyn.studies.study import Folder, Study, print_line, print_table, print_title, run_study, select, stem
+from repdyn.studies.token_classes import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, measure_text
 from repdyn.studies.token_measurements import (
     Measure,
     VocabularyComparison,
@@ -38,14 +30,15 @@ from repdyn.tables.frames import by_stack
 from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, of_stack, styled
 from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
-_MAX_LAYERS = 9
 STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
 _COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3], GAP: "0.35"}
+_MARKED: dict[str, Any] = {"marker": "o", "markersize": 3.5}
 _QUANTITIES = {
     "cosine": "cosine to the token's own embedding",
     "distance": "distance to the token's own embedding",
     "rank": "closer rows of the vocabulary (rank)",
 }
+_MAX_LAYERS = 9
 # more cells than that leave no room for text
 _MAX_CELLS = 400
 _MAX_NAMED = 30
@@ -72,19 +65,21 @@ class TokenStudy(Study):
         states = capture_sentence(loaded, sentence, self.options.layers)
         settings = {"k": self.options.nearest, "by_distance": self.options.distance}
         found = compare_sentence(loaded, states, with_positions=positions, **settings)
-        measure = measure_of(found.table)
         self.tables.update(tokens=found.table, nearest=found.nearest)
-        if positions:
-            self.tables["positions"] = effect = position_effect(found, compare_sentence(loaded, states, **settings))
-            print_title(f"{name}: what the embeddings of positions change, mean over tokens")
-            print_table(effect)
         caption = "Compared with the input embeddings"
         caption += ", the token's position embedding added to every row." if positions else "."
+        if positions:
+            print_title(f"{name}: what the embeddings of positions change, mean over tokens")
+            self.add("positions", position_effect(found, compare_sentence(loaded, states, **settings)))
         nearest = by_stack(found.nearest)
         for stack, table in by_stack(found.table).items():
             title, prefix = of_stack(name, stack), "" if stack is None else f"{stack} "
-            print_sentence(title, table, [why for why in states.reasons if why.startswith(f"{prefix}layer ")])
-            for quantity in (measure, "rank"):
+            print_title(f"{title}: rank of each token's own embedding among the input embeddings")
+            print_table(_ranks(table))
+            reasons = [why for why in states.reasons if why.startswith(f"{prefix}layer ")]
+            if reasons:
+                print_line(f"no state after attention at {len(reasons)} layers, as at {reasons[0]}")
+            for quantity in (measure_of(table), "rank"):
                 figure = trajectory_figure(title, sentence, table, quantity, caption)
                 self.figures[stem(quantity, stack)] = figure
             self.figures[stem("heatmap", stack)] = heatmap(title, sentence, table, nearest[stack], caption)
@@ -162,15 +157,28 @@ def tokens(
     run_study(TokenStudy, loading, locals())
 
 
-def print_sentence(name: str, table: pd.DataFrame, reasons: Sequence[str]) -> None:
-    """Print the rank of each token's own embedding after some of the blocks, and missing states after attention."""
+def position_effect(added: VocabularyComparison, plain: VocabularyComparison) -> pd.DataFrame:
+    """Return what adding the embeddings of positions changes, layer by layer, as means over the tokens of a sentence.
+
+    Returns:
+        stack, layer, state, change (of the cosine or distance), size (of it, without sign), ranks (change of rank,
+        without sign), same_rank (share of tokens), same_nearest (share of tokens with the same nearest token).
+    """
+    keys, measure = ["stack", "layer", "state"], measure_of(plain.table)
+    change = added.table[measure] - plain.table[measure]
+    ranks = (added.table["rank"] - plain.table["rank"]).abs()
+    nearest = [select(one.nearest, place=1)["nearest_id"].to_numpy() for one in (added, plain)]
+    columns = {"change": change, "size": change.abs(), "ranks": ranks, "same_rank": ranks == 0}
+    table = plain.table[keys].assign(**columns, same_nearest=nearest[0] == nearest[1])
+    return pd.DataFrame(table.groupby(keys, dropna=False, sort=False, as_index=False).mean())
+
+
+def _ranks(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rank of each token's own embedding after some of the blocks."""
     blocks = select(table, state="block")
     layers = np.unique(np.linspace(0, blocks["layer"].nunique() - 1, _MAX_LAYERS).round().astype(int))
     ranks = blocks.pivot(index=["position", "token"], columns="layer", values="rank").iloc[:, layers]
-    print_title(f"{name}: rank of each token's own embedding among the input embeddings")
-    print_table(ranks.add_prefix("layer ").reset_index("token"))
-    if reasons:
-        print_line(f"no state after attention at {len(reasons)} layers, as at {reasons[0]}")
+    return ranks.add_prefix("layer ").reset_index("token")
 
 
 def print_density(table: pd.DataFrame) -> None:
@@ -187,30 +195,32 @@ def print_density(table: pd.DataFrame) -> None:
         )
 
 
+def _over_states(figure: Figure, table: pd.DataFrame, n_rows: int = 1) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
+    """Yield a column of panels for each state of a table, with the state in its title, and the rows of the state."""
+    states = [state for state in STATES if state in set(table["state"])]
+    grid = figure.subplots(n_rows, len(states), sharex=True, sharey="row", squeeze=False)
+    for panels, state in zip(grid.T, states, strict=True):
+        panels[0].set_title(STATES[state])
+        yield panels, select(table, state=state)
+
+
 @styled
 def trajectory_figure(name: str, sentence: str, table: pd.DataFrame, quantity: str, caption: str) -> Figure:
     """Draw a line for each token across the layers, after the attention and after the block."""
-    figure = Figure(figsize=(11, 5.2))
-    states = _states(table)
-    panels = figure.subplots(1, len(states), sharex=True, sharey=True, squeeze=False)[0]
-    n_tokens = len(set(table["position"]))
-    looks = _token_looks(n_tokens)
-    for axes, state in zip(panels, states, strict=True):
-        for (place, line), look in zip(select(table, state=state).groupby("position"), looks, strict=True):
-            # tokens of rank 0 would hide each other: each has a height of its own
-            lane = (
-                np.where(line[quantity] == 0, -(cast(int, place) + 1) / (n_tokens + 1), 0) if quantity == "rank" else 0
-            )
+    figure, n_tokens = Figure(figsize=(11, 5.2)), len(set(table["position"]))
+    for [axes], rows in _over_states(figure, table):
+        for (place, line), look in zip(rows.groupby("position"), _token_looks(n_tokens), strict=True):
+            values = line[quantity]
+            if quantity == "rank":  # tokens of rank 0 would hide each other: each has a height of its own
+                values = values + np.where(values == 0, -(cast(int, place) + 1) / (n_tokens + 1), 0)
             look = {"marker": "o", "markersize": 3, "linewidth": 1.4, **look}
-            axes.plot(line["layer"], line[quantity] + lane, label=line["token"].iloc[0], **look)
-        axes.set_title(STATES[state])
-    layer_axis(*panels)
-    if quantity == "rank":
-        for axes in panels:
+            axes.plot(line["layer"], values, label=line["token"].iloc[0], **look)
+        layer_axis(axes)
+        if quantity == "rank":
             _rank_axis(axes, max(table["rank"]), lanes=True)
-    panels[0].set_ylabel(_QUANTITIES[quantity])
+    figure.axes[0].set_ylabel(_QUANTITIES[quantity])
     if n_tokens <= _MAX_NAMED:
-        figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside right center", fontsize=9)
+        figure.legend(*figure.axes[-1].get_legend_handles_labels(), loc="outside right center", fontsize=9)
     caption += " Grey: rank 0, a line for each token." if quantity == "rank" else ""
     entitle(figure, f"{name}: {sentence}", caption)
     return figure
@@ -226,8 +236,7 @@ def _token_looks(n_tokens: int) -> list[dict[str, Any]]:
 @styled
 def heatmap(name: str, sentence: str, table: pd.DataFrame, nearest: pd.DataFrame, caption: str) -> Figure:
     """Draw tokens by layers, after the block: colour is the cosine (or distance), text the nearest token."""
-    blocks = select(table, state="block")
-    measure = measure_of(blocks)
+    blocks, measure = select(table, state="block"), measure_of(table)
     cosines = blocks.pivot(index="position", columns="layer", values=measure)
     names = select(nearest, state="block", place=1).pivot(index="position", columns="layer", values="nearest")
     n_tokens, n_layers = cosines.shape
@@ -253,22 +262,20 @@ def heatmap(name: str, sentence: str, table: pd.DataFrame, nearest: pd.DataFrame
 @styled
 def class_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
     """Draw function words and content words across the layers of one stack: mean cosine, ranks, share of rank 0."""
-    states, measure = _states(table), measure_of(table)
-    figure = Figure(figsize=(11, 9))
-    panels = figure.subplots(3, len(states), sharex=True, sharey="row", squeeze=False)
-    for (cosine, rank, kept), state in zip(panels.T, states, strict=True):
-        for label, rows in select(table, state=state).groupby("class", sort=False):
-            layers = rows["layer"].to_numpy()
-            look = {"marker": "o", "markersize": 3.5, "color": _COLOURS[str(label)]}
-            cosine.plot(layers, rows[measure], label=f"{label} words ({rows['tokens'].iloc[0]:,} tokens)", **look)
+    figure, measure = Figure(figsize=(11, 9)), measure_of(table)
+    for (cosine, rank, kept), of_state in _over_states(figure, table, 3):
+        for label, rows in of_state.groupby("class", sort=False):
+            look, label = (
+                {**_MARKED, "color": _COLOURS[str(label)]},
+                f"{label} words ({rows['tokens'].iloc[0]:,} tokens)",
+            )
+            cosine.plot(rows["layer"], rows[measure], label=label, **look)
             line_with_band(rank, rows, "rank", ("rank_q25", "rank_q75"), band_alpha=0.18, **look)
-            kept.plot(layers, rows["kept"], **look)
-        cosine.set_title(STATES[state])
+            kept.plot(rows["layer"], rows["kept"], **look)
         kept.set_ylim(0, 1.03)
-    layer_axis(*panels[-1])
-    panels[0, 0].set_ylabel(f"mean {measure} to the\ntoken's own embedding")
-    panels[1, 0].set_ylabel("closer rows of the\nvocabulary (rank)")
-    panels[2, 0].set_ylabel("share of rank 0")
+        layer_axis(kept)
+    labels = f"mean {measure} to the\ntoken's own embedding", "closer rows of the\nvocabulary (rank)", "share of rank 0"
+    panels = _label_rows(figure, labels)
     _rank_axis(panels[1, 0], max(table["rank_q75"]))
     panels[0, -1].legend()
     entitle(figure, f"{name}: words of {text}", "Ranks: median, and the band from the first to the third quartile.")
@@ -278,53 +285,50 @@ def class_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
 @styled
 def change_figure(name: str, text: str, table: pd.DataFrame, measure: Measure) -> Figure:
     """Draw how rank and cosine of each class change from layer to layer, and the share of tokens that come nearer."""
-    states = _states(table)
     figure = Figure(figsize=(11, 9))
-    panels = figure.subplots(3, len(states), sharex=True, sharey="row", squeeze=False)
     labels = {"log_rank_change": "change of log10(1 + rank)", f"{measure}_change": f"change of the {measure}"}
     labels["nearer_by_0.01"] = "share of tokens nearer\nby more than 0.01"
-    for column, state in zip(panels.T, states, strict=True):
-        for axes, (quantity, label) in zip(column, labels.items(), strict=True):
-            for of_class, colour in list(_COLOURS.items())[: 2 if quantity.startswith("nearer") else 3]:
-                rows = select(table, state=state, quantity=quantity, **{"class": of_class})
-                rows = rows[rows["layer"] != ANY]
-                look = {"color": colour, "marker": "o", "markersize": 3.5, "label": of_class}
+    for column, of_state in _over_states(figure, table, 3):
+        of_layers = of_state.loc[of_state["layer"] != ANY]
+        for axes, quantity in zip(column, labels, strict=True):
+            for of_class in (*CLASSES, *([] if quantity.startswith("nearer") else [GAP])):
+                rows = select(of_layers, quantity=quantity, **{"class": of_class})
+                look = {**_MARKED, "color": _COLOURS[of_class], "label": of_class}
                 look |= {"linestyle": ":", "linewidth": 1.2} if of_class == GAP else {}
                 line_with_band(axes, rows, "value", ("low", "high"), x=rows["layer"].astype(int), **look)
             axes.axhline(0, color="black", linewidth=0.8)
-            column[0].set_title(STATES[state])
-            panels[list(labels).index(quantity), 0].set_ylabel(label)
-    layer_axis(*panels[-1])
-    panels[0, -1].legend(fontsize=8)
+        layer_axis(column[-1])
+    _label_rows(figure, labels.values())[0, -1].legend(fontsize=8)
     caption = "From the layer before. Band: 95 % interval of a bootstrap over sequences."
     entitle(figure, f"{name}: how words of {text} move", caption)
     return figure
 
 
+def _label_rows(figure: Figure, labels: Collection[str]) -> np.ndarray:
+    """Label the y axes of the first column; return the panels by row and column."""
+    panels = np.array(figure.axes).reshape(len(labels), -1)
+    for axes, label in zip(panels[:, 0], labels, strict=True):
+        axes.set_ylabel(label)
+    return panels
+
+
 @styled
 def points_figure(name: str, text: str, points: pd.DataFrame, changes: pd.DataFrame, measure: Measure) -> Figure:
     """Draw rank against cosine (or distance), a point for each token and layer."""
-    states = _states(points)
-    figure = Figure(figsize=(11, 4.8))
-    for axes, state in zip(
-        figure.subplots(1, len(states), sharex=True, sharey=True, squeeze=False)[0], states, strict=True
-    ):
-        for of_class, rows in select(points, state=state).groupby("class", sort=False):
-            per = select(changes, state=state, quantity="ranks_per_0.01", layer=ANY, **{"class": of_class})[
-                "value"
-            ].item()
+    figure, of_all = Figure(figsize=(11, 4.8)), select(changes, quantity="ranks_per_0.01", layer=ANY)
+    for [axes], of_state in _over_states(figure, points):
+        for of_class, rows in of_state.groupby("class", sort=False):
+            per = select(of_all, state=rows["state"].iloc[0], **{"class": of_class})["value"].item()
             label = f"{of_class} words: {per:.3g} ranks per 0.01 of the {measure}"
             # ranks of 0 would lie on each other
             shown = rows["rank"].where(rows["rank"] > 0, -np.random.RandomState(0).random_sample(len(rows)))
             axes.scatter(rows[measure], shown, s=5, alpha=0.4, linewidths=0, color=_COLOURS[str(of_class)], label=label)
         _rank_axis(axes, max(points["rank"]), lanes=True)
-        axes.set_title(STATES[state])
         axes.set_xlabel(_QUANTITIES[measure])
         axes.legend(fontsize=8, markerscale=3)
     figure.axes[0].set_ylabel(_QUANTITIES["rank"])
-    caption = (
-        f"A point for each layer and token, up to {POINTS} tokens of a class. Ranks per 0.01: all changes, summed."
-    )
+    caption = f"A point for each layer and token, up to {POINTS} tokens of a class. "
+    caption += "Ranks per 0.01: all changes, summed."
     entitle(figure, f"{name}: rank against {measure}, words of {text}", caption)
     return figure
 
@@ -333,16 +337,14 @@ def points_figure(name: str, text: str, points: pd.DataFrame, changes: pd.DataFr
 def attention_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
     """Draw what attention each class of words receives, layer by layer and head by head."""
     heads = table.loc[(table["class"] == GAP) & table["head"].notna()]
-    values, low, high = (
-        heads.pivot(index="layer", columns="head", values=f"beyond{end}") for end in ("", "_low", "_high")
-    )
+    pivots = heads.pivot(index="layer", columns="head", values=["beyond", "beyond_low", "beyond_high"])
+    values, low, high = (pivots[column] for column in ("beyond", "beyond_low", "beyond_high"))
     width, height = heads_size(values)
     figure = Figure(figsize=(5 + width, max(4.2, height)))
     left, right = figure.subplots(1, 2, width_ratios=[5, width])
     for of_class in CLASSES:
         rows, colour = select(table, head=None, **{"class": of_class}), _COLOURS[of_class]
-        look = {"color": colour, "marker": "o", "markersize": 3.5, "label": f"{of_class} words"}
-        line_with_band(left, rows, "received", **look)
+        line_with_band(left, rows, "received", **_MARKED, color=colour, label=f"{of_class} words")
         left.plot(rows["layer"], rows["by_position"], color=colour, linestyle="--", linewidth=1.2)
     left.axhline(1, color="black", linewidth=0.8)
     left.set_ylim(bottom=0)
@@ -350,10 +352,9 @@ def attention_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
     layer_axis(left)
     left.legend(fontsize=8)
     draw_heads(right, values, (low > 0) | (high < 0), "function minus content words,\nbeyond position")
-    caption = (
-        "Left: mean over heads; dashed: what position alone explains; 1: even attention. Right, bold: 95 % interval "
-    )
-    entitle(figure, f"{name}: attention received by words of {text}", caption + "without 0.")
+    caption = "Left: mean over heads; dashed: what position alone explains; 1: even attention. "
+    caption += "Right, bold: 95 % interval without 0."
+    entitle(figure, f"{name}: attention received by words of {text}", caption)
     return figure
 
 
@@ -385,11 +386,9 @@ def density_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
         shares = np.full(len(rows), 1 / len(rows))
         left.hist(rows["density"], edges, weights=shares, orientation="horizontal", alpha=0.55, **look)
         right.scatter(rows["count"], rows["density"], s=9, alpha=0.6, linewidths=0, **look)
-    left.set_xlabel("share of the class")
-    left.set_ylabel(f"mean cosine to the {NEIGHBOURS} nearest other rows")
+    left.set(xlabel="share of the class", ylabel=f"mean cosine to the {NEIGHBOURS} nearest other rows")
     left.legend()
-    right.set_xscale("log")
-    right.set_xlabel("occurrences in the text")
+    right.set(xscale="log", xlabel="occurrences in the text")
     entitle(figure, f"{name}: how crowded the input embeddings are", f"Tokens of {text}.")
     return figure
 
@@ -403,23 +402,3 @@ def _rank_axis(axes: Axes, highest: float, *, lanes: bool = False) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
     if lanes:
         axes.axhspan(-1, 0, color="0.95", zorder=0)
-
-
-def position_effect(added: VocabularyComparison, plain: VocabularyComparison) -> pd.DataFrame:
-    """Return what adding the embeddings of positions changes, layer by layer, as means over the tokens of a sentence.
-
-    Returns:
-        stack, layer, state, change (of the cosine or distance), size (of it, without sign), ranks (change of rank,
-        without sign), same_rank (share of tokens), same_nearest (share of tokens with the same nearest token).
-    """
-    keys, measure = ["stack", "layer", "state"], measure_of(plain.table)
-    change = added.table[measure] - plain.table[measure]
-    ranks = (added.table["rank"] - plain.table["rank"]).abs()
-    nearest = [select(one.nearest, place=1)["nearest_id"].to_numpy() for one in (added, plain)]
-    columns = {"change": change, "size": change.abs(), "ranks": ranks, "same_rank": ranks == 0}
-    table = plain.table[keys].assign(**columns, same_nearest=nearest[0] == nearest[1])
-    return pd.DataFrame(table.groupby(keys, dropna=False, sort=False, as_index=False).mean())
-
-
-def _states(table: pd.DataFrame) -> list[str]:
-    return [state for state in STATES if state in set(table["state"])]

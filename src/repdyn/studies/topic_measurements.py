@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from repdyn.kernels import (
 from repdyn.probe import Probe
 from repdyn.probe.design import MAX_VECTORS
 from repdyn.probe.windows import WindowPlan, tokenize_windows
-from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, is_function_word
+from repdyn.probe.word_classes import NO_WORD, Lexicon, is_function_word
 from repdyn.reading import LayerPatterns, Model, attention_weights, layer_states
 from repdyn.studies.study import select
 from repdyn.tables.frames import grid, measurements, metrics_of
@@ -69,9 +69,8 @@ class TextTopics:
     """Topics of a collection of documents, from :func:`find_topics`."""
 
     documents: list[str]
-    lexicon: Lexicon
-    words: np.ndarray
-    """(n_words,) int64, numbers in the lexicon of the words that have topics."""
+    words: list[str]
+    """(n_words,) those that have topics."""
     word_shares: np.ndarray
     """(n_topics, n_words): frequency of each word in each topic; rows sum to 1."""
     document_shares: np.ndarray
@@ -80,7 +79,7 @@ class TextTopics:
     def table(self, n_words: int = 20) -> pd.DataFrame:
         """Return a row for each topic: topic (its number), share (of the text), words (the most frequent ones)."""
         order = self.word_shares.argsort(axis=1)[:, ::-1][:, :n_words]
-        words = [" ".join(self.lexicon.words[self.words[word]] for word in topic) for topic in order]
+        words = [" ".join(self.words[word] for word in topic) for topic in order]
         return pd.DataFrame({"topic": range(len(words)), "share": self.document_shares.mean(axis=0), "words": words})
 
     def of_words(self, document: int, words: Sequence[str], certainty: float = CERTAINTY) -> np.ndarray:
@@ -92,15 +91,15 @@ class TextTopics:
         Returns:
             (len(words),) int64, -1 for none.
         """
-        known = np.array([self._places.get(word, -1) for word in words], dtype=np.int64)
+        known = np.array([self._columns.get(word, -1) for word in words], dtype=np.int64)
         joint = self.word_shares[:, known].T * self.document_shares[document]
         likely = joint.max(axis=1) >= certainty * joint.sum(axis=1)
         return np.where((known >= 0) & likely, joint.argmax(axis=1), -1)
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        """Column in ``word_shares`` by spelling."""
-        return {self.lexicon.words[number]: place for place, number in enumerate(self.words)}
+    def _columns(self) -> dict[str, int]:
+        """Column in ``word_shares`` by word."""
+        return {word: column for column, word in enumerate(self.words)}
 
     def probe(
         self,
@@ -126,21 +125,22 @@ class TextTopics:
             seed: of the draw, and of the probe's plan.
             name: of the text, for figures and logs.
         """
-        if tokens_of_words not in get_args(TokensOfWords):
-            raise ValueError(f'expected tokens_of_words "whole" or "last", got {tokens_of_words!r}')
         found: list[tuple[np.ndarray, np.ndarray]] = []
+        special = sorted(set(tokenizer.all_special_ids))
+        plan = WindowPlan(1, window_tokens=sequence_length)
         for document in np.random.RandomState(seed).permutation(len(self.documents)).tolist():
             if len(found) == n_sequences:
                 break
-            ids, words = _beginning(self.documents[document], tokenizer, sequence_length)
-            if len(ids) == sequence_length:
-                # the last word may be cut off
-                is_text = np.flatnonzero(~np.isin(ids, tokenizer.all_special_ids))
-                chosen = _tokens_of_words(words.numbers, tokens_of_words) & (np.arange(len(ids)) < is_text[-1])
-                spelled = [words.lexicon.words[number] for number in words.numbers[chosen]]
-                topics = np.full(len(ids), -1)
-                topics[chosen] = self.of_words(document, spelled, certainty)
-                found.append((ids, topics))
+            tokens, lengths, words, _ = tokenize_windows([self.documents[document]], tokenizer, plan, with_words=True)
+            if words is None or not len(lengths) or lengths[0] < sequence_length:
+                continue
+            ids, numbers = tokens[:sequence_length].numpy(), words.numbers[:sequence_length]
+            # the last word may be cut off
+            is_text = np.flatnonzero(~np.isin(ids, special))
+            chosen = _tokens_of_words(numbers, tokens_of_words) & (np.arange(len(ids)) < is_text[-1])
+            topics = np.full(len(ids), -1)
+            topics[chosen] = self.of_words(document, [words.lexicon.words[word] for word in numbers[chosen]], certainty)
+            found.append((ids, topics))
         if len(found) < n_sequences:
             raise ValueError(
                 f"expected {n_sequences} documents of at least {sequence_length} tokens, got {len(found)} among "
@@ -153,7 +153,22 @@ class TextTopics:
                 + ("a token of its own" if tokens_of_words == "whole" else "in these sequences")
                 + '; take tokens_of_words="last" (--tokens-of-words last), or longer documents'
             )
-        return _probe(ids, topics, tokenizer, seed, name)
+        is_special = np.isin(ids, special)
+        return Probe.from_tokens(
+            ids,
+            special_ids=special,
+            max_vectors=min(MAX_VECTORS, int((~is_special[:, 1:]).sum())),
+            seed=seed,
+            pad_id=cast(int, tokenizer.pad_token_id or 0),
+            name=name,
+        ).with_topics(np.where(is_special, -1, topics).ravel())
+
+
+def _tokens_of_words(numbers: np.ndarray, which: TokensOfWords) -> np.ndarray:
+    """Return (n,) bool, from the number of each token's word, -1 for none."""
+    is_last = numbers != np.append(numbers[1:], NO_WORD)
+    is_first = numbers != np.append(NO_WORD, numbers[:-1])
+    return (numbers != NO_WORD) & is_last & {"whole": is_first, "last": True}[which]
 
 
 def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0) -> TextTopics:
@@ -174,15 +189,16 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
         raise ValueError(
             "expected scikit-learn, which finds the topics, but it is not installed; pip install 'repdyn[sweep]'"
         ) from error
-    if n_topics < 2:
-        raise ValueError(f"expected at least 2 topics, got {n_topics}")
     lexicon = Lexicon()
     spans = [lexicon.read(document).numbers for document in documents]
     rows = np.repeat(np.arange(len(spans)), [len(numbers) for numbers in spans])
     columns = np.concatenate([np.empty(0, dtype=np.int64), *spans])
     counts = csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(spans), len(lexicon.words)))
     counts.sum_duplicates()
-    words = _topic_words(lexicon, np.bincount(counts.indices, minlength=len(lexicon.words)), len(spans))
+    specific = [len(word) >= MIN_WORD_LENGTH and not is_function_word(word) for word in lexicon.words]
+    n_with = np.bincount(counts.indices, minlength=len(lexicon.words))
+    common = (n_with >= MIN_DOCUMENTS) & (n_with <= MAX_DOCUMENT_SHARE * len(spans))
+    words = np.flatnonzero(np.array(specific, dtype=bool) & common)
     if len(spans) < n_topics or len(words) < n_topics:
         raise ValueError(
             f"expected at least {n_topics} documents and as many words for {n_topics} topics, got {len(spans)} "
@@ -192,49 +208,12 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
     model = LatentDirichletAllocation(n_topics, learning_method="online", max_iter=N_PASSES, random_state=seed)
     document_shares = model.fit_transform(counts[:, words])
     word_shares = model.components_ / model.components_.sum(axis=1, keepdims=True)
-    return TextTopics(documents, lexicon, words, word_shares, document_shares)
+    return TextTopics(documents, [lexicon.words[word] for word in words], word_shares, document_shares)
 
 
 def documents_of(text: str, fewest_words: int = 100) -> list[str]:
     """Return the parts of a text between blank lines that have at least so many words: articles, or long paragraphs."""
     return [part for part in re.split(r"\n\s*\n", text) if len(part.split()) >= fewest_words]
-
-
-def _topic_words(lexicon: Lexicon, n_documents_with: np.ndarray, n_documents: int) -> np.ndarray:
-    specific = [len(word) >= MIN_WORD_LENGTH and not is_function_word(word) for word in lexicon.words]
-    common = (n_documents_with >= MIN_DOCUMENTS) & (n_documents_with <= MAX_DOCUMENT_SHARE * n_documents)
-    return np.flatnonzero(np.array(specific, dtype=bool) & common)
-
-
-def _beginning(text: str, tokenizer: PreTrainedTokenizerBase, length: int) -> tuple[np.ndarray, TokenWords]:
-    """Return the first ``length`` tokens of a text, special ones included, or all if it has fewer; and their words."""
-    tokens, lengths, words, _ = tokenize_windows(
-        [text], tokenizer, WindowPlan(1, window_tokens=length), with_words=True
-    )
-    n_tokens = int(lengths[0]) if len(lengths) else 0
-    words = words or TokenWords(np.empty(0, dtype=np.int64), Lexicon())
-    return tokens[:n_tokens].numpy(), TokenWords(words.numbers[:n_tokens], words.lexicon)
-
-
-def _tokens_of_words(numbers: np.ndarray, which: TokensOfWords) -> np.ndarray:
-    """Return (n,) bool, from the number of each token's word, -1 for none."""
-    is_last = numbers != np.append(numbers[1:], NO_WORD)
-    is_first = numbers != np.append(NO_WORD, numbers[:-1])
-    return (numbers != NO_WORD) & is_last & (is_first if which == "whole" else True)
-
-
-def _probe(ids: np.ndarray, topics: np.ndarray, tokenizer: PreTrainedTokenizerBase, seed: int, name: str) -> Probe:
-    special = sorted(set(tokenizer.all_special_ids))
-    is_special = np.isin(ids, special)
-    n_vectors = int((~is_special[:, 1:]).sum())
-    return Probe.from_tokens(
-        ids,
-        special_ids=special,
-        max_vectors=min(MAX_VECTORS, n_vectors),
-        seed=seed,
-        pad_id=cast(int, tokenizer.pad_token_id or 0),
-        name=name,
-    ).with_topics(np.where(is_special, -1, topics).ravel())
 
 
 class WordProducts(NamedTuple):
@@ -289,8 +268,9 @@ def measure_topics(
     tokens = whole.sample("no_sink")[0]
     ids, labels = probe.tokens[tokens], [one[tokens] for one in topics]
     of_table, words = _of_table(states.embeddings, ids, labels[0], seed)
-    embeddings = {layer.stack: [{"layer": TABLE, **row} for row in of_table] for layer in states.layers}
-    attention: dict[str | None, list[pd.DataFrame]] = {stack: [] for stack in embeddings}
+    stacks = dict.fromkeys(layer.stack for layer in states.layers)
+    embeddings = {stack: [{"layer": TABLE, **row} for row in of_table] for stack in stacks}
+    attention: dict[str | None, list[pd.DataFrame]] = {stack: [] for stack in stacks}
     for layer in tqdm(states, total=len(states.layers), desc=title, leave=False):
         rows = vector_gaps(layer.states[states.rows_of(tokens)], ids, labels)
         embeddings[layer.stack] += [{"layer": layer.index, **row} for row in rows]
@@ -300,19 +280,13 @@ def measure_topics(
             except Undefined as error:
                 gaps = pd.DataFrame({"reason": [error.reason]})
             attention[layer.stack].append(gaps.assign(layer=layer.index))
-    return [
-        TopicMeasurements(
-            stack,
-            ids[labels[0] >= 0],
-            length,
-            pd.DataFrame(rows).reindex(columns=["layer", "product", *_OF_VECTORS, "reason"]),
-            pd.concat(attention[stack], ignore_index=True)
-            .reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"])
-            .astype({"head": "Int64"}),
-            words,
-        )
-        for stack, rows in embeddings.items()
-    ]
+    found, with_topics = [], ids[labels[0] >= 0]
+    for stack in stacks:
+        of_vectors = pd.DataFrame(embeddings[stack]).reindex(columns=["layer", "product", *_OF_VECTORS, "reason"])
+        of_heads = pd.concat(attention[stack], ignore_index=True)
+        of_heads = of_heads.reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"]).astype({"head": "Int64"})
+        found.append(TopicMeasurements(stack, with_topics, length, of_vectors, of_heads, words))
+    return found
 
 
 def _of_table(
@@ -325,7 +299,10 @@ def _of_table(
     counts = torch.zeros(len(words), int(topics.max()) + 1, dtype=torch.long)
     counts.index_put_((place, topics[topics >= 0]), torch.tensor(1), accumulate=True)
     frequent, labels = counts.max(dim=1)
-    rows = vector_gaps(table[words.to(table.device)], words, [labels, *permuted_topics(labels, N_CONTROLS, seed)])
+    # the control of a table of words, whose order means nothing
+    random = np.random.RandomState(seed)
+    others = [labels[torch.from_numpy(random.permutation(len(labels)))] for _ in range(N_CONTROLS)]
+    rows = vector_gaps(table[words.to(table.device)], words, [labels, *others])
     chosen = pd.DataFrame({"word": words, "topic": labels, "count": frequent})
     chosen = chosen.sort_values(["topic", "count"], ascending=[True, False], kind="stable")
     chosen = chosen.groupby("topic").head(WORDS_OF_TOPIC)
@@ -347,12 +324,6 @@ def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
     return [topics.roll(shift, dims=0) for shift in range(1, min(n_shifts, len(topics) - 1) + 1)]
 
 
-def permuted_topics(topics: Tensor, number: int, seed: int) -> list[Tensor]:
-    """Return random permutations of the topics of words, the control of a table of words."""
-    random = np.random.RandomState(seed)
-    return [topics[torch.from_numpy(random.permutation(len(topics)))] for _ in range(number)]
-
-
 def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> list[dict[str, Any]]:
     """Compute the gaps of vectors.
 
@@ -369,15 +340,14 @@ def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> list[dict[s
     rows: list[dict[str, Any]] = []
     for product, kernel in PRODUCTS.items():
         try:
-            same, different = (
-                topic_mean.or_raise(x, ids, labels[0], product=product, pairs=one).item() for one in PAIRS
-            )
+            means = {one: topic_mean.or_raise(x, ids, labels[0], product=product, pairs=one).item() for one in PAIRS}
             controls = [kernel(x, ids, topics).item() for topics in labels[1:]]
-            spread = float(np.std(controls, ddof=1)) if len(controls) > 1 else float("nan")
-            found = {"same": same, "different": different, "gap": same - different}
-            rows.append({"product": product, **found, "control": float(np.mean(controls)), "control_std": spread})
         except Undefined as error:
             rows.append({"product": product, "reason": error.reason})
+            continue
+        spread = float(np.std(controls, ddof=1)) if len(controls) > 1 else float("nan")
+        found = {**means, "gap": means["same"] - means["different"], "control": float(np.mean(controls))}
+        rows.append({"product": product, **found, "control_std": spread})
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from repdyn.figures.drawing import entitle
 from repdyn.probe import Probe
 from repdyn.reading import LoadedModel, file_name
-from repdyn.store import find_store
+from repdyn.studies import topic_measurements as measured
 from repdyn.studies.panels import draw_heads, heads_size, layer_axis, series_colour
 from repdyn.studies.study import (
     Folder,
@@ -26,23 +26,9 @@ from repdyn.studies.study import (
     print_title,
     run_study,
     select,
+    stored_runs,
 )
-from repdyn.studies.topic_measurements import (
-    CERTAINTY,
-    N_TOPICS,
-    PAIRS,
-    TABLE,
-    WORDS_OF_TOPIC,
-    TokensOfWords,
-    TopicMeasurements,
-    WordProducts,
-    documents_of,
-    find_topics,
-    measure_topics,
-    onset_table,
-)
-from repdyn.tables.frames import by_stack
-from repdyn.tables.runs import select as select_runs
+from repdyn.studies.topic_measurements import CERTAINTY, N_TOPICS, TokensOfWords, TopicMeasurements, WordProducts
 from repdyn.tables.style import SEQUENTIAL, of_stack, styled
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
 from repdyn.utils.arguments import ModelOptions, Models, Place, at_least
@@ -62,7 +48,7 @@ class TopicStudy(Study):
             raise ValueError(f"expected --certainty between 0 and 1, got {options.certainty}")
         if not options.models and not options.store:
             raise ValueError("expected a model or --store RUN, got neither; see --help")
-        self.measured: dict[str, TopicMeasurements] = {}
+        self.found: dict[str, TopicMeasurements] = {}
         self.known = Probe.load(options.probe) if options.probe else None
         if options.models and self.known is None:
             self._find_topics()
@@ -70,11 +56,11 @@ class TopicStudy(Study):
     def _find_topics(self) -> None:
         options = self.options
         corpus = load_corpus(options.text)
-        documents = documents_of(corpus.data.decode(errors="replace"))
+        documents = measured.documents_of(corpus.data.decode(errors="replace"))
         if len(documents) > options.documents:
             drawn = np.random.RandomState(options.seed).choice(len(documents), options.documents, replace=False)
             documents = [documents[number] for number in sorted(drawn)]
-        self.text, self.topics = corpus.name, find_topics(documents, options.topics, seed=options.seed)
+        self.text, self.topics = corpus.name, measured.find_topics(documents, options.topics, seed=options.seed)
         self.tables["topics"] = self.topics.table()
         print_title(self.text, f"{len(documents):,} documents, {len(self.topics.words):,} words with topics")
         print_table(self.topics.table(_N_WORDS))
@@ -90,39 +76,36 @@ class TopicStudy(Study):
             seed=options.seed,
             name=self.text,
         )
-        for one in measure_topics(loaded, probe, options.layers, title=loaded.name, seed=options.seed):
+        for one in measured.measure_topics(loaded, probe, options.layers, title=loaded.name, seed=options.seed):
             title = of_stack(loaded.name, one.stack)
             print_gaps(title, one)
-            self.measured[title] = one
+            self.found[title] = one
 
     def finish(self) -> None:
-        tables, figures = self.tables, self.figures
-        if self.measured:
+        if self.found:
             for kind in ("embeddings", "attention"):
-                of_models = {name: getattr(one, kind).dropna(subset="gap") for name, one in self.measured.items()}
-                tables[kind] = pd.concat([table.assign(model=name) for name, table in of_models.items()])
-                tables[kind] = tables[kind].drop(columns="reason")
-            figures["depth"] = depth_figure(self.measured)
-        words = {name: one.words for name, one in self.measured.items() if one.words}
+                of_models = {name: getattr(one, kind).dropna(subset="gap") for name, one in self.found.items()}
+                table = pd.concat([table.assign(model=name) for name, table in of_models.items()])
+                self.tables[kind] = table.drop(columns="reason")
+            self.figures["depth"] = depth_figure(self.found)
+        words = {name: one.words for name, one in self.found.items() if one.words}
         if words:
-            tables["blocks"] = join_tables({name: of_model.table() for name, of_model in words.items()}, "model")
-            figures |= {f"{file_name(name)}_blocks": blocks_figure(name, of_model) for name, of_model in words.items()}
-        for name, one in self.measured.items():
+            self.tables["blocks"] = join_tables({name: of_model.table() for name, of_model in words.items()}, "model")
+        for name, one in self.found.items():
+            if one.words:
+                self.figures[f"{file_name(name)}_blocks"] = blocks_figure(name, one.words)
             if len(one.attention.dropna(subset="gap")):
-                figures[f"{file_name(name)}_heads"] = heads_figure(name, one)
+                self.figures[f"{file_name(name)}_heads"] = heads_figure(name, one)
         if self.options.store:
             self._report_learning()
         self.write()
 
     def _report_learning(self) -> None:
         onsets = {}
-        for (run, _), of_run in select_runs(find_store(self.options.store), self.options.run).items():
-            for stack, rows in by_stack(of_run).items():
-                onsets[of_stack(run, stack)] = found = onset_table(rows)
-                print_title(
-                    of_stack(run, stack), "step from which on a gap keeps a tenth, and half, of its final value"
-                )
-                print_table(found)
+        for title, _, rows in stored_runs(self.options):
+            onsets[title] = measured.onset_table(rows)
+            print_title(title, "step from which on a gap keeps a tenth, and half, of its final value")
+            print_table(onsets[title])
         self.tables["onsets"] = join_tables(onsets, "run")
 
 
@@ -175,41 +158,50 @@ def topics(
     run_study(TopicStudy, loading, locals())
 
 
-def print_gaps(name: str, measured: TopicMeasurements) -> None:
+def print_gaps(name: str, found: TopicMeasurements) -> None:
     """Print the gaps of a model layer by layer, those of the attention as means over heads."""
-    print_title(name, f"{len(measured.ids):,} tokens with topics, {len(measured.ids.unique()):,} different")
+    print_title(name, f"{len(found.ids):,} tokens with topics, {len(found.ids.unique()):,} different")
     for product, unit in (("cosine", "cosine"), ("dot", "inner product")):
         print_line(f"{unit} of two words of the same topic, of different topics:")
-        print_table(select(measured.embeddings, product=product), "layer", "same", "different", "gap", "control")
-    attention = select(measured.attention, head=None).copy()
+        print_table(select(found.embeddings, product=product), "layer", "same", "different", "gap", "control")
+    attention = select(found.attention, head=None).copy()
     shown = ["same", "different", "gap", "control", "difference", "standard_error"]
-    attention[shown] *= measured.length
-    print_line(f"attention, times even attention (a weight of 1 / {measured.length}):")
+    attention[shown] *= found.length
+    print_line(f"attention, times even attention (a weight of 1 / {found.length}):")
     print_table(attention, "layer", *shown, "evenness")
-    for reason in pd.concat([measured.embeddings["reason"], measured.attention["reason"]]).dropna().unique():
+    for reason in pd.concat([found.embeddings["reason"], found.attention["reason"]]).dropna().unique():
         print_line(f"no value where {reason}")
 
 
 @styled
-def depth_figure(measured: Mapping[str, TopicMeasurements]) -> Figure:
+def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
     """Draw the means over words of one topic and of different topics, and below their gap, a colour for each model."""
     figure = Figure(figsize=(9.5, 7.4))
-    panels = figure.subplots(2, 2, sharex="col")
-    for number, (name, one) in enumerate(measured.items()):
-        _draw_embeddings(panels[:, 0], one, name, series_colour(number))
-        _draw_attention(panels[:, 1], one, series_colour(number))
-    labels = (
-        "mean cosine",
-        f"mean attention,\n{_UNIT}",
-        "gap of the cosine",
-        f"gap of the attention\nminus control, {_UNIT}",
-    )
-    for axes, label in zip(panels.flat, labels, strict=True):
+    (cosine, attention), (cosine_gap, attention_gap) = panels = figure.subplots(2, 2, sharex="col")
+    for number, (name, one) in enumerate(models.items()):
+        look: dict[str, Any] = {"color": series_colour(number), "marker": "o", "markersize": 4}
+        found = select(one.embeddings, product="cosine").dropna(subset="gap")
+        layers, table = found.loc[found["layer"] != measured.TABLE], select(found, layer=measured.TABLE)
+        x, control, spread = layers["layer"].astype(int), layers["control"], layers["control_std"]
+        _draw_means(cosine, x, layers, look, name)
+        cosine_gap.plot(x, layers["gap"], **look)
+        cosine_gap.plot(x, control, color=look["color"], linestyle="--", linewidth=1.2)
+        cosine_gap.fill_between(x, control - spread, control + spread, color=look["color"], alpha=0.18, linewidth=0)
+        of_table = {**look, "marker": "s", "markersize": 5, "linestyle": ""}
+        before = np.full(len(table), -0.35)
+        _draw_means(cosine, before, table, of_table)
+        cosine_gap.errorbar(before, table["gap"], table["control_std"], capsize=2, **of_table)
+        means = select(one.attention, head=None).dropna(subset="gap")
+        scaled = means.reindex(columns=[*measured.PAIRS, "difference", "standard_error"]).mul(one.length)
+        _draw_means(attention, means["layer"], scaled, look)
+        attention_gap.errorbar(means["layer"], scaled["difference"], 2 * scaled["standard_error"], capsize=2, **look)
+    labels = "mean cosine", f"mean attention,\n{_UNIT}", "gap of the cosine"
+    for axes, label in zip(panels.flat, (*labels, f"gap of the attention\nminus control, {_UNIT}"), strict=True):
         axes.set_ylabel(label)
         axes.axhline(0, color="black", linewidth=0.8)
     layer_axis(*panels[1])
-    panels[0, 0].legend(fontsize=8)
-    panels[0, 1].legend(["same topic", "different topics"], fontsize=8)
+    cosine.legend(fontsize=8)
+    attention.legend(["same topic", "different topics"], fontsize=8)
     entitle(
         figure,
         "Topics: words of one topic, and of different topics",
@@ -218,6 +210,11 @@ def depth_figure(measured: Mapping[str, TopicMeasurements]) -> Figure:
         "embeddings, each word once.",
     )
     return figure
+
+
+def _draw_means(axes: Axes, x: ArrayLike, rows: pd.DataFrame, look: dict[str, Any], label: str | None = None) -> None:
+    axes.plot(x, rows["same"], label=label, **look)
+    axes.plot(x, rows["different"], **{"linestyle": ":", **look, "markerfacecolor": "white"})
 
 
 @styled
@@ -233,55 +230,24 @@ def blocks_figure(name: str, words: WordProducts) -> Figure:
     topics, starts, sizes = np.unique(words.topics, return_index=True, return_counts=True)
     for set_ticks in (axes.set_xticks, axes.set_yticks):
         set_ticks(starts + sizes / 2 - 0.5, topics, fontsize=7)
-    axes.set_xlabel("topic")
-    axes.set_ylabel("topic")
+    axes.set(xlabel="topic", ylabel="topic")
     table = words.table()
-    within = table["topic"] == table["other"]
-    means = f"Mean of the blocks on the diagonal {table['mean'][within].mean():.3g}, of all others "
-    means += f"{table['mean'][~within].mean():.3g}; up to {WORDS_OF_TOPIC} words of each topic."
-    entitle(figure, f"{name}: products of the input embeddings of words, by topic", means)
+    within, means = table["topic"] == table["other"], table["mean"]
+    caption = f"Mean of the blocks on the diagonal {means[within].mean():.3g}, of all others "
+    caption += f"{means[~within].mean():.3g}; up to {measured.WORDS_OF_TOPIC} words of each topic."
+    entitle(figure, f"{name}: products of the input embeddings of words, by topic", caption)
     return figure
 
 
 @styled
-def heads_figure(name: str, measured: TopicMeasurements) -> Figure:
+def heads_figure(name: str, found: TopicMeasurements) -> Figure:
     """Draw the gap of each head of each layer minus its control, as a multiple of even attention."""
-    heads = measured.attention.dropna(subset=["gap", "head"])
+    heads = found.attention.dropna(subset=["gap", "head"])
     values, errors = (
-        heads.pivot(index="layer", columns="head", values=column) * measured.length
+        heads.pivot(index="layer", columns="head", values=column) * found.length
         for column in ("difference", "standard_error")
     )
     figure = Figure(figsize=heads_size(values))
     draw_heads(figure.subplots(), values, abs(values) >= BOLD_FROM * errors, f"gap minus control,\n{_UNIT}")
     entitle(figure, f"{name}: topic gap of each head", f"Bold: {BOLD_FROM:g} standard errors from 0, or more.")
     return figure
-
-
-def _draw_embeddings(panels: Sequence[Axes], one: TopicMeasurements, name: str, colour: str) -> None:
-    levels, axes = panels
-    found = select(one.embeddings, product="cosine").dropna(subset="gap")
-    layers, table = found.loc[found["layer"] != TABLE], select(found, layer=TABLE)
-    x, control, spread = layers["layer"].astype(int), layers["control"], layers["control_std"]
-    look: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 4}
-    _draw_means(levels, x, layers, name, look)
-    axes.plot(x, layers["gap"], **look)
-    axes.plot(x, control, color=colour, linestyle="--", linewidth=1.2)
-    axes.fill_between(x, control - spread, control + spread, color=colour, alpha=0.18, linewidth=0)
-    look |= {"marker": "s", "markersize": 5, "linestyle": ""}
-    before = np.full(len(table), -0.35)
-    _draw_means(levels, before, table, "", look)
-    axes.errorbar(before, table["gap"], table["control_std"], capsize=2, **look)
-
-
-def _draw_attention(panels: Sequence[Axes], one: TopicMeasurements, colour: str) -> None:
-    levels, axes = panels
-    means = select(one.attention, head=None).dropna(subset="gap")
-    look = {"color": colour, "marker": "o", "markersize": 4}
-    scaled = means.reindex(columns=[*PAIRS, "difference", "standard_error"]).mul(one.length)
-    _draw_means(levels, means["layer"], scaled, "", look)
-    axes.errorbar(means["layer"], scaled["difference"], 2 * scaled["standard_error"], capsize=2, **look)
-
-
-def _draw_means(axes: Axes, x: ArrayLike, rows: pd.DataFrame, label: str, look: Mapping[str, Any]) -> None:
-    axes.plot(x, rows["same"], label=label or None, **look)
-    axes.plot(x, rows["different"], **{"linestyle": ":", **look, "markerfacecolor": "white"})
