@@ -11,13 +11,6 @@ from test_docs import COMMANDS, FENCE, python_blocks, shell_words
 ROOT = Path(__file__).parents[3]
 
 
-def train_commands() -> list[str]:
-    found = {
-        tuple(shell_words(line)[2:]): line for _, line in COMMANDS if line.startswith("python train.py fit --config")
-    }
-    return sorted(found.values())
-
-
 def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
     from repdyn.data.train import TrainCLI
 
@@ -25,10 +18,8 @@ def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
     page = (ROOT / "docs" / "configuration.md").read_text()
     (complete,) = [code for language, code in FENCE.findall(page) if language == "yaml"]
     (tmp_path / "complete.yaml").write_text(complete)
-    for words in [
-        ["fit", "--config", str(tmp_path / "complete.yaml")],
-        *(shell_words(line)[2:] for line in train_commands()),
-    ]:
+    printed = {tuple(shell_words(line)[2:]) for _, line in COMMANDS if line.startswith("python train.py fit --config")}
+    for words in [("fit", "--config", str(tmp_path / "complete.yaml")), *sorted(printed)]:
         monkeypatch.setattr("sys.argv", ["train.py", *words, "--print_config"])
         with pytest.raises(SystemExit) as stopped:
             TrainCLI()
