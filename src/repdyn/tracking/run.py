@@ -505,7 +505,7 @@ class TrackedRun:
         if self._ranks is None or self._ranks.size > 1:
             self.notices.once(AVERAGED, "the averaged weights of a model on several ranks are not measured")
             return
-        with self.notices.errors(moment.step):
+        with self.cost.counted(), self.notices.errors(moment.step):  # the budget is that of both
             if self.averaged is None:
                 options, name = replace(self.options, ranks="zero"), f"{self.name} ({AVERAGED})"
                 loggers, label = self._loggers.of_training, f"{self.prefix}{AVERAGED}"
@@ -518,8 +518,7 @@ class TrackedRun:
                 self.averaged = run
             own = weights_of(model)
             placed = {name: value.to(own[name].device) for name, value in averaged.items() if name in own}
-            of_average = replace(moment, averaged=None, weights=placed)
-            self.averaged.measure(model, of_average, root_module)
+            self.averaged.measure(model, replace(moment, averaged=None, weights=placed), root_module)
             self.should_stop |= self.averaged.should_stop
 
     def _store_loss(self, step: int, loss: float) -> bool:
