@@ -323,7 +323,7 @@ def test_a_generator_in_the_model_is_named_and_what_forward_logs_to_wandb_is_lef
             return super().forward(tokens)
 
     model = Logging()
-    model.noise = (number for number in range(100))  # type: ignore[assignment]
+    model.noise = enumerate(number for number in range(100))  # type: ignore[assignment]
     with attach(model) as tracker:
         model(random_tokens(4, 12))
         tracker.step()

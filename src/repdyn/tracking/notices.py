@@ -141,12 +141,14 @@ def advanced_by_use(model: nn.Module) -> list[str]:
     generators, queues and open files."""
 
     def cannot_be_copied(value: Any) -> bool:
+        if isinstance(value, tuple):
+            return any(map(cannot_be_copied, value))
         if isinstance(value, queue.Queue | queue.SimpleQueue | io.IOBase):
             return True
         if type(value).__module__ in {"builtins", "itertools"} and hasattr(value, "__next__"):
             with warnings.catch_warnings(action="ignore"):
                 try:
-                    value.__reduce__()
+                    return cannot_be_copied(value.__reduce__()[1:])  # as an enumeration of a generator
                 except TypeError:  # a generator, and from Python 3.14 on what itertools makes
                     return True
         return False
