@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from repdyn.figures.drawing import entitle
-from repdyn.studies.convergence_estimates import SUMMARIES, THRESHOLD
+from repdyn.studies.convergence_estimates import ANY_STEP, SUMMARIES, THRESHOLD
 from repdyn.studies.convergence_measurements import FALLS
 from repdyn.studies.panels import facets, layer_axis, line_with_band, series_colour
 from repdyn.studies.study import select
@@ -22,6 +22,7 @@ RELATIVE_DEPTH = "relative depth (layer / last layer)"
 _BARS = "#9ecae1"
 _BAND = "Band: 95 % interval of a bootstrap over sequences."
 _MAX_MARKED = 40
+_MOST_TICKS = 16
 
 
 @styled
@@ -92,7 +93,9 @@ def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> F
             rows = select(table, more_than=FALLS[0], **{"class": of_class})
             marks = {"marker": "<>^vsDPX*"[number % 9], "color": f"C{number + 1}", "s": 22, "zorder": 3}
             axes.scatter([places[layer] for layer in rows["layer"]], rows["share"], label=of_class, **marks)
-        axes.set_xticks(range(len(places)), [f"{layer}" for layer in places])
+        every = -(-len(places) // _MOST_TICKS)
+        shown = [(place, layer) for layer, place in places.items() if place % every == 0 or layer == ANY_STEP]
+        axes.set_xticks([place for place, _ in shown], [f"{layer}" for _, layer in shown])
         axes.set_xlabel("layer before the step; any: at least one step")
 
     caption = "Marks: falls of any size, by class. Grey lines: 95 % interval of a bootstrap over sequences."
@@ -203,5 +206,11 @@ def _errors(table: pd.DataFrame, column: str) -> np.ndarray:
 
 
 def _number(axes: Axes, numbers: ArrayLike, x: ArrayLike, y: ArrayLike) -> None:
-    for number, *place in zip(*map(np.asarray, (numbers, x, y)), strict=True):
-        axes.annotate(f"{number}", tuple(place), (4, 4), textcoords="offset points", fontsize=8)
+    """Write a number beside each point, unless that of another point is there."""
+    places = np.column_stack([np.asarray(x, float), np.asarray(y, float)])
+    room = np.ptp(places, axis=0) * (0.04, 0.05)
+    taken: list[np.ndarray] = []
+    for number, place in zip(np.asarray(numbers), places, strict=True):
+        if not any((np.abs(place - other) < room).all() for other in taken):
+            taken.append(place)
+            axes.annotate(f"{number}", tuple(place), (4, 4), textcoords="offset points", fontsize=8)

@@ -18,6 +18,8 @@ from repdyn.tables.style import DIVERGING, SUBSET_COLOURS, styled
 T = TypeVar("T")
 
 _MAX_COLUMNS = 3
+_MAX_ENTRIES = 5
+"""Of a legend inside a panel."""
 _MAX_NUMBERED = 16
 """Heads that leave room for a number in each cell."""
 
@@ -42,7 +44,7 @@ def facets(
     Args:
         items: what is drawn, by the title of its panel.
         label: of the axis of values.
-        legends: whether each panel has one; else the first.
+        legends: whether each panel has one; else the first, or the figure if it is long.
     """
     columns = min(len(items), _MAX_COLUMNS)
     rows = -(-len(items) // columns)
@@ -53,8 +55,11 @@ def facets(
     for axes, (name, item) in zip(panels, items.items(), strict=False):
         draw(axes, item)
         axes.set_title(name)
-        if legends or axes is panels[0]:
+        if legends or (axes is panels[0] and len(axes.get_legend_handles_labels()[1]) <= _MAX_ENTRIES):
             axes.legend(fontsize=8, handlelength=3 if legends else None)
+    entries = panels[0].get_legend_handles_labels()
+    if len(entries[1]) > _MAX_ENTRIES and not legends:
+        figure.legend(*entries, loc="outside lower center", ncols=2 * columns, fontsize=8)
     panels[0].set_ylabel(label)
     entitle(figure, title, caption)
     return figure
