@@ -124,13 +124,10 @@ def position_image(name: str, rows: Tensor) -> Figure:
 
 @styled
 def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, order_end: int | None) -> Figure:
-    """Draw the cosines of all pairs of positions, and their mean against the distance of the two.
+    """Draw the cosines of all pairs of positions, (n, n), and their mean against the distance of the two.
 
     The band holds 90 % of the pairs of that distance. Distances with fewer pairs than a tenth of the positions are left
     out.
-
-    Args:
-        matrix: (n, n) cosines.
     """
     figure = Figure(figsize=(11, 4.6))
     left, right = figure.subplots(1, 2)

@@ -182,9 +182,6 @@ def holm(p: ArrayLike) -> np.ndarray:
 
     The i-th smallest of m becomes ``max over j <= i of min(1, (m - j + 1) p_j)``; NaN stays NaN, and is not counted.
 
-    Args:
-        p: (m,) in [0, 1] or NaN.
-
     Source: Holm 1979 (Scand. J. Statist. 6:65).
 
     >>> holm([0.01, 0.04, 0.03]).round(2).tolist()

@@ -144,8 +144,7 @@ def _pool(states: Tensor, lengths: Sequence[int]) -> dict[str, Tensor]:
 def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[int] = ()) -> np.ndarray:
     """Return (n, n) cosines of sentences as sets of tokens, |A and B| / sqrt(|A| |B|): a baseline without a model.
 
-    Returns:
-        0 for a sentence of ignored tokens alone.
+    They are 0 for a sentence of ignored tokens alone.
     """
     sets = [set(sequence) - set(ignored) for sequence in sequences]
     return cosine_similarity(MultiLabelBinarizer().fit_transform(sets))
@@ -157,9 +156,6 @@ def separation_table(
     """Return a row for each layer and pooling, the last one for the baseline; see :func:`separation`.
 
     There is no row where all sentences have the same vector (layer 0 at a token that all begin with).
-
-    Args:
-        groups: (n,) name of each sentence's group.
     """
     numbers = pd.factorize(pd.Series(list(groups)))[0].tolist()
     keyed = [
@@ -267,8 +263,7 @@ def collection_tables(vectors: Iterable[SentenceVectors]) -> tuple[pd.DataFrame,
 def collection_values(one: SentenceVectors, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
     """Return lengths, and distances, dot products and cosines of all pairs, within each of two collections and between.
 
-    Args:
-        labels: (n,) the collection of each text.
+    ``labels``, (n,), are the collections of the texts.
     """
     first, second = (torch.from_numpy(one.vectors[labels == name]) for name in dict.fromkeys(labels))
     places = torch.cartesian_prod(torch.arange(len(first)), torch.arange(len(second)))

@@ -247,11 +247,7 @@ def compare_opposites(table: EmbeddingTable, rows: dict[str, int], seed: int) ->
 
 @styled
 def dimension_figure(name: str, curves: Mapping[str, np.ndarray], seed: int) -> Figure:
-    """Draw the share of variance by number of components, of clouds of known dimension and of a model's tables.
-
-    Args:
-        curves: cumulative share of variance of each table.
-    """
+    """Draw the cumulative share of variance by number of components, of clouds of known dimension and of a model."""
     figure = Figure(figsize=(10, 4.2))
     left, right = figure.subplots(1, 2, sharey=True)
     _draw_curves(left, {of: explained_variance(rows) for of, rows in known_clouds(seed).items()})

@@ -95,11 +95,7 @@ def looks_of(labels: Sequence[str], kinds: pd.DataFrame) -> list[str]:
 
 
 def looks_table(looks: Sequence[str], about: pd.DataFrame, lengths: np.ndarray) -> pd.DataFrame:
-    """Return number, mean length and mean relation to the mean row of each kind of token.
-
-    Args:
-        about: of :func:`repdyn.studies.embedding_tables.about_mean`.
-    """
+    """Return number, mean length and mean relation to the mean row (``about`` it) of each kind of token."""
     values = about[["distance", "cosine"]].assign(kind=looks, rows=1, length=lengths)
     columns = {"rows": "sum", "length": "mean", "distance": "mean", "cosine": "mean"}
     return values.groupby("kind", sort=False).agg(columns).reset_index()
@@ -113,12 +109,8 @@ def extreme_pairs(table: EmbeddingTable, k: int) -> pd.DataFrame:
 
 
 def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
-    """Return the k rows with the smallest and the k with the largest value of each column of
-    :func:`repdyn.studies.embedding_tables.about_mean`, and of the inner product without its sign.
-
-    Args:
-        values: with a column label.
-    """
+    """Return the labels of the k rows with the smallest and the k with the largest value of each relation to the mean
+    row, :func:`repdyn.studies.embedding_tables.about_mean`, and of the inner product without its sign."""
     values = values.assign(**{"|dot|": values["dot"].abs()})
     frames = {}
     for name in ("distance", "cosine", "dot", "|dot|"):

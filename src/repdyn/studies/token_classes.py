@@ -145,10 +145,9 @@ def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[
 
 
 def class_means(values: np.ndarray, members: Mapping[str, np.ndarray], sequences: np.ndarray) -> dict[str, Estimate]:
-    """Average values of tokens over the tokens of each class, with a bootstrap over sequences.
+    """Average values (m, n_tokens) over the tokens of each class, with a bootstrap over sequences.
 
     Args:
-        values: (m, n_tokens).
         members: of each class, the numbers of its tokens.
         sequences: (n_tokens,) the sequence of each token.
 

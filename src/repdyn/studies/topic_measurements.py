@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 import numpy as np
 import pandas as pd
 import torch
+from scipy.sparse import csr_matrix
+from sklearn.decomposition import LatentDirichletAllocation
 from torch import Tensor
 from tqdm import tqdm
 
@@ -83,13 +85,10 @@ class TextTopics:
         return pd.DataFrame({"topic": range(len(words)), "share": self.document_shares.mean(axis=0), "words": words})
 
     def of_words(self, document: int, words: Sequence[str], certainty: float = CERTAINTY) -> np.ndarray:
-        """Return the most likely topic of each word in a document.
+        """Return the most likely topic of each word in a document, (len(words),) int64, -1 for none.
 
         Its probability is ``phi_kw theta_dk``, divided by the sum over topics k: phi are the word shares of
         the topics, theta the topic shares of the document.
-
-        Returns:
-            (len(words),) int64, -1 for none.
         """
         known = np.array([self._columns.get(word, -1) for word in words], dtype=np.int64)
         joint = self.word_shares[:, known].T * self.document_shares[document]
@@ -174,21 +173,11 @@ def _tokens_of_words(numbers: np.ndarray, which: TokensOfWords) -> np.ndarray:
 def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0) -> TextTopics:
     """Fit a topic model to documents by online variational Bayes.
 
-    Args:
-        documents: texts.
-        n_topics: number of topics.
-        seed: of the fit; the same documents and seed give the same topics on the same machine.
+    The same documents and seed give the same topics on the same machine.
 
     Source: Blei, Ng, Jordan, Latent Dirichlet Allocation, JMLR 2003; Hoffman, Blei, Bach, Online Learning for Latent
     Dirichlet Allocation, NeurIPS 2010.
     """
-    try:
-        from scipy.sparse import csr_matrix
-        from sklearn.decomposition import LatentDirichletAllocation
-    except ImportError as error:
-        raise ValueError(
-            "expected scikit-learn, which finds the topics, but it is not installed; pip install 'repdyn[sweep]'"
-        ) from error
     lexicon = Lexicon()
     spans = [lexicon.read(document).numbers for document in documents]
     rows = np.repeat(np.arange(len(spans)), [len(numbers) for numbers in spans])
