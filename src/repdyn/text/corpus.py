@@ -43,6 +43,10 @@ ENWIK8_PREFIXES: dict[str, int] = {
 }
 """Lengths in bytes of known prefixes of enwik8, by their sha256."""
 
+# Text compresses to about a tenth; a file that expands a hundredfold is meant to exhaust the memory.
+_MAX_COMPRESSION_RATIO = 100
+_ALWAYS_ALLOWED_BYTES = 1 << 28
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -152,7 +156,8 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is empty, damaged, or a zip of several files.
+        ValueError: the file is empty, damaged, a zip of several files, or expands to more than 256 MB and a hundred
+            times its size.
     """
     path = expand_user(path)
     if not path.is_file():
@@ -226,29 +231,38 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
 
 def _decompress(path: Path) -> bytes:
     """Return the content of a file, decompressed by its suffix."""
-    if path.suffix.lower() not in _OPENERS:
+    suffix = path.suffix.lower()
+    if suffix not in _OPENERS:
         return path.read_bytes()
+    limit, n_files, data = max(_ALWAYS_ALLOWED_BYTES, _MAX_COMPRESSION_RATIO * path.stat().st_size), 1, b""
     try:
-        with _OPENERS[path.suffix.lower()](path) as file:
-            return file.read()
+        if suffix == ".zip":
+            n_files = len(zipfile.ZipFile(path).namelist())
+        if n_files == 1:
+            with _OPENERS[suffix](path) as file:
+                data = file.read(limit + 1)
     except PermissionError:
         raise
     except Exception as error:  # damaged files make the decompressors raise errors of any kind
         raise ValueError(
             f"expected a complete {path.suffix} file, {path} cannot be decompressed ({error}); download it again"
         ) from error
+    if n_files != 1:
+        raise ValueError(f"expected one file in {path}, got {n_files}; unpack it and give one file's path")
+    if len(data) > limit:
+        raise ValueError(
+            f"expected text, {path} expands to more than {_MAX_COMPRESSION_RATIO} times its size; unpack it and give "
+            "the path of the unpacked file if you trust it"
+        )
+    return data
 
 
-def _open_zip(path: Path) -> IO[bytes]:
+def _open_only_file(path: Path) -> IO[bytes]:
     archive = zipfile.ZipFile(path)
-    members = archive.namelist()
-    if len(members) != 1:
-        raise ValueError(f"expected one file in it, got {len(members)}: unpack it and give one file's path")
-    return archive.open(members[0])
+    return archive.open(archive.namelist()[0])
 
 
-_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zip": _open_zip}
-
+_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zip": _open_only_file}
 
 ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
 _TIMEOUT_SECONDS = 30
