@@ -113,7 +113,20 @@ class SampledTokens:
 
     @cached_property
     def _batch_of_window(self) -> np.ndarray:
-        return assign_windows(self.lengths.numpy(), self.n_batches, self.seed)
+        """(n_windows,) the batch of each window, such that the batches have about equally many tokens.
+
+        Windows are assigned from the longest to the shortest, those of equal length in random order, each to the batch
+        with the fewest tokens so far.
+        """
+        lengths = self.lengths.numpy()
+        # the stream of RandomState is frozen by numpy's policy; Generator's may change between releases
+        shuffled = np.random.RandomState(self.seed).permutation(len(lengths))
+        totals = [0] * self.n_batches
+        batch_of_window = np.empty(len(lengths), dtype=np.int64)
+        for window in shuffled[np.argsort(-lengths[shuffled], kind="stable")]:
+            batch_of_window[window] = smallest = totals.index(min(totals))
+            totals[smallest] += int(lengths[window])
+        return batch_of_window
 
     @cached_property
     def _samples(self) -> dict[str, tuple[np.ndarray, bool]]:
@@ -205,23 +218,6 @@ def padded_batches(
         input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
         input_ids[mask] = tokens[indices]
         yield ProbeBatch(input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), indices.numpy())
-
-
-def assign_windows(lengths: np.ndarray, n_batches: int, seed: int) -> np.ndarray:
-    """Return the batch of each window, (n_windows,), so that the batches have about equally many tokens.
-
-    Windows are assigned from the longest to the shortest, those of equal length in random order, each to the batch
-    with the fewest tokens so far.
-    """
-    # the stream of RandomState is frozen by numpy's policy; Generator's may change between releases
-    shuffled = np.random.RandomState(seed).permutation(len(lengths))
-    totals = [0] * n_batches
-    batch_of_window = np.empty(len(lengths), dtype=np.int64)
-    for window in shuffled[np.argsort(-lengths[shuffled], kind="stable")]:
-        smallest = totals.index(min(totals))
-        batch_of_window[window] = smallest
-        totals[smallest] += int(lengths[window])
-    return batch_of_window
 
 
 def interleave_windows(members: np.ndarray, windows: np.ndarray, batch_of_window: np.ndarray) -> list[np.ndarray]:

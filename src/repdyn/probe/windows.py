@@ -76,8 +76,23 @@ def tokenize_windows(
     texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan, with_words: bool
 ) -> TokenizedWindows:
     """Cut texts into windows of token ids, each with the tokenizer's own prefix and suffix."""
+    if isinstance(texts, str):
+        raise ValueError("expected texts to be an iterable of strings, got a single string; pass [text]")
+    if not callable(tokenizer):
+        raise ValueError(
+            f"expected a tokenizer of transformers, got {type(tokenizer).__name__}; of another library encode the "
+            "texts first: Probe.from_tokens([tokenizer.encode(text) for text in texts])"
+        )
     with one_thread_for_tokenizers():
-        layout = _Layout.of(texts, tokenizer, plan)
+        prefix, suffix = _affixes(tokenizer)
+    n_affixes = len(prefix), len(suffix)
+    # text tokens of a full window; None for all tokens of a piece of text
+    size = None if plan.window_tokens is None else plan.window_tokens - sum(n_affixes)
+    if size is not None and size < 1:
+        raise ValueError(
+            f"expected sequence_length > {sum(n_affixes)}, the special tokens this tokenizer adds, got "
+            f"{plan.window_tokens}"
+        )
     lexicon = Lexicon() if with_words else None
     windows: list[list[int]] = []
     is_full: list[bool] = []
@@ -90,12 +105,17 @@ def tokenize_windows(
             else:
                 ids, numbers = words_of_tokens(text, tokenizer, lexicon)
         n_bytes, n_ids = n_bytes + len(text.encode()), n_ids + len(ids)
-        slices = layout.slices(len(ids))
-        windows += [layout.prefix + ids[part] + layout.suffix for part in slices]
-        is_full += layout.are_full(slices, len(text), len(ids))
-        if numbers is not None:
-            words += [np.pad(numbers[part], layout.n_affixes, constant_values=NO_WORD) for part in slices]
-    selected = _select_evenly(windows, is_full, layout.n_sinks, plan)
+        # a piece of so many characters is one window; a whole text is split into several
+        step = max(1, len(ids)) if size is None or plan.window_characters is not None else size
+        for start in range(0, len(ids), step):
+            part = slice(start, None if size is None else start + size)
+            windows.append(prefix + ids[part] + suffix)
+            of_tokens = size is None or start + size <= len(ids)
+            is_full.append(of_tokens if plan.window_characters is None else len(text) == plan.window_characters)
+            if numbers is not None:
+                words.append(np.pad(numbers[part], n_affixes, constant_values=NO_WORD))
+    # tokens of a window in ``is_sink``: the special ones, or the first one if there are none
+    selected = _select_evenly(windows, is_full, max(1, sum(n_affixes)), plan)
     tokens = torch.tensor([token for i in selected for token in windows[i]], dtype=torch.long)
     lengths = torch.tensor([len(windows[i]) for i in selected], dtype=torch.long)
     bytes_per_token = n_bytes / n_ids if n_ids else None
@@ -136,61 +156,6 @@ def _pieces(texts: Iterable[str], plan: WindowPlan) -> Iterator[str]:
             ) from error
         size = plan.window_characters or max(1, len(text))
         yield from (text[start : start + size] for start in range(0, max(1, len(text)), size))
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """The layout of a window: special tokens around a number of text tokens."""
-
-    prefix: list[int]
-    suffix: list[int]
-    n_text_tokens: int | None
-    """Number of text tokens in a full window; None for all tokens of a piece of text."""
-    n_characters: int | None
-    """Number of characters of a piece of text that forms one window, truncated to ``n_text_tokens``; None if a text
-    is split into many windows."""
-
-    @classmethod
-    def of(cls, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan) -> _Layout:
-        if isinstance(texts, str):
-            raise ValueError("expected texts to be an iterable of strings, got a single string; pass [text]")
-        if not callable(tokenizer):
-            raise ValueError(
-                f"expected a tokenizer of transformers, got {type(tokenizer).__name__}; of another library encode the "
-                "texts first: Probe.from_tokens([tokenizer.encode(text) for text in texts])"
-            )
-        prefix, suffix = _affixes(tokenizer)
-        n_text_tokens = None if plan.window_tokens is None else plan.window_tokens - len(prefix) - len(suffix)
-        if n_text_tokens is not None and n_text_tokens < 1:
-            raise ValueError(
-                f"expected sequence_length > {len(prefix) + len(suffix)}, the special tokens this tokenizer adds, "
-                f"got {plan.window_tokens}"
-            )
-        return cls(prefix, suffix, n_text_tokens, plan.window_characters)
-
-    @property
-    def n_affixes(self) -> tuple[int, int]:
-        """The numbers of special tokens before and after the text."""
-        return len(self.prefix), len(self.suffix)
-
-    @property
-    def n_sinks(self) -> int:
-        """The number of tokens of a window in ``is_sink``: the special ones, or the first one if there are none."""
-        return max(1, sum(self.n_affixes))
-
-    def slices(self, n_tokens: int) -> list[slice]:
-        """Return the slice of each window within a piece of ``n_tokens`` tokens."""
-        if n_tokens == 0:
-            return []
-        if self.n_characters is not None or self.n_text_tokens is None:
-            return [slice(0, self.n_text_tokens)]
-        return [slice(start, start + self.n_text_tokens) for start in range(0, n_tokens, self.n_text_tokens)]
-
-    def are_full(self, slices: Sequence[slice], n_characters: int, n_tokens: int) -> list[bool]:
-        """Return whether each window has full length; the last one of a text may be shorter."""
-        if self.n_characters is not None:
-            return [n_characters == self.n_characters] * len(slices)
-        return [part.stop is None or part.stop <= n_tokens for part in slices]
 
 
 def _affixes(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
