@@ -116,7 +116,7 @@ def results(analysis: Analysis) -> str:
         "",
         "## Tests",
         "",
-        "| | hypothesis | runs | effect | 95 % interval | p | p after Holm | verdict |",
+        "| | hypothesis | runs | effect | 95% interval | p | p after Holm | verdict |",
         "|---|---|---|---|---|---|---|---|",
         *(_test_row(test) for test in analysis.tests),
         "",
@@ -124,7 +124,7 @@ def results(analysis: Analysis) -> str:
         "",
         "## Effects of each objective",
         "",
-        "Mean over seeds with its 95 % interval. The variants are described in the criteria.",
+        "Mean over seeds with its 95% interval. The variants are described in the criteria.",
         "",
         f"| objective | rows | {' | '.join(STATISTICS)} |",
         f"|---|---|{'---|' * len(STATISTICS)}",
@@ -190,9 +190,9 @@ def percent(log_ratio: float) -> str:
     """Return a logarithm of a ratio as a change in per cent.
 
     >>> percent(math.log(1.1)), percent(math.log(0.5))
-    ('+10 %', '-50 %')
+    ('+10%', '-50%')
     """
-    return "not known" if math.isnan(log_ratio) else f"{_rounded(log_ratio)} %"
+    return "not known" if math.isnan(log_ratio) else f"{_rounded(log_ratio)}%"
 
 
 def percent_range(low: float, high: float) -> str:
