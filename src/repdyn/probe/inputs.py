@@ -242,18 +242,15 @@ def inputs_to_tensors(inputs: Inputs) -> tuple[dict[str, Tensor], str]:
     """Return the tensors of inputs by their names in the file, and the rest as JSON."""
     tensors, batches = {}, []
     for number, batch in enumerate(inputs.batches):
-        is_named = isinstance(batch, Mapping)
-        items = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
         described = []
-        for name, value in items:
+        for name, value in _items(batch):
             if isinstance(value, Tensor):
                 tensors[f"input.{number}.{name}"] = value.contiguous()
             described.append([str(name), None if isinstance(value, Tensor) else {"value": value}])
-        batches.append({"named": is_named, "values": described})
-    causal = dict(inputs.causal) if isinstance(inputs.causal, Mapping) else inputs.causal
+        batches.append({"named": isinstance(batch, Mapping), "values": described})
     text = {
         "positions": rules_as_json(inputs.positions),
-        "causal": causal,
+        "causal": dict(inputs.causal) if isinstance(inputs.causal, Mapping) else inputs.causal,
         "vectors_per_input": inputs.vectors_per_input,
         "batches": batches,
     }

@@ -165,35 +165,29 @@ def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Sour
 
 
 def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
-    if Path(model).exists():
-        folder = Path(os.path.abspath(model))
-        if (folder / "config.json").is_file() or folder.suffix == GGUF:
-            return [_Source(folder, folder=folder)]
-        return [_Source(folder, path.name, path) for path in _checkpoints_of_run(model, revisions)]
-    repository, _, own_revision = model.partition("@")
-    if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
-        raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
-    return [_Source(repository, name) for name in ([own_revision] if own_revision else revisions or ["main"])]
+    if not Path(model).exists():
+        repository, _, own_revision = model.partition("@")
+        if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
+            raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
+        return [_Source(repository, name) for name in ([own_revision] if own_revision else revisions or ["main"])]
+    folder = Path(os.path.abspath(model))
+    if (folder / "config.json").is_file() or folder.suffix == GGUF:
+        return [_Source(folder, folder=folder)]
+    found = checkpoints_of_run(Path(model))
+    listed = ", ".join([*found][:_MAX_LISTED]) + (", ..." if len(found) > _MAX_LISTED else "")
+    if not found:
+        raise ValueError(f"expected a folder of save_pretrained, or one that holds some, got {model}")
+    if not revisions:
+        raise ValueError(f"expected one checkpoint of {model}, got the folder; choose with --revisions: {listed}")
+    if missing := next((name for name in revisions if name not in found), None):
+        raise ValueError(f"expected a checkpoint of {model} as --revisions, got {missing!r}; there are {listed}")
+    return [_Source(folder, name, found[name]) for name in revisions]
 
 
 def checkpoints_of_run(run: Path) -> dict[str, Path]:
     """Return the folders of a run's checkpoints by name, in the order of their steps."""
     found = [path.parent for path in checkpoints_folder(run).glob("[!.]*/config.json")]
     return {path.name: path for path in sorted(found, key=lambda path: (len(path.name), path.name))}
-
-
-def _checkpoints_of_run(run: str, names: Sequence[str]) -> list[Path]:
-    """Return the folders of some of a run's checkpoints."""
-    found = checkpoints_of_run(Path(run))
-    known = list(found)
-    listed = ", ".join(known[:_MAX_LISTED]) + (", ..." if len(known) > _MAX_LISTED else "")
-    if not found:
-        raise ValueError(f"expected a folder of save_pretrained, or one that holds some, got {run}")
-    if not names:
-        raise ValueError(f"expected one checkpoint of {run}, got the folder; choose with --revisions: {listed}")
-    if missing := next((name for name in names if name not in found), None):
-        raise ValueError(f"expected a checkpoint of {run} as --revisions, got {missing!r}; there are {listed}")
-    return [found[name] for name in names]
 
 
 def _distinct_tails(folders: Sequence[Path]) -> dict[Path, str]:

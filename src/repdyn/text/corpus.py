@@ -285,13 +285,6 @@ def enwik8_corpus(cache_dir: str | os.PathLike[str] | None = None, url: str = EN
     Source: Matt Mahoney, Large Text Compression Benchmark.
     """
     path = cache_directory(cache_dir) / "enwik8.zip"
-    if not path.exists():
-        download(url, path)
-    return _read_verified(path, path, "delete it, or give its path as the source to use it under its own name")
-
-
-def download(url: str, path: Path) -> None:
-    """Download enwik8 to ``path``, which is created once the download is complete and its checksum verified."""
 
     def download_and_verify(partial: Path) -> None:
         try:
@@ -303,7 +296,9 @@ def download(url: str, path: Path) -> None:
             ) from None
         _read_verified(partial, url, _ALTERNATIVE)
 
-    write_atomically(path, download_and_verify)
+    if not path.exists():
+        write_atomically(path, download_and_verify)
+    return _read_verified(path, path, "delete it, or give its path as the source to use it under its own name")
 
 
 def _download(url: str, path: Path) -> None:
