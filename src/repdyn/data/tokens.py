@@ -126,7 +126,7 @@ def special_tokens(
     return tuple(ids[:1]), tuple(ids[1:])
 
 
-def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path | None = None) -> np.ndarray:
+def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path) -> np.ndarray:
     """Return the token ids of a text, without special tokens.
 
     A long text goes through the tokenizer in pieces of about 64,000 characters that end at line ends, so that memory
@@ -135,13 +135,11 @@ def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path | None =
     Args:
         data: UTF-8 text; bytes that are no UTF-8 become U+FFFD.
         tokenizer: any Hugging Face tokenizer.
-        cache: folder to keep the ids in, under a name made of the hashes of text and tokenizer; None keeps nothing.
+        cache: folder to keep the ids in, under a name made of the hashes of text and tokenizer.
 
     Returns:
-        (n_tokens,) uint16, or int32 when the vocabulary is larger than 65,536; read from disk as needed if cached.
+        (n_tokens,) uint16, or int32 when the vocabulary is larger than 65,536; read from disk as needed.
     """
-    if cache is None:
-        return _encode(data, tokenizer)
     path = cache / f"{hashlib.sha256(data).hexdigest()[:32]}-{_fingerprint(tokenizer)[:32]}.npy"
     if not path.exists():
         write_atomically(path, lambda partial: np.save(partial, _encode(data, tokenizer)))

@@ -20,9 +20,9 @@ def word_tokenizer(*words: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
 
 
-def test_pieces_lose_and_add_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_pieces_lose_and_add_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokens, "_CHUNK_CHARACTERS", 1000)
-    ids = encode(TEXT, byte_tokenizer(for_encoder=True))
+    ids = encode(TEXT, byte_tokenizer(for_encoder=True), tmp_path)
     np.testing.assert_array_equal(ids, bytes_to_ids(TEXT))
     assert ids.dtype == np.uint16
 
