@@ -183,16 +183,11 @@ def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
     whole = [list(sequence) for sequence in sequences]
     while len(whole) < 3 or sum(map(len, whole)) < 2 * len(whole):
         whole.append(padding)
-    ids = torch.zeros(len(whole), max(map(len, whole)), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, sequence in enumerate(whole):
-        ids[row, : len(sequence)] = torch.tensor(sequence)
-        mask[row, : len(sequence)] = 1
-    n_tokens = int(mask.sum())
-    is_first = torch.zeros(n_tokens, dtype=torch.bool)
-    is_first[mask.sum(1).cumsum(0) - mask.sum(1)] = True
-    n_others = n_tokens - len(whole)
-    probe = Probe.from_tokens(ids, mask, max_vectors=n_others, batch_vectors=n_others)
+    starts = np.cumsum([0, *map(len, whole)])
+    is_first = np.zeros(starts[-1], dtype=bool)
+    is_first[starts[:-1]] = True
+    n_others = int(starts[-1]) - len(whole)
+    probe = Probe.from_tokens(whole, max_vectors=n_others, batch_vectors=n_others)
     return probe.with_classes({_FIRST_POSITIONS: is_first})
 
 
