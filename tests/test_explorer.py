@@ -63,7 +63,7 @@ def test_the_last_layer_of_a_decoder_is_its_own_prediction(session):
     loaded, found = session.models[DECODER], session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
     expected = logits(loaded, list(found.ids)).softmax(1)
     last = found.layers[-1]
-    assert not found.is_masked
+    assert not found.masked
     assert torch.equal(last.ids, expected.topk(LISTED).indices)
     assert torch.allclose(last.probabilities, expected.topk(LISTED).values, atol=1e-7)
     assert torch.allclose(last.entropy, -(expected * expected.log()).sum(1), atol=1e-6)

@@ -82,7 +82,10 @@ def choose_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> tuple
     Returns:
         The names to load, and a note for each choice.
     """
-    folders = _checkpoints(Path(models[0])) if len(models) == 1 else {}
+    folder = Path(models[0])
+    is_run = len(models) == 1 and folder.is_dir() and not (folder / "config.json").is_file()
+    found = [_STEP.fullmatch(name) for name in checkpoints_of_run(folder)] if is_run else []
+    folders = {int(match[1]): match[0] for match in found if match}
     if not folders:
         return tuple(revisions), []
     steps = sorted(folders)
@@ -92,23 +95,14 @@ def choose_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> tuple
         return chosen, [f"{', '.join(chosen)} of {len(steps)} checkpoints; choose others with --revisions"]
     names, notes = [], []
     for name in revisions:
-        if (wanted := _STEP.fullmatch(name)) is None:
-            names.append(name)
-            continue
-        step = int(wanted[1])
-        nearest = min(steps, key=lambda each, step=step: abs(each - step))
-        names.append(folders[nearest])
-        if nearest != step:
-            notes.append(f"no checkpoint {name}: the nearest one is {folders[nearest]}")
+        names.append(name)
+        if wanted := _STEP.fullmatch(name):
+            step = int(wanted[1])
+            nearest = min(steps, key=lambda each, step=step: abs(each - step))
+            names[-1] = folders[nearest]
+            if nearest != step:
+                notes.append(f"no checkpoint {name}: the nearest one is {folders[nearest]}")
     return tuple(dict.fromkeys(names)), notes
-
-
-def _checkpoints(folder: Path) -> dict[int, str]:
-    """Return the names of a run's checkpoints by step; none for a single model or a name of the hub."""
-    if not folder.is_dir() or (folder / "config.json").is_file():
-        return {}
-    found = (_STEP.fullmatch(name) for name in checkpoints_of_run(folder))
-    return {int(match[1]): match[0] for match in found if match}
 
 
 _INTERFACE = "/gradio_api/"

@@ -86,14 +86,10 @@ class SentenceLens(NamedTuple):
 
     ids: tuple[int, ...]
     masked: tuple[int, ...]
-    """Places of the tokens that were hidden from the model when it predicted them, one at a time; none in a decoder."""
+    """Places of the tokens that were hidden from the model when it predicted them, one at a time; none in a decoder,
+    which predicts the next token rather than the token itself."""
     layers: tuple[LensReading, ...]
     """From layer 0, what enters the first block, to the last; a row for each token."""
-
-    @property
-    def is_masked(self) -> bool:
-        """True if a token itself is predicted, as in an encoder, rather than the next one."""
-        return bool(self.masked)
 
     @property
     def settled(self) -> list[int]:

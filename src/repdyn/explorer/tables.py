@@ -70,7 +70,7 @@ def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) 
         rows.append(_row(str(number), cells))
     rows.append(_row("settled at", [str(layer) for layer in lens.settled], "own-numbers"))
     masked = "the token itself, each masked in turn (special tokens are not)"
-    caption = f"{loaded.name}: {masked if lens.is_masked else 'the next token'}"
+    caption = f"{loaded.name}: {masked if lens.masked else 'the next token'}"
     return _table(caption, ["layer", *(f"<span>{escape(name)}</span>" for name in names)], rows, "nearest lens")
 
 
