@@ -259,18 +259,17 @@ def _require_memory(folder: Path, loading: Loading) -> None:
             if name != Path(name).name or not is_weight_file(name):
                 raise CheckpointError(f"{path.name} names {name!r:.80}, which is no weight file of this folder")
     chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
-    if loading.device_map is None:  # Linux would kill the process otherwise
-        weights = [folder / name for name in chosen if is_weight_file(name)]
-        _require_free(sum(path.stat().st_size * _growth(path, dtype) for path in weights), dtype)
-
-
-def _growth(path: Path, dtype: str) -> float:
-    """Return the size of weights in a precision relative to that in a file; 1 for a pickle."""
-    if path.suffix != ".safetensors" or dtype not in DTYPES:
-        return 1.0
-    with safe_open(path, framework="pt") as weights:
-        stored = next((weights.get_tensor(name).itemsize for name in weights.keys()), DTYPES[dtype].itemsize)  # noqa: SIM118
-    return DTYPES[dtype].itemsize / stored
+    if loading.device_map is not None:
+        return
+    n_bytes = 0.0
+    for path in (folder / name for name in chosen if is_weight_file(name)):
+        growth = 1.0  # of a pickle unknown
+        if path.suffix == ".safetensors" and dtype in DTYPES:
+            with safe_open(path, framework="pt") as file:
+                sizes = [file.get_tensor(name).itemsize for name in [*file.keys()][:1]]
+            growth = DTYPES[dtype].itemsize / sizes[0] if sizes else 1.0
+        n_bytes += path.stat().st_size * growth
+    _require_free(n_bytes, dtype)  # Linux would kill the process otherwise
 
 
 def _require_free(n_bytes: float, dtype: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
@@ -182,15 +183,8 @@ def read_tables(
             rows: it is left out. Without it, the ValueError is raised.
     """
     wanted = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns]))
-
-    def read(path: Path) -> pa.Table | ValueError:
-        try:
-            return _read(path, wanted)
-        except ValueError as error:
-            return error
-
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(read, paths))
+        found = list(pool.map(partial(_read, wanted=wanted), paths))
     tables = [each for each in found if isinstance(each, pa.Table)]
     for error in (each for each in found if isinstance(each, ValueError)):
         if damaged is None:
@@ -199,12 +193,17 @@ def read_tables(
     return pa.concat_tables(tables).unify_dictionaries() if tables else wanted.empty_table()
 
 
-def _read(path: Path, wanted: pa.Schema) -> pa.Table:
+def _read(path: Path, wanted: pa.Schema) -> pa.Table | ValueError:
+    """Return the rows of a file, or what is wrong with it."""
+    texts = [field.name for field in wanted if pa.types.is_dictionary(field.type)]
     try:
         if path.exists() and not path.is_file():  # a named pipe would be waited for, a folder read as a whole
             raise ValueError("it is not a file")
-        texts = [field.name for field in wanted if pa.types.is_dictionary(field.type)]
-        with _opened(path, texts) as file:
+        try:
+            opened = pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts)
+        except KeyError:  # one of these columns is missing
+            opened = pq.ParquetFile(path, page_checksum_verification=True)
+        with opened as file:
             names = set(file.schema_arrow.names)
             if missing := _REQUIRED - names:
                 raise ValueError(f"it lacks the columns {', '.join(sorted(missing))}; move it away")
@@ -223,12 +222,5 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
-        raise ValueError(f"expected a Parquet file of measurements, cannot read {path}: {error}") from error
+        return ValueError(f"expected a Parquet file of measurements, cannot read {path}: {error}")
     return table
-
-
-def _opened(path: Path, texts: Sequence[str]) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts)
-    except KeyError:  # one of these columns is missing
-        return pq.ParquetFile(path, page_checksum_verification=True)
