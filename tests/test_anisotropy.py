@@ -42,7 +42,7 @@ def test_top_singular_values_close_together(n_equal, delta, seed):
 @pytest.fixture
 def inexact(monkeypatch):
     """Without the last resort, the decomposition of the whole matrix in float64."""
-    monkeypatch.setattr(module, "_exact_share", lambda cloud: torch.tensor(torch.nan))
+    monkeypatch.setattr(module, "spectrum_of", lambda cloud: torch.tensor([torch.nan]))
 
 
 @pytest.mark.parametrize(
@@ -91,20 +91,20 @@ def test_exact_when_the_iteration_does_not_settle(monkeypatch):
     monkeypatch.setattr(module, "_MAX_STEPS", 6)
     monkeypatch.setattr(module, "_MAX_POINT_STEPS", 6)
     points = HOSTILE["gaussian"]()
-    assert module._iterated_share(module._Scatter.of(Cloud(points))) is None
+    assert module._iterated(Cloud(points)) is None
     assert anisotropy(points).item() == pytest.approx(naive_anisotropy(points), rel=1e-7)
 
 
 def test_a_direction_that_is_not_principal_is_rejected(monkeypatch):
     monkeypatch.setattr(module, "_leading_direction", lambda multiply, start, steps: (start, True))
     points = HOSTILE["gaussian"]()
-    assert module._iterated_share(module._Scatter.of(Cloud(points))) is None
+    assert module._iterated(Cloud(points)) is None
     assert anisotropy(points).item() == pytest.approx(naive_anisotropy(points), rel=1e-7)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_read_off_the_whole_spectrum_where_more_of_it_is_asked_for(name, monkeypatch):
-    monkeypatch.setattr(module, "_iterated_share", None)
+    monkeypatch.setattr(module, "_iterated", None)
     points = HOSTILE[name]()
     assert anisotropy.or_raise(Cloud(points, whole_spectrum=True)).item() == pytest.approx(
         naive_anisotropy(points), rel=1e-7

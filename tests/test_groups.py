@@ -71,14 +71,9 @@ def test_tiles_of_all_shapes(n, grouping):
 def test_each_float64_search_alone_is_right(more, grouping, monkeypatch):
     points = HOSTILE["bimodal_1000"]()
     groups = GROUPINGS[grouping](len(points))
-    nothing = module.Neighbours(torch.zeros(len(points), 2).double(), torch.zeros(len(points), 2).long())
-    monkeypatch.setattr(
-        module, "_from_candidates", lambda points, k, groups: (nothing, torch.zeros(len(points), dtype=torch.bool))
-    )
     monkeypatch.setattr(module, "_N_EXTRA", (more,))
-    np.testing.assert_allclose(
-        nearest_distances(points, groups=groups), naive_nearest_outside(points, groups, 2), rtol=1e-10
-    )
+    found = module.neighbours_of(torch.arange(len(points)), points, 2, groups=groups)
+    np.testing.assert_allclose(found.distances, naive_nearest_outside(points, groups, 2), rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "std_500", "sinks", "bfloat16", "offset_3000"])

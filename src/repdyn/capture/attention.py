@@ -43,8 +43,8 @@ class AttentionWeights:
 
     tokens: Sequence[np.ndarray]
     """For each sequence, the numbers of its tokens in the probe, (n,)."""
-    layers: Mapping[tuple[str | None, int], _LayerWeights | str]
-    """By stack and layer the weights, or the reason why there are none."""
+    layers: Mapping[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str]
+    """By stack and layer the weights of each sequence and where the model had them, or why there are none."""
     reason: str = ""
     """Why there are none at all."""
 
@@ -65,7 +65,7 @@ class AttentionWeights:
         found = self.layers.get((stack, layer), "no block ran as this layer" if layer else "it is no block's output")
         if self.reason or isinstance(found, str):
             raise Undefined(self.reason or str(found))
-        return [(found.sequence(number).to(found.device), tokens) for number, tokens in enumerate(self.tokens)]
+        return [(weights.to(device), at) for (weights, device), at in zip(found, self.tokens, strict=True)]
 
 
 @plain_state()
@@ -86,10 +86,9 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
     """
     model = model.on(probe)
     batches = list(_first_sequences(probe, n_tokens))
-    sizes, buffers = [len(batch.positions) for batch in batches], Buffers(STATES_BYTES)
     reason = ""
     with model.evaluating() as run:
-        recorder = _WeightRecorder(run.model.blocks, sizes, buffers, TokenStates(model.token_positions))
+        recorder = _WeightRecorder(run.model.blocks, TokenStates(model.token_positions))
         with eager_attention(run.model.module), hooked(recorder.hooks()):
             try:
                 for batch in batches:
@@ -149,38 +148,15 @@ def _with_parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
             yield from _with_parts(part)
 
 
-@dataclass(frozen=True)
-class _LayerWeights:
-    """The weights of one layer, sequence after sequence."""
-
-    rows: Tensor
-    """(sum of heads * n over sequences, largest n)."""
-    n_heads: int
-    sizes: Sequence[int]
-    """n of each sequence."""
-    device: torch.device
-    """Where the model had them."""
-
-    def sequence(self, number: int) -> Tensor:
-        """Return (heads, n, n), a view."""
-        n = self.sizes[number]
-        rows = self.rows.split([self.n_heads * size for size in self.sizes])[number]
-        return rows.unflatten(0, (self.n_heads, n))[:, :, :n]
-
-
 class _WeightRecorder:
     """Hooks that record the weights among the outputs of modules inside the blocks, one sequence after the other.
 
-    ``sizes`` are the tokens of each sequence; the l-th call of a block in a stack is layer l.
+    The l-th call of a block in a stack is layer l.
     """
 
-    def __init__(self, blocks: Blocks, sizes: Sequence[int], buffers: Buffers, token_states: TokenStates) -> None:
-        self._blocks = blocks
-        self._sizes = sizes
-        self._buffers = buffers
-        self._token_states = token_states
-        self._number = -1
-        self.layers: dict[tuple[str | None, int], _LayerWeights | str] = {}
+    def __init__(self, blocks: Blocks, token_states: TokenStates) -> None:
+        self._blocks, self._token_states, self._buffers = blocks, token_states, Buffers(STATES_BYTES)
+        self.layers: dict[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str] = {}
 
     def hooks(self) -> Iterator[RemovableHandle]:
         for block in self._blocks:
@@ -198,7 +174,6 @@ class _WeightRecorder:
     def begin(self, batch: ProbeBatch) -> None:
         """Begin one more sequence."""
         self._token_states.begin(batch)
-        self._number += 1
         self._running: list[Tensor | None] = []  # the weights that each block has put out so far
         self._n_calls: Counter[str | None] = Counter()
 
@@ -216,12 +191,11 @@ class _WeightRecorder:
         if weights is None:
             self.layers[layer] = f"nothing in {block.name!r} puts out attention weights, from each token to each"
             return
-        if layer not in self.layers:
-            n_heads, like = len(weights), weights.new_empty(0, max(self._sizes))
-            rows = self._buffers.new(n_heads * sum(self._sizes), like)
-            self.layers[layer] = _LayerWeights(rows, n_heads, self._sizes, weights.device)
-        if isinstance(kept := self.layers[layer], _LayerWeights):
-            kept.sequence(self._number).copy_(weights)
+        kept = self.layers.setdefault(layer, [])
+        if not isinstance(kept, str):
+            rows = weights.flatten(0, 1)
+            copied = self._buffers.new(len(rows), rows).copy_(rows).unflatten(0, (len(weights), -1))
+            kept.append((copied, weights.device))
 
 
 class _WeightRequest:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import Block, Blocks
-from repdyn.capture.states import Branch, Branches, Buffers, LayerKey, hooked, inputs_by_slot, outputs_by_slot
+from repdyn.capture.states import Branch, Branches, Buffers, LayerKey, by_slot, hooked
 from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.probe import ProbeBatch
 
@@ -102,18 +102,20 @@ class _ModuleObserver:
     def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         self._n_entered[block.stack] += 1
         self._calls.clear()
-        self._dims = {rows.shape[1] for rows in self._token_states.rows_by_slot(inputs_by_slot(args, kwargs)).values()}
+        self._dims = {
+            rows.shape[1] for rows in self._token_states.rows_by_slot(by_slot(dict(enumerate(args)) | kwargs)).values()
+        }
         key = block.stack, self._n_entered[block.stack]
         self.tensors[key], self.has_attention[key] = [], bool(_attention_of(block.module))
 
     def _before(self, stack: str | None, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        self._keep(stack, module, inputs_by_slot(args, kwargs), is_input=True)
+        self._keep(stack, module, by_slot(dict(enumerate(args)) | kwargs), is_input=True)
 
     def _after(self, stack: str | None, of_attention: bool, module: nn.Module, _args: tuple, output: Any) -> None:
         tensors, call = self._current(stack), self._calls[module]
         received = [one.rows for one in tensors if one.is_input and one.module is module and one.call == call]
         passed_on = any(one.of_attention and any(_equal(rows, one.rows) for rows in received) for one in tensors)
-        self._keep(stack, module, outputs_by_slot(output), is_input=False, of_attention=of_attention or passed_on)
+        self._keep(stack, module, by_slot(output), is_input=False, of_attention=of_attention or passed_on)
         self._calls[module] += 1
 
     def _current(self, stack: str | None) -> list[_ModuleTensor]:

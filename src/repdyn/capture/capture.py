@@ -93,19 +93,21 @@ def capture(
         needed = probe.tokens_needed(np.array(sampled), model.is_causal is True and model.any_length)
     # those of a probe of inputs are given
     whole = probe.batches(1 if needed is None else max(1, tokens_per_forward // int(needed.max())), needed)
-    batches = [part for batch in whole for part in split_where_square(batch, model.token_positions)]
+    batches = list(whole)
+    if isinstance(model.token_positions, slice):
+        batches = [part for batch in batches for part in split_where_square(batch, model.token_positions)]
     if rows[len(probe.tokens) :].max(initial=-1) >= 0:
         batches = [replace(batch, means=probe.index_of_mean(batch.first_tokens)) for batch in batches]
     first = next(probe.batches(1)) if "after_attention" in captures else None
     if ranks.size == 1:
-        return record(model, _reporting(batches, progress), rows, states_bytes, captures, first)
+        return record(model, batches, rows, states_bytes, captures, first, progress=progress)
     places = [rows_of_batches(ranks.shard(batches, rank), rows) for rank in range(ranks.size)]
     own = np.full_like(rows, -1)
     own[[sampled[row] for row in places[ranks.rank]]] = np.arange(len(places[ranks.rank]))
     with ranks.sync_errors():
         # A sharded model needs all ranks for every forward pass: a rank without a batch left runs one for the others.
         share = [*ranks.shard(batches), batches[-1]][: -(-len(batches) // ranks.size)]
-        parts = record(model, _reporting(share, progress), own, states_bytes, captures, first)
+        parts = record(model, share, own, states_bytes, captures, first, progress=progress)
     return exchange_layers(parts, rows, places, captures, Buffers(states_bytes), ranks)
 
 
@@ -212,13 +214,14 @@ def _run_trial(
 
 def record(
     model: PreparedModel,
-    batches: Iterable[ProbeBatch],
+    batches: Sequence[ProbeBatch],
     rows: np.ndarray,
     states_bytes: int,
     captures: Collection[CaptureKind] = (),
     first: ProbeBatch | None = None,
     *,
     only_changing: str | None = None,
+    progress: Callable[[float], None] = no_progress,
 ) -> States:
     """Run batches through the model and return the recorded states.
 
@@ -237,11 +240,12 @@ def record(
             parts.append(_Frozen([block.module for block in run.model.blocks if block.stack != only_changing]))
         for part in parts:
             hooks.enter_context(part.attached())
-        for batch in batches:
+        for number, batch in enumerate(batches, start=1):
             for part in parts:
                 part.begin(batch)
             run(batch)
             recorder.end()
+            progress(number / len(batches))
     found = recorder.states(run.watch.autocast)
     return replace(found, embeddings=search.table()) if search else found
 
@@ -265,12 +269,6 @@ class _Frozen:
             return next(self._again)
         self._first.append(output)
         return output
-
-
-def _reporting(batches: Sequence[ProbeBatch], progress: Callable[[float], None]) -> Iterator[ProbeBatch]:
-    for number, batch in enumerate(batches, start=1):
-        yield batch
-        progress(number / len(batches))
 
 
 def causality_trial(probe: Probe, most: int | None = None) -> Trial | None:

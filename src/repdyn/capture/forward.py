@@ -190,13 +190,19 @@ class Watch(TorchFunctionMode):
         """The precision of autocast; None while none has been met."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, kind = kwargs or {}, self._device_type
+        kwargs, kind, name = kwargs or {}, self._device_type, getattr(func, "__name__", "")
         if kind is not None and self.autocast is None and torch.is_autocast_enabled(kind):
             self.autocast = torch.get_autocast_dtype(kind)
-        for target in _targets(func, args, kwargs):
-            found = address(target)
-            if found in self._by_address and found not in self._saved:
-                self._saved[found] = [tensor.detach().clone() for tensor in self._by_address[found]]
+        written = [kwargs["out"]] if "out" in kwargs else []
+        if name in _SETTERS or (name.endswith("_") and not name.endswith("__")):
+            written += [*args, *kwargs.values()][:1]
+        elif name in _UPDATING and kwargs.get(_UPDATING[name]) not in (None, False):
+            written += [*args, *kwargs.values()]
+        for value in written:
+            for part in value if isinstance(value, list | tuple) else [value]:
+                found = address(part) if isinstance(part, Tensor) else None
+                if found in self._by_address and found not in self._saved:
+                    self._saved[found] = [tensor.detach().clone() for tensor in self._by_address[found]]
         return func(*args, **kwargs)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -217,28 +223,14 @@ class Watch(TorchFunctionMode):
 
 
 _SETTERS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
-
-
-def _targets(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """Yield the tensors that a call may write to: the first argument of an in-place one, tensor or list; ``out``."""
-    name = getattr(func, "__name__", "")
-    values = [*args, *kwargs.values()]
-    # these update some of their arguments internally, invisibly to the mode
-    if name in {"batch_norm", "instance_norm"}:
-        updates = kwargs.get("training") or kwargs.get("use_input_stats")
-    else:
-        updates = name in {"embedding", "embedding_bag"} and kwargs.get("max_norm") is not None
-    if name in _SETTERS or (name.endswith("_") and not name.endswith("__")):
-        yield from _tensors_in(values[:1])
-    elif updates:
-        yield from _tensors_in(values)
-    yield from _tensors_in([kwargs.get("out")])
-
-
-def _tensors_in(values: list[Any]) -> Iterator[Tensor]:
-    for value in values:
-        parts = value if isinstance(value, list | tuple) else [value]
-        yield from (part for part in parts if isinstance(part, Tensor))
+"""Operations that write to their first argument, beside those whose names end with an underscore."""
+_UPDATING = {
+    "batch_norm": "training",
+    "instance_norm": "use_input_stats",
+    "embedding": "max_norm",
+    "embedding_bag": "max_norm",
+}
+"""Operations that update some of their arguments internally, invisibly to a mode, and the argument that says so."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import is_sharded
 from repdyn.capture.forward import restoring, settings
 from repdyn.capture.prepared_model import PreparedModel, Run, Way
-from repdyn.capture.states import hooked, inputs_by_slot, outputs_by_slot
+from repdyn.capture.states import by_slot, hooked
 from repdyn.probe import ProbeBatch
 
 NO_LOGITS = "the model returns no logits: it has no output head, or was loaded without it"
@@ -135,10 +135,10 @@ def _run(
         seen = _Pass(run.model, [], [])
 
         def keep_last(_module: nn.Module, _args: tuple, output: Any) -> None:
-            seen.last[:] = _states(outputs_by_slot(output))
+            seen.last[:] = _states(by_slot(output))
 
         def keep_call(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            taken, returned = _states(inputs_by_slot(args, kwargs)), _states(outputs_by_slot(output))
+            taken, returned = _states(by_slot(dict(enumerate(args)) | kwargs)), _states(by_slot(output))
             if len(taken) == len(returned) == 1:
                 seen.calls.append(_Call(module, taken[0], returned[0]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,9 +49,8 @@ from repdyn.capture.states import (
     EmbeddingSearch,
     Recorder,
     around,
+    by_slot,
     hooked,
-    inputs_by_slot,
-    outputs_by_slot,
     silent_blocks,
 )
 from repdyn.capture.token_states import InputStates, Slot, TokenPositions, TokenStates
@@ -178,11 +178,14 @@ class PreparedModel:
                 restoring(self.module, self.device) as watch,
                 inside_fsdp_root(self.root_module, self.body) as inside,
             ):
-                yield Run(self, watch, set(), inside)
+                yield Run(self, watch, inside=inside)
             return
         given = {"parameters": self.parameters, "onlookers": self.onlookers}
         with evaluating(self.module, self.device, **given) as (shadow, watch):
             of = shadow.of
+            if self.reports_states:  # in the configuration, which is the shadow's own
+                for module in filter(is_pretrained_model, shadow.module.modules()):
+                    module.config.output_hidden_states = True
             model = replace(
                 self,
                 module=shadow.module,
@@ -259,7 +262,7 @@ class PreparedModel:
         shapes: list[torch.Size] = []
 
         def keep_shapes(_module: nn.Module, _args: tuple, output: Any) -> None:
-            parts = outputs_by_slot(output).values()
+            parts = by_slot(output).values()
             shapes.extend(part.shape for part in parts if isinstance(part, Tensor) and part.ndim == 3)
 
         with (
@@ -343,7 +346,7 @@ class Links:
         """What was wrong with the blocks that ran."""
 
     def enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
-        entered = self._rows(block, inputs_by_slot(args, kwargs))
+        entered = self._rows(block, by_slot(dict(enumerate(args)) | kwargs))
         previous, left = self._left.get(block.stack, ("", {}))
         before = self._entered.get(block.stack, {}).values()
         self._entered[block.stack] = entered
@@ -363,7 +366,7 @@ class Links:
 
     def leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
         self.called.add(block.name)
-        self._left[block.stack] = block.name, self._rows(block, outputs_by_slot(output))
+        self._left[block.stack] = block.name, self._rows(block, by_slot(output))
 
     def _rows(self, block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
         self._states.stack = block.stack
@@ -392,28 +395,17 @@ class ForwardFailed(ValueError):
     """A forward pass that failed in code of the model, with what to do."""
 
 
+@dataclass(frozen=True, eq=False)
 class Run:
-    """A function that runs a model on batches, made by :meth:`PreparedModel.evaluating`.
+    """A function that runs a model on batches, made by :meth:`PreparedModel.evaluating`."""
 
-    Args:
-        model: the model that runs, the shadow if there is one; hooks belong on its blocks.
-        watch: sees the operations of the model.
-        onlookers: the numbers of hooks that have changed nothing so far.
-        inside: calls a function where the weights are gathered.
-    """
-
-    def __init__(
-        self,
-        model: PreparedModel,
-        watch: Watch,
-        onlookers: set[int],
-        inside: Callable[[Callable[[], Any]], Any] | None = None,
-    ) -> None:
-        self.model, self.watch, self.onlookers = model, watch, onlookers
-        self._inside = inside or (lambda function: function())
-        if model.reports_states:  # in the configuration, which is the shadow's own
-            for module in filter(is_pretrained_model, model.module.modules()):
-                module.config.output_hidden_states = True
+    model: PreparedModel
+    """The model that runs, the shadow if there is one; hooks belong on its blocks."""
+    watch: Watch
+    onlookers: set[int] = field(default_factory=set)
+    """The numbers of hooks that have changed nothing so far."""
+    inside: Callable[[Callable[[], Any]], Any] = operator.call
+    """Calls a function where the weights are gathered."""
 
     def __call__(self, batch: ProbeBatch, module: nn.Module | None = None, *, logits: bool = False) -> Any:
         """Return what the model returns for a batch, or ``module``, a part of it that is called in its place."""
@@ -432,7 +424,7 @@ class Run:
         if module is None:
             module = model.module if logits else model.body
         try:
-            output = self._inside(partial(call, module, there))
+            output = self.inside(partial(call, module, there))
         except (OSError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:

@@ -27,13 +27,14 @@ from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import is_dtensor, is_fsdp
@@ -103,7 +104,7 @@ class Shadow:
         if parameters:
             own = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
             for name, tensor in own_names(model, parameters).items():
-                self._remember(own[name], self._parameter(own[name], tensor))
+                self._remember(own[name], self._tensor(own[name], tensor))
         try:
             self.module: nn.Module = self._copy(model)
         except (NoShadow, MemoryError):
@@ -129,7 +130,7 @@ class Shadow:
         if id(x) in self._memo:
             return self._memo[id(x)]
         if isinstance(x, Tensor):
-            return self._remember(x, self._parameter(x, x) if isinstance(x, nn.Parameter) else self._tensor(x))
+            return self._remember(x, self._tensor(x, x))
         if isinstance(x, nn.Module):
             return self._module(x)
         if isinstance(x, list | set | deque | dict):
@@ -156,27 +157,24 @@ class Shadow:
             return self._iterator(x)
         return self._object(x)
 
-    def _parameter(self, original: Tensor, tensor: Tensor) -> Tensor:
-        """Return a parameter over the memory of ``tensor``; of a class of its own, the tensor itself."""
-        if isinstance(original, UninitializedParameter):
-            return UninitializedParameter(original.requires_grad, device=original.device, dtype=original.dtype)  # type: ignore[call-arg]
-        if tensor is original and (type(original) is not nn.Parameter or type(original.data) is not Tensor):
-            return self._share(original)
-        new = nn.Parameter(self._share(tensor.detach()), requires_grad=original.requires_grad)
-        vars(new).update(vars(original))
-        return new
-
-    def _tensor(self, x: Tensor) -> Tensor:
-        if type(x) is UninitializedBuffer:
-            return UninitializedBuffer(x.requires_grad, x.device, x.dtype)  # type: ignore[arg-type]
-        if type(x) is not Tensor or x.device.type == "meta":
-            return x.detach()
-        if x.layout != torch.strided or x.numel() * x.itemsize <= _SHARED_BYTES:
-            return x.detach().clone()
-        return self._share(x.detach())
-
-    def _share(self, x: Tensor) -> Tensor:
-        self.shared.append(x)
+    def _tensor(self, x: Tensor, data: Tensor) -> Tensor:
+        """Return a second tensor; of a parameter one over the memory of ``data``, or itself if its class is its own."""
+        if isinstance(x, UninitializedParameter | UninitializedBuffer):
+            return type(x)(x.requires_grad, x.device, x.dtype)  # type: ignore[call-arg]
+        shared = data.detach()
+        if isinstance(x, nn.Parameter):
+            if data is x and (type(x) is not nn.Parameter or type(x.data) is not Tensor):
+                shared = x
+            else:
+                x, own = nn.Parameter(shared, requires_grad=x.requires_grad), vars(x)
+                vars(x).update(own)
+        elif type(x) is not Tensor or x.device.type == "meta":
+            return shared
+        elif x.layout != torch.strided or x.numel() * x.itemsize <= _SHARED_BYTES:
+            return shared.clone()
+        else:
+            x = shared
+        self.shared.append(shared)
         return x
 
     def _module(self, x: nn.Module) -> nn.Module:
@@ -336,7 +334,7 @@ class _Tried:
         self._acts = _may_act(hook)
 
     def __call__(self, module: nn.Module, *passed: Any) -> Any:
-        tensors = [t for t in _tensors(passed) if not t.is_inference()]
+        tensors = [t for t in tree_leaves(passed) if isinstance(t, Tensor) and not t.is_inference()]
         before = [t._version for t in tensors]
         own = dict(module.__dict__), dict(module._parameters), dict(module._buffers), dict(module._modules)
         result = self._hook(module, *passed)
@@ -374,17 +372,6 @@ class _Silent:
 
     def __call__(self, *_: Any, **__: Any) -> _Silent:
         return self
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _tensors(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
 
 
 def own_names(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -445,8 +432,17 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
+class Outside(NamedTuple):
+    """What the code of a model holds outside of it."""
+
+    tensors: list[Tensor]
+    """Those that :class:`repdyn.capture.forward.Watch` restores."""
+    objects: list[Any]
+    """Objects without parts, such as sentinels and settings, which are what they are by identity."""
+
+
 @contextmanager
-def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iterator[OutsideState]:
+def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iterator[Outside]:
     """Restore what the code of a model keeps outside of it: in variables of Python modules, classes and functions.
 
     A shadow cannot have variables of its own. Restored are those that the code of the model's classes and hooks names,
@@ -472,17 +468,18 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
     code = (each if isinstance(each, types.FunctionType) else type(each) for each in run)
     bound = [(place, name, _value(place, name)) for place, name in _variables(frozenset(code))]
     shared = (vars(each) for each in model.parameters() if type(each) is not nn.Parameter)  # as quantised weights are
-    outside = OutsideState([*(value for _, _, value in bound), *shared, *attributes], inside=modules)
-    try:
-        for place, name, value in bound:
-            if _writes(value):
-                _bind(place, name, _Silent())
-        yield outside
-    finally:
-        for place, name, value in bound:
-            if _value(place, name) is not value:
-                _bind(place, name, value)
-        outside.restore()
+    outside = Outside([], [])
+    with ExitStack() as undo:
+        _keep([*(value for _, _, value in bound), *shared, *attributes], modules, outside, undo)
+        try:
+            for place, name, value in bound:
+                if _writes(value):
+                    _bind(place, name, _Silent())
+            yield outside
+        finally:
+            for place, name, value in bound:
+                if _value(place, name) is not value:
+                    _bind(place, name, value)
 
 
 def _value(place: Any, name: str) -> Any:
@@ -500,6 +497,44 @@ def _writes(value: Any) -> bool:
     if isinstance(value, types.FunctionType | types.MethodType):
         return f"{value.__module__}.".startswith(_WRITERS)
     return f"{value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__}.".startswith(_WRITERS)
+
+
+def _keep(values: Iterable[Any], inside: Iterable[nn.Module], outside: Outside, undo: ExitStack) -> None:
+    """Find what is in values that are not ``inside`` a model; ``undo`` restores containers, generators and arrays."""
+    todo, known = list(values), {id(module) for module in inside}
+    while todo and len(known) < _MOST_OBJECTS:
+        value = todo.pop()
+        if id(value) in known or type(value) in _ATOMS:
+            continue
+        known.add(id(value))
+        if isinstance(value, Tensor):
+            outside.tensors.append(value)
+        elif isinstance(value, torch.Generator | np.random.RandomState):
+            undo.callback(value.set_state, value.get_state())  # type: ignore[arg-type]
+        elif isinstance(value, random.Random):
+            undo.callback(value.setstate, value.getstate())
+        elif isinstance(value, np.random.Generator):
+            undo.callback(setattr, value.bit_generator, "state", value.bit_generator.state)
+        elif isinstance(value, np.ndarray) and value.flags.writeable and value.nbytes <= _SHARED_BYTES:
+            undo.callback(np.copyto, value, value.copy())
+        elif type(value) in _CONTAINERS:
+            undo.callback(_refill, value, value.copy())
+            todo += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, nn.Module) or (_is_owned(type(value)) and not _is_installed(type(value))):
+            todo.append(getattr(value, "__dict__", {}))
+            if all(type(part) in _ATOMS for part in getattr(value, "__dict__", {}).values()):
+                outside.objects.append(value)
+
+
+_CONTAINERS = {list, dict, set, deque, defaultdict, OrderedDict, Counter}
+
+
+def _refill(value: Any, before: Any) -> None:
+    """Restore a container, unless it still holds the very same parts."""
+    now, then = ([*each, *(each.values() if isinstance(each, dict) else ())] for each in (value, before))
+    if len(now) != len(then) or any(a is not b for a, b in zip(now, then, strict=True)):
+        value.clear()
+        (value.extend if isinstance(value, list | deque) else value.update)(before)
 
 
 @functools.lru_cache(maxsize=8)
@@ -545,73 +580,6 @@ def _is_installed(x: Any) -> bool:
     top = (x.__name__ if isinstance(x, types.ModuleType) else x.__module__ or "").partition(".")[0]
     path = getattr(sys.modules.get(top), "__file__", None) or ""
     return top in _FOREIGN or path.startswith(sysconfig.get_paths()["purelib"])
-
-
-class OutsideState:
-    """Remember what is in containers, generators, arrays and objects outside of a model, and restore it.
-
-    Args:
-        values: where to begin; what is in them is looked for.
-        inside: the modules of the model, which are left out.
-    """
-
-    def __init__(self, values: Iterable[Any], inside: Iterable[nn.Module]) -> None:
-        self.tensors: list[Tensor] = []
-        """The tensors among them, which :class:`repdyn.capture.forward.Watch` restores."""
-        self.objects: list[Any] = []
-        """Objects without parts, such as sentinels and settings, which are what they are by identity."""
-        self._before: dict[int, tuple[Any, Any]] = {}
-        todo, known = list(values), {id(module) for module in inside}
-        while todo and len(self._before) < _MOST_OBJECTS:
-            value = todo.pop()
-            if id(value) in known or type(value) in _ATOMS:
-                continue
-            known.add(id(value))
-            if isinstance(value, Tensor):
-                self.tensors.append(value)
-            elif isinstance(value, _GENERATORS):
-                self._before[id(value)] = value, _generator_state(value)
-            elif isinstance(value, np.ndarray) and value.flags.writeable and value.nbytes <= _SHARED_BYTES:
-                self._before[id(value)] = value, value.copy()
-            elif type(value) in _CONTAINERS:
-                self._before[id(value)] = value, value.copy()
-                todo += value.values() if isinstance(value, dict) else value
-            elif isinstance(value, nn.Module) or (_is_owned(type(value)) and not _is_installed(type(value))):
-                todo.append(getattr(value, "__dict__", {}))
-                if all(type(part) in _ATOMS for part in getattr(value, "__dict__", {}).values()):
-                    self.objects.append(value)
-
-    def restore(self) -> None:
-        """Restore what has been changed."""
-        for value, before in self._before.values():
-            if isinstance(value, _GENERATORS):
-                _restore_generator(value, before)
-            elif isinstance(value, np.ndarray):
-                value[...] = before
-            elif len(value) != len(before) or any(a is not b for a, b in zip(_flat(value), _flat(before), strict=True)):
-                value.clear()
-                (value.extend if isinstance(value, list | deque) else value.update)(before)
-
-
-_CONTAINERS = {list, dict, set, deque, defaultdict, OrderedDict, Counter}
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    return itertools.chain.from_iterable(value.items()) if isinstance(value, dict) else iter(value)
-
-
-def _generator_state(generator: Any) -> Any:
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
-
-
-def _restore_generator(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    else:
-        (generator.setstate if isinstance(generator, random.Random) else generator.set_state)(state)
 
 
 @functools.cache

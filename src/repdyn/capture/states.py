@@ -130,17 +130,17 @@ class States:
         return slice(rows[0], rows[-1] + 1) if (np.diff(rows) == 1).all() else torch.from_numpy(rows)
 
 
+@dataclass
 class Buffers:
-    """An allocator of buffers, which take at most ``limit`` bytes of memory all together; further ones are in files."""
+    """An allocator of buffers: they take memory while bytes are ``left`` of it; further ones are in files."""
 
-    def __init__(self, limit: int) -> None:
-        self._left = limit
+    left: int
 
     def new(self, n_rows: int, like: Tensor) -> Tensor:
         """Return (n_rows, dim), uninitialised: dim and dtype of ``like`` (any, dim), on its device or in a file."""
         n_bytes = n_rows * like.shape[1] * like.itemsize
-        if n_bytes <= self._left:
-            self._left -= n_bytes
+        if n_bytes <= self.left:
+            self.left -= n_bytes
             return like.new_empty(n_rows, like.shape[1])
         with TemporaryFile(prefix="repdyn-states-") as file:
             try:
@@ -173,28 +173,15 @@ SEVERAL = "the stacks have input embeddings of their own, and which is whose is 
 NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each token"
 
 
-def inputs_by_slot(args: tuple, kwargs: Mapping[str, Any]) -> Mapping[Slot, Any]:
-    """Return the arguments of a module's call by position or name; where none is a tensor, what is in them."""
-    return _opened({**dict(enumerate(args)), **kwargs})
-
-
-def outputs_by_slot(value: Any) -> Mapping[Slot, Any]:
-    """Return the output of a module's call by position or name; where no part is a tensor, what is in the parts."""
-    return _opened(_parts(value))
-
-
-def _parts(value: Any) -> Mapping[Any, Any]:
-    if isinstance(value, Mapping):
+def by_slot(value: Any, *, open_parts: bool = True) -> Mapping[Any, Any]:
+    """Return a module's output by position or name, as its arguments; where no part is a tensor, what is in them."""
+    if is_dataclass(value) and not isinstance(value, Mapping):
+        value = vars(value)
+    elif not isinstance(value, Mapping):
+        value = dict(enumerate(value if isinstance(value, tuple | list) else [value]))
+    if not open_parts or any(isinstance(part, Tensor) for part in value.values()):
         return value
-    if is_dataclass(value):
-        return vars(value)
-    return dict(enumerate(value)) if isinstance(value, tuple | list) else {0: value}
-
-
-def _opened(parts: Mapping[Any, Any]) -> Mapping[Slot, Any]:
-    if any(isinstance(part, Tensor) for part in parts.values()):
-        return parts
-    return {(slot, name): inner for slot, part in parts.items() for name, inner in _parts(part).items()}
+    return {(slot, name): x for slot, part in value.items() for name, x in by_slot(part, open_parts=False).items()}
 
 
 @contextmanager
@@ -278,8 +265,7 @@ class Recorder:
         buffers: Buffers,
         branches: Branches | None = None,
     ) -> None:
-        self._module, self._blocks, self._slots = module, blocks, slots
-        self.token_states = token_states
+        self._module, self._blocks, self._slots, self.token_states = module, blocks, slots, token_states
         self._rows, self._n_rows, self._buffers = rows, int(rows.max()) + 1, buffers
         self._stacks = {block.stack: _Stack() for block in blocks}
         self._branches = {key: found for key, found in (branches or {}).items() if isinstance(found, Branch)}
@@ -321,9 +307,10 @@ class Recorder:
         for stack in self._stacks.values():
             stack.order = stack.order or stack.calls
             if stack.calls != stack.order:
+                now, before = next(pair for pair in zip_longest(stack.calls, stack.order) if pair[0] != pair[1])
                 raise RuntimeError(
                     "expected the same blocks to run in the same order for every batch, got "
-                    f"{_first_difference(stack.calls, stack.order)}; name the blocks that always run with layers="
+                    f"{now!r} where the first batch had {before!r}; name the blocks that always run with layers="
                 )
         for (name, layer), branch in self._branches.items():
             before = self._stacks[name].kept[layer - 1][1][self._target].to(branch.dtype)
@@ -353,12 +340,12 @@ class Recorder:
         stack, self.token_states.stack = self._stacks[block.stack], block.stack
         stack.n_entered += 1
         if stack.n_entered == 1:
-            self._keep(stack, 0, block, inputs_by_slot(args, kwargs))
+            self._keep(stack, 0, block, by_slot(dict(enumerate(args)) | kwargs))
 
     def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
         stack, self.token_states.stack = self._stacks[block.stack], block.stack
         stack.calls.append(block.name)
-        self._keep(stack, len(stack.calls), block, outputs_by_slot(output))
+        self._keep(stack, len(stack.calls), block, by_slot(output))
 
     def _keep(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
         """Keep a layer's states."""
@@ -386,7 +373,7 @@ class Recorder:
         self._calls[key, module] += 1
         if branch is None or branch.module is not module or branch.call != self._calls[key, module] - 1:
             return
-        part = {branch.slot: outputs_by_slot(output).get(branch.slot)}
+        part = {branch.slot: by_slot(output).get(branch.slot)}
         for rows in self.token_states.rows_by_slot(part).values():
             sampled = self._select(rows)[: len(self._target)]
             sampled = sampled if branch.scale == 1 else sampled * branch.scale
@@ -424,12 +411,6 @@ class _Stack:
     calls: list[str] = field(default_factory=list)
     n_entered: int = 0
     """How many blocks the current batch has entered."""
-
-
-def _first_difference(calls: list[str], before: list[str]) -> str:
-    number = next(i for i, (now, then) in enumerate(zip_longest(calls, before)) if now != then)
-    now, then = (repr(names[number]) if number < len(names) else "none" for names in (calls, before))
-    return f"{now} as call {number + 1} where the first batch had {then}"
 
 
 class EmbeddingSearch:

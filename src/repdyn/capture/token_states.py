@@ -69,11 +69,9 @@ def positions_from(text: str) -> slice:
     raise ValueError(f'expected positions as a slice, such as "2:" without the first two or ":-4", got {text!r}')
 
 
-def split_where_square(batch: ProbeBatch, token_positions: TokenPositions | None) -> list[ProbeBatch]:
+def split_where_square(batch: ProbeBatch, token_positions: slice) -> list[ProbeBatch]:
     """Split a batch that has as many sequences as states have positions, which could be mistaken for each other."""
     n_sequences, length = batch.input_ids.shape
-    if not isinstance(token_positions, slice):
-        return [batch]
     n_left_out = max(0, token_positions.start or 0) + max(0, -(token_positions.stop or 0))  # at both ends
     if n_sequences != length + n_left_out:
         return [batch]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -13,14 +14,13 @@ from repdyn.kernels.cloud import (
     Cloud,
     Frame,
     as_cloud,
-    error_of_sums,
+    error_of_sum,
     full_precision,
     nan_if_undefined,
     row_chunks,
     sample,
-    sums_by_group,
 )
-from repdyn.kernels.spectrum import gram_matrix, spectrum_of, tall_side
+from repdyn.kernels.spectrum import gram_matrix, spectrum_of
 
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating
 _SMALL_SIDE = 64
@@ -55,7 +55,12 @@ def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
     cloud.require_defined()
     with full_precision(cloud.x.device):
         found = None if min(cloud.x.shape) <= _SMALL_SIDE else cloud.once(_iterated)
-        share, direction = _exact(cloud) if found is None else found
+        if found is None:
+            values, vectors = torch.linalg.eigh(gram_matrix(cloud.x))
+            found = values[-1] / values.sum(), vectors[:, -1]
+        share, direction = found
+        if cloud.x.shape[0] < cloud.x.shape[1]:  # of the points' products among themselves
+            direction = normalize(direction @ cloud.centred.double(), dim=0)
         frame = Frame.fit(cloud.x)
         influence, total = [], torch.zeros_like(share)
         for rows in row_chunks(cloud.x):
@@ -63,7 +68,7 @@ def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
             squares = wide.square().sum(1)
             influence.append((wide @ direction).square_().sub_(share * squares))
             total += squares.sum()
-        return error_of_sums(sums_by_group(torch.cat(influence), windows)) / total
+        return error_of_sum(torch.cat(influence), windows) / total
 
 
 @partial(nan_if_undefined, std_error=_std_error)
@@ -97,44 +102,19 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
     cloud = as_cloud(x)
     cloud.require_defined()
     with full_precision(cloud.x.device):
-        if cloud.whole_spectrum:
-            spectrum = cloud.once(spectrum_of)
-            return spectrum[0] / spectrum.sum()
-        if min(cloud.x.shape) <= _SMALL_SIDE:
-            return _exact_share(cloud)
-        found = cloud.once(_iterated)
-        return _exact_share(cloud) if found is None else found[0]
+        found = None if cloud.whole_spectrum or min(cloud.x.shape) <= _SMALL_SIDE else cloud.once(_iterated)
+        if found is not None:
+            return found[0]
+        spectrum = cloud.once(spectrum_of)
+        return spectrum[0] / spectrum.sum()
 
 
-def _exact_share(cloud: Cloud) -> Tensor:
-    spectrum = spectrum_of(cloud)
-    return spectrum[0] / spectrum.sum()
-
-
-def _exact(cloud: Cloud) -> tuple[Tensor, Tensor]:
-    """Return the share and the direction, (dim,), of the exact spectrum."""
-    values, vectors = torch.linalg.eigh(gram_matrix(cloud.x))
-    return values[-1] / values.sum(), _in_space(cloud, vectors[:, -1])
-
-
-def _iterated(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
-    """Return the share and the direction, (dim,), by iteration; None if it does not converge."""
-    found = _iterated_share(_Scatter.of(cloud))
-    return None if found is None else (found[0], _in_space(cloud, found[1]))
-
-
-def _in_space(cloud: Cloud, vector: Tensor) -> Tensor:
-    """Return the direction of points whose products among themselves have this eigenvector; (dim,) is unchanged."""
-    if cloud.x.shape[0] >= cloud.x.shape[1]:
-        return vector
-    return normalize(vector @ cloud.centred.double(), dim=0)
-
-
+@dataclass(frozen=True, eq=False)
 class _Scatter:
     """The scatter matrix ``(X - mean).T @ (X - mean)``, as products with vectors; each reads the points once."""
 
-    def __init__(self, points: Tensor, mean: Tensor) -> None:
-        self.points, self.mean = points, mean
+    points: Tensor
+    mean: Tensor
 
     @classmethod
     def of(cls, cloud: Cloud) -> _Scatter:
@@ -147,7 +127,8 @@ class _Scatter:
                 squares += torch.linalg.vector_norm(rows).double().square() / len(x)
             if 2.0**-80 < squares < 2.0**80 and mean @ mean < _MAX_MEAN_SHARE * squares:
                 return cls(x, mean)
-        tall = tall_side(cloud.centred)
+        # its transpose has the same singular values
+        tall = cloud.centred if x.shape[0] >= x.shape[1] else cloud.centred.mT
         return cls(tall, torch.zeros(tall.shape[1], dtype=torch.float64, device=x.device))
 
     def product(self, vector: Tensor) -> Tensor:
@@ -182,8 +163,9 @@ class _Scatter:
         return matrix.addr_(self.mean, self.mean, alpha=-len(self.points))
 
 
-def _iterated_share(scatter: _Scatter) -> tuple[Tensor, Tensor] | None:
-    """Return share and direction by iteration; None if the iteration does not converge."""
+def _iterated(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
+    """Return share and direction, of the smaller side, by iteration; None if it does not converge."""
+    scatter = _Scatter.of(cloud)
     direction, converged = _leading_direction(scatter.product, _start(scatter), _MAX_POINT_STEPS)
     if not converged:
         matrix = scatter.matrix()

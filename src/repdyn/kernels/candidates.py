@@ -46,11 +46,6 @@ class Candidates:
     """bool, shape (n,): whether the pairs of a point include all its k nearest."""
     rounded: RoundedPoints
 
-    def within(self, reach: Tensor) -> Tensor:
-        """Return which pairs can be at most ``reach`` apart; shape (n,), a distance for each first point."""
-        limit = self.rounded.max_score(reach * self.rounded.scale, slice(len(reach)))
-        return self.scores <= limit[self.first]
-
 
 def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Candidates:
     """Find the points that could be among the k nearest neighbours of each point; arguments as for
@@ -100,7 +95,11 @@ class RoundedPoints:
         self.scale = unit_scale(points)
         # centred at the median: a few huge points, such as attention sinks, would dominate the mean
         frame = Frame(self.scale, sample(points).double().mul(self.scale).median(0).values)
-        dominant = _dominant_coordinates(frame.transform(sample(points))) if is_bfloat16 else []
+        dominant: list[int] = []
+        if is_bfloat16:
+            shares = frame.transform(sample(points)).square()
+            shares = (shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)).mean(0)
+            dominant = [i for i, is_large in enumerate((shares > _DOMINANT * shares.mean()).tolist()) if is_large]
         parts = 3 if is_bfloat16 else 1  # bfloat16 has 8 of float32's 24 digits
         self.widths = [dim, len(dominant), len(dominant), parts, parts]
         self.widths.append(-sum(self.widths) % 16)
@@ -122,7 +121,7 @@ class RoundedPoints:
         self.gamma = 1.02 * terms * (roundoff + 2**-24) + 2**-21 + (2**-17 if is_bfloat16 else 0)
         # a score in bfloat16 is off by half of its last digit, the eighth
         self.output = 1 + (1.01 * 2**-8 if is_bfloat16 else 2**-22)
-        self.tiny = 16 * terms * torch.finfo(torch.float32).tiny
+        self.margin = 8 * self.gamma * self.norms.square() + 16 * terms * torch.finfo(torch.float32).tiny
 
     def _write(self, rows: slice, points: Tensor, frame: Frame, dominant: list[int]) -> None:
         x, high, low, squares, ones, _ = self.right[rows].split(self.widths, 1)
@@ -155,18 +154,15 @@ class RoundedPoints:
         - a score s has |s - |x' - y'|^2| <= g (|x'| + |y'|)^2 <= g (8 |x'|^2 + 2 |x' - y'|^2), and is rounded itself;
         - the distance d of the points themselves has |d - |x' - y'|| <= e_x + e_y, and |y'| <= |x'| + |x' - y'|.
         """
-        between = ((scores.double().clamp_min(0) * self.output + self._margin(rows)) / (1 - 2 * self.gamma)).sqrt()
+        between = ((scores.double().clamp_min(0) * self.output + self.margin[rows]) / (1 - 2 * self.gamma)).sqrt()
         return between + self.errors[rows] + self.ratio * (self.norms[rows] + between)
 
     def max_score(self, distance: Tensor, rows: slice) -> Tensor:
         """Return the largest score, float32, that a pair with at most the given distance can have."""
         # a ratio of 1 or more (subnormal points) gives no bound: then every pair is within
         between = (distance + self.errors[rows] + self.ratio * self.norms[rows]) / (1 - self.ratio).clamp_min(1e-300)
-        score = (between.square() * (1 + 2 * self.gamma) + self._margin(rows)) * self.output
+        score = (between.square() * (1 + 2 * self.gamma) + self.margin[rows]) * self.output
         return score.float() * (1 + 2**-22)
-
-    def _margin(self, rows: slice) -> Tensor:
-        return 8 * self.gamma * self.norms[rows].square() + self.tiny
 
 
 class _GroupOrder:
@@ -235,7 +231,9 @@ class _CandidateLists:
             first, second = rounded.order[first], rounded.order[second]
             back = torch.arange(rounded.n_padded, device=complete.device)
             back[rounded.order] = back[:n].clone()
-            rounded.norms, rounded.errors = rounded.norms[back], rounded.errors[back]
+            rounded.norms, rounded.errors, rounded.margin = (
+                of_point[back] for of_point in (rounded.norms, rounded.errors, rounded.margin)
+            )
             complete = complete[back[:n]]
         scores, order = scores.sort()
         first, by_first = first[order].sort(stable=True)
@@ -249,10 +247,3 @@ class _CandidateLists:
         valid &= self.n_close[first] <= self.max_close
         kept = valid.nonzero().flatten()  # the device is waited for once, and not for each of the three
         return first[kept], second[kept], scores[kept]
-
-
-def _dominant_coordinates(sample: Tensor) -> list[int]:
-    shares = sample.square()
-    shares /= shares.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
-    shares = shares.mean(0)
-    return [number for number, is_large in enumerate((shares > _DOMINANT * shares.mean()).tolist()) if is_large]

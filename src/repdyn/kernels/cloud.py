@@ -92,20 +92,15 @@ def mean_over_vectors(values: Callable[P, Tensor]) -> Kernel[P]:
 
     def std_error(*args: Any, windows: Tensor, **kwargs: Any) -> Tensor:
         of_vectors = values(*args, **kwargs)
-        return error_of_sums(sums_by_group(of_vectors - of_vectors.mean(), windows)) / len(of_vectors)
+        return error_of_sum(of_vectors - of_vectors.mean(), windows) / len(of_vectors)
 
     return nan_if_undefined(compute, std_error)
 
 
-def sums_by_group(values: Tensor, groups: Tensor) -> Tensor:
-    """Return the sum of the values, shape (n,), over each group, in the order of the groups' numbers."""
-    names, number = groups.unique(return_inverse=True)
-    return values.new_zeros(len(names)).index_add_(0, number, values)
-
-
-def error_of_sums(of_window: Tensor) -> Tensor:
-    """Return the standard error of the sum of independent terms whose expected sum is 0, one for each window."""
-    n_windows = len(of_window)
+def error_of_sum(values: Tensor, windows: Tensor) -> Tensor:
+    """Return the standard error of a sum of values (n,), 0 in expectation, whose sums over windows are independent."""
+    names, number = windows.unique(return_inverse=True)
+    of_window, n_windows = values.new_zeros(len(names)).index_add_(0, number, values), len(names)
     return (of_window.square().sum() * n_windows / (n_windows - 1)).sqrt()
 
 

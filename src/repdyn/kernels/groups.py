@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -299,8 +297,6 @@ def _attention_means(weights: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tens
     require_attention(weights)
     ids, topics = _checked(weights.shape[1], weights.device, ids=ids, topics=topics)
     with full_precision(weights.device):
-        if not weights.isfinite().all():
-            raise Undefined("the attention weights contain NaN or inf")
         is_pair = (topics >= 0)[:, None] & (topics >= 0) & (ids[:, None] != ids) & (weights != 0).any(0)
         same = is_pair & (topics[:, None] == topics)
         other = is_pair & (topics[:, None] != topics)
@@ -312,67 +308,38 @@ def _attention_means(weights: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tens
     return of_same / n_same, of_other / n_other
 
 
-class _Pairs(NamedTuple):
-    """Vectors in groups of one topic and one word, and the groups by topic and by word."""
-
-    order: Tensor
-    """(n,) puts the vectors group after group, the groups of a topic next to each other."""
-    group_sizes: Tensor
-    groups_of_topic: Tensor
-    """How many groups each topic has."""
-    by_word: Tensor
-    """(n_groups,) puts the groups of a word next to each other."""
-    groups_of_word: Tensor
-    n_same: int
-    """Ordered pairs of different words and one topic."""
-    n_other: int
-    """Ordered pairs of different words and different topics."""
-
-
-def _with_topics(x: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tensor, _Pairs]:
-    """Return the vectors that have a topic, and their pairs."""
-    ids, topics = _checked(len(x), x.device, ids=ids, topics=topics)
-    has_topic = topics >= 0
-    x, ids, topics = (x, ids, topics) if has_topic.all() else (x[has_topic], ids[has_topic], topics[has_topic])
-    words, of_word = ids.unique(return_inverse=True)
-    of_topic = topics.unique(return_inverse=True)[1]
-    groups, of_group, sizes = (of_topic * len(words) + of_word).unique(return_inverse=True, return_counts=True)
-    word_of_group = groups % max(1, len(words))
-    n_of_topic, n_of_word = of_topic.bincount(), of_word.bincount()
-    n_same = int(n_of_topic.square().sum() - sizes.square().sum())
-    n_other = int(len(x) ** 2 - n_of_word.square().sum()) - n_same
-    _require_pairs(len(x), n_same, n_other, "vectors")
-    return x, _Pairs(
-        order=of_group.argsort(stable=True),
-        group_sizes=sizes,
-        groups_of_topic=(groups // len(words)).bincount(),
-        by_word=word_of_group.argsort(stable=True),
-        groups_of_word=word_of_group.bincount(),
-        n_same=n_same,
-        n_other=n_other,
-    )
-
-
 def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tuple[Tensor, Tensor]:
     """Return the mean product of vectors of one topic, and that of vectors of different topics.
 
-    The inner products of all pairs within a group sum to the square of the group's sum; and squares add up over the
-    coordinates, which are processed a few at a time. Sums by segments are deterministic, also on a GPU.
+    The inner products of all pairs within a group, here of one topic and one word, sum to the square of the group's
+    sum; and squares add up over the coordinates, which are processed a few at a time. Sums by segments are
+    deterministic, also on a GPU.
     """
     x = as_cloud(x).x
     with full_precision(x.device):
-        x, pairs = _with_topics(x, ids, topics)
+        ids, topics = _checked(len(x), x.device, ids=ids, topics=topics)
+        has_topic = topics >= 0
+        x, ids, topics = (x, ids, topics) if has_topic.all() else (x[has_topic], ids[has_topic], topics[has_topic])
+        words, of_word = ids.unique(return_inverse=True)
+        of_topic = topics.unique(return_inverse=True)[1]
+        groups, of_group, sizes = (of_topic * len(words) + of_word).unique(return_inverse=True, return_counts=True)
+        n_same = int(of_topic.bincount().square().sum() - sizes.square().sum())
+        n_other = int(len(x) ** 2 - of_word.bincount().square().sum()) - n_same
+        _require_pairs(len(x), n_same, n_other, "vectors")
+        order = of_group.argsort(stable=True)  # group after group, those of a topic next to each other
+        groups_of_topic, word_of_group = (groups // len(words)).bincount(), groups % len(words)
+        groups_by_word, groups_of_word = word_of_group.argsort(stable=True), word_of_group.bincount()
         norms = _positive_norms(x) if product == "cosine" else _norms(x)
         unit = 1.0 if product == "cosine" else 1 / unit_scale(x)
-        factors = (1 / norms if product == "cosine" else norms.new_full((len(x),), 1 / unit))[pairs.order, None]
+        factors = (1 / norms if product == "cosine" else norms.new_full((len(x),), 1 / unit))[order, None]
         of_same, of_all = x.new_zeros(2, dtype=torch.float64)
         for columns in x.split(max(1, _CHUNK // len(x)), dim=1):
-            by_group = _sums(columns[pairs.order].double() * factors, pairs.group_sizes)
-            by_topic = _sums(by_group, pairs.groups_of_topic)
-            by_word = _sums(by_group[pairs.by_word], pairs.groups_of_word)
+            by_group = _sums(columns[order].double() * factors, sizes)
+            by_topic = _sums(by_group, groups_of_topic)
+            by_word = _sums(by_group[groups_by_word], groups_of_word)
             of_same += by_topic.square().sum() - by_group.square().sum()
             of_all += by_topic.sum(0).square().sum() - by_word.square().sum()
-    means = of_same / pairs.n_same * unit * unit, (of_all - of_same) / pairs.n_other * unit * unit
+    means = of_same / n_same * unit * unit, (of_all - of_same) / n_other * unit * unit
     if not torch.stack(means).isfinite().all():
         raise Undefined("inner products leave the range of float64; rescale the vectors")
     return means

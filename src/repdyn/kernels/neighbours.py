@@ -134,6 +134,11 @@ def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     part = Cloud(
         cloud.distinct[stays], groups=groups, n_neighbours=cloud.n_neighbours, whole_spectrum=cloud.whole_spectrum
     )
+    number = stays.cumsum(0) - 1
+    if len(pairs := cloud.once(_pairs_in_groups)) == 1:
+        left = (stays[pairs[0][0]] & stays[pairs[0][1]]).nonzero().flatten()
+        first, second, distances = (each[left] for each in pairs[0])
+        part.keep(_pairs_in_groups, [(number[first], number[second], distances)])
     k = min(part.n_neighbours, part.once(fewest_candidates))
     if k < 1:
         return part
@@ -141,7 +146,7 @@ def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     distances, indices = before.distances[stays, :k], before.indices[stays, :k]
     incomplete = (~stays[indices]).any(1).nonzero().flatten()
     if _MANY * len(incomplete) < len(indices):
-        found = Neighbours(distances, (stays.cumsum(0) - 1)[indices])
+        found = Neighbours(distances, number[indices])
         again = neighbours_of(incomplete, part.x, k, groups=groups)
         found.distances[incomplete], found.indices[incomplete] = again
         part.keep(_shared_neighbours, found)
@@ -235,8 +240,24 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
     """
     if groups is not None and len(groups.unique()) == len(groups):
         groups = None
-    found, complete = _from_candidates(points, k, groups)
-    rows = (~complete).nonzero().flatten()
+    pairs = find_candidates(points, k, groups)
+    n, first, second = len(points), pairs.first, pairs.second
+    rank = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
+    distances = torch.full(first.shape, torch.inf, dtype=torch.float64, device=points.device)
+    # distances of the k best scores come first: they rule out most of the other pairs
+    # positions, not masks: a device is waited for at every use of a mask
+    best = (rank < k).nonzero().flatten()
+    distances[best] = pair_distances(points, first[best], second[best])
+    reach = distances.new_zeros(n).scatter_reduce(0, first[best], distances[best], "amax")
+    limit = pairs.rounded.max_score(reach * pairs.rounded.scale, slice(n))
+    rest = (pairs.scores <= limit[first]).index_fill_(0, best, False).nonzero().flatten()
+    distances[rest] = pair_distances(points, first[rest], second[rest])
+    distances, order = distances.sort()
+    first, by_first = first[order].sort(stable=True)
+    found = Neighbours(distances.new_full((n, k), torch.nan), first.new_zeros(n, k))
+    found.distances[first[best], rank[best]] = distances[by_first][best]
+    found.indices[first[best], rank[best]] = second[order[by_first[best]]]
+    rows = (~pairs.complete).nonzero().flatten()
     if len(rows):
         found.distances[rows], found.indices[rows] = neighbours_of(rows, points, k, groups=groups)
     return found
@@ -262,27 +283,6 @@ def neighbours_of(rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None
             proven.append(is_proven)
         pending = pending[~torch.cat(proven)]
     return found
-
-
-def _from_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> tuple[Neighbours, Tensor]:
-    """Return the k nearest neighbours, and for which rows they are complete."""
-    pairs = find_candidates(points, k, groups)
-    n, first, second = len(points), pairs.first, pairs.second
-    rank = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
-    distances = torch.full(first.shape, torch.inf, dtype=torch.float64, device=points.device)
-    # distances of the k best scores come first: they rule out most of the other pairs
-    # positions, not masks: a device is waited for at every use of a mask
-    best = (rank < k).nonzero().flatten()
-    distances[best] = pair_distances(points, first[best], second[best])
-    reach = distances.new_zeros(n).scatter_reduce(0, first[best], distances[best], "amax")
-    rest = pairs.within(reach).index_fill_(0, best, False).nonzero().flatten()
-    distances[rest] = pair_distances(points, first[rest], second[rest])
-    distances, order = distances.sort()
-    first, by_first = first[order].sort(stable=True)
-    found = Neighbours(distances.new_full((n, k), torch.nan), first.new_zeros(n, k))
-    found.distances[first[best], rank[best]] = distances[by_first][best]
-    found.indices[first[best], rank[best]] = second[order[by_first[best]]]
-    return found, pairs.complete
 
 
 def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -393,7 +393,11 @@ def same_group_share(cloud: Cloud) -> float:
 
     Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and names of the groups.
     """
-    if cloud.groups is None or not _is_defined(cloud):
+    try:
+        cloud.require_defined()
+    except Undefined:
+        return math.nan
+    if cloud.groups is None:
         return math.nan
     own, other = cloud.once(nearest_in_group), cloud.once(nearest_outside)
     return (own < other).double().mean().item()
@@ -411,7 +415,9 @@ def near_duplicate_share(cloud: Cloud) -> float:
 
     Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and to groups.
     """
-    if not _is_defined(cloud):
+    try:
+        cloud.require_defined()
+    except Undefined:
         return math.nan
     with full_precision(cloud.x.device):
         nearest_any = cloud.once(nearest_outside)
@@ -421,11 +427,3 @@ def near_duplicate_share(cloud: Cloud) -> float:
         if cloud.repeats is not None:
             is_near = (is_near | (cloud.repeats.inverse.bincount() > 1))[cloud.repeats.inverse]
         return is_near.double().mean().item()
-
-
-def _is_defined(cloud: Cloud) -> bool:
-    try:
-        cloud.require_defined()
-    except Undefined:
-        return False
-    return True

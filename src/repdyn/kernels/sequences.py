@@ -209,8 +209,6 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
     if weights.shape[1] < 2:
         raise Undefined(f"a sequence of {weights.shape[1]} positions, at least 2 needed")
     with full_precision(weights.device):
-        if not weights.isfinite().all():
-            raise Undefined("the attention weights contain NaN or inf")
         return (weights[:, 1:, 0].double().mean(1) > threshold).double()
 
 
@@ -241,8 +239,6 @@ def attention_evenness(weights: Tensor) -> Tensor:
     """
     require_attention(weights)
     with full_precision(weights.device):
-        if not weights.isfinite().all():
-            raise Undefined("the attention weights contain NaN or inf")
         seen = (weights != 0).any(0).sum(1)
         chosen = weights[:, seen > 1].double()
         if not chosen.shape[1]:
@@ -252,9 +248,11 @@ def attention_evenness(weights: Tensor) -> Tensor:
 
 
 def require_attention(weights: Tensor) -> None:
-    """Raise ValueError unless these are the attention weights of one sequence."""
+    """Raise ValueError unless these are the attention weights of one sequence, and Undefined for NaN and inf."""
     if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or not weights.is_floating_point():
         raise ValueError(
             f"expected attention weights of shape (heads, n, n), got {tuple(weights.shape)} of {weights.dtype}; give "
             "one sequence at a time"
         )
+    if not weights.isfinite().all():
+        raise Undefined("the attention weights contain NaN or inf")

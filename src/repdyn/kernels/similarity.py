@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -363,30 +363,25 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
         raise Undefined(
             f"{cloud.n_unique} distinct of {cloud.n_vectors} points in {dim} dimensions, at least {dim + 2} needed"
         )
-    fit = cloud.once(_Fit(following))
-    total = fit.totals[of]
+    residual, totals, rank = cloud.once(_Fit(following))
+    total = totals[of]
     if total <= _CONSTANT**2 * following.x.numel():
         raise Undefined(f"the {of} to be explained is the same for all points")
-    freedom = (cloud.n_vectors - 1) / (cloud.n_vectors - 1 - fit.rank) if adjusted else 1.0
-    return 1 - fit.residual / total * freedom
-
-
-class _Fitted(NamedTuple):
-    residual: Tensor
-    """Sum of the squared residuals of the best map, the same for state and step."""
-    totals: dict[str, Tensor]
-    """Sum of squares about the mean, of the state and of the step."""
-    rank: int
-    """Number of directions that the map uses."""
+    freedom = (cloud.n_vectors - 1) / (cloud.n_vectors - 1 - rank) if adjusted else 1.0
+    return 1 - residual / total * freedom
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """Least squares in float64, as a function of the layer that explains."""
+    """Least squares in float64, as a function of the layer that explains.
+
+    It returns the sum of the squared residuals of the best map, the same for state and step; the sums of squares about
+    the mean, of the state and of the step; and the number of directions that the map uses.
+    """
 
     following: Cloud
 
-    def __call__(self, cloud: Cloud) -> _Fitted:
+    def __call__(self, cloud: Cloud) -> tuple[Tensor, dict[str, Tensor], int]:
         with full_precision(cloud.x.device):
             totals: dict[str, Tensor] = {}
             for _, explained in self._blocks(cloud):
@@ -394,7 +389,7 @@ class _Fit:
             # both have the same residual; the smaller one has less cancellation
             return self._fitted(cloud, min(totals, key=lambda of: totals[of].item()), totals)
 
-    def _fitted(self, cloud: Cloud, of: str, totals: dict[str, Tensor]) -> _Fitted:
+    def _fitted(self, cloud: Cloud, of: str, totals: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], int]:
         gram = torch.zeros(cloud.x.shape[1], cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
         cross = gram.new_zeros(cloud.x.shape[1], self.following.x.shape[1])
         for x, explained in self._blocks(cloud):
@@ -412,7 +407,7 @@ class _Fit:
         pivot = 0.0 if failed else factor.diagonal().min().square().item()
         if pivot > _WELL_CONDITIONED:
             explained_squares = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum()
-            return _Fitted((totals[of] - explained_squares).clamp_min(0), totals, len(gram) - n_constant)
+            return (totals[of] - explained_squares).clamp_min(0), totals, len(gram) - n_constant
         if pivot > _SOLVABLE:
             best, rank = torch.cholesky_solve(cross, factor), len(gram)
         else:  # the map of least norm without noise directions
@@ -422,7 +417,7 @@ class _Fit:
             best = vectors @ ((vectors.mT @ cross) / values[kept, None])
         # computed from the residuals: the error of the map enters squared
         residuals = [(explained[of] - x @ (best * weights)).square().sum() for x, explained in self._blocks(cloud)]
-        return _Fitted(torch.stack(residuals).sum(), totals, rank - n_constant)
+        return torch.stack(residuals).sum(), totals, rank - n_constant
 
     def _blocks(self, cloud: Cloud) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Yield rows of the layer and of what it explains, centred, in float64."""

@@ -113,11 +113,6 @@ def rank_me(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
     return torch.special.entr(values / values.sum()).sum().exp()
 
 
-def tall_side(x: Tensor) -> Tensor:
-    """Return the points, or their transpose if that is the taller one: both have the same singular values."""
-    return x if x.shape[0] >= x.shape[1] else x.mT
-
-
 def gram_matrix(x: Tensor, *, centred: bool = True) -> Tensor:
     """Return the products of the points, centred or not, as rows or as columns, whichever are fewer: float64, times a
     power of two."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import cache, partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -26,52 +26,36 @@ from repdyn.kernels.neighbours import Neighbours, cloud_neighbours, find_resolve
 _EPSILON = 1e-8
 
 
-class RatiosWithDuplicates(NamedTuple):
-    """The input of the regression if duplicates count."""
-
-    log_ratios: Tensor
-    """float64, ascending, of the points used in the fit."""
-    n_removed: int
-    """Number of points that are not fitted but counted in the cumulative distribution."""
-
-
-class _ValueNeighbours(NamedTuple):
-    """Neighbours of the distinct values; equal points share one value."""
-
-    nearest: Neighbours
-    """The two nearest other values of each value."""
-    has_copy: Tensor
-    """(n_unique,) bool: whether points of this value have an equal point as a neighbour."""
-    n_points: Tensor
-    """(n_unique,) int64: number of points of this value."""
-    n_nearest: Tensor
-    """(n_unique,) int64: number of points of the nearest value that are neighbours."""
-
-
-def ratios_with_duplicates(cloud: Cloud) -> RatiosWithDuplicates:
-    """Return the log-ratios of the distances to the two nearest points, duplicates included."""
+def _ratios_with_duplicates(cloud: Cloud) -> tuple[Tensor, int]:
+    """Return the log-ratios of the distances to the two nearest points, duplicates included: float64, ascending, of the
+    points used in the fit; and the number of those that are not fitted but counted in the cumulative distribution."""
     cloud.require_defined()
     if cloud.groups is None or cloud.repeats is None:
         found = cloud_neighbours(cloud, 2)
         one_each = found.indices.new_ones(cloud.n_unique)
         n_points = one_each if cloud.repeats is None else cloud.repeats.inverse.bincount()
-        values = _ValueNeighbours(found, n_points > 1, n_points, n_points[found.indices[:, 0]])
+        has_copy, n_nearest = n_points > 1, n_points[found.indices[:, 0]]
     else:
-        values = _value_neighbours_in_groups(cloud, cloud.groups, cloud.repeats)
-    first, second = values.nearest.distances.unbind(1)
+        found, has_copy, n_points, n_nearest = _value_neighbours_in_groups(cloud, cloud.groups, cloud.repeats)
+    first, second = found.distances.unbind(1)
     frame = Frame.fit(cloud.x)
     lengths = torch.cat([torch.linalg.vector_norm(frame.transform(rows), dim=1) for rows in row_chunks(cloud.x)])
-    coincides = values.has_copy | (first * frame.scale < _EPSILON * lengths.mean())
-    ratios = torch.where(values.n_nearest > 1, 1.0, second / first)
+    coincides = has_copy | (first * frame.scale < _EPSILON * lengths.mean())
+    ratios = torch.where(n_nearest > 1, 1.0, second / first)
     if not (ratios.isfinite() | coincides).all():
         raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
     used = ~coincides & (ratios > 1 + _EPSILON)
-    log_ratios = ratios[used].log().repeat_interleave(values.n_points[used]).sort().values
-    return RatiosWithDuplicates(log_ratios, cloud.n_vectors - len(log_ratios))
+    log_ratios = ratios[used].log().repeat_interleave(n_points[used]).sort().values
+    return log_ratios, cloud.n_vectors - len(log_ratios)
 
 
-def _value_neighbours_in_groups(cloud: Cloud, groups: Tensor, repeats: Repeats) -> _ValueNeighbours:
+def _value_neighbours_in_groups(
+    cloud: Cloud, groups: Tensor, repeats: Repeats
+) -> tuple[Neighbours, Tensor, Tensor, Tensor]:
     """Return the neighbours if points of one group are not each other's neighbours.
+
+    For each distinct value, which equal points share: its two nearest others, whether its points have an equal one as a
+    neighbour, how many points it has, and how many points of the nearest value are neighbours.
 
     A value that occurs in several groups is a possible neighbour of every point, and each of its points has a copy in
     another group. For the search such a value is a group of its own.
@@ -88,13 +72,14 @@ def _value_neighbours_in_groups(cloud: Cloud, groups: Tensor, repeats: Repeats) 
     wanted = nearest * n_groups + own
     place = torch.searchsorted(kinds, wanted).clamp_max(len(kinds) - 1)
     hidden = n_of_kind[place].where(kinds[place] == wanted, 0)
-    return _ValueNeighbours(found, has_copy, n_points, n_points[nearest] - hidden)
+    return found, has_copy, n_points, n_points[nearest] - hidden
 
 
 Estimator = Literal["regression", "maximum_likelihood"]
 Duplicates = Literal["collapse", "count"]
 # log(r2 / r1) up to which two distances count as equal: the accuracy of the neighbour search
 TIE = 1e-10
+ALL_TIED = "the two nearest distances are equal for each of the {} points used"
 JACKKNIFE_GROUPS = 64
 """Largest number of groups of windows that are left out in turn to estimate the standard error."""
 SHARED_NEIGHBOURS = 1.2
@@ -206,7 +191,7 @@ def two_nn(
         )
     with full_precision(cloud.x.device):
         if duplicates == "count":
-            return _regression_with_duplicates(cloud.once(ratios_with_duplicates), discard)
+            return _regression_with_duplicates(*cloud.once(_ratios_with_duplicates), discard)
         log_ratios, _ = resolved(cloud).once(_sorted_log_ratios)
         if estimator == "maximum_likelihood":
             return _maximum_likelihood(log_ratios)
@@ -225,7 +210,9 @@ def _sorted_log_ratios(cloud: Cloud) -> tuple[Tensor, Tensor]:
 
 
 def _regression(log_ratios: Tensor, heights: Tensor) -> Tensor:
-    x = _not_all_tied(log_ratios[: len(heights)])
+    x = log_ratios[: len(heights)]
+    if x[-1] <= TIE:
+        raise Undefined(ALL_TIED.format(len(x)))
     return (x @ heights) / (x @ x)
 
 
@@ -237,8 +224,7 @@ def _heights(n: int, discard: float, device: torch.device) -> Tensor:
     return -torch.log1p(-torch.arange(1, n_kept + 1, dtype=torch.float64, device=device) / n)
 
 
-def _regression_with_duplicates(ratios: RatiosWithDuplicates, discard: float) -> Tensor:
-    x, n_removed = ratios
+def _regression_with_duplicates(x: Tensor, n_removed: int, discard: float) -> Tensor:
     n_kept = n_kept_of(len(x), discard)
     if n_kept < 1:
         raise Undefined(
@@ -258,10 +244,6 @@ def n_kept_of(n: int, discard: float) -> int:
 
 
 def _maximum_likelihood(log_ratios: Tensor) -> Tensor:
-    return (len(log_ratios) - 1) / _not_all_tied(log_ratios).sum()
-
-
-def _not_all_tied(log_ratios: Tensor) -> Tensor:
     if log_ratios[-1] <= TIE:
-        raise Undefined(f"the two nearest distances are equal for each of the {len(log_ratios)} points used")
-    return log_ratios
+        raise Undefined(ALL_TIED.format(len(log_ratios)))
+    return (len(log_ratios) - 1) / log_ratios.sum()

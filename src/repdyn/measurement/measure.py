@@ -107,9 +107,9 @@ class MeasurementOptions:
     def _resolved(self) -> dict[str, list[tuple[Metric, str]]]:
         return {}
 
-    def pairs(self, probe: Probe | None = None) -> list[tuple[str, str]]:
+    def pairs(self) -> list[tuple[str, str]]:
         """Return the name and the token subset of each metric."""
-        return [(metric.name, subset) for metric, subset in self.resolved(probe)]
+        return [(metric.name, subset) for metric, subset in self.resolved()]
 
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
         """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the layers and positions.

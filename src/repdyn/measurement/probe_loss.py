@@ -10,9 +10,9 @@ have, so that the loss is above that of long texts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,8 +21,8 @@ from torch import Tensor
 from repdyn.capture.output_head import OutputHead
 from repdyn.capture.states import LayerStates, States
 from repdyn.kernels import Undefined, full_precision
-from repdyn.kernels.lens import Predictions, calibration_error, predict_targets
-from repdyn.measurement.rows import OnError, mean_and_spread, reason_of, recorded_errors
+from repdyn.kernels.lens import calibration_error, predict_targets
+from repdyn.measurement.rows import RECORDED, OnError, mean_and_spread, reason_of
 from repdyn.probe import Probe
 from repdyn.store.schema import (
     PROBE_ACCURACY,
@@ -40,15 +40,8 @@ UNKNOWN_DIRECTION = "whether a position sees later ones is unknown, and so is wh
 NO_MASK = "an encoder predicts masked tokens, and the probe knows no mask token"
 
 
-class Targets(NamedTuple):
-    """Tokens to predict in each batch, and the positions from which they are predicted."""
-
-    positions: Sequence[np.ndarray]
-    """By batch (n,), indices of tokens in the probe."""
-    tokens: Sequence[Tensor]
-    """By batch (n,), token ids."""
-
-
+Targets: TypeAlias = list[tuple[np.ndarray, Tensor]]
+"""By batch, the indices in the probe of what tokens are predicted from, and the ids of these tokens, (n,) each."""
 CaptureProbe: TypeAlias = Callable[[Probe], States]
 """Captures the states of a probe's sampled tokens; with several processes, each gets those of its layers."""
 
@@ -57,7 +50,7 @@ def next_tokens(probe: Probe) -> Targets:
     """Return the tokens that follow the sampled ones in the same window."""
     predicts = probe.has_next & ~np.append(_is_special(probe)[1:], True)
     positions = [sampled[predicts[sampled]] for sampled in probe.sample("all")]
-    return Targets(positions, [probe.tokens[torch.from_numpy(at + 1)] for at in positions])
+    return [(at, probe.tokens[torch.from_numpy(at + 1)]) for at in positions]
 
 
 def masked_tokens(probe: Probe, mask_id: int) -> tuple[Probe, Targets]:
@@ -73,7 +66,8 @@ def masked_tokens(probe: Probe, mask_id: int) -> tuple[Probe, Targets]:
     masked = probe.tokens.clone()
     masked[torch.cat(indices)] = mask_id
     # without special tokens, since the masks must not change the subsets
-    return replace(probe, tokens=masked, special_ids=()), Targets(positions, [probe.tokens[at] for at in indices])
+    targets = [(at, probe.tokens[index]) for at, index in zip(positions, indices, strict=True)]
+    return replace(probe, tokens=masked, special_ids=()), targets
 
 
 class ProbeLoss:
@@ -98,7 +92,7 @@ class ProbeLoss:
         """Return the scalars of the checkpoint: loss, bits per byte, accuracy and calibration error."""
         try:
             values, n_tokens = self._values(last, states)
-        except recorded_errors(on_error) as error:
+        except RECORDED[on_error] as error:
             return [scalar_row(checkpoint, PROBE_LOSS, math.nan, probe=self._probe.hash, reason=reason_of(error))]
         independent = self._probe.has_disjoint_batches("all")
         sizes = {"n_vectors": n_tokens, "n_unique": n_tokens, "design": self._probe.design.name}
@@ -124,11 +118,8 @@ class ProbeLoss:
         with full_precision(last.device):
             batches = [
                 predict_targets(last.states[states.rows_of(at)], tokens.to(last.device), self._head)
-                for at, tokens in zip(self._targets.positions, self._targets.tokens, strict=True)
+                for at, tokens in self._targets
             ]
-            return self._named(batches), min(map(len, self._targets.positions))
-
-    def _named(self, batches: Sequence[Predictions]) -> dict[str, list[float]]:
         losses = [float(batch.loss.mean()) for batch in batches]
         values = {PROBE_LOSS: losses}
         if self._causal and self._probe.bytes_per_token is not None:  # that of masked tokens is no compression
@@ -136,7 +127,7 @@ class ProbeLoss:
             values[PROBE_BITS_PER_BYTE] = [loss / nats_per_bit / self._probe.bytes_per_token for loss in losses]
         values[PROBE_ACCURACY] = [float(batch.is_correct.double().mean()) for batch in batches]
         values[PROBE_CALIBRATION_ERROR] = [float(calibration_error(batch)) for batch in batches]
-        return values
+        return values, min(len(at) for at, _ in self._targets)
 
 
 def _is_special(probe: Probe) -> np.ndarray:

@@ -24,11 +24,8 @@ MIN_WINDOWS = 10
 """Least number of windows in a cloud from whose variation an interval is computed."""
 
 OnError: TypeAlias = Literal["raise", "record"]
-
-
-def recorded_errors(on_error: OnError) -> type[Exception]:
-    """Return the errors whose text is recorded as the reason of NaN; all others are raised."""
-    return Exception if on_error == "record" else Undefined
+RECORDED: dict[OnError, type[Exception]] = {"raise": Undefined, "record": Exception}
+"""The errors whose text is recorded as the reason of NaN; all others are raised."""
 
 
 def reason_of(error: Exception, batch: int | None = None) -> str:
@@ -80,7 +77,7 @@ def _rows_of_metric(
     start, probe = time.perf_counter(), view.probe
     # the first batch alone is kept for the next checkpoint
     n_batches = 1 if "previous_checkpoint" in metric.captures else probe.n_batches
-    recorded = recorded_errors(on_error)
+    recorded = RECORDED[on_error]
     batches, values, reason = _values(view, metric, subset, recorded, progress)
     seconds = time.perf_counter() - start
     try:
@@ -147,17 +144,18 @@ def _interval_of_one_cloud(
     """Return standard error and interval from the variation between the windows of a single cloud, if known."""
     windows = view.windows(subset)[0]
     n_windows = len(windows.unique())
-    if n_windows < MIN_WINDOWS or metric.is_own or metric.whole_sequences:
+    std_error = getattr(imported(metric.kernel), "std_error", None)
+    if n_windows < MIN_WINDOWS or metric.is_own or metric.whole_sequences or std_error is None:
         return {}
     first = inputs[0].x if isinstance(inputs[0], Cloud) else inputs[0]
     try:
-        error = metric.std_error(*inputs, windows=windows[: len(first)])
+        error = float(std_error(*inputs, windows=windows[: len(first)], **metric.settings))
     except Undefined:
         return {}
-    if error is None or not math.isfinite(error):
+    if not math.isfinite(error):
         return {}
-    half = _student(min(n_windows, JACKKNIFE_GROUPS) - 1, 0.975) * math.sqrt(2) * float(error)
-    return {"std_error": float(error), "low": value - half, "high": value + half}
+    half = _student(min(n_windows, JACKKNIFE_GROUPS) - 1, 0.975) * math.sqrt(2) * error
+    return {"std_error": error, "low": value - half, "high": value + half}
 
 
 def mean_and_spread(values: np.ndarray, independent: bool) -> dict[str, Any]:

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf
+from typing import Any
 
 from repdyn.metrics.metric import of_kernel
 
 _ANATOMY = "A study on the embedding spaces of the BERT language model, 2024"
 _LINEARITY = "Razzhigaev et al. 2024, Your Transformer is Secretly Linear (ACL)"
-_CKA = "Kornblith et al. 2019 (ICML); debiased as Nguyen, Raghu, Kornblith 2021 (ICLR)"
-_MUTUAL_KNN = "Huh, Cheung, Wang, Isola 2024, The Platonic Representation Hypothesis (ICML); calibrated here"
-_PROCRUSTES = "Ding, Denain, Steinhardt 2021, Grounding Representation Similarity (NeurIPS 34)"
+_CKA: dict[str, Any] = {
+    "kernel": "linear_cka",
+    "range": (-1.0, 1.0),
+    "source": "Kornblith et al. 2019 (ICML); debiased as Nguyen, Raghu, Kornblith 2021 (ICLR)",
+    "settings": {"debiased": True},
+    "unit": "CKA",
+}
+_MUTUAL_KNN: dict[str, Any] = {
+    "range": (-1.0, 1.0),
+    "source": "Huh, Cheung, Wang, Isola 2024, The Platonic Representation Hypothesis (ICML); calibrated here",
+    "settings": {"k": 10, "calibrated": True},
+    # the one after k shows whether the k nearest are determined
+    "neighbours": 11,
+    "unit": "share above chance",
+}
+_PROCRUSTES: dict[str, Any] = {
+    "kernel": "procrustes_distance",
+    "range": (0.0, 2.0),
+    "source": "Ding, Denain, Steinhardt 2021, Grounding Representation Similarity (NeurIPS 34)",
+    "unit": "squared distance",
+    "scale": "from_zero",
+}
+_CONVERGENCE = "Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8:552)"
 
 _to_last = partial(
     of_kernel,
@@ -19,6 +40,14 @@ _to_last = partial(
     captures=frozenset({"last"}),
     family="convergence",
     shows_embeddings=True,
+)
+_towards_last = partial(
+    of_kernel,
+    select_inputs="repdyn.metrics.layer_view:with_following_and_last",
+    captures=frozenset({"following", "last"}),
+    source=_CONVERGENCE,
+    position="between",
+    family="convergence",
 )
 _to_next = partial(of_kernel, captures=frozenset({"following"}), position="between", family="evolution")
 _to_previous = partial(
@@ -33,57 +62,38 @@ METRICS = [
         name="alignment",
         meaning="mean cosine of each token's vector to its own in the last layer",
         range=(-1.0, 1.0),
-        source="Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8:552)",
+        source=_CONVERGENCE,
         title="Alignment with the last layer",
         unit="cosine",
     ),
-    of_kernel(
+    _towards_last(
         name="alignment_gradient",
-        select_inputs="repdyn.metrics.layer_view:with_following_and_last",
-        captures=frozenset({"following", "last"}),
         meaning="what the next layer adds to the alignment",
         range=(-2.0, 2.0),
-        source="Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8:552)",
-        position="between",
         title="Gradient of the alignment",
         unit="cosine per layer",
-        family="convergence",
         scale="signed",
     ),
-    of_kernel(
+    _towards_last(
         name="alignment_falls",
-        select_inputs="repdyn.metrics.layer_view:with_following_and_last",
-        captures=frozenset({"following", "last"}),
         meaning="share of tokens whose cosine to their vector in the last layer falls in the next block",
         range=(0.0, 1.0),
-        source="Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8:552)",
         settings={"more_than": 0.0},
-        position="between",
         title="Tokens that move away from their final vector",
         unit="share of tokens",
-        family="convergence",
         scale="from_zero",
     ),
     _to_last(
         name="mutual_knn",
         meaning="share of each token's nearest neighbours that are its neighbours in the last layer too, above chance",
-        range=(-1.0, 1.0),
-        source=_MUTUAL_KNN,
-        settings={"k": 10, "calibrated": True},
-        # the one after k shows whether the k nearest are determined
-        neighbours=11,
+        **_MUTUAL_KNN,
         title="Neighbours shared with the last layer",
-        unit="share above chance",
     ),
     _to_last(
         name="procrustes_last",
-        kernel="procrustes_distance",
+        **_PROCRUSTES,
         meaning="squared distance to the last layer after the best rotation, both of unit size",
-        range=(0.0, 2.0),
-        source=_PROCRUSTES,
         title="Procrustes distance to the last layer",
-        unit="squared distance",
-        scale="from_zero",
     ),
     of_kernel(
         name="norm",
@@ -140,45 +150,28 @@ METRICS = [
     ),
     _to_next(
         name="cka_next",
-        kernel="linear_cka",
+        **_CKA,
         select_inputs="repdyn.metrics.layer_view:with_following",
         meaning="similarity of the layer to the next, whatever the rotation (linear CKA)",
-        range=(-1.0, 1.0),
-        source=_CKA,
-        settings={"debiased": True},
         title="Linear CKA with the next layer",
-        unit="CKA",
     ),
     _to_previous(
         name="cka_previous",
-        kernel="linear_cka",
+        **_CKA,
         meaning="similarity of the layer to itself at the checkpoint before, whatever the rotation (linear CKA)",
-        range=(-1.0, 1.0),
-        source=_CKA,
-        settings={"debiased": True},
         title="Linear CKA with the checkpoint before",
-        unit="CKA",
     ),
     _to_previous(
         name="mutual_knn_previous",
         kernel="mutual_knn",
         meaning="share of each token's nearest neighbours that were so at the checkpoint before too, above chance",
-        range=(-1.0, 1.0),
-        source=_MUTUAL_KNN,
-        settings={"k": 10, "calibrated": True},
-        # the one after k shows whether the k nearest are determined
-        neighbours=11,
+        **_MUTUAL_KNN,
         title="Neighbours shared with the checkpoint before",
-        unit="share above chance",
     ),
     _to_previous(
         name="procrustes_previous",
-        kernel="procrustes_distance",
+        **_PROCRUSTES,
         meaning="squared distance of the layer to itself at the checkpoint before, after the best rotation",
-        range=(0.0, 2.0),
-        source=_PROCRUSTES,
         title="Procrustes distance to the checkpoint before",
-        unit="squared distance",
-        scale="from_zero",
     ),
 ]

@@ -96,9 +96,8 @@ class LayerView:
         if self.probe.design.exclude_own_window:
             return self.clouds(subset)
         if ("own by window", subset) not in self._clouds:
-            batches = zip(self.clouds(subset), self.sample(subset), strict=True)
-            grouped = [Cloud(cloud.x, groups=self._windows(tokens)) for cloud, tokens in batches]
-            self._clouds["own by window", subset] = grouped
+            batches = zip(self.clouds(subset), self.windows(subset), strict=True)
+            self._clouds["own by window", subset] = [Cloud(cloud.x, groups=groups) for cloud, groups in batches]
         return self._clouds["own by window", subset]
 
     def following(self, subset: str) -> list[Cloud]:
@@ -180,10 +179,8 @@ class LayerView:
 
     def windows(self, subset: str) -> list[Tensor]:
         """Return the window that each row of each cloud comes from."""
-        return [self._windows(tokens) for tokens in self.sample(subset)]
-
-    def _windows(self, tokens: np.ndarray) -> Tensor:
-        return torch.from_numpy(self.probe.window_of(tokens)).to(self.layer.states.device)
+        device = self.layer.states.device
+        return [torch.from_numpy(self.probe.window_of(tokens)).to(device) for tokens in self.sample(subset)]
 
     def _of_rows(self, of_tokens: Tensor, subset: str) -> list[Tensor]:
         self._require_single_tokens(subset)
@@ -198,16 +195,16 @@ class LayerView:
 
     def _cut(self, name: str, states: Tensor, subset: str) -> list[Cloud]:
         if (name, subset) not in self._clouds:
-            device = self.layer.states.device
-            excludes = self.probe.design.exclude_own_window
+            batches, device = self.sample(subset), self.layer.states.device
+            windows = self.windows(subset) if self.probe.design.exclude_own_window else [None] * len(batches)
             self._clouds[name, subset] = [
                 Cloud(
                     self._vectors(states, view_of(subset), tokens).to(device),
-                    groups=self._windows(tokens) if excludes else None,
+                    groups=groups,
                     n_neighbours=self.context.n_neighbours,
                     whole_spectrum=self.context.whole_spectrum,
                 )
-                for tokens in self.sample(subset)
+                for tokens, groups in zip(batches, windows, strict=True)
             ]
         return self._clouds[name, subset]
 
@@ -219,18 +216,14 @@ class LayerView:
         """Return the vectors of a view at given tokens, (n, dim)."""
         if not len(tokens):
             return states[:0]
-        vectors = self._normed(states[self.states.rows_of(tokens)], view)
-        if view.vectors == DIFFERENCES:
-            return self._normed(states[self.states.rows_of(tokens + 1)], view) - vectors
-        return vectors
-
-    def _normed(self, vectors: Tensor, view: View) -> Tensor:
-        if not view.normed:
-            return vectors
-        norm = self.context.final_norm
-        if not callable(norm):
-            raise Undefined(norm or "the final norm was not looked for")
-        return norm(vectors)
+        at = (tokens + 1, tokens) if view.vectors == DIFFERENCES else (tokens,)
+        vectors = [states[self.states.rows_of(each)] for each in at]
+        if view.normed:
+            norm = self.context.final_norm
+            if not callable(norm):
+                raise Undefined(norm or "the final norm was not looked for")
+            vectors = [norm(each) for each in vectors]
+        return vectors[0] - vectors[1] if len(vectors) > 1 else vectors[0]
 
 
 def of_same_dim(*clouds: list[Cloud]) -> list[tuple]:

@@ -128,16 +128,6 @@ class Metric:
         kernel = imported(self.kernel)
         return getattr(kernel, "or_raise", kernel)(*inputs, **self.settings)
 
-    def std_error(self, *inputs: Any, windows: Tensor) -> Tensor | None:
-        """Return the standard error of the value of one batch, or None if the kernel has none.
-
-        Args:
-            inputs: as for :meth:`compute`.
-            windows: integers (n_vectors,): the window that each vector comes from.
-        """
-        error = getattr(imported(self.kernel), "std_error", None)
-        return None if error is None else error(*inputs, windows=windows, **self.settings)
-
     @property
     def is_own(self) -> bool:
         """Return whether the kernel is not one of this package."""

@@ -18,6 +18,18 @@ _of_sequences = partial(
     probe_requires="tokens",
     whole_sequences=True,
 )
+_of_attention = partial(
+    of_kernel,
+    select_inputs="repdyn.metrics.layer_view:attention_of_sequences",
+    captures=frozenset({"attention_weights"}),
+    probe_requires="tokens",
+    range=(0.0, 1.0),
+    position="blocks",
+    per_head=True,
+    whole_sequences=True,
+    family="sinks",
+    scale="from_zero",
+)
 
 CLOUD = [
     of_kernel(
@@ -251,38 +263,20 @@ SEQUENCE_SIMILARITY = [
 
 
 SINKS = [
-    of_kernel(
+    _of_attention(
         name="sink_rate",
-        select_inputs="repdyn.metrics.layer_view:attention_of_sequences",
-        captures=frozenset({"attention_weights"}),
-        probe_requires="tokens",
         meaning="share of attention heads whose mean attention to the first token exceeds a threshold",
-        range=(0.0, 1.0),
         source="Gu et al. 2024, When Attention Sink Emerges in Language Models (arXiv 2410.10781)",
         settings={"threshold": 0.3},
-        position="blocks",
-        per_head=True,
-        whole_sequences=True,
         title="Attention heads with a sink",
         unit="share of heads and sequences",
-        family="sinks",
-        scale="from_zero",
     ),
-    of_kernel(
+    _of_attention(
         name="attention_evenness",
-        select_inputs="repdyn.metrics.layer_view:attention_of_sequences",
-        captures=frozenset({"attention_weights"}),
-        probe_requires="tokens",
         meaning="entropy of the attention weights as a share of the largest possible: 1 even, 0 all on one position",
-        range=(0.0, 1.0),
         source="Ghader, Monz 2017 (IJCNLP), relative to even attention",
-        position="blocks",
-        per_head=True,
-        whole_sequences=True,
         title="Evenness of the attention",
         unit="entropy / log of the positions seen",
-        family="sinks",
-        scale="from_zero",
     ),
     of_kernel(
         name="top_norm_variance_share",

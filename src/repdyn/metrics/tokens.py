@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf
+from typing import Any
 
 from repdyn.metrics.metric import Metric, of_kernel
 
 _LENS = "nostalgebraist, the logit lens, 2020"
 _TOPICS = "Li, Li, Risteski 2023, How Do Transformers Learn Topic Structure (ICML)"
 _SOURCE = "token encodings across the attention layers of RoBERTa"
+
+_RANK: dict[str, Any] = {"range": (0.0, inf), "unit": "input embeddings closer", "scale": "log", "log_from": 1.0}
 
 _of_tokens = partial(
     of_kernel,
@@ -58,11 +61,8 @@ METRICS = [
     _of_tokens(
         name="token_rank",
         meaning="input embeddings closer to a token's vector than its own, median over tokens",
-        range=(0.0, inf),
         title="Rank of the own embedding",
-        unit="input embeddings closer",
-        scale="log",
-        log_from=1.0,
+        **_RANK,
     ),
     _of_tokens(
         name="token_top1_match",
@@ -84,11 +84,8 @@ METRICS = [
         name="token_rank_attention",
         kernel="token_rank",
         meaning="token_rank of the state after the block's attention, before its feed-forward part",
-        range=(0.0, inf),
         title="Rank of the own embedding, after attention",
-        unit="input embeddings closer",
-        scale="log",
-        log_from=1.0,
+        **_RANK,
     ),
     _of_tokens(
         name="token_distance",
@@ -103,11 +100,8 @@ METRICS = [
         kernel="token_rank",
         select_inputs="repdyn.metrics.layer_view:tokens_by_distance",
         meaning="token_rank by Euclidean distance instead of the cosine",
-        range=(0.0, inf),
         title="Rank of the own embedding by distance",
-        unit="input embeddings closer",
-        scale="log",
-        log_from=1.0,
+        **_RANK,
     ),
     _of_lens(
         name="lens_kl",

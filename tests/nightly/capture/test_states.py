@@ -29,7 +29,7 @@ def test_too_small_a_disk_is_told_before_anything_is_written(folder, monkeypatch
     else:
         monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.setattr(layer_states.shutil, "disk_usage", lambda _: SimpleNamespace(free=3_000_000_000))
-    buffers = Buffers(limit=4_000_000_000)
+    buffers = Buffers(4_000_000_000)
     like = torch.empty(1, 1, device="meta").expand(1, 1000)
     buffers.new(1_000_000, like)
     with pytest.raises(OSError, match=rf"4.0 GB of free space in {folder}"):

@@ -145,7 +145,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "token_distance": (on_vocabulary(kernels.token_distance), tokens, (5, 5)),
     "token_rank": (on_vocabulary(kernels.token_rank), tokens, (15, 15)),
     "token_top1_match": (on_vocabulary(kernels.token_top1_match), tokens, (15, 15)),
-    "top_norm_variance_share": (kernels.top_norm_variance_share, one, (7, 7)),
+    "top_norm_variance_share": (kernels.top_norm_variance_share, one, (8, 8)),
     "topic_gap": (kernels.topic_gap, topics, (15, 15)),
     "topic_gap_dot": (kernels.topic_gap_dot, topics, (16, 16)),
     "topic_mean": (kernels.topic_mean, topics, (15, 15)),

@@ -96,7 +96,7 @@ def test_the_geometry_is_the_same_with_and_without():
 def test_an_encoder_predicts_masked_tokens():
     model, probe = a_model("bert"), a_probe()
     masked, targets = masked_tokens(probe, MASK)
-    positions = np.concatenate(targets.positions)
+    positions = np.concatenate([at for at, _ in targets])
     assert len(positions) == len(set(positions)) == int(MASKED_SHARE * 288) // 2 * 2
     assert set(positions) <= set(probe.sample("all").ravel())
     assert not np.isin(probe.tokens[positions], probe.special_ids).any()
@@ -105,7 +105,7 @@ def test_an_encoder_predicts_masked_tokens():
     assert torch.equal(masked.tokens, ids)
     with torch.no_grad():
         logits = model(input_ids=ids.view(24, 12)).logits.flatten(0, 1).double()
-    losses = [cross_entropy(logits[at], probe.tokens[at]).item() for at in targets.positions]
+    losses = [cross_entropy(logits[at], probe.tokens[at]).item() for at, _ in targets]
     found = values(measure(model, probe, probe_loss=True).scalars)
     assert found[PROBE_LOSS] == pytest.approx(np.mean(losses), rel=1e-6)
     assert PROBE_BITS_PER_BYTE not in found
