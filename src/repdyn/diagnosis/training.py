@@ -22,7 +22,7 @@ from repdyn.tables.continuity import (
     repeated_embeddings,
     repeated_values,
 )
-from repdyn.tables.frames import failures, most_common_reason, scalar
+from repdyn.tables.frames import failures, most_common_reason, scalar, scalar_rows
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, number_text
 from repdyn.tables.texts import alert_text
@@ -44,7 +44,7 @@ _SPIKE = "a spike of the training, or "
 
 def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield whether the training loss is not a number or has diverged, or how far it has come."""
-    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == LOSS)].sort_values("step")
+    rows = scalar_rows(frame, LOSS)
     if rows.empty:
         return
     last_step, last = int(rows["step"].iloc[-1]), float(rows["value"].iloc[-1])
@@ -232,8 +232,7 @@ def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
 
 def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield the steps whose loss on the probe is out of line."""
-    losses = scalar(frame, PROBE_LOSS)
-    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == PROBE_LOSS)]
+    losses, rows = scalar(frame, PROBE_LOSS), scalar_rows(frame, PROBE_LOSS)
     judged = losses_out_of_line(losses, pd.Series(rows["std_error"].to_numpy(float), rows["step"].to_numpy(int)))
     yield from _too_many(judged, "The loss on the probe", "loss out of line")
     if found := judged.found:

@@ -42,7 +42,7 @@ from repdyn.figures.charts import (
 )
 from repdyn.store.schema import LOSS as LOSS_NAME
 from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
-from repdyn.tables.frames import LOSS_TITLES, select_steps
+from repdyn.tables.frames import LOSS_TITLES, scalar_rows, select_steps
 from repdyn.tables.runs import Key, MeasuredRun
 from repdyn.tables.seeds import SeedGroup, with_seeds
 from repdyn.tables.series import MetricSeries
@@ -430,7 +430,7 @@ def course_plot(run: DescribedRun, series: MetricSeries, others: Sequence[Metric
 def _loss_row(run: DescribedRun) -> list[Panel]:
     training = loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
     validation = loss_line(run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE)
-    rows, losses = run.frame.loc[run.frame["layer"].isna() & (run.frame["metric"] == PROBE_LOSS)], run.loss(PROBE_LOSS)
+    rows, losses = scalar_rows(run.frame, PROBE_LOSS), run.loss(PROBE_LOSS)
     margin = ((rows["high"] - rows["low"]) / 2).astype(float).set_axis(rows["step"]).reindex(losses.index).to_numpy()
     on_probe = loss_line(losses, LOSS_TITLES[PROBE_LOSS], dash="-", marker="", margin=margin)
     if on_probe is not None and training is not None:

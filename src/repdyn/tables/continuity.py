@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 
 from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM
-from repdyn.tables.frames import scalar
+from repdyn.tables.frames import scalar, scalar_rows
 
 _CELL = ["stack", "metric", "subset", "settings", "layer", "head"]
 MIN_JUMP = 5.0
@@ -78,7 +78,7 @@ def embeddings_out_of_line(frame: pd.DataFrame) -> tuple[int, Jumps]:
 
     If there were several first checkpoints, the cosines to the one that most were compared with are judged.
     """
-    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == EMBEDDING_COSINE)]
+    rows = scalar_rows(frame, EMBEDDING_COSINE)
     if rows.empty:
         return 0, Jumps([])
     first = int(rows["compared_to"].mode().iloc[0])

@@ -22,7 +22,7 @@ from repdyn.tables.effects import (
     mean_estimate,
     over_seeds,
 )
-from repdyn.tables.frames import SUBSETS, concatenated, grid, measurements, of_metric, scalar
+from repdyn.tables.frames import SUBSETS, concatenated, grid, measurements, of_metric, scalar, scalar_rows
 
 VERSION = "2, 2026-11-22"
 """Version of the criteria, and the date on which they were fixed."""
@@ -347,8 +347,7 @@ def _failure(frame: pd.DataFrame) -> str | None:
     losses; None if it can."""
     if "design" in frame and bool((frame["design"] == INPUTS.name).any()):
         return "measured on other inputs than text, which the finding is about"
-    of_loss = frame.loc[frame["layer"].isna() & (frame["metric"] == LOSS), ["step", "value"]]
-    losses = of_loss.sort_values("step")["value"].to_numpy(float)
+    losses = scalar_rows(frame, LOSS)["value"].to_numpy(float)
     if not len(losses):
         return None
     last, lowest = float(losses[-1]), float(np.min(losses, where=np.isfinite(losses), initial=math.inf))

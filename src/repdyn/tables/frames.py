@@ -112,10 +112,15 @@ def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
     return rows
 
 
+def scalar_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the rows of the scalar called ``name``, by step; empty if it was never stored."""
+    return frame.loc[frame["layer"].isna() & (frame["metric"] == name)].sort_values("step")
+
+
 def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
     """Return the scalar called ``name`` by step, without NaN; empty if it was never stored."""
-    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == name), ["step", "value"]]
-    return pd.Series(rows["value"].to_numpy(float), index=rows["step"].to_numpy()).dropna().sort_index()
+    rows = scalar_rows(frame, name)
+    return pd.Series(rows["value"].to_numpy(float), index=rows["step"].to_numpy()).dropna()
 
 
 def failures(frame: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import pandas as pd
 from repdyn.alerts import Alert
 from repdyn.probe.design import INPUTS
 from repdyn.store.schema import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS, Row
-from repdyn.tables.frames import LOSS_TITLES, NOT_RECORDED, design_names, failures, is_finished, scalar
+from repdyn.tables.frames import LOSS_TITLES, NOT_RECORDED, design_names, failures, is_finished, scalar, scalar_rows
 from repdyn.tables.runs import spans
 from repdyn.tables.style import number_text
 from repdyn.utils.printing import gigabytes
@@ -207,7 +207,7 @@ def probe_loss_line(frame: pd.DataFrame) -> str | None:
     For example "loss on the probe 10.9 at step 0, 2.3 at step 1,000 (0.8 bits per byte, accuracy 45%, calibration error
     2%)"; None if it was not measured.
     """
-    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == PROBE_LOSS)].sort_values("step")
+    rows = scalar_rows(frame, PROBE_LOSS)
     if rows.empty:
         return None
     title, losses = LOSS_TITLES[PROBE_LOSS], scalar(frame, PROBE_LOSS)

@@ -374,19 +374,14 @@ def print_comparison(
     """
     console = console or PrintableConsole()
     width = min(console.width, MAX_WIDTH)
-    several = any(run.n_failed for run in runs)
+    lines = [_line_of(run, any(one.n_failed for one in runs)) for run in (*runs, *seeds)]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("\nmodel", overflow="fold")
-    table.add_column("\nkind", no_wrap=True)
-    for heading in ("\nsize", "done/\nfailed" if several else "\ndone", "last\nstep"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    # justified by hand: their digits stay below each other where only some have a mark
-    for heading in ("anisotropy\n all    ns", "two_nn\n   all", *_HEADINGS.values()):
-        table.add_column(heading, no_wrap=True)
-    for run in (*runs, *seeds):
-        is_group = isinstance(run, SeedGroup)
-        found = findings_over_seeds([member.frame for member in run.members]) if is_group else findings(run.frame)
-        table.add_row(Text(in_one_line(run.label)), *_numbers(run, with_failed=several), *_marks(found))
+    for number, heading in enumerate(lines[0]):
+        # numbers behind the size are justified by hand: their digits stay below each other where only some have a mark
+        justify = "right" if 2 <= number < 5 else "left"
+        table.add_column(heading, justify=justify, no_wrap=number > 0, overflow="fold" if number == 0 else "ellipsis")
+    for line in lines:
+        table.add_row(*line.values())
     console.print(table, highlight=False, width=width)
     difference = differences(runs)
     warning = Text(in_one_line(f"warning: these values do not compare, {difference}"), style="yellow")
@@ -394,16 +389,27 @@ def print_comparison(
         console.print(line, highlight=False, width=width)
 
 
-def _numbers(run: MeasuredRun, with_failed: bool) -> list[str]:
+def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
+    """Return the cells of a run, or of seeds, by the headings of their columns."""
+    is_group = isinstance(run, SeedGroup)
+    found = findings_over_seeds([member.frame for member in run.members]) if is_group else findings(run.frame)
     anisotropy, without_sink, dimension = (_mean_at_end(run, *mean) for mean in _MEANS)
-    return [
-        _KINDS[run.causal],
-        "?" if run.parameters is None else short_count(run.parameters),
-        f"{len(run.steps)}/{run.n_failed}" if with_failed else str(len(run.steps)),
-        FINISHED if run.finished else f"{run.steps[-1]:,}",
-        f"{anisotropy:<5} {without_sink}",
-        f"  {dimension}",
-    ]
+    marks = {
+        heading: Text.assemble(
+            *((f" {MARKS[each.verdict]} ", COLOURS[each.verdict]) for each in found if each.name == name)
+        )
+        for name, heading in _HEADINGS.items()
+    }
+    return {
+        "\nmodel": Text(in_one_line(run.label)),
+        "\nkind": _KINDS[run.causal],
+        "\nsize": "?" if run.parameters is None else short_count(run.parameters),
+        "done/\nfailed" if with_failed else "\ndone": f"{len(run.steps)}" + f"/{run.n_failed}" * with_failed,
+        "last\nstep": FINISHED if run.finished else f"{run.steps[-1]:,}",
+        "anisotropy\n all    ns": f"{anisotropy:<5} {without_sink}",
+        "two_nn\n   all": f"  {dimension}",
+        **marks,
+    }
 
 
 def _mean_at_end(run: MeasuredRun, metric: str, subset: str) -> str:
@@ -412,15 +418,6 @@ def _mean_at_end(run: MeasuredRun, metric: str, subset: str) -> str:
     if series is None or not series.layer_mean.n_used:
         return short_value(math.nan)
     return short_value(series.layer_mean.mean.iloc[-1]) + _FEWER * series.layer_mean.is_partial
-
-
-def _marks(found: Sequence[Finding]) -> list[Text]:
-    """Return a cell for each finding, with a mark for each subset it is judged on."""
-    cells = []
-    for name in _HEADINGS:
-        marks = [(f" {MARKS[one.verdict]} ", COLOURS[one.verdict]) for one in found if one.name == name]
-        cells.append(Text.assemble(*marks))
-    return cells
 
 
 def _legend() -> list[Text]:
