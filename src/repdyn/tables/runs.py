@@ -252,9 +252,10 @@ def disagreement(what: str, values: Iterable[tuple[str, str]]) -> str | None:
 def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
     by_cell: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for run in runs:
-        for (metric, subset), cells in run.rows.groupby(["metric", "subset"], observed=True)["n_vectors"]:
+        for _, cells in run.rows[["metric", "subset", "n_vectors"]].groupby(["metric", "subset"], observed=True):
+            metric, subset = (str(cells[name].iloc[0]) for name in ("metric", "subset"))
             if subset in NO_CLASSES or family_of(metric) not in _SIZE_INDEPENDENT:
-                found = sorted(cells.unique())
+                found = sorted(cells["n_vectors"].unique().tolist())
                 # how many vectors are left of a whole batch is up to each layer
                 sizes = " and ".join(f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found))
                 by_cell.setdefault((metric, subset), []).append((sizes, run.label))
