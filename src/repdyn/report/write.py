@@ -17,7 +17,7 @@ import numpy as np
 
 from repdyn.diagnosis import DescribedRun
 from repdyn.figures.charts import shared_axis, training_axes
-from repdyn.metrics import FAMILIES, METRICS, metric_info
+from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import settings_in_words
 from repdyn.report import plots, sections
 from repdyn.report.markup import Markup, asset, joined, policy, visible
@@ -28,7 +28,7 @@ from repdyn.tables.findings import JUDGED
 from repdyn.tables.runs import differences
 from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.series import MetricSeries
-from repdyn.tables.style import family_of, family_title, metric_title, short_subset_title, subset_title
+from repdyn.tables.style import by_family, metric_title, short_subset_title, subset_title
 from repdyn.utils.files import write_atomically
 
 
@@ -46,7 +46,7 @@ def page_tree(data: ReportData) -> plots.PlotlyDict:
         "axes": {name: {"layout": plots.plotly_axis(axis), "floor": axis.floor} for name, axis in axes.items()},
         "metrics": {metric: {"title": metric_title(metric), "meaning": _meaning(metric)} for metric in metrics},
         "subsets": {subset: [subset_title(subset), short_subset_title(subset)] for subset in sorted(subsets)},
-        "families": _families(metrics),
+        "families": list(by_family(metrics).items()),
         "alerts": any(run.alerts for run in runs),
         "diverging": plots.DIVERGING_SCALE,
         "themes": {"light": plots.LIGHT, "dark": plots.DARK},
@@ -127,14 +127,6 @@ def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
             "heatmaps_note": f"; the first {plots.MAX_PANELS} runs" * is_cut,
         }
     return found
-
-
-def _families(metrics: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return the title of each family with its metrics."""
-    groups: dict[str, list[str]] = {family: [] for family in FAMILIES}
-    for metric in metrics:
-        groups.setdefault(family_of(metric), []).append(metric)
-    return [(family_title(family), members) for family, members in groups.items() if members]
 
 
 def _meaning(metric: str) -> str:

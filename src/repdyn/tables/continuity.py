@@ -103,31 +103,17 @@ def losses_out_of_line(losses: pd.Series, std_errors: pd.Series | None = None, *
         return Jumps([])
     values = losses.to_numpy(float)
     known = pd.Series(dtype=float) if std_errors is None else std_errors
-    scales = _Scales(known.reindex(losses.index).fillna(0.0).to_numpy(float), _typical(losses, may_turn))
+    # what a jump is compared with at each step: its standard error and the usual deviation
+    scales = np.stack([known.reindex(losses.index).fillna(0.0).to_numpy(float), _typical(losses, may_turn)])
     left = np.arange(len(losses))
-    while blocks := _blocks(values[left], scales.at(left)):
-        taken = _explanation(blocks, values[left], scales.at(left))
+    while blocks := _blocks(values[left], scales[:, left]):
+        taken = _explanation(blocks, values[left], scales[:, left])
         left = np.delete(left, range(taken.start, taken.stop))
         if len(losses) - len(left) > MAX_SHARE * len(losses):
             return Jumps([], are_too_many=True)
     found = [_jump(losses, left, place) for place in np.setdiff1d(np.arange(len(losses)), left)]
     # what was taken out between others may lie between those that are left
     return Jumps(sorted((jump for jump in found if jump.size > 0), key=lambda jump: -jump.size))
-
-
-class _Scales(NamedTuple):
-    """Holds what a jump is compared with, for each step."""
-
-    errors: np.ndarray
-    deviations: np.ndarray
-
-    def at(self, places: np.ndarray) -> _Scales:
-        return _Scales(self.errors[places], self.deviations[places])
-
-    def bounds(self, length: int) -> np.ndarray:
-        """Return the least jumps of the blocks of a length that touch no end."""
-        errors, deviations = (sliding_window_view(each, length)[1:-1].max(1) for each in self)
-        return MIN_JUMP * np.maximum(errors, length * deviations)
 
 
 class _Block(NamedTuple):
@@ -143,19 +129,20 @@ class _Block(NamedTuple):
         return self.start + self.length
 
 
-def _blocks(values: np.ndarray, scales: _Scales) -> list[_Block]:
+def _blocks(values: np.ndarray, scales: np.ndarray) -> list[_Block]:
     """Return the blocks that are out of line."""
     found = []
     for length in range(1, min(MAX_BLOCK, len(values) - 2) + 1):
         inner = sliding_window_view(values, length)[1:-1]
         before, after = values[: -length - 1], values[length + 1 :]
         sizes = np.maximum(np.minimum(before, after) - inner.max(1), inner.min(1) - np.maximum(before, after))
-        places = np.flatnonzero(sizes > scales.bounds(length))
+        errors, deviations = sliding_window_view(scales, length, axis=1)[:, 1:-1].max(axis=-1)
+        places = np.flatnonzero(sizes > MIN_JUMP * np.maximum(errors, length * deviations))
         found += [_Block(int(place) + 1, length, float(sizes[place])) for place in places]
     return found
 
 
-def _explanation(blocks: list[_Block], values: np.ndarray, scales: _Scales) -> _Block:
+def _explanation(blocks: list[_Block], values: np.ndarray, scales: np.ndarray) -> _Block:
     """Return what is taken out on account of the largest jump: its block, or one that overlaps or touches it."""
     largest = max(blocks, key=lambda block: block.size)
     start, stop = largest.start, largest.stop
@@ -166,7 +153,7 @@ def _explanation(blocks: list[_Block], values: np.ndarray, scales: _Scales) -> _
 
     def cost(block: _Block) -> tuple[int, float]:
         rest = np.setdiff1d(part, np.arange(block.start, block.stop))
-        out = {place for other in _blocks(values[rest], scales.at(rest)) for place in range(other.start, other.stop)}
+        out = {place for other in _blocks(values[rest], scales[:, rest]) for place in range(other.start, other.stop)}
         return len(out), -block.size
 
     return min(near, key=cost)

@@ -194,6 +194,14 @@ def family_of(metric: str) -> str:
     return metric_info(metric).family
 
 
+def by_family(metrics: Iterable[str]) -> dict[str, list[str]]:
+    """Return metrics by the title of their family, in the order in which families are shown."""
+    families: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for metric in metrics:
+        families.setdefault(family_of(metric), []).append(metric)
+    return {family_title(family): members for family, members in families.items() if members}
+
+
 def has_own_figures(metric: str) -> bool:
     """Return whether a metric has figures of its own, as those of geometry and the user's have, instead of overviews.
 

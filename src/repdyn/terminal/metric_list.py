@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.metrics import DEFAULT_METRICS, FAMILIES, METRICS, Metric
+from repdyn.metrics import DEFAULT_METRICS, METRICS, Metric
 from repdyn.metrics.metric import written
-from repdyn.tables.style import family_title
+from repdyn.tables.style import by_family
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.printing import in_one_line
 
@@ -46,8 +46,8 @@ _COLUMNS = ("metric", "meaning", "range", "settings, subsets, where, needs")
 def markdown() -> str:
     """Return the whole table as Markdown, a section for each family."""
     parts = [_HEADING.format(default=", ".join(f"`{name}`" for name in DEFAULT_METRICS))]
-    for family, title in _families():
-        rows = [_cells(metric) for metric in METRICS.values() if metric.family == family]
+    for title, names in by_family(METRICS).items():
+        rows = [_cells(METRICS[name]) for name in names]
         lines = [_line(_COLUMNS), _line("---" for _ in _COLUMNS), *map(_line, rows)]
         parts.append("\n".join([f"## {title}", "", *lines, ""]))
     return "\n".join(parts)
@@ -56,15 +56,14 @@ def markdown() -> str:
 def print_metrics(console: Console | None = None) -> None:
     """Print name, meaning and range of every metric, by family, and what a probe must know for it."""
     console = console or PrintableConsole()
-    for family, title in _families():
+    for title, names in by_family(METRICS).items():
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
         table.add_column(no_wrap=True, width=max(map(len, METRICS)))
         table.add_column(overflow="fold", ratio=1)
         table.add_column(no_wrap=True, width=max(len(_range(metric)) for metric in METRICS.values()))
-        for metric in METRICS.values():
-            if metric.family == family:
-                known = " (needs a probe with topics)" if metric.probe_requires == "topics" else ""
-                table.add_row(metric.name, in_one_line(f"{metric.meaning}{known}"), _range(metric))
+        for metric in map(METRICS.__getitem__, names):
+            known = " (needs a probe with topics)" if metric.probe_requires == "topics" else ""
+            table.add_row(metric.name, in_one_line(f"{metric.meaning}{known}"), _range(metric))
         console.print(Text(title, style="bold"))
         console.print(table, highlight=False)
         console.print()
@@ -72,13 +71,6 @@ def print_metrics(console: Console | None = None) -> None:
     console.print(
         f"with settings, on a subset of the tokens: {_EXAMPLE}", highlight=False, markup=False, soft_wrap=True
     )
-
-
-def _families() -> Iterator[tuple[str, str]]:
-    """Yield the families of the registered metrics with their titles, in the order in which they are shown."""
-    registered = dict.fromkeys(metric.family for metric in METRICS.values())
-    ordered = [family for family in FAMILIES if family in registered]
-    yield from ((family, family_title(family)) for family in dict.fromkeys([*ordered, *registered]))
 
 
 def _cells(metric: Metric) -> list[str]:
