@@ -416,7 +416,7 @@ def test_failures_of_many_steps_and_kinds(failures, frame_of):
     rows += [failures(step, reason) for step, reason in ((10, "gated"), (11, "broken"), (12, "gone"))]
     text = failure_line(frame_of(*rows))
     assert text == (
-        "11 checkpoints failed: step 0, 1, 2, 3, 4 and 3 more: out of memory: 0 bytes wanted, and so on and so on and so "
+        "11 checkpoints failed: steps 0, 1, 2, 3, 4 and 3 more: out of memory: 0 bytes wanted, and so on and so on and so "
         "on and so on a...; step 10: gated; 2 for other reasons; --retry-failed tries again"
     )
 

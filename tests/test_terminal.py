@@ -102,7 +102,7 @@ def test_a_terminal_without_unicode(run):
 def test_a_sweep_tells_its_cost_and_its_failures(published, failures, frame_of):
     text = printed(frame_of(published(steps=(0, 1)), failures(8, "gated"), failures(16, "gated")))
     assert [line.rstrip() for line in text.splitlines()[-3:]] == [
-        "warning: 2 checkpoints failed: step 8, 16: gated; --retry-failed tries again",
+        "warning: 2 checkpoints failed: steps 8 and 16: gated; --retry-failed tries again",
         "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s (20% of",
         "it in the kernels); 0.28 GB downloaded",
     ]

@@ -84,6 +84,12 @@ class Alert:
         return f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} {self.event}: {self.detail}"
 
     @property
+    def log_change(self) -> float:
+        """The absolute logarithm of the ratio to the value before; 0 if one of them is missing, 0 or infinite."""
+        sizes = abs(self.value), abs(self.previous_value)
+        return abs(math.log(sizes[0]) - math.log(sizes[1])) if all(0 < size < math.inf for size in sizes) else 0.0
+
+    @property
     def subject(self) -> str:
         """The metric, with its stack and token subset."""
         known = ", ".join(filter(None, [self.stack, self.subset]))

@@ -25,7 +25,7 @@ from repdyn.tables.continuity import (
 from repdyn.tables.frames import failures, most_common_reason, scalar, scalar_rows
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, number_text
-from repdyn.tables.texts import alert_text
+from repdyn.tables.texts import alert_text, steps_in_words
 
 DIVERGED = 1.25
 """The loss has diverged at this multiple of its lowest level: the bound of the default alert on the loss."""
@@ -35,8 +35,7 @@ MIN_LOSSES = 2 * LEVEL_STEPS
 MIN_GAP = 0.05
 """Least growth of validation loss above its lowest level that counts as overfitting, as a share of that level."""
 
-MAX_STEPS = 6
-"""Number of repeated steps that are listed before the last one."""
+
 MIN_GENERALISATION_GAP = 0.1
 """Least difference of validation and training loss that is mentioned, as a share of the training loss."""
 _SPIKE = "a spike of the training, or "
@@ -133,7 +132,7 @@ def alert_statements(alerts: Sequence[Alert], recent: int) -> Iterator[Insight]:
             layers=tuple(sorted({alert.layer for alert in found if alert.layer is not None})),
             steps=tuple(steps),
             evidence={"rule": rule, "alerts": float(len(found))},
-            weight=0.5 + 0.5 * min(1.0, _largest_change(found)),
+            weight=0.5 + 0.5 * min(1.0, max(alert.log_change for alert in found) / math.log(10)),
         )
 
 
@@ -156,25 +155,20 @@ def repeated_checkpoints(frame: pd.DataFrame, rows: pd.DataFrame) -> Iterator[In
     same_values = repeated_values(rows)
     for steps in same_values:
         if list(steps) != first_two:
+            named = steps_in_words(steps).capitalize()
             sentence = (
-                f"{_steps_text(steps)} have the same values to the last bit: copies of one checkpoint, or no update of "
+                f"{named} have the same values to the last bit: copies of one checkpoint, or no update of "
                 "the weights in between."
             )
             yield Insight("watch", "repeated checkpoint", sentence, steps=steps, weight=0.8)
     known = [set(steps) for steps in same_values]
     for steps in repeated_embeddings(frame):
         if not any(set(steps) <= group for group in known):
+            named = steps_in_words(steps).capitalize()
             sentence = (
-                f"{_steps_text(steps)} have the same input embeddings but other values: files of several checkpoints "
-                "may be mixed."
+                f"{named} have the same input embeddings but other values: files of several checkpoints may be mixed."
             )
             yield Insight("watch", "repeated embeddings", sentence, steps=steps, weight=0.7)
-
-
-def _steps_text(steps: Sequence[int]) -> str:
-    first = ", ".join(f"{step:,}" for step in steps[:-1][:MAX_STEPS])
-    last = f" and {steps[-1]:,}" if len(steps) <= MAX_STEPS + 1 else f" .. {steps[-1]:,} ({len(steps)})"
-    return f"Steps {first}{last}"
 
 
 def _levels(losses: np.ndarray) -> np.ndarray:
@@ -187,13 +181,6 @@ def _first_of_the_end(rows: pd.DataFrame) -> int:
     finite = np.isfinite(rows["value"].to_numpy(float))
     after = int(np.flatnonzero(finite)[-1]) + 1 if finite.any() else 0
     return int(rows["step"].iloc[after])
-
-
-def _largest_change(alerts: Sequence[Alert]) -> float:
-    """Return the largest change in tenfolds."""
-    pairs = ((abs(alert.value), abs(alert.previous_value)) for alert in alerts)
-    known = [abs(math.log10(a / b)) for a, b in pairs if 0 < a < math.inf and 0 < b < math.inf]
-    return max(known, default=0.0)
 
 
 def embedding_statements(frame: pd.DataFrame) -> Iterator[Insight]:
@@ -210,7 +197,7 @@ def embedding_statements(frame: pd.DataFrame) -> Iterator[Insight]:
             of_step = (
                 f"The input embeddings of step {found[0].step:,} have a {what} of {number_text(found[0].loss)}{end}"
             )
-            more = _others_text("So are those of step", found)
+            more = _others_text("So are those of", found)
             yield _out_of_line(kind, of_step, "the weights of another step", more, found, {name: found[0].loss}, 0.75)
     yield from _too_many(cosines, f"The cosine of the input embeddings{of_first}", kind)
     yield from _too_many(norms, "The median norm of the input embeddings", kind)
@@ -226,7 +213,7 @@ def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
     # before training, the geometry may be any
     if found := [jump for jump in judged.found if not jump.is_end]:
         at_step = f"{what} is {number_text(found[0].loss)} at step {found[0].step:,}"
-        why, more = f"{_SPIKE}the weights of another step", _others_text("The same holds at step", found)
+        why, more = f"{_SPIKE}the weights of another step", _others_text("The same holds at", found)
         yield _out_of_line(kind, at_step, why, more, found, {"value": found[0].loss}, 0.7, **about)
 
 
@@ -240,7 +227,7 @@ def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
         is_low = loss < min(value for _, value in found[0].neighbours)
         at_step = f"The loss on the probe is {number_text(loss)} at step {found[0].step:,}"
         end = f" ({number_text(last)} at step {int(losses.index[-1]):,})" * is_low
-        why, more = f"{'' if is_low else _SPIKE}the weights of another step{end}", "So are those of step"
+        why, more = f"{'' if is_low else _SPIKE}the weights of another step{end}", "So are those of"
         evidence = {"loss": loss, "last": last}
         yield _out_of_line("loss out of line", at_step, why, _others_text(more, found), found, evidence, 0.75)
 
@@ -277,7 +264,4 @@ def _too_many(judged: Jumps, what: str, kind: str, **about: Any) -> Iterator[Ins
 def _others_text(beginning: str, found: Sequence[Jump]) -> str:
     """Return a sentence on the steps but the first; empty if there are none."""
     others = sorted(jump.step for jump in found[1:])
-    if not others:
-        return ""
-    listed = ", ".join(f"{step:,}" for step in others[:MAX_STEPS]) + f" .. ({len(others)})" * (len(others) > MAX_STEPS)
-    return f" {beginning}{'s' * (len(others) > 1)} {listed}."
+    return f" {beginning} {steps_in_words(others)}." if others else ""

@@ -3,7 +3,6 @@ alerts, the loss on the probe."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -89,7 +88,7 @@ PHASES = ("download", "load", "forward", "kernels")
 """Phases of the measurement of a swept checkpoint, stored as the scalars "seconds/PHASE"."""
 DOWNLOADED = "bytes/download"
 
-_MAX_STEPS = 5
+_MAX_STEPS = 6
 _MAX_KINDS = 2
 _MAX_REASON = 72
 
@@ -130,7 +129,10 @@ def copies_line(frame: pd.DataFrame) -> str | None:
     for column, what in (("same_as", "the weights"), ("mixed_with", "single files")):
         found = frame.loc[frame[column].notna()].drop_duplicates(["run", "step", column]).sort_values("step")
         if len(found):
-            parts = [f"{_steps(group)} of {name}" for name, group in found.groupby(column, sort=False, observed=True)]
+            parts = [
+                f"{steps_in_words(group['step'])} of {name}"
+                for name, group in found.groupby(column, sort=False, observed=True)
+            ]
             verb = "checkpoint has" if len(found) == 1 else "checkpoints have"
             of_others = f"{verb} {what} of another one and no values"
             lines.append(f"{len(found)} {of_others}: {'; '.join(parts[:_MAX_KINDS])}")
@@ -148,13 +150,20 @@ def _group(group: pd.DataFrame) -> str:
     short = reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON].rstrip()}..."
     if is_finished(group):
         return short
-    return f"{_steps(group)}: {short}"
+    return f"{steps_in_words(group['step'])}: {short}"
 
 
-def _steps(checkpoints: pd.DataFrame) -> str:
-    steps = ", ".join(f"{step:,}" for step in checkpoints["step"].tolist()[:_MAX_STEPS])
-    more = f" and {len(checkpoints) - _MAX_STEPS} more" if len(checkpoints) > _MAX_STEPS else ""
-    return f"step {steps}{more}"
+def steps_in_words(steps: Iterable[int]) -> str:
+    """Return steps, of many the first.
+
+    >>> steps_in_words([8]), steps_in_words([0, 8, 1000]), steps_in_words(range(8))
+    ('step 8', 'steps 0, 8 and 1,000', 'steps 0, 1, 2, 3, 4 and 3 more')
+    """
+    texts = [f"{step:,}" for step in steps]
+    if len(texts) > _MAX_STEPS:
+        texts[_MAX_STEPS - 1 :] = [f"{len(texts) - _MAX_STEPS + 1} more"]
+    *first, last = texts
+    return f"steps {', '.join(first)} and {last}" if first else f"step {last}"
 
 
 def _cleaned(reason: str) -> str:
@@ -180,13 +189,7 @@ def alert_events(alerts: Iterable[Alert]) -> list[tuple[int, str, str]]:
 def alert_text(alerts: Sequence[Alert]) -> str:
     """Describe the alerts of one rule and metric at one step."""
 
-    def change(alert: Alert) -> float:
-        """Return the absolute log-ratio of the value and the value before; 0 if one of them is missing."""
-        sizes = abs(alert.value), abs(alert.previous_value)
-        known = all(math.isfinite(size) and size > 0 for size in sizes)
-        return abs(math.log(sizes[0]) - math.log(sizes[1])) if known else 0.0
-
-    worst = max(alerts, key=change)
+    worst = max(alerts, key=lambda alert: alert.log_change)
     if len(alerts) == 1:
         return worst.message
     layers = spans([alert.layer for alert in alerts if alert.layer is not None])
