@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from repdyn.tables.effects import Correlation
 from repdyn.tables.series import MetricSeries
@@ -116,4 +116,4 @@ def report_link(run: str, **state: object) -> str:
     '#run=lab%2Fa%20b&metric=two_nn&step=8'
     """
     given = {"run": run, **{name: value for name, value in state.items() if value is not None}}
-    return "#" + "&".join(f"{name}={quote(str(value), safe='')}" for name, value in given.items())
+    return "#" + urlencode(given, quote_via=quote)

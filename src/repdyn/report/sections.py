@@ -48,7 +48,7 @@ def glance(data: ReportData) -> Markup:
         return joined(_with_cards(run) for run in runs)
     lines = [_line(run) for run in runs]
     more = lines[MAX_LINES:]
-    return joined([*lines[:MAX_LINES], *([details(f"and {len(more)} more runs", *more)] if more else [])])
+    return joined([*lines[:MAX_LINES], details(f"and {len(more)} more runs", *more) if more else Markup()])
 
 
 def opening(run: DescribedRun) -> dict[str, str | None]:

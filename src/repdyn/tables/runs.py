@@ -252,10 +252,10 @@ def disagreement(what: str, values: Iterable[tuple[str, str]]) -> str | None:
 def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
     by_cell: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for run in runs:
-        for _, cells in run.rows[["metric", "subset", "n_vectors"]].groupby(["metric", "subset"], observed=True):
-            metric, subset = (str(cells[name].iloc[0]) for name in ("metric", "subset"))
+        columns = (run.rows[name].tolist() for name in ("metric", "subset", "n_vectors"))
+        for (metric, subset), cells in groupby(sorted(set(zip(*columns, strict=True))), key=lambda cell: cell[:2]):
             if subset in NO_CLASSES or family_of(metric) not in _SIZE_INDEPENDENT:
-                found = sorted(cells["n_vectors"].unique().tolist())
+                found = [size for *_, size in cells]
                 # how many vectors are left of a whole batch is up to each layer
                 sizes = " and ".join(f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found))
                 by_cell.setdefault((metric, subset), []).append((sizes, run.label))

@@ -260,11 +260,9 @@ def total_steps(store: Path) -> int | None:
     """Return ``trainer.max_steps`` of the configuration that train.py saves beside a run; None without one."""
     for folder in [store, *([store.parent] if store.name == RUN_STORE else [])]:
         try:
-            configuration = read_yaml(folder / "config.yaml")
-        except (OSError, ValueError):  # none, or one of something else
+            steps = read_yaml(folder / "config.yaml")["trainer"]["max_steps"]
+        except (OSError, ValueError, KeyError, TypeError):  # none, or one of something else
             continue
-        trainer = configuration.get("trainer") if isinstance(configuration, dict) else None
-        steps = trainer.get("max_steps") if isinstance(trainer, dict) else None
         if isinstance(steps, int) and steps > 0:
             return steps
     return None
