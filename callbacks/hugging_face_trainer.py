@@ -15,7 +15,7 @@ from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Moment, Origin, TrackedRun, read_optimizers
@@ -79,7 +79,6 @@ class HuggingFaceTracker(TrainerCallback):
     def _reset(self) -> None:
         self._tracked: TrackedRun | None = None
         self._logged: tuple[int, float] | None = None
-        self._validation_loss: float | None = None
         self._measured_at: int | None = None
         self._is_finished = False
 
@@ -131,7 +130,7 @@ class HuggingFaceTracker(TrainerCallback):
         if self._schedule.advance(state.global_step):
             self._measure(args, state, control, others, is_optional=True)
         if self._tracked is not None:
-            self._tracked.cost.count_step(state.global_step)
+            self._tracked.count_step(state.global_step)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self._schedule.save(state.global_step):
@@ -177,7 +176,7 @@ class HuggingFaceTracker(TrainerCallback):
     ) -> None:
         """Add what was measured to the metrics of an evaluation: at this step, if they decide about its checkpoint."""
         assert self._tracked is not None
-        self._validation_loss = metrics.get("eval_loss")
+        self._tracked.validation_loss = metrics.get("eval_loss")
         monitors = [args.metric_for_best_model]
         if self.options.read_by(monitors) and self._schedule.claim(state.global_step):
             self._measure(args, state, control, others)
@@ -230,13 +229,11 @@ class HuggingFaceTracker(TrainerCallback):
             scalars={
                 LOSS: loss if logged_at == step else None,
                 LEARNING_RATE: learning_rate,
-                VALIDATION_LOSS: self._validation_loss,
             },
             weights=trained,
             averaged=averaged,
         )
         tracked.measure(module, moment, model)
-        self._validation_loss = None
         control.should_training_stop |= tracked.shared("", ())[1]
         # saved with each checkpoint of the Trainer
         if isinstance(state.stateful_callbacks, dict):

@@ -25,7 +25,7 @@ from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import (
@@ -100,7 +100,6 @@ class RepresentationDynamics(ScheduledCallback):
         """The training that is tracked, or was last; a callback may serve several in turn."""
         self._tokens_seen: int | Tensor | None = None
         self._loss: Tensor | None = None
-        self._validation_loss: Tensor | None = None
         self._restored: dict[str, Any] | None = None
 
     @property
@@ -180,7 +179,7 @@ class RepresentationDynamics(ScheduledCallback):
         )
         self._tracked = tracked
         self._tokens_seen = state.get("tokens_seen") if self.step else 0
-        self._loss = self._validation_loss = None
+        self._loss = None
         self._has_acted = self._is_finished = False
 
     def count(self, trainer: Trainer, batch: Any) -> None:
@@ -195,11 +194,12 @@ class RepresentationDynamics(ScheduledCallback):
         self._loss = loss * n_batches if isinstance(loss, Tensor) else None
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self._tracked is not None:
-            self._tracked.cost.count_step(self.step)
+            self._tracked.count_step(self.step)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        logged = trainer.callback_metrics
-        self._validation_loss = next((logged[name] for name in VALIDATION_LOSSES if name in logged), None)
+        if self._tracked is not None and self._is_training:
+            logged = trainer.callback_metrics
+            self._tracked.validation_loss = next((logged[name] for name in VALIDATION_LOSSES if name in logged), None)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._tracked is not None and not self._is_finished:
@@ -239,13 +239,11 @@ class RepresentationDynamics(ScheduledCallback):
                 scalars={
                     LOSS: self._loss,
                     LEARNING_RATE: learning_rate,
-                    VALIDATION_LOSS: self._validation_loss,
                 },
                 weights=trained,
                 averaged=averaged or next(_averages(trainer, pl_module, module), None),
             )
             tracked.measure(module, moment, trainer.strategy.model)
-            self._validation_loss = None
         values, stops = tracked.shared("", monitors)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         trainer.should_stop |= stops

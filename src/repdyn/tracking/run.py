@@ -148,6 +148,10 @@ class TrackedRun:
         """How much time the metrics themselves took."""
         self.averaged: TrackedRun | None = None
         """The run of the averaged weights, once there are any."""
+        self.validation_loss: Scalar = None
+        """The last one since the measurement before; stored with the measured step when that is over."""
+        self._open_step: int | None = None
+        self._unsent: dict[int, dict[str, float]] = {}
         self._loggers = Loggers(loggers)
         self.prefix = f"{label}_" if label else ""
         """Leads the names in the loggers."""
@@ -223,6 +227,9 @@ class TrackedRun:
         if self._ranks is None:
             return
         step = moment.step
+        if self._open_step != step:
+            self.close_step()
+        self._open_step = step
         with self.cost.counted(), watching_signals() as arrived, self.notices.errors(step):
             rows = self._measured(model, moment, root_module, arrived)
             if rows is not None:
@@ -324,27 +331,59 @@ class TrackedRun:
         return stops
 
     def _log(self, written: Iterable[Sequence[Row]]) -> None:
-        """Log the rows of each step as it is written."""
+        """Keep the values of each step for the loggers as it is written."""
         with attempts() as attempt, attempt():
             for rows in written:
                 with attempt():
-                    values = logged_values(rows, self.options.log_layers)
+                    values = logged_values(rows, self.options.log_layers) if rows else {}
                     if values:
-                        named, step = {f"{self.prefix}{name}": value for name, value in values.items()}, rows[0].step
-                        self._loggers.each(lambda target, step=step, named=named: target.log_values(named, step))
+                        named = {f"{self.prefix}{name}": value for name, value in values.items()}
+                        self._unsent.setdefault(rows[0].step, {}).update(named)
+
+    def count_step(self, step: int) -> None:
+        """Count a step of the training, after which the measured step before it is over."""
+        if self._open_step is not None and self._open_step < step:
+            self.close_step()
+        self.cost.count_step(step)
+
+    def close_step(self) -> None:
+        """Add the validation loss to the step that was measured last, and log all its values at once."""
+        step, self._open_step = self._open_step, None
+        if self._ranks is None or step is None:
+            return
+        if self.averaged is not None:
+            self.averaged.validation_loss = self.validation_loss
+            self.averaged.close_step()
+        with self.cost.counted(), self.notices.errors(step):
+            self.should_stop |= self._ranks.on_rank_zero(partial(self._close, step))
+
+    def _close(self, step: int | None) -> bool:
+        """Store the validation loss, serve the loggers, and return whether an alert requests to stop."""
+        loss, self.validation_loss = self.validation_loss, None
+        unsent, stops = self._unsent, False
+        with attempts() as attempt:
+            if step is not None and loss is not None:
+                with attempt():
+                    stops = self._store_loss(step, VALIDATION_LOSS, loss)
+            self._unsent = {}
+            for at, named in unsent.items():
+                with attempt():
+                    self._loggers.each(lambda target, at=at, named=named: target.log_values(named, at))
+        return stops
 
     def add_loss(self, step: int, loss: float) -> None:
         """Store the training loss of a step that was measured before it was known."""
         if self._ranks is None:
             return
         with self.cost.counted(), self.notices.errors(step):
-            self.should_stop |= self._ranks.on_rank_zero(partial(self._store_loss, step, loss))
+            self.should_stop |= self._ranks.on_rank_zero(partial(self._store_loss, step, LOSS, loss))
 
     def flush(self) -> None:
         """Store what has been measured before an error ends the training, in a few seconds; nothing is raised."""
         if self._ranks is not None and self._ranks.is_rank_zero:
             with self.notices.errors(None, never_raise=True):
                 self._log(self._writer.flush_at_end(INTERRUPTED_SECONDS))
+                self._close(self._open_step)
         if self.averaged is not None:
             self.averaged.flush()
 
@@ -365,6 +404,7 @@ class TrackedRun:
             with attempt():
                 self._log(self._writer.flush_at_end(seconds))
             with attempt():
+                self._close(self._open_step)
                 self._loggers.wait(seconds)
             with attempt(), self.notices.errors(None, "drawing", never_raise=interrupted):
                 if self._views is not None and self._writer.call("reading", lambda store: store.steps(self.id or "")):
@@ -521,16 +561,17 @@ class TrackedRun:
             self.averaged.measure(model, replace(moment, averaged=None, weights=placed), root_module)
             self.should_stop |= self.averaged.should_stop
 
-    def _store_loss(self, step: int, loss: float) -> bool:
-        """Store the loss of a step and return whether an alert requests a stop."""
+    def _store_loss(self, step: int, name: str, loss: Scalar) -> bool:
+        """Store a loss of a step and return whether an alert requests a stop."""
         key = self._key(step)
         rows = self._writer.rows.get(key, [])
         if not rows and self.store is not None:
             rows = self._writer.call("reading", lambda store: store.read(key) if key in store else [])
-        if not rows or any(row.metric == LOSS for row in rows):
+        if not rows or any(row.metric == name for row in rows):
             return False
-        of_step = {name: getattr(rows[0], name) for name in Checkpoint.__dataclass_fields__}
-        rows = [*rows, scalar_row(Checkpoint(**of_step), LOSS, loss, probe=key.probe)]
+        of_step = {each: getattr(rows[0], each) for each in Checkpoint.__dataclass_fields__}
+        on_error = partial(self.notices.error, step=step)
+        rows = [*rows, *scalar_rows(Checkpoint(**of_step), key.probe, {name: loss}, on_error)]
         self._writer.rows[key] = rows
         stops = False
         with attempts() as attempt:

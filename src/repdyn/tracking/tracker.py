@@ -199,7 +199,7 @@ class Tracker:
                 self._measure()
             else:
                 self._schedule.release()
-        self._tracked.cost.count_step(self._now)
+        self._tracked.count_step(self._now)
 
     def measure(self) -> None:
         """Measure now, whatever the schedule, unless this step has been measured.
@@ -266,4 +266,5 @@ class Tracker:
             averaged=None if average is None else weights_of(average if average is own else unwrapped(average)),
         )
         self._tracked.measure(own, moment, self._root_module)
+        self._tracked.close_step()  # its losses have been given
         self._scalars.pop(VALIDATION_LOSS, None)
