@@ -2,11 +2,12 @@
 
 import math
 import re
+from unittest.mock import Mock
 
 import pytest
 from test_loggers import checkpoint
 
-from repdyn.publish.loggers import layout_of, logged_values, validate_log_layers
+from repdyn.publish.loggers import TensorBoardTarget, layout_of, logged_values, validate_log_layers
 
 
 def layers(values, section):
@@ -71,6 +72,15 @@ def test_the_layout_has_a_category_for_each_section(row):
         assert {key for key in values if re.match(statistics, key)} == {
             f"{section}/{name}" for name in ("mean", "min", "max")
         }
+
+
+def test_the_layout_of_a_later_step_has_the_keys_of_earlier_ones():
+    """TensorBoard shows the last layout of a run: charts of earlier steps would disappear."""
+    target = TensorBoardTarget(logger := Mock())
+    for key in ("two_nn/mean", "two_nn/mean", "anisotropy/mean"):
+        target.log_values({key: 1.0}, 1)
+    layouts = [list(call.args[0]) for call in logger.experiment.add_custom_scalars.call_args_list]
+    assert layouts == [["two_nn"], ["anisotropy", "two_nn"]]
 
 
 def test_names_and_means(row, scalar_row):
