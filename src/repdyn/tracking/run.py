@@ -576,9 +576,7 @@ class TrackedRun:
         stops = False
         with attempts() as attempt:
             with attempt():
-                for _ in self._writer.flush():  # the loggers have had the other rows
-                    pass
-                self._log([rows[-1:]])
+                self._log(self._writer.flush())
             with attempt():
                 stops = self._alerts.check(rows[-1:])
         return stops
