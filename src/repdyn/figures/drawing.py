@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis as MatplotlibAxis
 from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, MaxNLocator, NullLocator
@@ -279,14 +280,30 @@ def save(
 
 
 def _escape(figure: Figure) -> None:
-    """Write control characters in the texts of a figure, which warnings would print, as escape sequences."""
+    """Write what cannot be drawn in the texts of a figure as escape sequences: control characters, which warnings would
+    print, and those that the font lacks."""
     for text in figure.findobj(Text):
-        if isinstance(text, Text) and not text.get_text().isprintable():
-            text.set_text(printable(text.get_text()))
+        if isinstance(text, Text):
+            text.set_text(_drawable(text.get_text()))
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         formatter = axis.get_major_formatter()
         if isinstance(formatter, FixedFormatter):
-            formatter.seq = [printable(label) for label in formatter.seq]
+            formatter.seq = [_drawable(label) for label in formatter.seq]
+
+
+@cache
+def _characters_of(font: str) -> frozenset[int]:
+    return frozenset(get_font(font).get_charmap())
+
+
+def _drawable(text: str) -> str:
+    text = text if text.isprintable() else printable(text)
+    if text.isascii():
+        return text
+    known = _characters_of(findfont(FontProperties()))
+    return "".join(
+        letter if ord(letter) in known else letter.encode("ascii", "backslashreplace").decode() for letter in text
+    )
 
 
 @contextmanager
