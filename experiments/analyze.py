@@ -2,8 +2,7 @@
 
   python -m experiments.analyze docs/experiment/rows --output docs/experiment
 
-Writes results.md (tables of tests and effects, exclusions), statistics.csv (each statistic of each run), blocks.csv
-and figures.
+Writes results.md (tests, exclusions), effects.csv, statistics.csv (each statistic of each run), blocks.csv and figures.
 Everything is computed from the rows; docs/experiment.md defines it.
 """
 
@@ -26,6 +25,9 @@ from experiments.inference import LEARNED, Test, interval, interval_of_differenc
 from repdyn import open_store
 from repdyn.figures.drawing import save
 from repdyn.utils.files import write_atomically
+
+BY_BLOCK = ("anisotropy_by_block", "dimension_by_block")
+"""The figures that docs/experiment/findings.md does not show."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = results(found)
     options.output.mkdir(parents=True, exist_ok=True)
     write_atomically(options.output / "results.md", lambda path: path.write_text(text))
-    for name, table in {"statistics": found.statistics, "blocks": block_table(found.runs)}.items():
+    tables = {
+        "effects": effect_table(found.statistics),
+        "statistics": found.statistics,
+        "blocks": block_table(found.runs),
+    }
+    for name, table in tables.items():
         table.to_csv(options.output / f"{name}.csv", index=False, float_format="%.6g")
     save(draw_figures(found.runs, found.tests), options.output / "figures")
     print(text)
@@ -116,27 +123,22 @@ def results(analysis: Analysis) -> str:
         "",
         "## Tests",
         "",
-        "| | hypothesis | runs | effect | 95% interval | p | p after Holm | verdict |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | hypothesis | runs | effect, 95 % interval | p, after Holm | verdict |",
+        "|---|---|---|---|---|---|",
         *(_test_row(test) for test in analysis.tests),
         "",
-        "Effects are ratios, shown as changes in per cent: H1 is the ratio of the bells of the two objectives.",
+        "Effects are changes in per cent; H1 is the ratio of the bells of the two objectives.",
         "",
-        "## Effects of each objective",
-        "",
-        "Mean over seeds with its 95% interval. The variants are described in the criteria.",
-        "",
-        f"| objective | rows | {' | '.join(STATISTICS)} |",
-        f"|---|---|{'---|' * len(STATISTICS)}",
-        *_effect_rows(analysis.statistics),
-        "",
-        "Each block by itself: [blocks.csv](blocks.csv), logarithms of ratios;"
-        " each run: [statistics.csv](statistics.csv).",
+        "Means over seeds with 95 % intervals, in per cent, of each objective and variant of the criteria:"
+        " [effects.csv](effects.csv); logarithms of ratios of each block: [blocks.csv](blocks.csv), of each run:"
+        " [statistics.csv](statistics.csv).",
         "Paired by seed, the bells of causal and masked runs differ by " + _paired(analysis.statistics) + ".",
         "",
         "## Figures",
         "",
-        *(line for name, caption in FIGURES.items() for line in (f"![{caption}](figures/{name}.png)", "")),
+        "Beside those of [the findings](findings.md):",
+        "",
+        *(line for name in BY_BLOCK for line in (f"![{FIGURES[name]}](figures/{name}.png)", "")),
         "## Excluded runs",
         "",
         *([f"- {name}: {reason}" for name, reason in analysis.excluded.items()] or ["None."]),
@@ -147,17 +149,19 @@ def results(analysis: Analysis) -> str:
 
 def _test_row(test: Test) -> str:
     hypothesis = test.hypothesis
-    cells = [hypothesis.name, hypothesis.sentence, str(test.n), percent(test.mean), percent_range(test.low, test.high)]
-    cells += [_p_text(test.p), _p_text(test.corrected_p), f"**{test.verdict}**"]
+    cells = [hypothesis.name, hypothesis.sentence, str(test.n)]
+    cells += [f"{percent(test.mean)} {percent_range(test.low, test.high)}"]
+    cells += [f"{_p_text(test.p)}, {_p_text(test.corrected_p)}", f"**{test.verdict}**"]
     return f"| {' | '.join(cells)} |"
 
 
-def _effect_rows(statistics: pd.DataFrame) -> list[str]:
+def effect_table(statistics: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean over seeds of each statistic by objective and variant, with its 95 % interval, in per cent."""
     lines = []
     for (arm, variant), rows in statistics.groupby(["arm", "variant"], sort=False):
-        cells = [f"{percent(np.mean(values))} {percent_range(*interval(values))}" for values in _columns(rows)]
-        lines.append(f"| {arm} | {variant} | {' | '.join(cells)} |")
-    return lines
+        cells = [f"{percent(np.mean(values))} {percent_range(*interval(values))}".strip() for values in _columns(rows)]
+        lines.append((arm, variant, *cells))
+    return pd.DataFrame(lines, columns=["objective", "rows", *STATISTICS])
 
 
 def block_table(runs: Sequence[RunRows]) -> pd.DataFrame:

@@ -51,7 +51,7 @@ def test_every_run_is_whole_and_of_the_plan():
 @pytest.mark.skipif(not RESULTS.exists(), reason="the experiment is not finished")
 def test_the_published_results_are_remade_from_the_rows(tmp_path):
     analyze([str(ROWS), "--output", str(tmp_path)])
-    for name in ("results.md", "statistics.csv", "blocks.csv"):
+    for name in ("results.md", "effects.csv", "statistics.csv", "blocks.csv"):
         assert (tmp_path / name).read_text() == (RESULTS.parent / name).read_text()
     made = {path.name for path in (tmp_path / "figures").glob("*.png")}
     assert made
