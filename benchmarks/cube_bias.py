@@ -1,7 +1,7 @@
 """Measure the bias of the dimension estimators on clouds of known dimension: uniform cubes in 64 coordinates.
 
 OMP_NUM_THREADS=1 python benchmarks/cube_bias.py
-OMP_NUM_THREADS=1 python benchmarks/cube_bias.py --output docs/cube_bias.md
+OMP_NUM_THREADS=1 python benchmarks/cube_bias.py --output docs/sampling/cube_bias.csv
 """
 
 from __future__ import annotations
@@ -43,16 +43,15 @@ def cube(n: int, dimension: int, seed: int) -> Tensor:
 
 
 def bias_table(repeats: int) -> str:
-    """Return a table of the mean estimates over independent cubes, with their standard deviations."""
-    rows = ["| estimator | n | " + " | ".join(f"d = {dimension}" for dimension in DIMENSIONS) + " |"]
-    rows += ["|---|---|" + "---|" * len(DIMENSIONS)]
+    """Return the mean estimates over independent cubes, with their standard deviations, as CSV."""
+    rows = ["estimator,n," + ",".join(f"d = {dimension}" for dimension in DIMENSIONS)]
     found: dict[tuple[str, int], list[str]] = {(name, n): [] for name in ESTIMATORS for n in SIZES}
     for dimension, n in tqdm([(dimension, n) for dimension in DIMENSIONS for n in SIZES], unit="size"):
         clouds = [Cloud(cube(n, dimension, seed), n_neighbours=32) for seed in range(repeats)]
         for name, kernel in ESTIMATORS.items():
             values = [kernel(cloud).item() for cloud in clouds]
             found[name, n].append(f"{statistics.mean(values):.2f}±{statistics.stdev(values):.2f}")
-    rows += [f"| {name} | {n:,} | " + " | ".join(cells) + " |" for (name, n), cells in found.items()]
+    rows += [",".join([name, str(n), *cells]) for (name, n), cells in found.items()]
     return "\n".join(rows) + "\n"
 
 
@@ -64,9 +63,8 @@ def main() -> None:
     if options.repeats < 2:
         parser.error(f"expected at least 2 repeats for a standard deviation, got {options.repeats}")
     about = facts(shlex.join(["python", "benchmarks/cube_bias.py", *sys.argv[1:]]))
-    heading = "# Estimates of a known dimension\n\n" + "".join(f"- {name}: {fact}\n" for name, fact in about.items())
-    text = f"{heading}\nUniform cubes of d dimensions in 64 coordinates, mean ± standard deviation over cubes.\n\n"
-    text += bias_table(options.repeats)
+    about["values"] = "mean±standard deviation over uniform cubes of d dimensions in 64 coordinates"
+    text = "".join(f"# {name}: {fact}\n" for name, fact in about.items()) + bias_table(options.repeats)
     print(text)
     if options.output:
         write_atomically(options.output, lambda path: path.write_text(text, encoding="utf-8"))
