@@ -123,8 +123,8 @@ def results(analysis: Analysis) -> str:
         "",
         "## Tests",
         "",
-        "| | hypothesis | runs | effect, 95 % interval | p, after Holm | verdict |",
-        "|---|---|---|---|---|---|",
+        "| | hypothesis | effect, 95 % interval | p, after Holm | verdict |",
+        "|---|---|---|---|---|",
         *(_test_row(test) for test in analysis.tests),
         "",
         "Effects are changes in per cent; H1 is the ratio of the bells of the two objectives.",
@@ -149,8 +149,7 @@ def results(analysis: Analysis) -> str:
 
 def _test_row(test: Test) -> str:
     hypothesis = test.hypothesis
-    cells = [hypothesis.name, hypothesis.sentence, str(test.n)]
-    cells += [f"{percent(test.mean)} {percent_range(test.low, test.high)}"]
+    cells = [hypothesis.name, hypothesis.sentence, f"{percent(test.mean)} {percent_range(test.low, test.high)}"]
     cells += [f"{_p_text(test.p)}, {_p_text(test.corrected_p)}", f"**{test.verdict}**"]
     return f"| {' | '.join(cells)} |"
 
