@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from repdyn.store.files import encoded_schema
 from repdyn.store.schema import COLUMNS
 
 IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
@@ -53,14 +52,10 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     """
     frame = table.unify_dictionaries().to_pandas(types_mapper=_PANDAS_TYPES.get)
     for name in frame.select_dtypes("category"):
-        texts = frame[name].cat.set_categories(frame[name].cat.categories.astype(str).sort_values(), ordered=True)
-        frame[name] = texts.cat.remove_unused_categories()
+        texts = frame[name].cat
+        used = texts.categories[np.isin(np.arange(len(texts.categories)), texts.codes)]
+        frame[name] = texts.set_categories(used.astype(str).sort_values(), ordered=True)
     return frame
-
-
-def encoded(table: pa.Table) -> pa.Table:
-    """Return the table with its texts as dictionaries."""
-    return table.cast(encoded_schema(table.schema))
 
 
 def with_strings(frame: pd.DataFrame) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,9 +21,9 @@ from repdyn.diagnosis import DescribedRun, Status, stacks_of_run
 from repdyn.store import Store
 from repdyn.store.files import ROW_FILE, is_failure, read_tables, step_of
 from repdyn.store.find import RUN_STORE
-from repdyn.store.frame import BY_LAYER, as_frame, encoded
+from repdyn.store.frame import BY_LAYER, as_frame
 from repdyn.store.runs import RunPath
-from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, SCHEMA
+from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS
 from repdyn.tables.runs import is_measured, split
 from repdyn.tables.series import thin
 from repdyn.utils.records import json_values, read_yaml
@@ -89,7 +90,8 @@ class Checkpoint(NamedTuple):
     @classmethod
     def of(cls, rows: pa.Table, failed: bool) -> Checkpoint:
         """Look up the fields in the rows."""
-        places = [pc.index(rows["metric"], name).as_py() for name in (LOSS, PROBE_LOSS)]
+        metrics = rows["metric"].cast(pa.string())
+        places = [pc.index(metrics, name).as_py() for name in (LOSS, PROBE_LOSS)]
         loss, probe_loss = (rows["value"][at].as_py() if at >= 0 else math.nan for at in places)
         measured_at, stage = max(rows["measured_at"].unique().to_pylist()), rows["stage"][0].as_py()
         return cls(rows, rows["step"][0].as_py(), measured_at, loss, probe_loss, failed, stage == FINISHED)
@@ -181,7 +183,7 @@ class WatchedRun:
             return {}
         # failures come last, as a store lists them
         tables = [self.checkpoints[name].rows for name in sorted(self.checkpoints, key=is_failure)]
-        frame = as_frame(encoded(pa.concat_tables(tables)), order=BY_LAYER)
+        frame = as_frame(pa.concat_tables(tables), order=BY_LAYER)
         return {probe: rows for probe, rows in split(frame, "probe").items() if is_measured(rows)}
 
     def is_due(self) -> bool:
@@ -236,14 +238,18 @@ class WatchedRun:
 
     def _put(self, name: str) -> None:
         path = Path(name)
-        table = read_tables([path]).cast(SCHEMA)
-        shown = pa.repeat(pa.scalar(self.path.name), len(table))
-        table = table.set_column(SCHEMA.get_field_index("run"), SCHEMA.field("run"), shown)
+        table = read_tables([path])
+        shown = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int32), [self.path.name])
+        table = table.set_column(table.column_names.index("run"), table.schema.field("run"), shown)
         named = {name: table}
         if step_of(path.name) is None:
             part = next(part for part in self.path.parts if part.folder == path.parent)
-            steps = filter(part.has_step, table["step"].unique().to_pylist())
-            named = {f"{name}/{step}": table.filter(pc.field("step") == step) for step in steps}
+            steps = table["step"].to_numpy()
+            # most files are sorted: slices of them are no copies
+            table = table if (np.diff(steps) >= 0).all() else table.take(np.argsort(steps, kind="stable"))
+            found, starts = np.unique(np.sort(steps), return_index=True)
+            spans = zip(found.tolist(), starts.tolist(), np.diff(starts, append=len(steps)).tolist(), strict=True)
+            named = {f"{name}/{step}": table.slice(at, length) for step, at, length in spans if part.has_step(step)}
             self._steps[name] = [*named]
         for each, rows in named.items():
             self.name, self.model = rows["run"][0].as_py(), rows["model"][0].as_py()
