@@ -84,18 +84,21 @@ def turn_statements(series: MetricSeries) -> Iterator[Insight]:
     places = np.log10(1.0 + steps - steps[0])
     # of very many steps, some knots
     inner = np.unique(np.linspace(2, len(places) - 3, min(len(places) - 4, MAX_KNOTS)).round().astype(int))
-    line, _ = _regression(np.column_stack([np.ones_like(places), places])[None], values)
-    hinges = np.maximum(0.0, places - places[inner, None])
-    columns = [np.broadcast_to(each, hinges.shape) for each in (np.ones_like(places), places)]
-    squares, coefficients = _regression(np.stack([*columns, hinges], axis=-1), values)
-    knot, left_over = int(inner[squares.argmin()]), float(squares.min())
+    straight = np.column_stack([np.ones_like(places), places])
+    line, _ = _regression(straight, values)
+    hinges, (basis, _) = np.maximum(0.0, places - places[inner, None]), np.linalg.qr(straight)
+    # what a hinge explains beyond the line, for all knots at once
+    beyond = hinges - hinges @ basis @ basis.T
+    chosen = (np.square(beyond @ values) / np.square(beyond).sum(axis=1)).argmax()
+    left_over, coefficients = _regression(np.column_stack([straight, hinges[chosen]]), values)
+    knot = int(inner[chosen])
     freedom = len(steps) - 4
     # rounding alone bends a perfect line
-    if left_over <= 0 or line[0] <= 1e-18 * float(np.square(values).sum()):
+    if left_over <= 0 or line <= 1e-18 * float(np.square(values).sum()):
         return
-    ratio = float(line[0] - left_over) / 2 / (left_over / freedom)
+    ratio = (line - left_over) / 2 / (left_over / freedom)
     p_value = min(1.0, float(fdtrc(2, freedom, ratio)) * freedom)  # one knot for each degree of freedom
-    slope, bend = coefficients[squares.argmin()][1:]
+    slope, bend = coefficients[1:]
     before, after = float(slope), float(slope + bend)
     if p_value > SIGNIFICANCE or abs(after - before) < MIN_CHANGE * float(np.abs(values).max()):
         return
@@ -182,14 +185,12 @@ def _share(value: float, other: float) -> float:
     return (value - other) / larger if larger > 0 else 0.0
 
 
-def _regression(columns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of squares that linear regressions leave, (n,), and their coefficients, (n, n_columns), of
-    columns of shape (n, n_values, n_columns)."""
+def _regression(columns: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the sum of squares that a linear regression leaves, and its coefficients, (n_columns,), of columns of
+    shape (n_values, n_columns)."""
     q, r = np.linalg.qr(columns)
     projected = values @ q
-    coefficients = np.linalg.solve(r, projected[..., None])[..., 0]
-    residuals = values - (q @ projected[..., None])[..., 0]
-    return np.square(residuals).sum(axis=1), coefficients
+    return float(np.square(values - q @ projected).sum()), np.linalg.solve(r, projected)
 
 
 def _by(value: float, other: float) -> str:

@@ -89,8 +89,8 @@ class MetricSeries:
 
     @cached_property
     def steps_with_values(self) -> list[int]:
-        missing = np.isnan(self.values)
-        return [step for place, step in enumerate(self.steps) if not missing[:, place].all()]
+        known = ~np.isnan(self.values).all(axis=0)
+        return [step for step, is_known in zip(self.steps, known, strict=True) if is_known]
 
     @cached_property
     def layer_mean(self) -> LayerMean:
