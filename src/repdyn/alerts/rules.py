@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -237,7 +238,7 @@ def _jumps(now: Course, bound: float) -> np.ndarray:
 
     Steps without a change are ignored: the first ones, at a low learning rate, are not representative.
     """
-    medians = [float(np.median(before)) if len(before) >= MIN_HISTORY else math.inf for before in now.last_changes]
+    medians = [median(before) if len(before) >= MIN_HISTORY else math.inf for before in now.last_changes]
     return (now.changes > np.maximum(MIN_JUMP, bound * np.array(medians)))[:, None]
 
 

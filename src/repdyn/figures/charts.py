@@ -359,7 +359,7 @@ def heatmap_panel(
     Some of the steps may be chosen; alerts at other ones are left out.
     """
     steps = series.steps if steps is None else steps
-    chosen = [series.steps.index(step) for step in steps]
+    chosen = np.searchsorted(series.steps, steps)
     are_all = len(steps) == len(series.steps)
     selection = "measured" if are_all else f"{len(steps)} of {len(series.steps)} measured, log-spaced"
     columns = {step: number for number, step in enumerate(steps)}

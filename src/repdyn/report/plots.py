@@ -322,12 +322,13 @@ def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
 
 def _without_value(cells: Cells, reasons: Sequence[Sequence[str]], where: str) -> PlotlyDict:
     """Return a heatmap of the cells without a value, with the reasons as hover text."""
+    texts = {reason: escaped(reason) for of_layer in reasons for reason in {*of_layer}}
     return {
         "type": "heatmap",
         "x": cells.columns,
         "y": cells.rows,
         "z": [[1 if reason else None for reason in of_layer] for of_layer in reasons],
-        "text": [[escaped(reason) for reason in of_layer] for of_layer in reasons],
+        "text": [[texts[reason] for reason in of_layer] for of_layer in reasons],
         "colorscale": [[0, EMPTY], [1, EMPTY]],
         "showscale": False,
         "hoverongaps": False,
@@ -430,7 +431,7 @@ def course_plot(run: DescribedRun, series: MetricSeries, others: Sequence[Metric
 def _loss_row(run: DescribedRun) -> list[Panel]:
     training = loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
     validation = loss_line(run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE)
-    rows, losses = scalar_rows(run.frame, PROBE_LOSS), run.loss(PROBE_LOSS)
+    rows, losses = scalar_rows(run.scalars, PROBE_LOSS), run.loss(PROBE_LOSS)
     margin = ((rows["high"] - rows["low"]) / 2).astype(float).set_axis(rows["step"]).reindex(losses.index).to_numpy()
     on_probe = loss_line(losses, LOSS_TITLES[PROBE_LOSS], dash="-", marker="", margin=margin)
     if on_probe is not None and training is not None:

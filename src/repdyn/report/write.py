@@ -291,6 +291,7 @@ BLOCK = "$"
 """Key of a reference to an array: its offset among all numbers, then its shape."""
 
 _LEVEL = 6
+_PLAIN = {str, int, float, bool, type(None)}
 
 
 def packed(tree: Any) -> tuple[Any, str]:
@@ -312,7 +313,7 @@ def packed(tree: Any) -> tuple[Any, str]:
             return {key: replaced(value) for key, value in part.items()}
         if isinstance(part, list | tuple):
             # most lists contain only names and numbers
-            return [replaced(one) if isinstance(one, dict | list | tuple | np.ndarray) else one for one in part]
+            return part if _PLAIN.issuperset(map(type, part)) else [replaced(one) for one in part]
         return part
 
     whole = replaced(tree)

@@ -138,6 +138,11 @@ class MeasuredRun:
         return measurements(self.frame)
 
     @cached_property
+    def scalars(self) -> pd.DataFrame:
+        """The rows without a layer: scalars and failures."""
+        return self.frame.loc[self.frame["layer"].isna()]
+
+    @cached_property
     def n_failed(self) -> int:
         """The number of checkpoints that could not be measured."""
         return len(failures(self.frame)["step"].unique())
@@ -183,7 +188,7 @@ class MeasuredRun:
 
     def loss(self, name: str) -> pd.Series:
         """Return a loss against step by the name of its scalar; empty where none is stored and for a finished model."""
-        return scalar(self.frame, name).iloc[: None if not self.finished else 0]
+        return scalar(self.scalars, name).iloc[: None if not self.finished else 0]
 
     @cached_property
     def token_counts(self) -> dict[int, float]:
