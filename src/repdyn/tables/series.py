@@ -89,8 +89,8 @@ class MetricSeries:
 
     @cached_property
     def steps_with_values(self) -> list[int]:
-        known = ~np.isnan(self.values).all(axis=0)
-        return [step for step, is_known in zip(self.steps, known, strict=True) if is_known]
+        known = (~np.isnan(self.values)).any(axis=0)
+        return [self.steps[place] for place in np.flatnonzero(known)]
 
     @cached_property
     def layer_mean(self) -> LayerMean:
