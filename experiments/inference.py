@@ -71,7 +71,6 @@ class Test:
     """A hypothesis with its mean effect, 95 % interval, p-value before and after Holm's correction, and verdict."""
 
     hypothesis: Hypothesis
-    n: int
     mean: float
     low: float
     high: float
@@ -150,7 +149,7 @@ def test_all(statistics: pd.DataFrame, *, learned: bool) -> list[Test]:
             enough = min(len(x), len(other) if larger else len(x)) >= LEAST_RUNS
             narrow = interval_of_difference(x, other, 0.90) if larger else interval(x, 0.90)
             verdict = _verdict(hypothesis.claim, mean, (low, high), narrow, corrected) if enough else "undecided"
-        tests.append(Test(hypothesis, len(x), mean, low, high, p, corrected, verdict))
+        tests.append(Test(hypothesis, mean, low, high, p, corrected, verdict))
     return tests
 
 
