@@ -299,7 +299,7 @@ def scales(frame: pd.DataFrame) -> Figure:
     subset = in_order(gride["subset"].unique())[0]
     # TwoNN, which has no such setting, is that of 2 neighbours
     known = known.loc[known["subset"] == subset].assign(
-        k=lambda cells: [json.loads(settings).get("k", 2) for settings in cells["settings"]]
+        k=lambda cells: cells["settings"].map(lambda settings: json.loads(settings).get("k", 2)).astype(int)
     )
     steps = select_steps(sorted(gride["step"].unique().tolist()), _MAX_SCALE_STEPS)
     layers = sorted(gride["layer"].unique().tolist())
