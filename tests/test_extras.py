@@ -123,7 +123,7 @@ def test_a_callback_names_the_extra_that_it_needs(name, extra):
         ("report {store}", "matplotlib", "report"),
         ("watch {store}", "uvicorn", "watch"),
         ("explore gpt2", "gradio", "explore"),
-        ("sweep gpt2 --dry-run", "httpx2", "sweep"),
+        ("sweep gpt2 --dry-run", "huggingface_hub", "sweep"),
         ("export {store} --to csv", "lightning", "lightning"),
     ],
 )
