@@ -511,7 +511,8 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
     colours, columns = value_axis(trained[0].series.metric, values), min(_COLUMNS, len(trained))
     n_rows = math.ceil(len(trained) / columns)
     width, height = (1 + _GAP) / columns, (1 + _ROW_SPACE / n_rows) / n_rows
-    traces, layout = list[PlotlyDict](), {"annotations": list[PlotlyDict]()}
+    traces: list[PlotlyDict] = []
+    layout: PlotlyDict = {"annotations": []}
     for number, (place, run, series, _) in enumerate(trained):
         name = str(number + 1) if number else ""
         row, column = divmod(number, columns)
