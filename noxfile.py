@@ -7,7 +7,7 @@ nox -s docs       build the site, strictly
 nox -s bench      the kernels beside other packages
 nox -s stacks     models and trainers of other packages, in an environment of its own
 nox -s attached   trackers with the lowest versions that a training job may have, in an environment of its own
-nox -s beside     whether the package installs into environments of training jobs without replacing what they have
+nox -s environments   whether the package installs into those of training jobs without replacing what they have
 nox -s bounds     the lowest and the newest versions that pyproject.toml allows, each in an environment of its own
 nox -s pythons    Python 3.12 and 3.13, each in an environment of its own
 """
@@ -95,7 +95,7 @@ def attached(session: nox.Session) -> None:
 
 
 # the extras that a job wants which has what tests/environments lists
-BESIDE = {
+ENVIRONMENTS = {
     "lightning": ("lightning", "report"),
     "hugging_face": ("hf", "report"),
     "notebook": ("hf", "report"),
@@ -104,10 +104,10 @@ BESIDE = {
 
 
 @nox.session(venv_backend="venv")
-def beside(session: nox.Session) -> None:
-    """Resolve the package with what training jobs have installed, none of which may be replaced."""
+def environments(session: nox.Session) -> None:
+    """Resolve the dependencies against the pinned packages of four training environments, which must not change."""
     session.install("uv")
-    for name, extras in BESIDE.items():
+    for name, extras in ENVIRONMENTS.items():
         chosen = [f"--extra={extra}" for extra in extras]
         listed = f"--constraint=tests/environments/{name}.txt"
         session.run("uv", "pip", "compile", "-q", "--no-header", "--no-annotate", "pyproject.toml", *chosen, listed)

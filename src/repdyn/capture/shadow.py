@@ -432,8 +432,8 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-class Outside(NamedTuple):
-    """What the code of a model holds outside of it."""
+class ExternalState(NamedTuple):
+    """Holds what the code of a model refers to outside of the model."""
 
     tensors: list[Tensor]
     """Those that :class:`repdyn.capture.forward.Watch` restores."""
@@ -442,7 +442,7 @@ class Outside(NamedTuple):
 
 
 @contextmanager
-def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iterator[Outside]:
+def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iterator[ExternalState]:
     """Restore what the code of a model keeps outside of it: in variables of Python modules, classes and functions.
 
     A shadow cannot have variables of its own. Restored are those that the code of the model's classes and hooks names,
@@ -468,7 +468,7 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
     code = (each if isinstance(each, types.FunctionType) else type(each) for each in run)
     bound = [(place, name, _value(place, name)) for place, name in _variables(frozenset(code))]
     shared = (vars(each) for each in model.parameters() if type(each) is not nn.Parameter)  # as quantised weights are
-    outside = Outside([], [])
+    outside = ExternalState([], [])
     with ExitStack() as undo:
         _keep([*(value for _, _, value in bound), *shared, *attributes], modules, outside, undo)
         try:
@@ -499,7 +499,7 @@ def _writes(value: Any) -> bool:
     return f"{value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__}.".startswith(_WRITERS)
 
 
-def _keep(values: Iterable[Any], inside: Iterable[nn.Module], outside: Outside, undo: ExitStack) -> None:
+def _keep(values: Iterable[Any], inside: Iterable[nn.Module], outside: ExternalState, undo: ExitStack) -> None:
     """Find what is in values that are not ``inside`` a model; ``undo`` restores containers, generators and arrays."""
     todo, known = list(values), {id(module) for module in inside}
     while todo and len(known) < _MOST_OBJECTS:

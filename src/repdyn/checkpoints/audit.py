@@ -61,7 +61,7 @@ class History:
 
     @property
     def known_faults(self) -> Sequence[KnownFault]:
-        """What users reported of the history."""
+        """Return the faults of the history that users reported."""
         return self.selection.model.known_faults if self.selection.model else ()
 
     @property

@@ -79,7 +79,7 @@ class Criterion(ABC):
 
     @property
     def _blocks(self) -> str:
-        """Which blocks make up a value."""
+        """Name the blocks that make up a value."""
         return {"mean": "mean over blocks", "last": "last block"}.get(self.layers, f"{self.layers} block of each step")
 
 

@@ -171,7 +171,7 @@ class MeasuredRun:
 
     @property
     def extent(self) -> str:
-        """How far it was measured, in words."""
+        """Return the measured steps in words: "51 steps, 0 to 4,000"."""
         if self.finished:
             return FINISHED
         first, *_, last = self.steps[0], *self.steps

@@ -50,6 +50,7 @@ def test_quick_commands_run(line, tmp_path, monkeypatch, capsys, quick_images):
 
 
 @pytest.mark.parametrize("code", [code for _, code in python_blocks() if "docs/" in code or "import kernels" in code])
-def test_snippets_on_committed_stores_run(code, monkeypatch):
+def test_snippets_on_committed_stores_run(code, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     exec(compile(code, "snippet", "exec"), {})
+    assert bool(capsys.readouterr().out) == ("print(" in code)
