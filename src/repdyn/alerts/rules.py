@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -121,6 +122,8 @@ class Course:
     """(n_steps, n_layers) why a value is NaN; None if there is no reason."""
     compares: np.ndarray
     """(n_steps,) whether any value compares the checkpoint with an earlier one."""
+    n_earlier: int = 0
+    """How many of the steps were evaluated before."""
     before: np.ndarray = field(init=False)
     """(n_steps, n_layers) place of the last defined value before each step; -1 if there was none."""
     previous: np.ndarray = field(init=False)
@@ -158,23 +161,48 @@ class Course:
             if change > 0:
                 recent.append(change)
 
-    def after(self, earlier: Course | None) -> Course:
-        """Return the course with the last steps of an earlier one before its own, unless that is of other layers."""
-        if earlier is None or earlier.layers != self.layers:
-            return self
-        kept = np.flatnonzero(earlier.steps < self.steps[0])[-_REMEMBERED:]
-        parts = {name: np.concatenate([getattr(earlier, name)[kept], getattr(self, name)]) for name in _BY_STEP}
-        return replace(self, **parts)
+    def holds(self, when: str, bound: float) -> np.ndarray:
+        """Return where a condition holds, bools of shape (n_steps, n_layers), or (n_steps, 1) for a whole profile."""
+        is_scalar = self.layers == (None,)
+        if when == "undefined":
+            # missing although the previous observation had a value, or at first because of NaN or inf
+            missing = np.isnan(self.values)
+            found = missing & ~np.vstack([missing[:1], missing[:-1]])
+            why = [reason or ("the loss is NaN" if is_scalar else "") for reason in self.reasons[0]]
+            found[0] = missing[0] & [not {"NaN", "inf"}.isdisjoint(each.split()) for each in why]
+            # metrics that compare checkpoints have no value if the earlier checkpoint is not available
+            found[np.logical_or.accumulate(self.compares)] = False
+            return found
+        if when == "above":
+            return (self.values > bound) & ~(self.previous > bound)
+        if when == "below":
+            return (self.values < bound) & ~(self.previous < bound)
+        if when == "jumps":
+            # steps without a change are ignored: the first ones, at a low learning rate, are not representative
+            usual = [median(before) if len(before) >= MIN_HISTORY else math.inf for before in self.last_changes]
+            return (self.changes > np.maximum(MIN_JUMP, bound * np.array(usual)))[:, None]
+        reached = self.values <= bound * self.previous if when == "falls" else self.values >= bound * self.previous
+        found = reached & (self.previous > 0) & self.exceeds_noise
+        if not is_scalar or not found.any():
+            return found
+        # the loss of a batch fluctuates, so a scalar must change more than usual, too: else a sound training with small
+        # batches has an alert every few steps; a relative change c = 1 - 1 / ratio is that of a ratio whose logarithm
+        # is -log(1 - c), and the first change has nothing to be compared with
+        largest = [max(before, default=math.inf) for before in self.last_changes]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            usual = -np.log1p(-np.minimum(largest, 1.0))
+            change = np.abs(np.log(self.values / self.previous))
+        return found & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
 
 
-_BY_STEP = ("steps", "values", "stds", "reasons", "compares")
-
-
-def courses(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, Course]]:
+def courses(
+    frame: pd.DataFrame, earlier: Mapping[SeriesKey, Course] = MappingProxyType({})
+) -> Iterator[tuple[SeriesKey, Course]]:
     """Yield the values of each metric and scalar of a run, by step; values of single heads are ignored.
 
     Args:
         frame: rows of one run on one probe; columns as the fields of :class:`repdyn.store.schema.Row`.
+        earlier: courses whose last steps are put before those of the same layers.
     """
     failed = frame["layer"].isna() & frame["reason"].notna()
     # the other columns are many, and copied by each selection of rows
@@ -198,73 +226,26 @@ def courses(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, Course]]:
         comparing[line[compares[members]]] = True
         numbers = tuple(None if number < 0 else int(number) for number in layers)
         subset, stack = (name if isinstance(name, str) else None for name in (subset, stack))
-        yield SeriesKey(str(metric), subset, stack), Course(numbers, steps, values, stds, reasons, comparing)
-
-
-def _undefined(now: Course, _: float) -> np.ndarray:
-    """Return which values are missing although the previous observation had them, or at first because of NaN or inf.
-
-    Metrics that compare checkpoints are ignored: they have no value if the earlier checkpoint is not available.
-    """
-    missing = np.isnan(now.values)
-    found = missing & ~np.vstack([missing[:1], missing[:-1]])
-    unexplained = "the loss is NaN" if now.layers == (None,) else ""
-    found[0] = missing[0] & [not {"NaN", "inf"}.isdisjoint((why or unexplained).split()) for why in now.reasons[0]]
-    found[np.logical_or.accumulate(now.compares)] = False
-    return found
-
-
-def _moves(now: Course, bound: float) -> np.ndarray:
-    """Return which values fell to a bound below 1 of what they were, or rose to one above, beyond their noise.
-
-    The loss of a batch fluctuates, so a scalar must change more than usual, too: else a sound training with small
-    batches has an alert every few steps.
-    """
-    reached = now.values <= bound * now.previous if bound < 1 else now.values >= bound * now.previous
-    found = reached & (now.previous > 0) & now.exceeds_noise
-    if now.layers != (None,) or not found.any():
-        return found
-    # a relative change c = 1 - 1 / ratio is that of a ratio whose logarithm is -log(1 - c)
-    # the first change has nothing to be compared with
-    largest = [max(before, default=math.inf) for before in now.last_changes]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        usual = -np.log1p(-np.minimum(largest, 1.0))
-        change = np.abs(np.log(now.values / now.previous))
-    return found & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
-
-
-def _jumps(now: Course, bound: float) -> np.ndarray:
-    """Return whether the profile changes by more than ``bound`` times the median of its last changes.
-
-    Steps without a change are ignored: the first ones, at a low learning rate, are not representative.
-    """
-    medians = [median(before) if len(before) >= MIN_HISTORY else math.inf for before in now.last_changes]
-    return (now.changes > np.maximum(MIN_JUMP, bound * np.array(medians)))[:, None]
-
-
-class Condition(NamedTuple):
-    """A condition on the values of a metric at a step."""
-
-    event: str
-    """Description of the change, formatted with {bound}."""
-    bound: tuple[float, float] | None
-    """Exclusive limits of the bound; None for a condition without one."""
-    holds: Callable[[Course, float], np.ndarray]
-    """Maps values and bound to bools of shape (n_steps, n_layers), or (n_steps, 1) for a whole profile."""
-    whole_profile: bool = False
-    """Whether it concerns the whole profile rather than single layers."""
+        key, by_step = SeriesKey(str(metric), subset, stack), [steps, values, stds, reasons, comparing]
+        known, kept = earlier.get(key), ()
+        if known is not None and known.layers == numbers:
+            kept = np.flatnonzero(known.steps < steps[0])[-_REMEMBERED:]
+            before = (known.steps, known.values, known.stds, known.reasons, known.compares)
+            by_step = [np.concatenate([old[kept], new]) for old, new in zip(before, by_step, strict=True)]
+        yield key, Course(numbers, *by_step, n_earlier=len(kept))
 
 
 _ANY = (-math.inf, math.inf)
-CONDITIONS: Mapping[str, Condition] = {
-    "undefined": Condition("has no value", None, _undefined),
-    "falls": Condition("fell to {bound:g} of what it was or less", (0.0, 1.0), _moves),
-    "rises": Condition("rose to {bound:g} times what it was or more", (1.0, math.inf), _moves),
-    "above": Condition("rose above {bound:g}", _ANY, lambda now, bound: (now.values > bound) & ~(now.previous > bound)),
-    "below": Condition("fell below {bound:g}", _ANY, lambda now, bound: (now.values < bound) & ~(now.previous < bound)),
-    "jumps": Condition("jumped: a change {bound:g} times the usual one or more", (1.0, math.inf), _jumps, True),
+CONDITIONS: Mapping[str, tuple[str, tuple[float, float] | None]] = {
+    "undefined": ("has no value", None),
+    "falls": ("fell to {bound:g} of what it was or less", (0.0, 1.0)),
+    "rises": ("rose to {bound:g} times what it was or more", (1.0, math.inf)),
+    "above": ("rose above {bound:g}", _ANY),
+    "below": ("fell below {bound:g}", _ANY),
+    "jumps": ("jumped: a change {bound:g} times the usual one or more", (1.0, math.inf)),
 }
-"""By the name used in rules."""
+"""By the name used in rules: the event, formatted with the bound, and the exclusive limits of the bound, None for a
+condition without one. A whole profile jumps, the others concern single layers; :meth:`Course.holds` has their terms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +290,7 @@ class Rule:
             object.__setattr__(self, name, tuple(names))
         if not self.metrics:
             raise ValueError(f"expected a rule to have metrics, got none in {self.name!r}")
-        limits = CONDITIONS[self.when].bound
+        _, limits = CONDITIONS[self.when]
         if limits is None and self.bound is not None:
             raise ValueError(
                 f"expected no bound with when: {self.when}, got {self.bound} in {self.name!r}; leave it out"
@@ -433,34 +414,31 @@ class AlertEvaluator:
         self._rules = tuple(rules)
         self._courses: dict[SeriesKey, Course] = {}
 
-    def update(self, frame: pd.DataFrame) -> list[Alert]:
+    def update(self, rows: pd.DataFrame | Iterable[Row]) -> list[Alert]:
         """Evaluate the rules on further rows and return the alerts at their steps.
 
         What is known from their first step on is discarded: the last step may be given again with additional rows.
 
         Args:
-            frame: rows as for :func:`find_alerts`.
+            rows: as for :func:`find_alerts`, or records.
 
         Returns:
             Alerts in the order of :func:`find_alerts`.
         """
-        found: list[tuple[int, int, Alert]] = []
-        for key, new in courses(frame):
-            course = self._courses[key] = new.after(self._courses.get(key))
-            first = len(course.steps) - len(new.steps)
-            for index, rule in enumerate(self._rules):
-                if applies(rule, key):
-                    holds = CONDITIONS[rule.when].holds(course, rule.bound or 0.0)[first:]
-                    for place, layer in np.argwhere(holds).tolist():
-                        alert = _alert(key, rule, course, first + place, layer)
-                        found.append((alert.step, index, alert))
-        return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])]
-
-    def update_with_rows(self, rows: Iterable[Row]) -> list[Alert]:
-        """Evaluate the rules on the rows of a step as :meth:`update` does."""
         import pandas as pd  # which no import of a tracker waits for
 
-        return self.update(pd.DataFrame([{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows]))
+        if not isinstance(rows, pd.DataFrame):
+            rows = pd.DataFrame([{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows])
+        found: list[tuple[int, int, Alert]] = []
+        for key, course in courses(rows, self._courses):
+            self._courses[key] = course
+            for index, rule in enumerate(self._rules):
+                if applies(rule, key):
+                    holds = course.holds(rule.when, rule.bound or 0.0)[course.n_earlier :]
+                    for place, layer in np.argwhere(holds).tolist():
+                        alert = _alert(key, rule, course, course.n_earlier + place, layer)
+                        found.append((alert.step, index, alert))
+        return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])]
 
 
 def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alert]:
@@ -478,13 +456,12 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
 
 
 def _alert(key: SeriesKey, rule: Rule, course: Course, place: int, layer: int) -> Alert:
-    condition = CONDITIONS[rule.when]
-    if condition.whole_profile:
+    event, of_profile = CONDITIONS[rule.when][0].format(bound=rule.bound), rule.when == "jumps"
+    if of_profile:
         layer = int(np.nanargmax(course.difference[place]))
     before = int(course.before[place, layer])
     previous_step = int(course.steps[before]) if before >= 0 else None
     value, previous_value = float(course.values[place, layer]), float(course.previous[place, layer])
-    event = condition.event.format(bound=rule.bound)
     if math.isnan(value):
         detail = course.reasons[place, layer] or "NaN"
     elif previous_step is None:
@@ -497,11 +474,11 @@ def _alert(key: SeriesKey, rule: Rule, course: Course, place: int, layer: int) -
         metric=key.metric,
         subset=key.subset,
         stack=key.stack,
-        layer=None if condition.whole_profile else course.layers[layer],
-        value=math.nan if condition.whole_profile else value,
-        previous_value=math.nan if condition.whole_profile else previous_value,
+        layer=None if of_profile else course.layers[layer],
+        value=math.nan if of_profile else value,
+        previous_value=math.nan if of_profile else previous_value,
         previous_step=previous_step,
         event=f"{event} any more" if rule.when == "undefined" and previous_step is not None else event,
-        detail=f"most in layer {course.layers[layer]}, {detail}" if condition.whole_profile else detail,
+        detail=f"most in layer {course.layers[layer]}, {detail}" if of_profile else detail,
         stop=rule.stop,
     )

@@ -269,7 +269,7 @@ class Alerts:
         if self._read_history is not None:
             stored, self._read_history = self._read_history(), None
             self._evaluator.update(stored.loc[stored["step"] < step])
-        found = self._evaluator.update_with_rows(rows)
+        found = self._evaluator.update(rows)
         if not found:
             return False
         from repdyn.tables.texts import alert_lines

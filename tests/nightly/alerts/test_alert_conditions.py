@@ -81,7 +81,7 @@ def test_rows_give_the_alerts_of_their_data_frame():
         rows += [replace(row, **missing) for row in rows[:1]] if step % 3 == 0 else []
         rows = [replace(row, compared_to=0) if row.metric == "token_change" else row for row in rows]
         rows += [make_scalar(step, float(state.choice(values))), *make_failures(step)][: step % 3]
-        live = plain.update_with_rows(rows)
+        live = plain.update(rows)
         assert repr(live) == repr(frames.update(to_frame(rows)))
         found += live
     assert {alert.rule for alert in found} >= {rule.name for rule in RULES} - {"profile jumps"}
