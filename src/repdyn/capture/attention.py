@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from repdyn.capture.blocks import Block, Blocks, is_pretrained_config, is_pretrained_model
+from repdyn.capture.blocks import Block, Blocks, is_a
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES, Buffers, hooked
 from repdyn.capture.token_states import TokenStates
@@ -125,7 +125,7 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
     they were built ignore it. ``output_attentions`` is set only for models that return weights on request alone: the
     others would attach hooks because of it.
     """
-    models = [module for module in model.modules() if is_pretrained_model(module)]
+    models = [module for module in model.modules() if is_a(module, "PreTrainedModel")]
     recording = {id(one.config) for one in models if getattr(one, "_can_record_outputs", None)}
     configs = {id(config): config for one in models for config in _with_parts(one.config)}
     before = [(config, dict(vars(config))) for config in configs.values()]
@@ -144,7 +144,7 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
 def _with_parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
     yield config
     for part in vars(config).values():
-        if is_pretrained_config(part):
+        if is_a(part, "PreTrainedConfig"):
             yield from _with_parts(part)
 
 

@@ -11,19 +11,29 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import combinations, count
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 if TYPE_CHECKING:
-    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-    from torch.distributed.tensor import DTensor
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 Patterns: TypeAlias = str | Sequence[str]
 LayerPatterns: TypeAlias = Patterns | Mapping[str, Patterns] | None
+Kind: TypeAlias = Literal[
+    "PreTrainedModel", "PreTrainedConfig", "FullyShardedDataParallel", "FSDPModule", "DTensor", "DeepSpeedEngine"
+]
+
+_HOMES: Mapping[Kind, str] = {
+    "PreTrainedModel": "transformers.modeling_utils",
+    "PreTrainedConfig": "transformers.configuration_utils",
+    "FullyShardedDataParallel": "torch.distributed.fsdp",
+    "FSDPModule": "torch.distributed.fsdp",
+    "DTensor": "torch.distributed.tensor",
+    "DeepSpeedEngine": "deepspeed.runtime.engine",
+}
 
 
 class Block(NamedTuple):
@@ -64,10 +74,7 @@ def find_blocks(model: nn.Module, layers: LayerPatterns = None) -> Blocks:
         return blocks
     if layers is not None:
         return _matching(model, layers)
-    halves = _encoder_and_decoder(model)
-    if halves is not None:
-        return [block for stack, half in halves.items() for block in _largest_list(model, half, stack)]
-    return _largest_list(model, _language_model(model))
+    return [block for stack, part in _parts_with_blocks(model).items() for block in _largest_list(model, part, stack)]
 
 
 def pattern_list(patterns: Patterns) -> list[str]:
@@ -89,9 +96,9 @@ def list_candidates(model: nn.Module) -> str:
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the model inside all wrappers: torch.compile, (Distributed)DataParallel, FSDP, DeepSpeed and Fabric."""
     while True:
-        if isinstance(model, DistributedDataParallel | DataParallel) or is_fsdp1(model):
+        if isinstance(model, DistributedDataParallel | DataParallel) or is_a(model, "FullyShardedDataParallel"):
             model = model.module
-        elif _is_a(model, "deepspeed.runtime.engine", "DeepSpeedEngine"):
+        elif is_a(model, "DeepSpeedEngine"):
             model = model.get_submodule("module")  # whose own forward pass prepares a backward one
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
@@ -128,7 +135,7 @@ def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
     outermost: list[PreTrainedModel] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
-        if is_pretrained_model(module) and module not in inside:
+        if is_a(module, "PreTrainedModel") and module not in inside:
             outermost.append(module)
             inside.update(module.modules())
     return outermost[0] if len(outermost) == 1 else None
@@ -147,34 +154,29 @@ def _named_modules(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def _encoder_and_decoder(model: nn.Module) -> dict[str, nn.Module] | None:
-    """Return the two halves of a Hugging Face encoder-decoder; None for any other model."""
-    whole = hugging_face_model(model)
-    if whole is None or not getattr(whole.config, "is_encoder_decoder", False):
-        return None
-    halves: dict[str, nn.Module] = {"encoder": whole.get_encoder(), "decoder": whole.get_decoder()}
-    apart = halves["encoder"] is not halves["decoder"] and whole not in halves.values()
-    return halves if apart and all(any(_candidates(half, half)) for half in halves.values()) else None
-
-
-def _language_model(model: nn.Module) -> nn.Module:
-    """Return the decoder of a Hugging Face model whose config has a text part; else the model itself."""
-    whole = hugging_face_model(model)
-    if whole is None or getattr(whole.config, "text_config", None) is None:
-        return model
-    part = whole.get_decoder()
-    return part if any(_candidates(part, part)) else model
+def _parts_with_blocks(model: nn.Module) -> dict[str | None, nn.Module]:
+    """Return the halves of a Hugging Face encoder-decoder by name, the decoder of one with a text part, or all."""
+    whole: Any = hugging_face_model(model)
+    config = getattr(whole, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        halves: dict[str | None, nn.Module] = {"encoder": whole.get_encoder(), "decoder": whole.get_decoder()}
+        apart = halves["encoder"] is not halves["decoder"] and whole not in halves.values()
+        if apart and all(any(_candidates(half, half)) for half in halves.values()):
+            return halves
+    part = whole.get_decoder() if getattr(config, "text_config", None) is not None else model
+    return {None: part if any(_candidates(part, part)) else model}
 
 
 def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -> Blocks:
-    candidates = sorted(_candidates(model, part), key=lambda found: _n_parameters(found[1]), reverse=True)
+    size = {found: sum(p.numel() for p in found[1].parameters()) for found in _candidates(model, part)}
+    candidates = sorted(size, key=lambda found: size[found], reverse=True)
     if not candidates:
         example = next((child for child, _ in model.named_children()), "blocks.*")
         raise ValueError(
             f"expected a model built of a list of blocks (nn.ModuleList), found none in {type(model).__name__}; name "
             f'the modules to measure, for example layers="{example}"'
         )
-    rivals = [found for found in candidates if 2 * _n_parameters(found[1]) > _n_parameters(candidates[0][1])]
+    rivals = [found for found in candidates if 2 * size[found] > size[candidates[0]]]
     if len(rivals) > 1:
         raise ValueError(
             f"expected one stack of blocks, found several of similar size in {type(model).__name__}; choose with "
@@ -202,9 +204,9 @@ def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Mod
     """Yield the lists of composite modules in a part of the model that are not inside another such list."""
     outer: list[str] = []
     inside = set(part.modules())
-    if not is_pretrained_model(part) or _reads_text(part):
+    if not is_a(part, "PreTrainedModel") or _reads_text(part):
         # but models inside another one that take images or sounds and no text
-        others = [m for m in part.modules() if is_pretrained_model(m) and not _reads_text(m)]
+        others = [m for m in part.modules() if is_a(m, "PreTrainedModel") and not _reads_text(m)]
         inside -= {module for other in others for module in other.modules()}
     for name, module in _named_modules(model).items():
         if module not in inside or any(name.startswith(f"{o}." if o else "") for o in outer):
@@ -251,10 +253,6 @@ def _innermost(module: nn.Module) -> nn.Module:
     wrapped = (getattr(module, name, None) for name in _WRAPPINGS)
     inner = next((inner for inner in wrapped if isinstance(inner, nn.Module)), None)
     return module if inner is None else _innermost(inner)
-
-
-def _n_parameters(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
 
 
 def _format_candidates(candidates: list[tuple[str, nn.Module]]) -> str:
@@ -304,46 +302,28 @@ def _parts(module: nn.Module) -> set[tuple[str, Hashable]]:
     }
 
 
-def is_pretrained_model(candidate: object) -> TypeGuard[PreTrainedModel]:
-    """Return whether something is a Hugging Face model."""
-    return _is_a(candidate, "transformers.modeling_utils", "PreTrainedModel")
+def is_a(candidate: object, kind: Kind) -> TypeGuard[Any]:
+    """Return whether something is of a class that may not have been imported."""
+    found = getattr(sys.modules.get(_HOMES[kind]), kind, None)
+    return found is not None and isinstance(candidate, found)
 
 
-def is_pretrained_config(candidate: object) -> TypeGuard[PreTrainedConfig]:
-    """Return whether something is the configuration of a Hugging Face model."""
-    return _is_a(candidate, "transformers.configuration_utils", "PreTrainedConfig")
-
-
-def is_fsdp1(candidate: object) -> TypeGuard[FullyShardedDataParallel]:
-    """Return whether something is a module wrapped in FullyShardedDataParallel."""
-    return _is_a(candidate, "torch.distributed.fsdp", "FullyShardedDataParallel")
-
-
-def is_fsdp2(candidate: object) -> TypeGuard[FSDPModule]:
-    """Return whether something is a module that ``fully_shard`` was applied to."""
-    return _is_a(candidate, "torch.distributed.fsdp", "FSDPModule")
-
-
-def is_dtensor(candidate: object) -> TypeGuard[DTensor]:
-    """Return whether something is a tensor that is distributed over ranks."""
-    return _is_a(candidate, "torch.distributed.tensor", "DTensor")
-
-
-def _is_a(candidate: object, module: str, name: str) -> bool:
-    kind: Any = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(candidate, kind)
+def is_fsdp(candidate: object) -> bool:
+    """Return whether something is a module whose weights FSDP shards, of its first or its second version."""
+    return is_a(candidate, "FullyShardedDataParallel") or is_a(candidate, "FSDPModule")
 
 
 def is_sharded(model: nn.Module) -> bool:
     """Return whether a rank holds only a part of the weights, so that each forward pass needs all ranks."""
-    return any(map(is_fsdp, model.modules())) or any(is_dtensor(parameter) for parameter in model.parameters())
+    parameters = model.parameters()
+    return any(map(is_fsdp, model.modules())) or any(is_a(p, "DTensor") or hasattr(p, "ds_id") for p in parameters)
 
 
 def check_no_tensor_parallelism(root_module: nn.Module) -> None:
     """Raise ValueError for models whose ranks must run the same tokens together, as shares of a probe are not."""
-    by_fsdp = any(map(is_fsdp2, root_module.modules()))
+    by_fsdp = any(is_a(module, "FSDPModule") for module in root_module.modules())
     for name, parameter in root_module.named_parameters():
-        placements = parameter.placements if is_dtensor(parameter) else ()
+        placements = parameter.placements if is_a(parameter, "DTensor") else ()
         if sum(place.is_shard() for place in placements) > by_fsdp or hasattr(parameter, "ds_id"):
             kind = "DeepSpeed's ZeRO stage 3" if hasattr(parameter, "ds_id") else "tensor parallelism"
             raise ValueError(
@@ -352,24 +332,14 @@ def check_no_tensor_parallelism(root_module: nn.Module) -> None:
             )
 
 
-def own_class(model: nn.Module) -> type:
-    """Return the original class of a model: ``fully_shard`` replaces it with one of its own."""
-    kind = type(model)
-    return kind.__mro__[2] if is_fsdp2(model) else kind
-
-
 def class_name(model: nn.Module) -> str:
-    """Return the name of the original class of a model."""
-    return own_class(model).__name__
+    """Return the name of a model's original class: ``fully_shard`` replaces it with one of its own."""
+    return type(model).__mro__[2 if is_a(model, "FSDPModule") else 0].__name__
 
 
 def count_parameters(model: nn.Module, root_module: nn.Module | None = None) -> int | None:
     """Return the number of parameters of the whole model; None where FSDP1 keeps them in flat pieces."""
-    if any(map(is_fsdp1, (model if root_module is None else root_module).modules())):
+    whole = model if root_module is None else root_module
+    if any(is_a(module, "FullyShardedDataParallel") for module in whole.modules()):
         return None
     return sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter))
-
-
-def is_fsdp(candidate: object) -> bool:
-    """Return whether something is a module whose weights FSDP shards."""
-    return is_fsdp1(candidate) or is_fsdp2(candidate)

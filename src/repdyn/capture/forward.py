@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from repdyn.capture.blocks import hugging_face_model, is_fsdp, is_fsdp1, is_fsdp2
+from repdyn.capture.blocks import hugging_face_model, is_a, is_fsdp
 from repdyn.capture.shadow import Shadow, address, variables_restored
 from repdyn.kernels import full_precision
 from repdyn.probe import ProbeBatch
@@ -261,7 +261,7 @@ def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callab
     finally:
         # A root would wait for the backward pass, which never comes. A forward pass that failed leaves a module in the
         # state of running it, where it would not reshard, and the next training step would run on stale weights.
-        for module in filter(is_fsdp2, root_module.modules()):
+        for module in [each for each in root_module.modules() if is_a(each, "FSDPModule")]:
             state: Any = module._get_fsdp_state()
             groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
             for part in filter(None, (state, *groups)):
@@ -270,7 +270,7 @@ def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callab
 
 
 def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
-    wrapped = outer.module if is_fsdp1(outer) else outer
+    wrapped = outer.module if is_a(outer, "FullyShardedDataParallel") else outer
     own = {name: value for name, value in vars(wrapped).items() if name == "forward"}  # accelerate's, under autocast
     outcome: list[T] = []
 

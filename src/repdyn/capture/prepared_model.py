@@ -25,9 +25,8 @@ from repdyn.capture.blocks import (
     find_blocks,
     find_network,
     hugging_face_model,
-    is_pretrained_model,
+    is_a,
     list_candidates,
-    own_class,
     unwrapped,
 )
 from repdyn.capture.forward import (
@@ -184,8 +183,9 @@ class PreparedModel:
         with evaluating(self.module, self.device, **given) as (shadow, watch):
             of = shadow.of
             if self.reports_states:  # in the configuration, which is the shadow's own
-                for module in filter(is_pretrained_model, shadow.module.modules()):
-                    module.config.output_hidden_states = True
+                for module in shadow.module.modules():
+                    if is_a(module, "PreTrainedModel"):
+                        module.config.output_hidden_states = True
             model = replace(
                 self,
                 module=shadow.module,
@@ -313,7 +313,7 @@ class PreparedModel:
 
     def _leaves_open(self) -> bool:
         """Return whether a forward could take the tokens in several ways: any keywords, or one of no known type."""
-        if self.forward is not None or is_pretrained_model(self.module):
+        if self.forward is not None or is_a(self.module, "PreTrainedModel"):
             return False
         parameters = list(parameters_of(self.module).values())
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
@@ -515,7 +515,9 @@ def prepare(
         whole=whole,
         body=body,
         needs_logits=needs_logits,
-        pads_right=any(map(_pads_right, {type(module) for module in model.modules() if is_pretrained_model(module)})),
+        pads_right=any(
+            map(_pads_right, {type(module) for module in model.modules() if is_a(module, "PreTrainedModel")})
+        ),
         parameters=own_names(model, parameters or {}),
         unfound=unfound,
     )
@@ -566,7 +568,7 @@ def _body(model: nn.Module, whole: PreTrainedModel | None, blocks: Blocks) -> tu
         return model, True
     hooks = (*model._forward_pre_hooks.values(), *model._forward_hooks.values())
     has_library_forward = (
-        own_class(model).__module__.startswith("transformers.")
+        type(model).forward.__module__.startswith("transformers.")
         # accelerate attaches its autocast and its loading of weights to an instance, which makes no difference here
         and ("forward" not in vars(model) or bool({"_original_forward", "_old_forward"} & set(vars(model))))
         and all(getattr(hook, "__module__", "").startswith("torch.distributed.") for hook in hooks)

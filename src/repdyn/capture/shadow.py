@@ -37,7 +37,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from repdyn.capture.blocks import is_dtensor, is_fsdp
+from repdyn.capture.blocks import is_sharded
 
 _WRAPPINGS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 _SHARED_BYTES = 1 << 20
@@ -94,13 +94,10 @@ class Shadow:
         self._originals: list[Any] = [*shared]  # an id is only that of its object while this lives
         self._memo: dict[int, Any] = {id(each): each for each in self._originals}
         if onlookers is None:
-            for module in model.modules():
-                if is_fsdp(module):
-                    raise NoShadow("the weights are sharded")
-                if hasattr(module, "_hf_hook"):
-                    raise NoShadow("accelerate moves the weights as the model runs")
-            if any(is_dtensor(parameter) or hasattr(parameter, "ds_id") for parameter in model.parameters()):
+            if is_sharded(model):
                 raise NoShadow("the weights are sharded")
+            if any(hasattr(module, "_hf_hook") for module in model.modules()):
+                raise NoShadow("accelerate moves the weights as the model runs")
         if parameters:
             own = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
             for name, tensor in own_names(model, parameters).items():

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from repdyn.capture.blocks import Block, is_dtensor, list_candidates
+from repdyn.capture.blocks import Block, is_a, list_candidates
 from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.probe import ProbeBatch
 
@@ -445,7 +445,7 @@ class EmbeddingSearch:
         if self._found is None or self._several:
             return SEVERAL if self._several else NONE_FOUND
         weight = self._found.weight.detach()
-        if is_dtensor(weight):
+        if is_a(weight, "DTensor"):
             weight = weight.full_tensor()
         # accelerate loads weights when they are needed, FSDP1 keeps flat pieces
         is_whole = weight.device.type != "meta" and weight.ndim > 1

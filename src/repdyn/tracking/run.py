@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import class_name, is_dtensor, is_sharded
+from repdyn.capture.blocks import class_name, is_a, is_sharded
 from repdyn.capture.capture import try_model
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.measurement.measure import measure_with, prepare_for
@@ -613,7 +613,7 @@ def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffer
     for name, own in [*model.named_parameters(), *(model.named_buffers() if with_buffers else ())]:
         digest.update(name.encode())
         weight = (weights[name] if weights and name in weights else own).detach()
-        local = weight.to_local() if is_dtensor(weight) else weight
+        local = weight.to_local() if is_a(weight, "DTensor") else weight
         if local.device.type != "meta":
             with suppress(NotImplementedError, RuntimeError):
                 sample = local.flatten()[:: max(1, local.numel() // _PER_TENSOR)][:_PER_TENSOR]

@@ -28,7 +28,13 @@ def plain_state() -> Iterator[None]:
     A mode whose Python module also defines a class of tensors stays, since these tensors may need it.
     """
     with ExitStack() as stack:
-        stack.enter_context(_without_modes())  # they would see the questions that follow
+        stack.enter_context(_disable_current_modes())  # they would see the questions that follow
+        modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
+        for mode in modes:
+            stack.callback(_push_mode, mode)
+        for mode in filter(_has_tensors, reversed(modes)):
+            _push_mode(mode)
+            stack.callback(_pop_mode)
         dtype, is_strict = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
         only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
         caller = _DEFAULTS.get() or (_device.CURRENT_DEVICE or torch.device("cpu"), dtype)
@@ -67,22 +73,6 @@ def defaults_of_model(device: torch.device, dtype: torch.dtype | None) -> Iterat
             yield
         finally:
             torch.set_default_dtype(before)
-
-
-@contextmanager
-def _without_modes() -> Iterator[None]:
-    with _disable_current_modes():
-        modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
-        kept = [mode for mode in reversed(modes) if _has_tensors(mode)]
-        for mode in kept:
-            _push_mode(mode)
-        try:
-            yield
-        finally:
-            for _ in kept:
-                _pop_mode()
-            for mode in reversed(modes):
-                _push_mode(mode)
 
 
 def _has_tensors(mode: TorchFunctionMode) -> bool:
