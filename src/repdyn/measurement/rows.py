@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,7 +17,6 @@ from repdyn.kernels import Cloud, Sequences, Undefined, full_precision, near_dup
 from repdyn.kernels.neighbours import resolved
 from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.metrics import LayerView, Metric
-from repdyn.metrics.metric import imported
 from repdyn.probe.design import view_of
 from repdyn.store.schema import Checkpoint, Row, provenance, storable, too_few_distinct
 
@@ -61,7 +61,8 @@ def rows_of_layer(
             of_metric = part_of(progress, number, len(pairs))
             of_metric(0.0)
             rows += _rows_of_metric(view, metric, subset, checkpoint, layers, on_error, of_metric)
-    view.keep_for_later()
+    if view.context.state_cache is not None:
+        view.keep_for_later()
     return rows
 
 
@@ -87,16 +88,18 @@ def _rows_of_metric(
         n_vectors, n_unique = min(map(len, view.sample(subset))), 0
     shares = {}
     if metric.neighbours and n_unique:  # in the worst batch
-        by_window, clouds = view.clouds_by_window(subset)[:n_batches], view.clouds(subset)[:n_batches]
-        shares["same_window_share"] = max(cloud.once(same_group_share) for cloud in by_window)
-        shares["near_duplicate_share"] = max(cloud.once(near_duplicate_share) for cloud in clouds)
+        clouds = view.clouds(subset)
+        by_window = clouds if probe.design.exclude_own_window else view.clouds_by_window(subset)
+        shares["same_window_share"] = max(cloud.once(same_group_share) for cloud in by_window[:n_batches])
+        shares["near_duplicate_share"] = max(cloud.once(near_duplicate_share) for cloud in clouds[:n_batches])
     reason = reason or too_few_distinct(
         metric.collapses_duplicates, n_unique, n_vectors, shares.get("near_duplicate_share")
     )
     # (n_batches, n_heads); a single column unless the metric has values of heads
     by_head = np.array(values if reason is None else [math.nan] * n_batches, ndmin=2)
     by_head = by_head if metric.per_head and reason is None else by_head.reshape(-1, 1)
-    independent = metric.per_head or metric.whole_sequences or probe.has_disjoint_batches(view_of(subset).sampled)
+    independent = metric.per_head or metric.whole_sequences
+    independent = independent or (n_batches > 1 and probe.has_disjoint_batches(view_of(subset).sampled))
     summary = mean_and_spread(by_head.mean(axis=1), independent)
     if len(batches) == 1 and reason is None and not metric.per_head:
         summary |= _interval_of_one_cloud(view, metric, subset, batches[0], summary["value"])
@@ -144,7 +147,7 @@ def _interval_of_one_cloud(
     """Return standard error and interval from the variation between the windows of a single cloud, if known."""
     windows = view.windows(subset)[0]
     n_windows = len(windows.unique())
-    std_error = getattr(imported(metric.kernel), "std_error", None)
+    std_error = getattr(metric.function, "std_error", None)
     if n_windows < MIN_WINDOWS or metric.is_own or metric.whole_sequences or std_error is None:
         return {}
     first = inputs[0].x if isinstance(inputs[0], Cloud) else inputs[0]
@@ -174,6 +177,7 @@ def mean_and_spread(values: np.ndarray, independent: bool) -> dict[str, Any]:
     return {**summary, "std_error": spread / math.sqrt(n), "low": mean - half, "high": mean + half}
 
 
+@cache
 def _student(degrees: int, probability: float) -> float:
     """Return a quantile of Student's t distribution; scipy is imported when it is needed, not with a tracker."""
     from scipy.special import stdtrit
@@ -189,7 +193,7 @@ def _values(
     undefined = None
     with full_precision(view.layer.states.device):
         try:
-            batches = imported(metric.select_inputs)(view, subset)
+            batches = metric.selector(view, subset)
         except recorded as error:
             return [], values, reason_of(error, 0)
         for number, inputs in enumerate(batches):

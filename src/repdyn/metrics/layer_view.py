@@ -15,7 +15,7 @@ from torch import Tensor
 from repdyn.kernels import Cloud, Sequences, Undefined, Vocabulary
 from repdyn.kernels.lens import LensReading, read_predictions
 from repdyn.probe import Probe
-from repdyn.probe.design import DIFFERENCES, NO_MASSIVE, View, view_of
+from repdyn.probe.design import DIFFERENCES, NO_MASSIVE, view_of
 from repdyn.store.state_cache import StateCache
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class LayerView:
     compared_to: int | None = None
     """Step of the earlier checkpoint that a metric has compared the layer with."""
     _clouds: dict[tuple[str, str], list[Cloud]] = field(default_factory=dict)
+    _windows: dict[str, list[Tensor]] = field(default_factory=dict)
     _readings: dict[str, list[LensReading]] = field(default_factory=dict)
 
     def sample(self, subset: str) -> list[np.ndarray]:
@@ -87,14 +88,30 @@ class LayerView:
         view = view_of(subset)
         return self._not_massive if view.vectors == NO_MASSIVE else list(self.probe.sample(view.vectors))
 
-    def clouds(self, subset: str) -> list[Cloud]:
-        """Return the layer's point cloud in each batch of a subset."""
-        return self._cut("own", self.layer.states, subset)
+    def clouds(self, subset: str, of: str = "own", states: Tensor | None = None) -> list[Cloud]:
+        """Return the layer's point cloud in each batch of a subset; or that ``of`` other states of the same tokens."""
+        if (of, subset) not in self._clouds:
+            view, device, found = view_of(subset), self.layer.states.device, []
+            states = self.layer.states if states is None else states
+            batches, norm = self.sample(subset), self.context.final_norm
+            windows = self.windows(subset) if self.probe.design.exclude_own_window else [None] * len(batches)
+            for tokens, groups in zip(batches, windows, strict=True):
+                at = (tokens + 1, tokens) if view.vectors == DIFFERENCES else (tokens,)
+                vectors = [states[self.states.rows_of(each)] if len(each) else states[:0] for each in at]
+                if view.normed:
+                    if not callable(norm):
+                        raise Undefined(norm or "the final norm was not looked for")
+                    vectors = [norm(each) for each in vectors]
+                x = vectors[0] - vectors[1] if len(vectors) > 1 else vectors[0]
+                n_neighbours, whole_spectrum = self.context.n_neighbours, self.context.whole_spectrum
+                found.append(
+                    Cloud(x.to(device), groups=groups, n_neighbours=n_neighbours, whole_spectrum=whole_spectrum)
+                )
+            self._clouds[of, subset] = found
+        return self._clouds[of, subset]
 
     def clouds_by_window(self, subset: str) -> list[Cloud]:
-        """Return the same clouds with the window of each vector as its group, whatever the design excludes."""
-        if self.probe.design.exclude_own_window:
-            return self.clouds(subset)
+        """Return the same clouds with the window of each vector as its group, where the design does not exclude it."""
         if ("own by window", subset) not in self._clouds:
             batches = zip(self.clouds(subset), self.windows(subset), strict=True)
             self._clouds["own by window", subset] = [Cloud(cloud.x, groups=groups) for cloud, groups in batches]
@@ -102,17 +119,17 @@ class LayerView:
 
     def following(self, subset: str) -> list[Cloud]:
         """Return the next layer's point clouds, row by row of the same tokens."""
-        return self._cut("following", self.states.following(self.layer), subset)
+        return self.clouds(subset, "following", self.states.following(self.layer))
 
     def last(self, subset: str) -> list[Cloud]:
         """Return the point clouds of the stack's last layer, made once for all layers with the same tokens."""
         if self.layer.is_last:
             return self.clouds(subset)
         if view_of(subset).vectors == NO_MASSIVE:  # each layer leaves out other tokens
-            return self._cut("last", self.states.last(self.layer), subset)
+            return self.clouds(subset, "last", self.states.last(self.layer))
         key = self.layer.stack, subset
         if key not in self.context.last:
-            self.context.last[key] = self._cut("last", self.states.last(self.layer), subset)
+            self.context.last[key] = self.clouds(subset, "last", self.states.last(self.layer))
         return self.context.last[key]
 
     def tokens(self, subset: str) -> list[Tensor]:
@@ -136,7 +153,7 @@ class LayerView:
         states = self.layer.after_attention
         if not isinstance(states, Tensor):
             raise Undefined(states or "the states after attention were not captured")
-        return self._cut("after attention", states, subset)
+        return self.clouds(subset, "after attention", states)
 
     def vocabulary(self, *, by_distance: bool = False) -> Vocabulary:
         """Return the input embeddings of all tokens.
@@ -171,7 +188,7 @@ class LayerView:
         return self._readings[subset]
 
     def keep_for_later(self) -> None:
-        """Keep the layer's first batch for the next checkpoint, if there is a state cache."""
+        """Keep the layer's first batch in the state cache for the next checkpoint."""
         if self.context.state_cache is not None:
             first = self.states.rows_of(self.probe.sample("all")[0])
             key = self.context.step, self.layer.stack, self.layer.index
@@ -179,8 +196,10 @@ class LayerView:
 
     def windows(self, subset: str) -> list[Tensor]:
         """Return the window that each row of each cloud comes from."""
-        device = self.layer.states.device
-        return [torch.from_numpy(self.probe.window_of(tokens)).to(device) for tokens in self.sample(subset)]
+        if subset not in self._windows:
+            windows = (torch.from_numpy(self.probe.window_of(tokens)) for tokens in self.sample(subset))
+            self._windows[subset] = [of_rows.to(self.layer.states.device) for of_rows in windows]
+        return self._windows[subset]
 
     def _of_rows(self, of_tokens: Tensor, subset: str) -> list[Tensor]:
         self._require_single_tokens(subset)
@@ -193,37 +212,9 @@ class LayerView:
         massive = are_massive([self.layer.states[self.states.rows_of(tokens)] for tokens in batches])
         return [tokens[~left_out.cpu().numpy()] for tokens, left_out in zip(batches, massive, strict=True)]
 
-    def _cut(self, name: str, states: Tensor, subset: str) -> list[Cloud]:
-        if (name, subset) not in self._clouds:
-            batches, device = self.sample(subset), self.layer.states.device
-            windows = self.windows(subset) if self.probe.design.exclude_own_window else [None] * len(batches)
-            self._clouds[name, subset] = [
-                Cloud(
-                    self._vectors(states, view_of(subset), tokens).to(device),
-                    groups=groups,
-                    n_neighbours=self.context.n_neighbours,
-                    whole_spectrum=self.context.whole_spectrum,
-                )
-                for tokens, groups in zip(batches, windows, strict=True)
-            ]
-        return self._clouds[name, subset]
-
     def _require_single_tokens(self, subset: str) -> None:
         if not view_of(subset).of_single_tokens:
             raise Undefined(f"the vectors of {subset} are not those of single tokens")
-
-    def _vectors(self, states: Tensor, view: View, tokens: np.ndarray) -> Tensor:
-        """Return the vectors of a view at given tokens, (n, dim)."""
-        if not len(tokens):
-            return states[:0]
-        at = (tokens + 1, tokens) if view.vectors == DIFFERENCES else (tokens,)
-        vectors = [states[self.states.rows_of(each)] for each in at]
-        if view.normed:
-            norm = self.context.final_norm
-            if not callable(norm):
-                raise Undefined(norm or "the final norm was not looked for")
-            vectors = [norm(each) for each in vectors]
-        return vectors[0] - vectors[1] if len(vectors) > 1 else vectors[0]
 
 
 def of_same_dim(*clouds: list[Cloud]) -> list[tuple]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from math import inf
 from numbers import Integral, Real
 from pkgutil import resolve_name
@@ -125,29 +125,38 @@ class Metric:
         Raises:
             repdyn.kernels.Undefined: there is none, with the reason.
         """
-        kernel = imported(self.kernel)
-        return getattr(kernel, "or_raise", kernel)(*inputs, **self.settings)
+        return getattr(self.function, "or_raise", self.function)(*inputs, **self.settings)
 
-    @property
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The kernel itself."""
+        return imported(self.kernel)
+
+    @cached_property
+    def selector(self) -> Callable[..., Any]:
+        """``select_inputs`` as a function."""
+        return imported(self.select_inputs)
+
+    @cached_property
     def is_own(self) -> bool:
-        """Return whether the kernel is not one of this package."""
-        return not getattr(imported(self.kernel), "__module__", "").startswith("repdyn.")
+        """Whether the kernel is not one of this package."""
+        return not getattr(self.function, "__module__", "").startswith("repdyn.")
 
-    @property
+    @cached_property
     def base(self) -> str:
         """The name without settings."""
         return base_name(self.name)
 
-    @property
+    @cached_property
     def settings_json(self) -> str:
         return json.dumps(dict(self.settings), sort_keys=True)
 
-    @property
+    @cached_property
     def collapses_duplicates(self) -> bool:
-        """Return whether exact duplicates count once, so that a layer with few distinct vectors is a smaller sample."""
+        """Whether exact duplicates count once, so that a layer with few distinct vectors is a smaller sample."""
         return bool(self.neighbours) and self.settings.get("duplicates") != "count"
 
-    @property
+    @cached_property
     def n_neighbours(self) -> int:
         """The number of nearest neighbours of each vector it uses."""
         return self.settings[self.neighbours] if isinstance(self.neighbours, str) else self.neighbours
@@ -167,9 +176,8 @@ class Metric:
         if not settings:
             return self
         defaults = self.settings if self.default_settings is None else self.default_settings
-        kernel = imported(self.kernel)
-        combined = {**self.settings, **checked(self.base, kernel, defaults, settings)}
-        _require_usable(self.base, kernel, json.dumps(combined, sort_keys=True))
+        combined = {**self.settings, **checked(self.base, self.function, defaults, settings)}
+        _require_usable(self.base, self.function, json.dumps(combined, sort_keys=True))
         differing = {name: value for name, value in combined.items() if name not in defaults or defaults[name] != value}
         return replace(
             self,
@@ -201,10 +209,7 @@ def imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
 
     Names and meanings of metrics can so be listed without torch, which their kernels need.
     """
-    return _load(function) if isinstance(function, str) else function
-
-
-_load = cache(resolve_name)
+    return resolve_name(function) if isinstance(function, str) else function
 
 
 _WITH_SUBSET = re.compile(r"([^\[\]@]*)(\[[^\[\]@]*\])?\s*(?:@(.*))?", re.DOTALL)
@@ -260,6 +265,7 @@ def spelled(base: str, settings: Mapping[str, Any]) -> str:
     return f"{base}[{listed}]" if listed else base
 
 
+@cache
 def base_name(metric: str) -> str:
     """Return the name without settings.
 

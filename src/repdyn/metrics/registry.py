@@ -7,8 +7,8 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
-from threading import RLock
+from functools import cached_property
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeAlias
 
 from repdyn.metrics import change, shape, tokens
@@ -34,17 +34,15 @@ class Registry(Mapping[str, Metric]):
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = {metric.name: metric for metric in metrics}
-        self._has_entry_points = False
-        self._lock = RLock()
 
     def __getitem__(self, name: str) -> Metric:
-        return self._loaded()[name]
+        return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._loaded())
+        return iter(self._loaded)
 
     def __len__(self) -> int:
-        return len(self._loaded())
+        return len(self._loaded)
 
     def add(self, metric: Metric) -> None:
         """Add a metric under its name; as :func:`register_metric`."""
@@ -62,28 +60,24 @@ class Registry(Mapping[str, Metric]):
             )
         self._metrics[metric.name] = metric
 
+    @cached_property
     def _loaded(self) -> dict[str, Metric]:
-        if not self._has_entry_points:
-            with self._lock:
-                # set first: a package that looks into the registry while it is imported must not load it again
-                pending, self._has_entry_points = not self._has_entry_points, True
-                for entry_point in entry_points(group=ENTRY_POINTS) if pending else ():
-                    self._load(entry_point)
+        # kept first: a package that looks into the registry while it is imported must not load it again
+        self.__dict__["_loaded"] = self._metrics
+        for entry_point in entry_points(group=ENTRY_POINTS):
+            try:
+                found = entry_point.load()
+                for metric in [found] if isinstance(found, Metric) else found:
+                    self.add(metric)
+            except Exception as error:
+                package = entry_point.dist.name if entry_point.dist else "an unknown package"
+                warnings.warn(
+                    f"the metrics of {package} are not available: its entry point {entry_point.name} = "
+                    f"{entry_point.value} raised {type(error).__name__}: {error}; update or uninstall {package}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         return self._metrics
-
-    def _load(self, entry_point: EntryPoint) -> None:
-        try:
-            found = entry_point.load()
-            for metric in [found] if isinstance(found, Metric) else found:
-                self.add(metric)
-        except Exception as error:
-            package = entry_point.dist.name if entry_point.dist else "an unknown package"
-            warnings.warn(
-                f"the metrics of {package} are not available: its entry point {entry_point.name} = {entry_point.value} "
-                f"raised {type(error).__name__}: {error}; update or uninstall {package}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
 
 METRICS = Registry(

@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from reprlib import repr as briefly
 from typing import Any, NamedTuple, TypeAlias
 
@@ -213,6 +214,7 @@ class View(NamedTuple):
         return not self.normed and self.vectors not in {WINDOW_MEAN, DIFFERENCES}
 
 
+@cache
 def view_of(subset: str) -> View:
     """Return the view that a subset in a metric's name, or in a row, stands for.
 

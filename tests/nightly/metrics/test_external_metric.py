@@ -45,8 +45,8 @@ def monkeypatch_module():
 @pytest.fixture(scope="module", autouse=True)
 def _fresh_registry(packages, monkeypatch_module):
     monkeypatch_module.syspath_prepend(packages)
-    monkeypatch_module.setattr(METRICS, "_metrics", dict(METRICS._metrics))
-    monkeypatch_module.setattr(METRICS, "_has_entry_points", False)
+    monkeypatch_module.setattr(METRICS, "_metrics", dict(METRICS))
+    monkeypatch_module.delitem(vars(METRICS), "_loaded")
 
 
 @pytest.fixture(scope="module")
