@@ -10,20 +10,18 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import Block, Blocks, is_a
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.states import STATES_BYTES, Buffers, hooked
-from repdyn.capture.token_states import TokenStates
+from repdyn.capture.states import STATES_BYTES, Buffers, watched
+from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.utils.caller_state import plain_state
@@ -89,7 +87,7 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
     reason = ""
     with model.evaluating() as run:
         recorder = _WeightRecorder(run.model.blocks, TokenStates(model.token_positions))
-        with eager_attention(run.model.module), hooked(recorder.hooks()):
+        with eager_attention(run.model.module), recorder.watching():
             try:
                 for batch in batches:
                     recorder.begin(batch)
@@ -158,33 +156,30 @@ class _WeightRecorder:
         self._blocks, self._token_states, self._buffers = blocks, token_states, Buffers(STATES_BYTES)
         self.layers: dict[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str] = {}
 
-    def hooks(self) -> Iterator[RemovableHandle]:
-        for block in self._blocks:
-            yield block.module.register_forward_pre_hook(self._enter)
-        for module in dict.fromkeys(inner for block in self._blocks for inner in block.module.modules()):
-            request = _WeightRequest() if type(module).forward is nn.MultiheadAttention.forward else None
-            if request:
-                yield module.register_forward_pre_hook(request.before, with_kwargs=True)
-            yield module.register_forward_hook(self._find)
-            if request:
-                yield module.register_forward_hook(request.after)
-        for block in self._blocks:
-            yield block.module.register_forward_hook(partial(self._leave, block))
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        inside = dict.fromkeys(inner for block in self._blocks for inner in block.module.modules())
+        asked = [module for module in inside if type(module).forward is nn.MultiheadAttention.forward]
+        with ExitStack() as hooks:
+            hooks.enter_context(watched(self._blocks, lambda _block, _taken: self._running.append(None)))
+            hooks.enter_context(watched(inside, leave=self._find))
+            for module, request in ((module, _WeightRequest()) for module in asked):
+                hooks.enter_context(module.register_forward_pre_hook(request.before, with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(request.after))
+            hooks.enter_context(watched(self._blocks, leave=self._leave))
+            yield
 
     def begin(self, batch: ProbeBatch) -> None:
         """Begin one more sequence."""
-        self._token_states.begin(batch)
+        self._token_states.batch = batch
         self._running: list[Tensor | None] = []  # the weights that each block has put out so far
         self._n_calls: Counter[str | None] = Counter()
 
-    def _enter(self, _module: nn.Module, _args: Any) -> None:
-        self._running.append(None)
-
-    def _find(self, _module: nn.Module, _args: Any, output: Any) -> None:
+    def _find(self, _module: nn.Module, returned: Mapping[Slot, Any]) -> None:
         if self._running and self._running[-1] is None:
-            self._running[-1] = find_weights(output, self._token_states)
+            self._running[-1] = find_weights(returned, self._token_states)
 
-    def _leave(self, block: Block, _module: nn.Module, _args: Any, _output: Any) -> None:
+    def _leave(self, block: Block, _returned: Mapping[Slot, Any]) -> None:
         weights = self._running.pop()
         self._n_calls[block.stack] += 1
         layer = block.stack, self._n_calls[block.stack]
@@ -223,10 +218,9 @@ _EXCESS = 0.02
 """How far a row of weights may exceed a sum of 1, in half precision."""
 
 
-def find_weights(output: Any, token_states: TokenStates) -> Tensor | None:
+def find_weights(returned: Mapping[Slot, Any], token_states: TokenStates) -> Tensor | None:
     """Return the attention weights (heads, n, n) among a module's outputs for one sequence: shares that sum to 1."""
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
-    for part in parts:
+    for part in returned.values():
         if not isinstance(part, Tensor) or not part.is_floating_point() or part.ndim not in {3, 4}:
             continue
         weights = part[0] if part.ndim == 4 and len(part) == 1 else part

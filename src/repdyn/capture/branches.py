@@ -11,17 +11,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import Block, Blocks
-from repdyn.capture.states import Branch, Branches, Buffers, LayerKey, by_slot, hooked
+from repdyn.capture.states import Branch, Branches, Buffers, LayerKey, Recorder, watched
 from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.probe import ProbeBatch
 
@@ -44,12 +43,10 @@ _MIN_SIZE = 10
 def find_branches(run: Run, batch: ProbeBatch, states_bytes: int) -> Branches:
     """Learn from one forward pass, of one sequence, where each block adds its attention's output to its input."""
     blocks = run.model.blocks
-    recorder = run.recorder(np.arange(len(batch.positions)), Buffers(states_bytes))
+    recorder = Recorder(run.model, np.arange(len(batch.positions)), Buffers(states_bytes))
     observer = _ModuleObserver(recorder.token_states)
-    with hooked(observer.hooks(blocks)), recorder.attached():
-        recorder.begin(batch)
+    with observer.watching(blocks), recorder.recording(batch):
         run(batch)
-        recorder.end()
     layers = {(layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers}
     keys = [key for key in layers if key[1] > 0]
     modules = {block.module for block in blocks}
@@ -88,47 +85,38 @@ class _ModuleObserver:
         self._calls: Counter[nn.Module] = Counter()
         self._dims: set[int] = set()
 
-    def hooks(self, blocks: Blocks) -> Iterator[RemovableHandle]:
-        block_of = {block.module: block for block in blocks}
+    @contextmanager
+    def watching(self, blocks: Blocks) -> Iterator[None]:
+        modules = {block.module for block in blocks}
         stack_of = {module: block.stack for block in blocks for module in block.module.modules()}
-        attention = {module for block in blocks for module in _attention_of(block.module)}
-        for module, stack in stack_of.items():
-            if module in block_of:
-                yield module.register_forward_pre_hook(partial(self._enter, block_of[module]), with_kwargs=True)
-            else:
-                yield module.register_forward_pre_hook(partial(self._before, stack), with_kwargs=True)
-                yield module.register_forward_hook(partial(self._after, stack, module in attention))
+        inside = [Block("", module, stack) for module, stack in stack_of.items() if module not in modules]
+        self._attention = {module for block in blocks for module in _attention_of(block.module)}
+        with watched(blocks, self._enter), watched(inside, self._before, self._after):
+            yield
 
-    def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def _enter(self, block: Block, taken: Mapping[Slot, Any]) -> None:
         self._n_entered[block.stack] += 1
         self._calls.clear()
-        self._dims = {
-            rows.shape[1] for rows in self._token_states.rows_by_slot(by_slot(dict(enumerate(args)) | kwargs)).values()
-        }
+        self._dims = {rows.shape[1] for rows in self._token_states.rows_by_slot(taken).values()}
         key = block.stack, self._n_entered[block.stack]
         self.tensors[key], self.has_attention[key] = [], bool(_attention_of(block.module))
 
-    def _before(self, stack: str | None, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        self._keep(stack, module, by_slot(dict(enumerate(args)) | kwargs), is_input=True)
+    def _before(self, part: Block, taken: Mapping[Slot, Any]) -> None:
+        self._keep(part, taken, is_input=True)
 
-    def _after(self, stack: str | None, of_attention: bool, module: nn.Module, _args: tuple, output: Any) -> None:
+    def _after(self, part: Block, returned: Mapping[Slot, Any]) -> None:
+        _, module, stack = part
         tensors, call = self._current(stack), self._calls[module]
         received = [one.rows for one in tensors if one.is_input and one.module is module and one.call == call]
         passed_on = any(one.of_attention and any(_equal(rows, one.rows) for rows in received) for one in tensors)
-        self._keep(stack, module, by_slot(output), is_input=False, of_attention=of_attention or passed_on)
+        self._keep(part, returned, is_input=False, of_attention=module in self._attention or passed_on)
         self._calls[module] += 1
 
     def _current(self, stack: str | None) -> list[_ModuleTensor]:
         return self.tensors.get((stack, self._n_entered[stack]), [])
 
-    def _keep(
-        self,
-        stack: str | None,
-        module: nn.Module,
-        parts: Mapping[Slot, Any],
-        is_input: bool,
-        of_attention: bool = False,
-    ) -> None:
+    def _keep(self, part: Block, parts: Mapping[Slot, Any], *, is_input: bool, of_attention: bool = False) -> None:
+        _, module, stack = part
         # rows without an axis of sequences confirm a sum here, where there is one sequence, and are no branch
         for slot, rows in self._token_states.rows_by_slot(parts, flat=not of_attention).items():
             if rows.shape[1] in self._dims:

@@ -10,8 +10,9 @@ encoder-decoder has its own layers, from 0 on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import class_name
 from repdyn.capture.branches import find_branches
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, EmbeddingSearch, States, hooked
+from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, EmbeddingSearch, Recorder, States
 from repdyn.capture.token_states import split_where_square
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.sampling import padded_batches
@@ -228,47 +229,27 @@ def record(
     Args:
         rows: (n_tokens,) the row of each token in the states, -1 where it is not sampled.
         first: one sequence, on which to learn where each block adds its attention's output, if that is captured.
-        only_changing: the stack whose states may change from the first batch to the others; None for all.
+        only_changing: the stack whose states may change from the first batch to the second; None for all.
     """
-    search = None
+    frozen: deque[Any] = deque()  # what the blocks of other stacks put out for the first batch, and again for the next
+    number = 0
+
+    def freeze(_module: nn.Module, _args: Any, output: Any) -> Any:
+        return frozen.popleft() if number else frozen.append(output)
+
     with model.evaluating() as run, ExitStack() as hooks:
         branches = None if first is None else find_branches(run, first, states_bytes)
-        parts: list[Any] = [recorder := run.recorder(rows, Buffers(states_bytes), branches)]
-        if "embeddings" in captures:
-            parts.append(search := EmbeddingSearch(run.model.module, len(model.stacks)))
-        if only_changing is not None:
-            parts.append(_Frozen([block.module for block in run.model.blocks if block.stack != only_changing]))
-        for part in parts:
-            hooks.enter_context(part.attached())
-        for number, batch in enumerate(batches, start=1):
-            for part in parts:
-                part.begin(batch)
-            run(batch)
-            recorder.end()
-            progress(number / len(batches))
+        recorder = Recorder(run.model, rows, Buffers(states_bytes), branches)
+        search = EmbeddingSearch(run.model.module, len(model.stacks)) if "embeddings" in captures else None
+        for block in run.model.blocks if only_changing is not None else ():
+            if block.stack != only_changing:
+                hooks.enter_context(block.module.register_forward_hook(freeze))
+        for number, batch in enumerate(batches):
+            with recorder.recording(batch), search.during(batch) if search else nullcontext():
+                run(batch)
+            progress((number + 1) / len(batches))
     found = recorder.states(run.watch.autocast)
     return replace(found, embeddings=search.table()) if search else found
-
-
-class _Frozen:
-    """Hooks on blocks that put out what they did for the first batch again for every batch after it."""
-
-    def __init__(self, blocks: Sequence[nn.Module]) -> None:
-        self._blocks = blocks
-        self._first: list[Any] = []
-        self._again: Iterator[Any] | None = None
-
-    def attached(self) -> AbstractContextManager[None]:
-        return hooked(block.register_forward_hook(self._record_or_replay) for block in self._blocks)
-
-    def begin(self, _batch: ProbeBatch) -> None:
-        self._again = iter(self._first) if self._first else None
-
-    def _record_or_replay(self, _module: nn.Module, _args: Any, output: Any) -> Any:
-        if self._again is not None:
-            return next(self._again)
-        self._first.append(output)
-        return output
 
 
 def causality_trial(probe: Probe, most: int | None = None) -> Trial | None:

@@ -8,7 +8,7 @@ states in another order, give the model's own logits up to rounding.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import is_sharded
 from repdyn.capture.forward import restoring, settings
 from repdyn.capture.prepared_model import PreparedModel, Run, Way
-from repdyn.capture.states import by_slot, hooked
+from repdyn.capture.states import watched
+from repdyn.capture.token_states import Slot
 from repdyn.probe import ProbeBatch
 
 NO_LOGITS = "the model returns no logits: it has no output head, or was loaded without it"
@@ -134,18 +135,20 @@ def _run(
         outside = [m for m in run.model.module.modules() if m not in inside and not set(blocks) & set(m.modules())]
         seen = _Pass(run.model, [], [])
 
-        def keep_last(_module: nn.Module, _args: tuple, output: Any) -> None:
-            seen.last[:] = _states(by_slot(output))
+        running: list[list[Tensor]] = []  # what the modules that have been entered took
 
-        def keep_call(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            taken, returned = _states(by_slot(dict(enumerate(args)) | kwargs)), _states(by_slot(output))
+        def keep_last(_module: nn.Module, returned: Mapping[Slot, Any]) -> None:
+            seen.last[:] = _states(returned)
+
+        def enter(_module: nn.Module, taken: Mapping[Slot, Any]) -> None:
+            running.append(_states(taken))
+
+        def leave(module: nn.Module, parts: Mapping[Slot, Any]) -> None:
+            taken, returned = running.pop(), _states(parts)
             if len(taken) == len(returned) == 1:
                 seen.calls.append(_Call(module, taken[0], returned[0]))
 
-        with (
-            hooked([blocks[-1].register_forward_hook(keep_last)]),
-            hooked(each.register_forward_hook(keep_call, with_kwargs=True) for each in outside),
-        ):
+        with watched([blocks[-1]], leave=keep_last), watched(outside, enter, leave):
             return find(seen, run, batch)
 
 

@@ -42,16 +42,7 @@ from repdyn.capture.forward import (
     restoring,
 )
 from repdyn.capture.shadow import NoShadow, own_names
-from repdyn.capture.states import (
-    Branches,
-    Buffers,
-    EmbeddingSearch,
-    Recorder,
-    around,
-    by_slot,
-    hooked,
-    silent_blocks,
-)
+from repdyn.capture.states import EmbeddingSearch, silent_blocks, watched
 from repdyn.capture.token_states import InputStates, Slot, TokenPositions, TokenStates
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
@@ -261,14 +252,10 @@ class PreparedModel:
         model = replace(self, call=call_with_inputs, takes_inputs=True)
         shapes: list[torch.Size] = []
 
-        def keep_shapes(_module: nn.Module, _args: tuple, output: Any) -> None:
-            parts = by_slot(output).values()
-            shapes.extend(part.shape for part in parts if isinstance(part, Tensor) and part.ndim == 3)
+        def keep_shapes(_block: Block, returned: Mapping[Slot, Any]) -> None:
+            shapes.extend(part.shape for part in returned.values() if isinstance(part, Tensor) and part.ndim == 3)
 
-        with (
-            model.evaluating() as run,
-            hooked(block.module.register_forward_hook(keep_shapes) for block in run.model.blocks),
-        ):
+        with model.evaluating() as run, watched(run.model.blocks, leave=keep_shapes):
             run(batch)
         first = any(s[1] == 1 < s[0] for s in shapes) and not any(s[0] == 1 < s[1] for s in shapes)
         return replace(model, positions_first=first, onlookers=run.onlookers)
@@ -284,12 +271,9 @@ class PreparedModel:
                 )
 
         with self.evaluating() as run:
+            links = Links(run.model, batch)
             search = EmbeddingSearch(run.model.module, check=check)
-            states = run.model.token_states()
-            states.begin(batch)
-            search.begin(batch)
-            links = Links(run.model.module, states)
-            with search.attached(), hooked(around(run.model.blocks, links.enter, links.leave)):
+            with search.during(batch), watched(run.model.blocks, links.enter, links.leave):
                 try:
                     run(batch)
                 except ForwardFailed:
@@ -299,7 +283,7 @@ class PreparedModel:
         tried = replace(self, slots=links.slots, onlookers=run.onlookers)
         reason = self.unfound
         if not reason and not self.blocks_named:
-            reason = links.failure or silent_blocks(run.model.blocks, run.model.module, links.called)
+            reason = links.failure or silent_blocks(run.model, links.called)
         if not reason:
             return tried
         if self.forward is None and self.way == "shadow" and self.whole is not None:
@@ -335,8 +319,9 @@ def _structure_of(model: nn.Module) -> list[tuple]:
 class Links:
     """Watch a pass over one batch, and find whether each block takes what the one before returned."""
 
-    def __init__(self, model: nn.Module, states: TokenStates) -> None:
-        self._model, self._states = model, states
+    def __init__(self, model: PreparedModel, batch: ProbeBatch) -> None:
+        self._model, self._states = model.module, model.token_states()
+        self._states.batch = batch
         self._entered: dict[str | None, dict[Slot, Tensor]] = {}
         self._left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
         self.slots: dict[str | None, tuple[Slot, Slot]] = {}
@@ -345,8 +330,8 @@ class Links:
         self.failure = ""
         """What was wrong with the blocks that ran."""
 
-    def enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
-        entered = self._rows(block, by_slot(dict(enumerate(args)) | kwargs))
+    def enter(self, block: Block, taken: Mapping[Slot, Any]) -> None:
+        entered = self._rows(block, taken)
         previous, left = self._left.get(block.stack, ("", {}))
         before = self._entered.get(block.stack, {}).values()
         self._entered[block.stack] = entered
@@ -364,9 +349,9 @@ class Links:
             f"or run the model once with forward=; the model has {list_candidates(self._model)}"
         )
 
-    def leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
+    def leave(self, block: Block, returned: Mapping[Slot, Any]) -> None:
         self.called.add(block.name)
-        self._left[block.stack] = block.name, self._rows(block, by_slot(output))
+        self._left[block.stack] = block.name, self._rows(block, returned)
 
     def _rows(self, block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
         self._states.stack = block.stack
@@ -437,16 +422,11 @@ class Run:
                 block.module(entered, left)
         return output
 
-    def recorder(self, rows: np.ndarray, buffers: Buffers, branches: Branches | None = None) -> Recorder:
-        """Return what keeps the states of the layers; arguments as for :class:`repdyn.capture.states.Recorder`."""
-        model = self.model
-        return Recorder(model.module, model.blocks, model.token_states(), model.slots, rows, buffers, branches)
-
     def reported_states(self, output: Any, batch: ProbeBatch) -> dict[str, Tensor]:
         """Return the hidden states in a model's output that have one vector for each token, by name."""
         reported = getattr(output, "hidden_states", None) or ()
         search = self.model.token_states()
-        search.begin(batch)
+        search.batch = batch
         return {
             f"hidden_states.{index}": states
             for index, states in enumerate(reported)

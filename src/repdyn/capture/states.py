@@ -12,23 +12,25 @@ import mmap
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
-from functools import partial
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from tempfile import TemporaryFile, gettempdir
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from repdyn.capture.blocks import Block, is_a, list_candidates
-from repdyn.capture.token_states import Slot, TokenStates
+from repdyn.capture.token_states import Slot
 from repdyn.probe import ProbeBatch
 
+if TYPE_CHECKING:
+    from repdyn.capture.prepared_model import PreparedModel
+
+Watched = TypeVar("Watched", Block, nn.Module)
 STATES_BYTES = 2 << 30
 
 CaptureKind: TypeAlias = Literal[
@@ -62,20 +64,14 @@ class LayerStates:
     after_attention: Tensor | str | None = None
     """(n_sampled, dim) the block's input plus its attention's output, or why there is none; None where it was not
     captured."""
-    autocast: torch.dtype | None = None
-    """Precision of the autocast that the model's own forward pass entered; None where it entered none."""
+    precision: str = ""
+    """The precision in which the states were computed, such as "float32", or "bfloat16 autocast" where the model's own
+    forward pass entered it."""
 
     @property
     def is_last(self) -> bool:
         """Return whether it is the last layer of its stack."""
         return self.depth == 1.0
-
-    @property
-    def precision(self) -> str:
-        """Return the precision in which the states were computed, such as "float32" or "bfloat16 autocast"."""
-        if self.autocast in {None, self.states.dtype}:
-            return str(self.states.dtype).removeprefix("torch.")
-        return f"{str(self.autocast).removeprefix('torch.')} autocast"
 
 
 @dataclass(frozen=True)
@@ -185,32 +181,34 @@ def by_slot(value: Any, *, open_parts: bool = True) -> Mapping[Any, Any]:
 
 
 @contextmanager
-def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
-    """Register hooks one by one, and remove them on leaving."""
+def watched(
+    modules: Iterable[Watched],
+    enter: Callable[[Watched, Mapping[Slot, Any]], None] | None = None,
+    leave: Callable[[Watched, Mapping[Slot, Any]], None] | None = None,
+) -> Iterator[None]:
+    """Call ``enter(module, taken)`` before and ``leave(module, returned)`` after each call of modules or of blocks."""
     with ExitStack() as hooks:
-        for handle in handles:
-            hooks.enter_context(handle)
+        for each in modules:
+            module = each.module if isinstance(each, Block) else each
+            if enter:
+                taking = lambda _, args, kwargs, each=each: enter(each, by_slot(dict(enumerate(args)) | kwargs))  # noqa: E731
+                hooks.enter_context(module.register_forward_pre_hook(taking, with_kwargs=True))
+            if leave:
+                returning = lambda _module, _args, output, each=each: leave(each, by_slot(output))  # noqa: E731
+                hooks.enter_context(module.register_forward_hook(returning))
         yield
 
 
-def around(
-    blocks: Sequence[Block], enter: Callable[..., None], leave: Callable[..., None]
-) -> Iterator[RemovableHandle]:
-    """Call ``enter(block, module, args, kwargs)`` and ``leave(block, module, args, output)`` around each block."""
-    for block in blocks:
-        yield block.module.register_forward_pre_hook(partial(enter, block), with_kwargs=True)
-        yield block.module.register_forward_hook(partial(leave, block))
-
-
-def silent_blocks(blocks: Sequence[Block], model: nn.Module, called: Collection[str]) -> str:
+def silent_blocks(model: PreparedModel, called: Collection[str]) -> str:
     """Return what is wrong where some blocks were not called in a pass; "" where all were."""
+    blocks = model.blocks
     silent = [block.name for block in blocks if block.name not in called]
     if not silent:
         return ""
     few = ", ".join(silent[:4]) + (", ..." if len(silent) > 4 else "")
     return (
         f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {few}; the forward pass does not go "
-        f"through them. Name the blocks it does go through with layers=; the model has {list_candidates(model)}"
+        f"through them. Name the blocks it does go through with layers=; the model has {list_candidates(model.module)}"
     )
 
 
@@ -249,38 +247,29 @@ class Recorder:
     previous layer identified. So no whole batch is held in memory.
 
     Args:
-        slots: by stack, which part of what blocks take and which of what they return the states are, where known.
         rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled; with those of means
             over sequences behind them, for batches that have ``means``.
         branches: of the layers whose states after the attention are recorded.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        blocks: Sequence[Block],
-        token_states: TokenStates,
-        slots: Mapping[str | None, tuple[Slot, Slot]],
-        rows: np.ndarray,
-        buffers: Buffers,
-        branches: Branches | None = None,
+        self, model: PreparedModel, rows: np.ndarray, buffers: Buffers, branches: Branches | None = None
     ) -> None:
-        self._module, self._blocks, self._slots, self.token_states = module, blocks, slots, token_states
-        self._rows, self._n_rows, self._buffers = rows, int(rows.max()) + 1, buffers
-        self._stacks = {block.stack: _Stack() for block in blocks}
+        self._model, self._rows, self._n_rows, self._buffers = model, rows, int(rows.max()) + 1, buffers
+        self.token_states = model.token_states()
+        self._stacks = {stack: _Stack() for stack in model.stacks}
         self._branches = {key: found for key, found in (branches or {}).items() if isinstance(found, Branch)}
         self._after_attention: dict[LayerKey, Tensor | str] = {
             key: reason for key, reason in (branches or {}).items() if isinstance(reason, str)
         }
 
-    def attached(self) -> AbstractContextManager[None]:
-        """Attach it to the blocks and the modules that return branches."""
-        modules = {(stack, branch.module) for (stack, _), branch in self._branches.items()}
-        of_branches = (module.register_forward_hook(partial(self._keep_branch, stack)) for stack, module in modules)
-        return hooked(chain(around(self._blocks, self._enter, self._leave), of_branches))
+    @contextmanager
+    def recording(self, batch: ProbeBatch) -> Iterator[None]:
+        """Record a batch, which runs inside.
 
-    def begin(self, batch: ProbeBatch) -> None:
-        """Begin a batch, which runs before :meth:`end`."""
+        Raises:
+            RuntimeError: a block did not run, or they ran in another order than for the first batch.
+        """
         rows = self._rows[batch.tokens]
         mean_rows = np.empty(0, dtype=rows.dtype) if batch.means is None else self._rows[batch.means]
         # the rows that the batch fills
@@ -288,22 +277,16 @@ class Recorder:
         # all tokens of a batch without samples are compared, and none is kept
         self._source = torch.from_numpy(batch.positions[rows >= 0] if len(self._target) else batch.positions)
         self._averaged = torch.from_numpy(np.flatnonzero(mean_rows >= 0))
-        self._mask = batch.attention_mask != 0
-        self.token_states.begin(batch)
+        self.token_states.batch = batch
         for stack in self._stacks.values():
             stack.calls, stack.n_entered = [], 0
-        self._recorded: set[LayerKey] = set()
-        self._calls: Counter[tuple[LayerKey, nn.Module]] = Counter()
-
-    def end(self) -> None:
-        """Check that every block ran, and add the blocks' inputs to the branches.
-
-        Raises:
-            RuntimeError: one did not, or they ran in another order than for the first batch.
-        """
-        called = {name for stack in self._stacks.values() for name in stack.calls}
-        if {block.name for block in self._blocks} - called:
-            raise RuntimeError(silent_blocks(self._blocks, self._module, called))
+        recorded = self._recorded = set[LayerKey]()
+        self._calls = Counter[tuple[LayerKey, nn.Module]]()
+        branching = {Block("", branch.module, stack) for (stack, _), branch in self._branches.items()}
+        with watched(self._model.blocks, self._enter, self._leave), watched(branching, leave=self._keep_branch):
+            yield
+        if silent := silent_blocks(self._model, {name for stack in self._stacks.values() for name in stack.calls}):
+            raise RuntimeError(silent)
         for stack in self._stacks.values():
             stack.order = stack.order or stack.calls
             if stack.calls != stack.order:
@@ -316,49 +299,43 @@ class Recorder:
             before = self._stacks[name].kept[layer - 1][1][self._target].to(branch.dtype)
             states = self._sums((name, layer), before)
             # NaN where the attention did not run: other ranks wait for a tensor from this one
-            was_recorded = (name, layer) in self._recorded
-            states[self._target] = states[self._target] + before.to(states) if was_recorded else torch.nan
+            states[self._target] = states[self._target] + before.to(states) if (name, layer) in recorded else torch.nan
 
     def states(self, autocast: torch.dtype | None = None) -> States:
-        """Return what was recorded; ``autocast`` as in :class:`LayerStates`."""
+        """Return what was recorded; ``autocast`` is the precision that the model's own forward pass entered."""
         self.token_states.check_positions_used()
-        layers = [
-            LayerStates(
-                index,
-                index / (len(stack.kept) - 1),
-                *stack.kept[index],
-                name,
-                self._after_attention.get((name, index)),
-                autocast,
-            )
-            for name, stack in self._stacks.items()
-            for index in sorted(stack.kept)
-        ]
+        layers = []
+        for name, stack in self._stacks.items():
+            for index, (module, states, device) in stack.kept.items():
+                precision = f"{states.dtype}" if autocast in {None, states.dtype} else f"{autocast} autocast"
+                depth, after = index / (len(stack.kept) - 1), self._after_attention.get((name, index))
+                layer = LayerStates(index, depth, module, states, device, name, after, precision.removeprefix("torch."))
+                layers.append(layer)
         return States(layers, self._rows)
 
-    def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
-        stack, self.token_states.stack = self._stacks[block.stack], block.stack
+    def _enter(self, block: Block, taken: Mapping[Slot, Any]) -> None:
+        stack = self._stacks[block.stack]
         stack.n_entered += 1
         if stack.n_entered == 1:
-            self._keep(stack, 0, block, by_slot(dict(enumerate(args)) | kwargs))
+            self._keep(block, 0, taken)
 
-    def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
-        stack, self.token_states.stack = self._stacks[block.stack], block.stack
-        stack.calls.append(block.name)
-        self._keep(stack, len(stack.calls), block, by_slot(output))
+    def _leave(self, block: Block, returned: Mapping[Slot, Any]) -> None:
+        calls = self._stacks[block.stack].calls
+        calls.append(block.name)
+        self._keep(block, len(calls), returned)
 
-    def _keep(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
+    def _keep(self, block: Block, layer: int, parts: Mapping[Slot, Any]) -> None:
         """Keep a layer's states."""
+        stack, self.token_states.stack = self._stacks[block.stack], block.stack
         is_known = layer in stack.kept
         if not is_known and stack.order is not None:  # an extra call is an error when the batch has passed
             return
-        found = self.token_states.rows_by_slot(
-            {stack.slots[layer]: parts.get(stack.slots[layer])} if is_known else parts
-        )
+        wanted = {stack.slots[layer]: parts.get(stack.slots[layer])} if is_known else parts
+        found = self.token_states.rows_by_slot(wanted)
         if not found:
             raise RuntimeError(self.token_states.explain_mismatch(block.name, parts))
         if not is_known:
-            linked = self._slots.get(block.stack, (None, None))[layer > 0]
+            linked = self._model.slots.get(block.stack, (None, None))[layer > 0]
             stack.slots[layer] = linked if linked in found else next(iter(found))
         states = self._select(found[stack.slots[layer]])
         if not is_known:
@@ -366,15 +343,15 @@ class Recorder:
         buffer = stack.kept[layer][1]
         buffer[self._target] = states[: len(self._target)].to(buffer)
 
-    def _keep_branch(self, stack: str | None, module: nn.Module, _args: tuple, output: Any) -> None:
+    def _keep_branch(self, part: Block, returned: Mapping[Slot, Any]) -> None:
         """Keep the sampled rows of the attention's output that a block is about to add."""
+        _, module, stack = part
         key = stack, self._stacks[stack].n_entered
         branch = self._branches.get(key)
         self._calls[key, module] += 1
         if branch is None or branch.module is not module or branch.call != self._calls[key, module] - 1:
             return
-        part = {branch.slot: by_slot(output).get(branch.slot)}
-        for rows in self.token_states.rows_by_slot(part).values():
+        for rows in self.token_states.rows_by_slot({branch.slot: returned.get(branch.slot)}).values():
             sampled = self._select(rows)[: len(self._target)]
             sampled = sampled if branch.scale == 1 else sampled * branch.scale
             states = self._sums(key, sampled.to(branch.dtype))
@@ -392,8 +369,9 @@ class Recorder:
         sampled = rows[self._source.to(rows.device)]
         if not len(self._averaged):
             return sampled
-        states = rows.unflatten(0, self.token_states.shape)[self._averaged.to(rows.device)]
-        mask = self._mask[self._averaged].unsqueeze(-1).to(rows.device)
+        mask = self.token_states.batch.attention_mask != 0
+        states = rows.unflatten(0, mask.shape)[self._averaged.to(rows.device)]
+        mask = mask[self._averaged].unsqueeze(-1).to(rows.device)
         # in float32 at least, and without the padding, whose states may be anything
         total = states.to(torch.promote_types(rows.dtype, torch.float32)).where(mask, 0).sum(1)
         return torch.cat([sampled, (total / mask.sum(1)).to(rows.dtype)])
@@ -424,18 +402,13 @@ class EmbeddingSearch:
     ) -> None:
         self._several_stacks, self._check = n_stacks > 1, check
         self._candidates = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-        self._ids: Tensor | None = None
-        self._found: nn.Embedding | None = None
+        self._found: Any = None
         self._several = False
 
-    def attached(self) -> AbstractContextManager[None]:
-        return hooked(
-            module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True) for module in self._candidates
-        )
-
-    def begin(self, batch: ProbeBatch) -> None:
-        """Begin a batch."""
+    def during(self, batch: ProbeBatch) -> AbstractContextManager[None]:
+        """Search while a batch runs inside."""
         self._ids = batch.input_ids
+        return watched(self._candidates, self._enter)
 
     def table(self) -> Tensor | str:
         """Return the rows, (vocabulary, dim), without copy or gradient; or why there are none.
@@ -454,18 +427,18 @@ class EmbeddingSearch:
             return NOT_IN_MEMORY
         return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
 
-    def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        if (self._found is not None and not self._several_stacks) or not isinstance(module, nn.Embedding):
+    def _enter(self, module: Any, taken: Mapping[Slot, Any]) -> None:
+        if self._found is not None and not self._several_stacks:
             return
-        ids = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.ndim == 2]
+        given = [x for x in taken.values() if isinstance(x, Tensor) and x.ndim == 2]
         # BART's position embedding gets the ids too, for their shape
         is_of_positions = "position" in type(module).__name__.lower()
-        if self._ids is not None and any(_are_ids(x, self._ids) or _are_ids(x.mT, self._ids) for x in ids):
+        if any(
+            each.shape == self._ids.shape and torch.equal(each.to(self._ids), self._ids)
+            for x in given
+            for each in (x, x.mT)
+        ):
             if self._check is not None and not is_of_positions:
                 self._check(module)
             self._found = self._found or module
             self._several |= module.weight is not self._found.weight and not is_of_positions
-
-
-def _are_ids(found: Tensor, ids: Tensor) -> bool:
-    return found.shape == ids.shape and torch.equal(found.to(ids), ids)

@@ -104,18 +104,15 @@ class TokenStates:
         self._has_left_out = False
         self.stack: str | None = None
         """The stack whose block runs."""
-
-    def begin(self, batch: ProbeBatch) -> None:
-        """Begin a batch."""
-        self._batch = batch
-        self.shape = tuple(batch.input_ids.shape)
+        self.batch: ProbeBatch
+        """The batch that runs."""
 
     def rows_of(self, states: Tensor) -> Tensor | None:
         """Return states as rows (n_sequences * length, dim), several streams of one token end to end.
 
         None where they are not one or more vectors for each token.
         """
-        n_sequences = self.shape[0]
+        n_sequences = self.batch.input_ids.shape[0]
         found = []
         if states.ndim == 3 and states.shape[1] == n_sequences:
             found.append(self._tokens_in(states.transpose(0, 1)))
@@ -127,7 +124,7 @@ class TokenStates:
         if len(tokens) > 1 and states.ndim == 3 and self._positions is not None:
             raise RuntimeError(
                 f"expected states whose sequences and positions can be distinguished, got {tuple(states.shape)} for "
-                f"{n_sequences} sequences of {self.shape[1]} tokens; use another tokens_per_forward="
+                f"{n_sequences} sequences of {self.batch.input_ids.shape[1]} tokens; use another tokens_per_forward="
             )
         return tokens[0].flatten(2).flatten(0, 1) if tokens else None
 
@@ -138,7 +135,7 @@ class TokenStates:
             if not isinstance(part, Tensor) or not part.is_floating_point():
                 continue
             if flat and part.ndim == 2:
-                n_sequences, length = self.shape
+                n_sequences, length = self.batch.input_ids.shape
                 whole = part if len(part) == n_sequences * length else None
                 rows = self.rows_of(part[None]) if whole is None and n_sequences == 1 else whole
             else:
@@ -165,8 +162,8 @@ class TokenStates:
         tensors = [part for part in parts.values() if isinstance(part, Tensor)]
         shapes = [f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in tensors]
         received = ", ".join(shapes or (type(part).__name__ for part in parts.values())) or "nothing"
-        text = f"expected states of shape {(*self.shape, 'dim')} at {name!r}, got {received}"
-        n_sequences, length = self.shape
+        text = f"expected states of shape {(*self.batch.input_ids.shape, 'dim')} at {name!r}, got {received}"
+        n_sequences, length = self.batch.input_ids.shape
         candidates = [x.shape for x in tensors if x.is_floating_point() and x.ndim == 3 and n_sequences in x.shape[:2]]
         n_more = max((shape[1 if shape[0] == n_sequences else 0] - length for shape in candidates), default=0)
         if n_more <= 0:
@@ -180,11 +177,15 @@ class TokenStates:
 
     def _tokens_in(self, states: Tensor, *, padded: bool = False) -> Tensor | None:
         """Return the tokens' states among (n_sequences, n_positions, ...), perhaps padded by the model, or None."""
-        length = self.shape[1]
+        length = self.batch.input_ids.shape[1]
         if callable(self._positions):
             flat = states.flatten(2)
-            found = self._positions(flat, self._batch)
-            return found if isinstance(found, Tensor) and found.shape == (*self.shape, flat.shape[2]) else None
+            found = self._positions(flat, self.batch)
+            return (
+                found
+                if isinstance(found, Tensor) and found.shape == (*self.batch.input_ids.shape, flat.shape[2])
+                else None
+            )
         needs_choice = isinstance(self._positions, slice) and states.shape[1] != length
         if needs_choice:
             states = states[:, self._positions]
@@ -221,7 +222,7 @@ class InputStates(TokenStates):
     def explain_mismatch(self, name: str, parts: Mapping[Any, Any]) -> str:
         tensors = [part for part in parts.values() if isinstance(part, Tensor)]
         found = [(each, by_input) for each in tensors if (by_input := self._by_input(each)) is not None]
-        n_inputs, wanted = self.shape
+        n_inputs, wanted = self.batch.input_ids.shape
         if not found:
             got = ", ".join(str(tuple(each.shape)) for each in tensors) or "no tensor"
             return (
@@ -238,7 +239,7 @@ class InputStates(TokenStates):
 
     def _by_input(self, states: Tensor) -> Tensor | None:
         """Return states as (n_inputs, n_positions, dim), or None."""
-        n_inputs, wanted = self.shape
+        n_inputs, wanted = self.batch.input_ids.shape
         if states.ndim == 2 and wanted == 1 and len(states) == n_inputs:
             return states.unsqueeze(1)
         # attention weights and masks are square, maps of patches hardly ever
@@ -250,8 +251,8 @@ class InputStates(TokenStates):
 
     def _positions_of(self, states: Tensor) -> Tensor | None:
         """Return the positions that are taken, (n_inputs, vectors_per_input); None where too few count."""
-        counting, draws = self._counting(states), self._batch.draws
-        n_parts, n_counting = self.shape[1], counting.sum(1, keepdim=True)
+        counting, draws = self._counting(states), self.batch.draws
+        n_parts, n_counting = self.batch.input_ids.shape[1], counting.sum(1, keepdim=True)
         if int(n_counting.min()) < n_parts:
             return None
         bounds = torch.arange(n_parts + 1) * n_counting // n_parts
@@ -261,7 +262,7 @@ class InputStates(TokenStates):
 
     def _counting(self, states: Tensor) -> Tensor:
         """Return which positions count, (n_inputs, n_positions) on the CPU."""
-        inputs, rule = self._batch.inputs, self._batch.rule_of(self.stack)
+        inputs, rule = self.batch.inputs, self.batch.rule_of(self.stack)
         return counting_positions(states, inputs, rule)
 
 

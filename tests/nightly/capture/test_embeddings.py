@@ -133,9 +133,8 @@ def test_where_there_is_none_a_reason_is_given(make, reason, small_probe):
 def test_pieces_of_fsdp1_are_no_table(pieces):
     """As several ranks leave them: a flat piece of the rows, or rows whose memory was given back."""
     search = EmbeddingSearch(model := HandWritten())
-    with search.attached():
-        tokens = random_tokens(2, 5)
-        search.begin(next(Probe.from_tokens(tokens, max_vectors=8).batches(2)))
+    tokens = random_tokens(2, 5)
+    with search.during(next(Probe.from_tokens(tokens, max_vectors=8).batches(2))):
         model(tokens)
     weight = model.token.weight
     if pieces == "flat":
