@@ -121,20 +121,21 @@ class HuggingFaceTracker(TrainerCallback):
             n_steps=known_steps(state.max_steps),
             root_module=model,
             origin=self._origin(state),
+            monitors=[args.metric_for_best_model],
         )
-        self._tracked = tracked
-        if self._schedule.advance(state.global_step):
+        self._tracked, self._schedule.has_time = tracked, tracked.cost.allows
+        if self._schedule.is_due(state.global_step, "start"):
             self._measure(args, state, control, others)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
-        if self._schedule.advance(state.global_step):
-            self._measure(args, state, control, others, is_optional=True)
+        if self._schedule.is_due(state.global_step):
+            self._measure(args, state, control, others)
         if self._tracked is not None:
             self._tracked.count_step(state.global_step)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
-        if self._schedule.save(state.global_step):
-            self._measure(args, state, control, others, is_optional=True)
+        if self._schedule.is_due(state.global_step, "checkpoint"):
+            self._measure(args, state, control, others)
         self.on_epoch_end(args, state, control, **others)
 
     def on_epoch_end(
@@ -142,7 +143,7 @@ class HuggingFaceTracker(TrainerCallback):
     ) -> None:
         """Measure the end before the best model is loaded: earlier than in version 5 of transformers."""
         ends = control.should_training_stop and args.load_best_model_at_end
-        if ends and self._schedule.claim(state.global_step):
+        if ends and self._schedule.is_due(state.global_step, "end"):
             self._measure(args, state, control, others)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
@@ -156,9 +157,9 @@ class HuggingFaceTracker(TrainerCallback):
             self._logged = (state.global_step, logs["loss"])
             if self._measured_at == state.global_step:
                 self._tracked.add_loss(state.global_step, logs["loss"])
-                control.should_training_stop |= self._tracked.shared("", ())[1]
+                control.should_training_stop |= self._tracked.shared()[1]
         # the last log of a training; in on_train_end the model may be the best one instead of the last one
-        if "train_runtime" in logs and self._schedule.claim(state.global_step):
+        if "train_runtime" in logs and self._schedule.is_due(state.global_step, "end"):
             self._measure(args, state, control, others)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
@@ -177,13 +178,12 @@ class HuggingFaceTracker(TrainerCallback):
         """Add what was measured to the metrics of an evaluation: at this step, if they decide about its checkpoint."""
         assert self._tracked is not None
         self._tracked.validation_loss = metrics.get("eval_loss")
-        monitors = [args.metric_for_best_model]
-        if self.options.read_by(monitors) and self._schedule.claim(state.global_step):
+        if self.options.read_by([args.metric_for_best_model]) and self._schedule.is_due(state.global_step, "end"):
             self._measure(args, state, control, others)
         best = (state.best_model_checkpoint or "").rpartition("-")[2]
         if self._is_finished and args.load_best_model_at_end and best != str(self._measured_at):
             return  # the model is the best one by now, and what was measured last is not its geometry
-        metrics.update(self._tracked.shared("eval_", monitors)[0])
+        metrics.update(self._tracked.shared("eval_")[0])
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._tracked is not None:
@@ -208,14 +208,9 @@ class HuggingFaceTracker(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         others: Mapping[str, Any],
-        is_optional: bool = False,
     ) -> None:
-        """Measure, unless the budget has no time for a step that may be left out."""
         tracked, step = self._tracked, state.global_step
         if tracked is None:
-            return
-        if is_optional and not tracked.allows(step):
-            self._schedule.release()  # it may still turn out the last
             return
         self._measured_at, model, optimizer = step, others["model"], others.get("optimizer")
         logged_at, loss = self._logged or (None, None)
@@ -234,7 +229,7 @@ class HuggingFaceTracker(TrainerCallback):
             averaged=averaged,
         )
         tracked.measure(module, moment, model)
-        control.should_training_stop |= tracked.shared("", ())[1]
+        control.should_training_stop |= tracked.shared()[1]
         # saved with each checkpoint of the Trainer
         if isinstance(state.stateful_callbacks, dict):
             state.stateful_callbacks.setdefault(_STATE, {})[self._name] = tracked.state()

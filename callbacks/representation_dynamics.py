@@ -176,8 +176,9 @@ class RepresentationDynamics(ScheduledCallback):
             n_steps=known_steps(trainer.estimated_stepping_batches),
             root_module=trainer.strategy.model,
             origin=origin,
+            monitors=[getattr(callback, "monitor", None) for callback in trainer.callbacks],  # type: ignore[attr-defined]
         )
-        self._tracked = tracked
+        self._tracked, self._schedule.has_time = tracked, tracked.cost.allows
         self._tokens_seen = state.get("tokens_seen") if self.step else 0
         self._loss = None
         self._has_acted = self._is_finished = False
@@ -220,13 +221,9 @@ class RepresentationDynamics(ScheduledCallback):
         else:
             self._tracked.finish(interrupted=True)
 
-    def act(self, trainer: Trainer, pl_module: LightningModule, *, is_optional: bool = False) -> None:
+    def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         tracked = self._tracked
         assert tracked is not None, "acts from begin() on"
-        monitors = [getattr(callback, "monitor", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
-        if is_optional and not tracked.allows(self.step, monitors):
-            self._schedule.release()  # it may still turn out the last
-            return
         # a single measurement is enough; after SIGTERM the trainer saves next
         if not ((trainer.fast_dev_run and self._has_acted) or trainer.received_sigterm):
             self._has_acted = True
@@ -244,7 +241,7 @@ class RepresentationDynamics(ScheduledCallback):
                 averaged=averaged or next(_averages(trainer, pl_module, module), None),
             )
             tracked.measure(module, moment, trainer.strategy.model)
-        values, stops = tracked.shared("", monitors)
+        values, stops = tracked.shared()
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         trainer.should_stop |= stops
 

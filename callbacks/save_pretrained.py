@@ -79,7 +79,7 @@ class SavePretrainedCheckpoint(ScheduledCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict
 
-    def act(self, trainer: Trainer, pl_module: LightningModule, *, is_optional: bool = False) -> None:
+    def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.dirpath is None or not trainer.is_global_zero or trainer.fast_dev_run:
             return
         target = self.dirpath / f"step{self.step}"

@@ -44,8 +44,8 @@ class ScheduledCallback(Callback, ABC):
         """Optimizer steps taken, as the trainer's loggers count them."""
 
     @abstractmethod
-    def act(self, trainer: Trainer, pl_module: LightningModule, *, is_optional: bool = False) -> None:
-        """Perform the action at :attr:`step`, which may be left out unless it is the first or the last."""
+    def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Perform the action at :attr:`step`."""
 
     def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called where the training starts or goes on, when everything is restored, before the first action."""
@@ -63,22 +63,22 @@ class ScheduledCallback(Callback, ABC):
         self.step = steps_at_start(trainer)
         self.begin(trainer, pl_module)
         self._is_training = True
-        if self._schedule.advance(self.step):
+        if self._schedule.is_due(self.step, "start"):
             self.act(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._is_training and self._schedule.advance(self.step):
-            self.act(trainer, pl_module, is_optional=True)
+        if self._is_training and self._schedule.is_due(self.step):
+            self.act(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self._is_training and self._schedule.save(self.step):
-            self.act(trainer, pl_module, is_optional=True)
+        if self._is_training and self._schedule.is_due(self.step, "checkpoint"):
+            self.act(trainer, pl_module)
 
     def end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Act at the last step, before any other callback changes the weights."""
-        if self._is_training and self._schedule.claim(self.step):
+        if self._is_training and self._schedule.is_due(self.step, "end"):
             self.act(trainer, pl_module)
         self._is_training = False
 

@@ -50,10 +50,10 @@ def test_refusals(make, message):
 
 def test_a_step_is_due_once_however_often_it_is_reached():
     """Gradient accumulation reaches a step several times; a step that was left out may still be the last one."""
-    state = ScheduleState(2)
-    assert [state.advance(step) for step in (0, 0, 1, 2, 2, 3)] == [True, False, False, True, False, False]
-    state.release()
-    assert state.claim(3)
-    assert not state.claim(3)
-    assert ScheduleState("checkpoints").save(7)
-    assert not state.save(9)
+    state, asked = ScheduleState(2), []
+    assert [state.is_due(step) for step in (0, 0, 1, 2, 2, 3)] == [True, False, False, True, False, False]
+    state.has_time = asked.append
+    assert [state.is_due(4), state.is_due(4), state.is_due(4, "end"), state.is_due(4, "end")] == [0, 0, 1, 0]
+    assert asked == [4]
+    assert ScheduleState("checkpoints").is_due(7, "checkpoint")
+    assert not state.is_due(9, "checkpoint")

@@ -6,7 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
@@ -59,12 +59,12 @@ def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str
     patterns = _patterns(log_layers)
     if isinstance(log_layers, str):
         return
-    pairs = list(measured)
+    names = [f"{metric}@{subset}" for metric, subset in measured]
     for given, pattern in zip(log_layers, patterns, strict=True):
-        if not any(_matches([pattern], metric, subset) for metric, subset in pairs):
-            names = ", ".join(f"{metric}@{subset}" for metric, subset in pairs)
+        if not any(map(pattern.match, names)):
             raise ValueError(
-                f"expected patterns of log_layers that match a measured metric, got {given!r}; measured are {names}"
+                f"expected patterns of log_layers that match a measured metric, got {given!r}; measured are "
+                f"{', '.join(names)}"
             )
 
 
@@ -114,7 +114,7 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
                 f"{row.settings}); log one step at a time, and one setting of a metric"
             )
         seen.add(key)
-        if _matches(patterns, row.metric, subset):
+        if any(pattern.match(f"{row.metric}@{subset}") for pattern in patterns):
             values[key] = row.value
         if row.head is None:
             sections[section][row.layer] = row.value
@@ -128,30 +128,18 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     return values
 
 
-def _patterns(log_layers: LogLayers) -> tuple[str, ...]:
-    """Return patterns of METRIC@SUBSET."""
+def _patterns(log_layers: LogLayers) -> list[re.Pattern[str]]:
+    """Return the patterns of METRIC@SUBSET."""
+    given = tuple(pattern if "@" in pattern else f"{pattern}@*" for pattern in log_layers)
     if isinstance(log_layers, str):
         if log_layers not in _EVERY_LAYER:
             raise ValueError(
                 'expected log_layers "default", "all", "none" or a sequence of patterns such as ("two_nn", "cka_*"), '
                 f"got {log_layers!r}"
             )
-        return _EVERY_LAYER[log_layers]
-    return tuple(pattern if "@" in pattern else f"{pattern}@*" for pattern in log_layers)
-
-
-def _matches(patterns: Iterable[str], metric: str, subset: str) -> bool:
+        given = _EVERY_LAYER[log_layers]
     # brackets are those of a metric's settings
-    return any(fnmatchcase(f"{metric}@{subset}", pattern.replace("[", "[[]")) for pattern in patterns)
-
-
-def monitored_values(rows: Sequence[Row], prefix: str = "") -> dict[str, float]:
-    """Return what other callbacks may monitor of one step: means, minima, maxima and every layer, where defined.
-
-    The names are those of :func:`logged_values` behind a prefix; values of heads are left out.
-    """
-    values = logged_values([row for row in rows if row.head is None], "all") if rows else {}
-    return {f"{prefix}{name}": value for name, value in values.items() if not math.isnan(value)}
+    return [re.compile(translate(pattern.replace("[", "[[]"))) for pattern in given]
 
 
 # names already defined in each W&B run: defining one again adds a record to the run's file

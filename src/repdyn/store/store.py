@@ -139,7 +139,8 @@ class Store:
         """
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
-        target = own_folder(self.folder_of(key.run)) / Path(key.filename).name
+        target = self.path / key.filename
+        own_folder(target.parent)  # refuses a link
         write_table(target, to_table(rows))
         self._written()
         return target

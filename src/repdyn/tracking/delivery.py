@@ -13,16 +13,15 @@ import shlex
 import shutil
 import tempfile
 import time
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from repdyn.alerts import ALERT_COLUMNS, AlertEvaluator, Rule, stored_rules, write_rules
 from repdyn.probe import Probe
-from repdyn.publish.loggers import Target, named_config, target_of
+from repdyn.publish.loggers import LogLayers, Target, logged_values, named_config, target_of
 from repdyn.report import PAGE
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.schema import Row, to_table
@@ -53,18 +52,21 @@ HEATMAP_GROWTH = 1.25  # of the number of measurements until the next ones, so t
 
 
 class Writer:
-    """Writes rows and their probe to a store that may be full, slow or gone, so that none is lost; or nowhere."""
+    """Writes rows and their probe to a store that may be full, slow or gone, so that none is lost; or nowhere.
+
+    Rows that the store has not accepted yet are in memory, and once it has failed in a temporary folder too, which
+    outlives a process that is killed.
+    """
 
     def __init__(self, store: Store | None, probe: Probe) -> None:
         self.store = store
         self._probe = probe
         self._runner = TimeoutRunner(STORE_SECONDS)
         self._path = store.location if store else "(none)"
-        self._spare = _Spare(probe, self._path)
-        self.rows = self._spare.rows
-        """What :meth:`flush` writes, by key."""
-        # a trainer that fails without notice leaves rows there until the process ends
-        weakref.finalize(self, self._spare.report, "the training ended before it did")
+        self.rows: dict[MeasurementKey, list[Row]] = {}
+        """What :meth:`flush` writes."""
+        self._spare: Store | None = None
+        self._spared: dict[MeasurementKey, list[Row]] = {}
 
     def call(self, what: str, function: Callable[[Store], T]) -> T:
         """Return what a function of the store returns.
@@ -75,37 +77,65 @@ class Writer:
         assert self.store is not None, "called without a store"
         return self._runner(f"{what} {self._path}", partial(function, self.store))
 
-    def flush(self) -> Iterator[list[Row]]:
-        """Write the buffered rows step by step, and yield those that have been written.
+    def flush(self, written: Callable[[list[Row]], None], at_end: float | None = None) -> None:
+        """Write the waiting rows step by step, and pass each step on as it is written.
+
+        Args:
+            written: gets the rows of each step.
+            at_end: seconds that the store gets at the end of a training, where no failure of it is raised: what it does
+                not accept stays in a temporary folder, which is named.
 
         Raises:
-            Exception: what the store raises; the rest stays buffered, and in a temporary folder.
+            Exception: what the store raises, or ``written``; what is not written stays here, and in a temporary folder.
         """
 
         def write(store: Store) -> None:
             store.save_probe(self._probe)  # there already, unless the store was deleted meanwhile
             store.write(key, rows)
 
-        for key, rows in list(self.rows.items()):
-            if self.store is not None:
+        if at_end is not None:
+            self._runner.seconds = at_end
+            self._runner.wait(at_end)  # for an access that took too long
+        with attempts() as attempt:
+            for key, rows in list(self.rows.items()):
                 try:
-                    self.call(f"writing step {key.step} to", write)
-                except Exception:
-                    self._spare.keep()
-                    raise
-            del self.rows[key]
-            yield rows
-        if self._spare.folder is not None:
-            self._spare.clear()
+                    if self.store is not None:
+                        self.call(f"writing step {key.step} to", write)
+                except Exception as failure:
+                    self._keep()
+                    if at_end is None:
+                        raise
+                    self.report(redacted(str(failure)))
+                    return
+                del self.rows[key]
+                with attempt():
+                    written(rows)
+        if self._spare is not None:
+            shutil.rmtree(self._spare.path, ignore_errors=True)
+            self._spare, self._spared = None, {}
 
-    def flush_at_end(self, seconds: float) -> Iterator[list[Row]]:
-        """Yield as :meth:`flush`; what the store does not accept stays in a temporary folder, which is named."""
-        self._runner.seconds = seconds
-        self._runner.wait(seconds)  # for an access that took too long
-        try:
-            yield from self.flush()
-        except Exception as failure:
-            self._spare.report(redacted(str(failure)))
+    def _keep(self) -> None:
+        """Write the rows that the temporary folder lacks, if there is space for them."""
+        with suppress(OSError):
+            if self._spare is None:
+                self._spare = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
+                self._spare.save_probe(self._probe)
+            for key, rows in self.rows.items():
+                if self._spared.get(key) is not rows:
+                    self._spare.write(key, rows)
+                    self._spared[key] = rows
+
+    def report(self, reason: str) -> None:
+        """Log where the rows are that the store has not accepted, if there are any, once."""
+        if not self.rows:
+            return
+        self._keep()
+        steps = ", ".join(str(key.step) for key in self.rows)
+        place = "they are lost"
+        if self._spare is not None and self._spared:
+            place = f"they are in {self._spare.path}, from where their folder may be copied"
+        warn(log, f"expected {self._path} to take the rows of steps {steps}, but {reason}; {place}")
+        self.rows.clear()
 
     def store_failure(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
         """Store why a step is missing, or log that this is impossible; a resumed run measures the step again."""
@@ -115,47 +145,6 @@ class Writer:
             self.call("writing to", lambda store: store.write(key.failed, rows))
         except OSError as error:
             warn(log, f"the failure at step {key.step} could not be stored: {redacted(str(error))}")
-
-
-class _Spare:
-    """Rows that the store has not accepted yet: in memory, and as soon as it has failed in a temporary folder too,
-    which outlives a process that is killed."""
-
-    def __init__(self, probe: Probe, path: str) -> None:
-        self.rows: dict[MeasurementKey, list[Row]] = {}
-        self._probe = probe
-        self._path = path
-        self.folder: Store | None = None
-        self._kept: dict[MeasurementKey, list[Row]] = {}
-
-    def keep(self) -> None:
-        """Write the rows that the folder lacks, if there is space for them."""
-        with suppress(OSError):
-            if self.folder is None:
-                self.folder = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
-                self.folder.save_probe(self._probe)
-            for key, rows in self.rows.items():
-                if self._kept.get(key) is not rows:
-                    self.folder.write(key, rows)
-                    self._kept[key] = rows
-
-    def clear(self) -> None:
-        """Delete the folder, whose rows the store has by now."""
-        assert self.folder is not None
-        shutil.rmtree(self.folder.path, ignore_errors=True)
-        self.folder, self._kept = None, {}
-
-    def report(self, reason: str) -> None:
-        """Log where the rows are that the store has not accepted, if there are any, once."""
-        if not self.rows:
-            return
-        self.keep()
-        steps = ", ".join(str(key.step) for key in self.rows)
-        place = "they are lost"
-        if self.folder is not None and self._kept:
-            place = f"they are in {self.folder.path}, from where their folder may be copied"
-        warn(log, f"expected {self._path} to take the rows of steps {steps}, but {reason}; {place}")
-        self.rows.clear()
 
 
 class _Lane:
@@ -176,30 +165,53 @@ class _Lane:
         Raises:
             Exception: what a call that has ended by now raised.
         """
+
+        def work() -> None:
+            while self.jobs:
+                job = self.jobs.popleft()
+                try:
+                    job(self._target)
+                except Exception as error:
+                    self._errors.append(error)
+
         self.runner.seconds = seconds
         try:
-            self.runner(self.what, self._work)
+            self.runner(self.what, work)
             self.is_behind = False
         except TimeoutError:
             self.is_behind, self.patience = True, 0.0
         if self._errors:
             raise self._errors.popleft()
 
-    def _work(self) -> None:
-        while self.jobs:
-            job = self.jobs.popleft()
-            try:
-                job(self._target)
-            except Exception as error:
-                self._errors.append(error)
-
 
 class Loggers:
-    """The loggers of a training, each with calls of its own; they may change during it."""
+    """The loggers of a training, each with calls of its own; they may change during it.
 
-    def __init__(self, of_training: Callable[[], Iterable[Logger]]) -> None:
-        self.of_training = of_training
+    Args:
+        of_training: returns them.
+        log_layers: as for :func:`repdyn.publish.loggers.logged_values`.
+        prefix: leads the names of values.
+    """
+
+    def __init__(self, of_training: Callable[[], Iterable[Logger]], log_layers: LogLayers, prefix: str) -> None:
+        self.of_training, self._log_layers, self._prefix = of_training, log_layers, prefix
         self._lanes: dict[int, _Lane] = {}
+        self._unsent: dict[int, dict[str, float]] = {}
+
+    def keep(self, rows: Sequence[Row]) -> None:
+        """Keep the values of rows of one step until :meth:`send`, so that they are logged with those that follow."""
+        values = logged_values(rows, self._log_layers)
+        named = {f"{self._prefix}{name}": value for name, value in values.items()}
+        if named:
+            self._unsent[rows[0].step] = self._unsent.get(rows[0].step, {}) | named
+
+    def send(self) -> None:
+        """Log what is kept, each step at once; errors as for :meth:`each`."""
+        unsent, self._unsent = self._unsent, {}
+        with attempts() as attempt:
+            for step, named in unsent.items():
+                with attempt():
+                    self.each(lambda target, step=step, named=named: target.log_values(named, step))
 
     def each(self, job: Callable[[Target], None]) -> None:
         """Call ``job(target)`` for each logger.
@@ -207,16 +219,12 @@ class Loggers:
         Raises:
             Exception: what the first failing call raised, once all loggers have got theirs.
         """
-        failures = []
-        for logger in self.of_training():
-            lane = self._lanes.get(id(logger)) or self._lanes.setdefault(id(logger), _Lane(logger))
-            lane.jobs.append(job)
-            try:
-                lane.drain(lane.patience)
-            except Exception as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        with attempts() as attempt:
+            for logger in self.of_training():
+                lane = self._lanes.get(id(logger)) or self._lanes.setdefault(id(logger), _Lane(logger))
+                lane.jobs.append(job)
+                with attempt():
+                    lane.drain(lane.patience)
 
     def wait(self, seconds: float) -> None:
         """Wait for loggers that are behind; what they have not got by then is in the store.

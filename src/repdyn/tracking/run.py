@@ -6,7 +6,9 @@ Adapters, such as the callback for Lightning, decide when; this module does the 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,7 +26,7 @@ from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.measurement.measure import measure_with, prepare_for
 from repdyn.metrics import resolve
 from repdyn.probe import Probe
-from repdyn.publish.loggers import logged_values, monitored_values
+from repdyn.publish.loggers import logged_values
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
@@ -151,10 +153,9 @@ class TrackedRun:
         self.validation_loss: Scalar = None
         """The last one since the measurement before; stored with the measured step when that is over."""
         self._open_step: int | None = None
-        self._unsent: dict[int, dict[str, float]] = {}
-        self._loggers = Loggers(loggers)
         self.prefix = f"{label}_" if label else ""
         """Leads the names in the loggers."""
+        self._loggers = Loggers(loggers, options.log_layers, self.prefix)
         self._ranks: Ranks | None = None
         self._trial_error: Exception | None = None
         self._prepared: PreparedModel | None = None
@@ -175,6 +176,7 @@ class TrackedRun:
         n_steps: int | None = None,
         root_module: nn.Module | None = None,
         origin: Origin | None = None,
+        monitors: Iterable[object] | None = None,
     ) -> None:
         """Try the model, and begin a run in the store.
 
@@ -185,6 +187,8 @@ class TrackedRun:
             n_steps: of the whole training, if known.
             root_module: the module that the model is a part of, where that is sharded as a whole.
             origin: the run that the training goes on from, if any.
+            monitors: names that other callbacks decide by, the same on all ranks; None where not all of these call
+                :meth:`shared` and :meth:`Cost.allows`.
 
         Raises:
             ValueError: a metric needs something the probe lacks, the model does not run on the probe, or ranks differ.
@@ -194,7 +198,10 @@ class TrackedRun:
         options = self.options
         pairs = resolve(options.metrics, self.probe)
         self._ranks = ranks = measuring_ranks(model if root_module is None else root_module, options.ranks)
-        self.cost = Cost(options.max_overhead, schedule, n_steps, ranks or ALONE)
+        # what was measured decides about other ranks by a rule that stops or a value that is read
+        decides = monitors is not None and (options.read_by(monitors) or any(rule.stop for rule in options.rules))
+        self._listeners = Ranks.of_job() if decides and _n_processes() > 1 else None
+        self.cost = Cost(options.max_overhead, schedule, n_steps, self._listeners or ranks or ALONE)
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
         self._origin = origin
         if ranks is None:
@@ -205,12 +212,17 @@ class TrackedRun:
                 self._try(model, root_module, ranks)
             self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
             self._writer = Writer(self.store, self.probe)
+            # a trainer that fails without notice leaves rows there until the process ends
+            weakref.finalize(self, self._writer.report, "the training ended before it did")
             self._alerts = Alerts(self.options.rules, self._loggers, self.label)
             self._views: Views | None = None
             if self.store is not None:
                 self.id = ranks.on_rank_zero(partial(self._begin_run, self.store, step))
                 if self._comparing:
                     self._state_cache = self._states(self.store, self.id, step)
+            identity = options.identity(self.probe)
+            self._key = MeasurementKey(self.id or self.name, step, self.probe.hash, identity)
+            self._rank = dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None
 
     def measure(self, model: nn.Module, moment: Moment, root_module: nn.Module | None = None) -> None:
         """Measure the model as it is now, unless its weights have been measured at this step.
@@ -227,7 +239,7 @@ class TrackedRun:
         if self._ranks is None:
             return
         step = moment.step
-        if self._open_step != step:
+        if self._open_step not in {None, step}:
             self.close_step()
         self._open_step = step
         with self.cost.counted(), watching_signals() as arrived, self.notices.errors(step):
@@ -242,7 +254,7 @@ class TrackedRun:
     ) -> list[Row] | None:
         """Return the rows of a step, on the first of the ranks; None where the measurement was abandoned."""
         ranks, options, step = self._ranks or ALONE, self.options, moment.step
-        key = self._key(step)
+        key = replace(self._key, step=step)
         checkpoint = Checkpoint(
             run=self.name,
             model=class_name(model),
@@ -251,7 +263,7 @@ class TrackedRun:
             run_id=self.id,
             weights_kind=self.weights_kind,
             trainer_step=moment.trainer_step,
-            rank=dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None,
+            rank=self._rank,
         )
         try:
             with ranks.sync_errors():
@@ -316,11 +328,11 @@ class TrackedRun:
         Raises:
             Exception: what the first failing part raised, once all have been tried.
         """
-        self.latest = self._writer.rows[self._key(step)] = rows
+        self.latest = self._writer.rows[replace(self._key, step=step)] = rows
         stops = False
         with attempts() as attempt:
             with attempt():
-                self._log(self._writer.flush())
+                self._writer.flush(self._loggers.keep)
                 if self._state_cache is not None:
                     self._state_cache.delete_before(step)
             with attempt():
@@ -329,16 +341,6 @@ class TrackedRun:
                 if self._views is not None and not arrived:
                     self._views.refresh()
         return stops
-
-    def _log(self, written: Iterable[Sequence[Row]]) -> None:
-        """Keep the values of each step for the loggers as it is written."""
-        with attempts() as attempt, attempt():
-            for rows in written:
-                with attempt():
-                    values = logged_values(rows, self.options.log_layers) if rows else {}
-                    if values:
-                        named = {f"{self.prefix}{name}": value for name, value in values.items()}
-                        self._unsent.setdefault(rows[0].step, {}).update(named)
 
     def count_step(self, step: int) -> None:
         """Count a step of the training, after which the measured step before it is over."""
@@ -360,15 +362,12 @@ class TrackedRun:
     def _close(self, step: int | None) -> bool:
         """Store the validation loss, serve the loggers, and return whether an alert requests to stop."""
         loss, self.validation_loss = self.validation_loss, None
-        unsent, stops = self._unsent, False
+        stops = False
         with attempts() as attempt:
-            if step is not None and loss is not None:
-                with attempt():
-                    stops = self._store_loss(step, VALIDATION_LOSS, loss)
-            self._unsent = {}
-            for at, named in unsent.items():
-                with attempt():
-                    self._loggers.each(lambda target, at=at, named=named: target.log_values(named, at))
+            with attempt():
+                stops = step is not None and loss is not None and self._store_loss(step, VALIDATION_LOSS, loss)
+            with attempt():
+                self._loggers.send()
         return stops
 
     def add_loss(self, step: int, loss: float) -> None:
@@ -382,7 +381,7 @@ class TrackedRun:
         """Store what has been measured before an error ends the training, in a few seconds; nothing is raised."""
         if self._ranks is not None and self._ranks.is_rank_zero:
             with self.notices.errors(None, never_raise=True):
-                self._log(self._writer.flush_at_end(INTERRUPTED_SECONDS))
+                self._writer.flush(self._loggers.keep, INTERRUPTED_SECONDS)
                 self._close(self._open_step)
         if self.averaged is not None:
             self.averaged.flush()
@@ -402,7 +401,7 @@ class TrackedRun:
         seconds = INTERRUPTED_SECONDS if interrupted else END_SECONDS
         with self.notices.errors(None, never_raise=interrupted), attempts() as attempt:
             with attempt():
-                self._log(self._writer.flush_at_end(seconds))
+                self._writer.flush(self._loggers.keep, seconds)
             with attempt():
                 self._close(self._open_step)
                 self._loggers.wait(seconds)
@@ -424,35 +423,21 @@ class TrackedRun:
             if self._views is not None:
                 self._views.name_commands()
 
-    def shared(self, prefix: str, monitors: Iterable[object]) -> tuple[dict[str, float], bool]:
-        """Return what was measured last by its names in the loggers, and whether to stop.
+    def shared(self, prefix: str = "") -> tuple[dict[str, float], bool]:
+        """Return what was measured last by its names in the loggers, behind a prefix, and whether to stop.
 
         Where a rule may stop the training, or what decides about checkpoints reads a value, all ranks get those of the
-        first, which all of them must call; else no rank waits for another. ``monitors`` are names that other callbacks
-        read, the same on all ranks.
+        first, which all of them must call; else no rank waits for another.
         """
-        values = monitored_values(self.latest, f"{prefix}{self.prefix}")
-        if self.averaged is not None:
-            values |= monitored_values(self.averaged.latest, f"{prefix}{self.averaged.prefix}")
-        if self._decides_for_all(monitors):
-            values, self.should_stop = Ranks.of_job().all_gather([values, self.should_stop])[0]
+        values = {
+            f"{prefix}{run.prefix}{name}": value
+            for run in filter(None, (self, self.averaged))
+            for name, value in logged_values([row for row in run.latest if row.head is None], "all").items()
+            if not math.isnan(value)
+        }
+        if self._listeners is not None:
+            values, self.should_stop = self._listeners.all_gather([values, self.should_stop])[0]
         return values, self.should_stop
-
-    def allows(self, step: int, monitors: Iterable[object] = ()) -> bool:
-        """Return whether the budget has time for a scheduled step, on all ranks alike where :meth:`shared` is called.
-
-        Ranks that measure nothing have time for everything, and would wait for the first there.
-        """
-        if self.options.max_overhead is None:
-            return True
-        allowed = self.cost.allows(step)
-        return Ranks.of_job().all_gather(allowed)[0] if self._decides_for_all(monitors) else allowed
-
-    def _decides_for_all(self, monitors: Iterable[object]) -> bool:
-        """Return whether what was measured decides about other ranks: by a rule that stops or a value that is read."""
-        if _n_processes() == 1:
-            return False
-        return bool(self.options.read_by(monitors)) or any(rule.stop for rule in self.options.rules)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs to remember, of built-in types: which run it belongs to, and where that is."""
@@ -466,9 +451,6 @@ class TrackedRun:
         if origin is not None and (path := store.path_of(run_id)) is not None and len(path.parts) > 1:
             earlier = states(path.parts[-2].folder / STATES_FOLDER, run=origin.run_id, last_step=step)
         return states(store.folder_of(run_id) / STATES_FOLDER, run=run_id, earlier=earlier)
-
-    def _key(self, step: int) -> MeasurementKey:
-        return MeasurementKey(self.id or self.name, step, self.probe.hash, self.options.identity(self.probe))
 
     def _begin_run(self, store: Store, step: int) -> str:
         """Begin the run in the store, on the first of the ranks, and return its id."""
@@ -563,7 +545,7 @@ class TrackedRun:
 
     def _store_loss(self, step: int, name: str, loss: Scalar) -> bool:
         """Store a loss of a step and return whether an alert requests a stop."""
-        key = self._key(step)
+        key = replace(self._key, step=step)
         rows = self._writer.rows.get(key, [])
         if not rows and self.store is not None:
             rows = self._writer.call("reading", lambda store: store.read(key) if key in store else [])
@@ -576,7 +558,7 @@ class TrackedRun:
         stops = False
         with attempts() as attempt:
             with attempt():
-                self._log(self._writer.flush())
+                self._writer.flush(self._loggers.keep)
             with attempt():
                 stops = self._alerts.check(rows[-1:])
         return stops

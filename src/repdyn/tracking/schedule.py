@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -137,31 +137,33 @@ ScheduleLike: TypeAlias = Schedule | int | list[int] | Literal["pythia", "checkp
 class ScheduleState:
     """The progress of a training along a schedule, in which each step is due once.
 
-    Every method records a step and returns whether it is due now.
-
     >>> state = ScheduleState(Schedule(every=10))
-    >>> state.advance(0), state.advance(9), state.advance(10), state.advance(10), state.claim(11)
+    >>> state.is_due(0, "start"), state.is_due(9), state.is_due(10), state.is_due(10), state.is_due(11, "end")
     (True, False, True, False, True)
     """
 
     def __init__(self, schedule: ScheduleLike) -> None:
         self.schedule = Schedule.parse(schedule)
-        self._claimed: int | None = None
+        self.has_time: Callable[[int], bool] = lambda step: True
+        """Whether there is time for a scheduled step."""
+        self._acted_at: int | None = None
+        self._left_out: int | None = None
 
-    def advance(self, step: int) -> bool:
-        """Advance to a step, which is due if scheduled; under gradient accumulation it is reached several times."""
-        return step in self.schedule and self.claim(step)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the schedule alone, for another training."""
+        return ScheduleState, (self.schedule,)
 
-    def save(self, step: int) -> bool:
-        """Save a checkpoint at a step, which is due if the schedule follows checkpoints."""
-        return self.schedule.at_checkpoints and self.claim(step)
+    def is_due(self, step: int, at: Literal["start", "step", "checkpoint", "end"] = "step") -> bool:
+        """Return whether to act at a step, which then is not due again; gradient accumulation reaches it several times.
 
-    def claim(self, step: int) -> bool:
-        """Claim a step whatever the schedule, such as the last one; it is due unless it was claimed before."""
-        new = step != self._claimed
-        self._claimed = step
-        return new
-
-    def release(self) -> None:
-        """Give a claimed step back, which was left out: it is due again if it turns out to be the last."""
-        self._claimed = None
+        A "start" is due if it is scheduled, a "step" if there is time for it, too; a "checkpoint" if the schedule
+        follows checkpoints and there is time; an "end" whatever the schedule, also one that was left out as a step.
+        """
+        is_scheduled = at == "end" or (self.schedule.at_checkpoints if at == "checkpoint" else step in self.schedule)
+        if not is_scheduled or step == self._acted_at:
+            return False
+        if at in {"step", "checkpoint"} and (step == self._left_out or not self.has_time(step)):
+            self._left_out = step
+            return False
+        self._acted_at = step
+        return True

@@ -160,7 +160,7 @@ class Tracker:
         )
         self._is_started = True
         try:
-            if self._schedule.advance(self._now):
+            if self._schedule.is_due(self._now, "start"):
                 self._measure()
         except BaseException:
             self._interrupt()
@@ -194,11 +194,8 @@ class Tracker:
         self._scalars |= {LOSS: loss, LEARNING_RATE: learning_rate}
         if validation_loss is not None:
             self._scalars[VALIDATION_LOSS] = validation_loss
-        if self._schedule.advance(self._now):
-            if self._tracked.cost.allows(self._now):
-                self._measure()
-            else:
-                self._schedule.release()
+        if self._schedule.is_due(self._now):
+            self._measure()
         self._tracked.count_step(self._now)
 
     def measure(self) -> None:
@@ -208,7 +205,7 @@ class Tracker:
             RuntimeError: the tracker is not started, or finished.
         """
         self._require_started("measure")
-        if self._schedule.claim(self._now):
+        if self._schedule.is_due(self._now, "end"):
             self._measure()
 
     def __exit__(
