@@ -78,6 +78,7 @@ class HuggingFaceTracker(TrainerCallback):
 
     def _reset(self) -> None:
         self._tracked: TrackedRun | None = None
+        self._args: Any = None
         self._logged: tuple[int, float] | None = None
         self._measured_at: int | None = None
         self._is_finished = False
@@ -99,6 +100,7 @@ class HuggingFaceTracker(TrainerCallback):
     ) -> None:
         model = others["model"]
         self._reset()
+        self._args = args
         self._schedule = ScheduleState(self._schedule.schedule)
         folder = Path(args.output_dir or "trainer_output").absolute()
         trial = state.trial_name if state.is_hyper_param_search else None
@@ -125,17 +127,17 @@ class HuggingFaceTracker(TrainerCallback):
         )
         self._tracked, self._schedule.has_time = tracked, tracked.cost.allows
         if self._schedule.is_due(state.global_step, "start"):
-            self._measure(args, state, control, others)
+            self._measure(state, control, others)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self._schedule.is_due(state.global_step):
-            self._measure(args, state, control, others)
+            self._measure(state, control, others)
         if self._tracked is not None:
             self._tracked.count_step(state.global_step)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self._schedule.is_due(state.global_step, "checkpoint"):
-            self._measure(args, state, control, others)
+            self._measure(state, control, others)
         self.on_epoch_end(args, state, control, **others)
 
     def on_epoch_end(
@@ -144,7 +146,7 @@ class HuggingFaceTracker(TrainerCallback):
         """Measure the end before the best model is loaded: earlier than in version 5 of transformers."""
         ends = control.should_training_stop and args.load_best_model_at_end
         if ends and self._schedule.is_due(state.global_step, "end"):
-            self._measure(args, state, control, others)
+            self._measure(state, control, others)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self._tracked is None:  # evaluation without training
@@ -152,7 +154,7 @@ class HuggingFaceTracker(TrainerCallback):
         logs: dict[str, float] = others.get("logs") or {}
         if "eval_loss" in logs:
             # what evaluate() returns: other callbacks decide by it before on_evaluate of this one
-            self._add_values(logs, args, state, control, others)
+            self._add_values(logs, state, control, others)
         if "loss" in logs:
             self._logged = (state.global_step, logs["loss"])
             if self._measured_at == state.global_step:
@@ -160,28 +162,23 @@ class HuggingFaceTracker(TrainerCallback):
                 control.should_training_stop |= self._tracked.shared()[1]
         # the last log of a training; in on_train_end the model may be the best one instead of the last one
         if "train_runtime" in logs and self._schedule.is_due(state.global_step, "end"):
-            self._measure(args, state, control, others)
+            self._measure(state, control, others)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         metrics = others.get("metrics", {})
         if self._tracked is not None and "eval_loss" not in metrics:  # else added when it was logged
-            self._add_values(metrics, args, state, control, others)
+            self._add_values(metrics, state, control, others)
 
     def _add_values(
-        self,
-        metrics: dict[str, float],
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        others: Mapping[str, Any],
+        self, metrics: dict[str, float], state: TrainerState, control: TrainerControl, others: Mapping[str, Any]
     ) -> None:
         """Add what was measured to the metrics of an evaluation: at this step, if they decide about its checkpoint."""
         assert self._tracked is not None
         self._tracked.validation_loss = metrics.get("eval_loss")
-        if self.options.read_by([args.metric_for_best_model]) and self._schedule.is_due(state.global_step, "end"):
-            self._measure(args, state, control, others)
+        if self.options.read_by([self._args.metric_for_best_model]) and self._schedule.is_due(state.global_step, "end"):
+            self._measure(state, control, others)
         best = (state.best_model_checkpoint or "").rpartition("-")[2]
-        if self._is_finished and args.load_best_model_at_end and best != str(self._measured_at):
+        if self._is_finished and self._args.load_best_model_at_end and best != str(self._measured_at):
             return  # the model is the best one by now, and what was measured last is not its geometry
         metrics.update(self._tracked.shared("eval_")[0])
 
@@ -202,29 +199,20 @@ class HuggingFaceTracker(TrainerCallback):
             caller = caller.f_back
         return origin
 
-    def _measure(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        others: Mapping[str, Any],
-    ) -> None:
+    def _measure(self, state: TrainerState, control: TrainerControl, others: Mapping[str, Any]) -> None:
         tracked, step = self._tracked, state.global_step
         if tracked is None:
             return
         self._measured_at, model, optimizer = step, others["model"], others.get("optimizer")
         logged_at, loss = self._logged or (None, None)
-        counts_tokens = str(args.include_num_input_tokens_seen) != "no"
+        counts_tokens = str(self._args.include_num_input_tokens_seen) != "no"
         module = unwrapped(model)
         learning_rate, trained, averaged = read_optimizers(module, [getattr(optimizer, "optimizer", optimizer)])
         moment = Moment(
             step=step,
             trainer_step=step,
             tokens_seen=int(state.num_input_tokens_seen) if counts_tokens else None,
-            scalars={
-                LOSS: loss if logged_at == step else None,
-                LEARNING_RATE: learning_rate,
-            },
+            scalars={LOSS: loss if logged_at == step else None, LEARNING_RATE: learning_rate},
             weights=trained,
             averaged=averaged,
         )

@@ -233,10 +233,7 @@ class RepresentationDynamics(ScheduledCallback):
                 step=self.step,
                 trainer_step=trainer.global_step,
                 tokens_seen=None if self._tokens_seen is None else int(self._tokens_seen),
-                scalars={
-                    LOSS: self._loss,
-                    LEARNING_RATE: learning_rate,
-                },
+                scalars={LOSS: self._loss, LEARNING_RATE: learning_rate},
                 weights=trained,
                 averaged=averaged or next(_averages(trainer, pl_module, module), None),
             )

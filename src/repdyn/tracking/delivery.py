@@ -24,7 +24,7 @@ from repdyn.probe import Probe
 from repdyn.publish.loggers import LogLayers, Target, logged_values, named_config, target_of
 from repdyn.report import PAGE
 from repdyn.store import MeasurementKey, Store, open_store
-from repdyn.store.schema import Row, to_table
+from repdyn.store.schema import Row
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.printing import print_above_bars, warn
 from repdyn.utils.redaction import redacted
@@ -69,25 +69,14 @@ class Writer:
         self._spared: dict[MeasurementKey, list[Row]] = {}
 
     def call(self, what: str, function: Callable[[Store], T]) -> T:
-        """Return what a function of the store returns.
-
-        Raises:
-            OSError: the store does not answer, or what the function raises.
-        """
+        """Return what a function of the store returns; OSError where it does not answer."""
         assert self.store is not None, "called without a store"
         return self._runner(f"{what} {self._path}", partial(function, self.store))
 
     def flush(self, written: Callable[[list[Row]], None], at_end: float | None = None) -> None:
-        """Write the waiting rows step by step, and pass each step on as it is written.
-
-        Args:
-            written: gets the rows of each step.
-            at_end: seconds that the store gets at the end of a training, where no failure of it is raised: what it does
-                not accept stays in a temporary folder, which is named.
-
-        Raises:
-            Exception: what the store raises, or ``written``; what is not written stays here, and in a temporary folder.
-        """
+        """Write the waiting rows step by step, and call ``written`` with those of each; raise the first failure, after
+        which the rest stays here and in a temporary folder. ``at_end`` of a training, the store has some seconds, and
+        the folder is named instead."""
 
         def write(store: Store) -> None:
             store.save_probe(self._probe)  # there already, unless the store was deleted meanwhile
@@ -160,11 +149,7 @@ class _Lane:
         self.runner = TimeoutRunner(LOGGER_SECONDS)
 
     def drain(self, seconds: float) -> None:
-        """Make the calls that wait, for some seconds; one of earlier calls that is not back yet is waited for first.
-
-        Raises:
-            Exception: what a call that has ended by now raised.
-        """
+        """Make the calls that wait, for some seconds, unless one is not back yet; raise what one of them raised."""
 
         def work() -> None:
             while self.jobs:
@@ -185,13 +170,8 @@ class _Lane:
 
 
 class Loggers:
-    """The loggers of a training, each with calls of its own; they may change during it.
-
-    Args:
-        of_training: returns them.
-        log_layers: as for :func:`repdyn.publish.loggers.logged_values`.
-        prefix: leads the names of values.
-    """
+    """The loggers of a training, which may change during it, each with calls of its own; the prefix leads the names of
+    values."""
 
     def __init__(self, of_training: Callable[[], Iterable[Logger]], log_layers: LogLayers, prefix: str) -> None:
         self.of_training, self._log_layers, self._prefix = of_training, log_layers, prefix
@@ -214,11 +194,7 @@ class Loggers:
                     self.each(lambda target, step=step, named=named: target.log_values(named, step))
 
     def each(self, job: Callable[[Target], None]) -> None:
-        """Call ``job(target)`` for each logger.
-
-        Raises:
-            Exception: what the first failing call raised, once all loggers have got theirs.
-        """
+        """Call ``job(target)`` for each logger, then raise what the first failing call raised."""
         with attempts() as attempt:
             for logger in self.of_training():
                 lane = self._lanes.get(id(logger)) or self._lanes.setdefault(id(logger), _Lane(logger))
@@ -227,11 +203,7 @@ class Loggers:
                     lane.drain(lane.patience)
 
     def wait(self, seconds: float) -> None:
-        """Wait for loggers that are behind; what they have not got by then is in the store.
-
-        Raises:
-            Exception: as :meth:`each`.
-        """
+        """Wait for loggers that are behind; what they have not got by then is in the store."""
         for lane in [lane for lane in self._lanes.values() if lane.is_behind]:
             lane.runner.wait(seconds)
             lane.drain(seconds)
@@ -247,14 +219,10 @@ class Alerts:
         self._loggers = loggers
         self._evaluator = AlertEvaluator(self._rules)
         self._origin = f"{label}: " if label else ""
-        self._read_history: Callable[[], pd.DataFrame] | None = None
+        self._read_history: Callable[[], pd.DataFrame | None] | None = None
 
     def begin(self, writer: Writer, run_id: str, probe: str, *, has_history: bool) -> None:
-        """Store the rules with the rows, for later views; earlier rows are read at the first check.
-
-        Raises:
-            OSError, ValueError: the store or the rules in it cannot be written or read.
-        """
+        """Store the rules with the rows, for later views; earlier rows are read at the first check."""
 
         def write(store: Store) -> None:
             path = store.alerts_path(run_id)
@@ -263,20 +231,24 @@ class Alerts:
                 write_rules(self._rules, path)
 
         writer.call("writing alert rules to", write)
-        if has_history:
-            self._read_history = lambda: writer.call("reading", partial(_history, run_id=run_id, probe=probe))
+
+        def history(store: Store) -> pd.DataFrame | None:
+            if not store.steps(run_id):
+                return None
+            rows = store.to_pandas(run_id, columns=ALERT_COLUMNS)
+            return rows.loc[rows["probe"] == probe]
+
+        self._read_history = partial(writer.call, "reading", history) if has_history else None
 
     def check(self, rows: Sequence[Row]) -> bool:
-        """Log what the rules find at the step of these rows, and return whether one requests to stop the training.
-
-        The rows of the step's loss may follow by themselves.
-        """
+        """Log what the rules find in rows of a step, and return whether one requests to stop the training."""
         if not self._rules or not rows:
             return False
         step = rows[0].step
         if self._read_history is not None:
-            stored, self._read_history = self._read_history(), None
-            self._evaluator.update(stored.loc[stored["step"] < step])
+            if (stored := self._read_history()) is not None:
+                self._evaluator.update(stored.loc[stored["step"] < step])
+            self._read_history = None
         found = self._evaluator.update(rows)
         if not found:
             return False
@@ -290,13 +262,6 @@ class Alerts:
             warn(log, f"the training is to stop at step {step}, as requested by: {', '.join(stops)}")
         self._loggers.each(lambda target: target.log_alerts(lines, step))
         return bool(stops)
-
-
-def _history(store: Store, run_id: str, probe: str) -> pd.DataFrame:
-    from repdyn.store.frame import to_pandas
-
-    rows = store.to_pandas(run_id, columns=ALERT_COLUMNS) if store.steps(run_id) else to_pandas(to_table([]))
-    return rows.loc[rows["probe"] == probe]
 
 
 class Views:
@@ -317,11 +282,7 @@ class Views:
         self._is_described = False
 
     def refresh(self) -> None:
-        """Write the page again and log how far the run has come: once what it is, at growing intervals its heatmaps.
-
-        Raises:
-            Exception: what the first failing part raised, once all have been tried.
-        """
+        """Write the page again and log how far the run has come: once what it is, at growing intervals its heatmaps."""
         now = time.perf_counter()
         self._heatmaps_in -= 1
         with attempts() as attempt:
@@ -380,11 +341,7 @@ class Views:
             self._heatmaps_after = _next_time(start)
 
     def finish(self, spent: Callable[[], dict[str, float]]) -> None:
-        """Write figures beside the store and to the loggers, the final page, and a summary with the seconds spent.
-
-        Raises:
-            Exception: what the first failing part raised, once all have been tried.
-        """
+        """Write figures beside the store and to the loggers, the final page, and a summary with the seconds spent."""
         store, loggers, name = self._store, list(self._loggers.of_training()), self._store.run_name(self._run_id)
 
         def draw() -> None:
@@ -403,8 +360,7 @@ class Views:
         """Log the commands that make the views from the store."""
         self._wait_for_uploads(INTERRUPTED_SECONDS)
         store = shlex.quote(self._store.location)
-        text = f"training interrupted; make figures and report with: repdyn figures {store}; repdyn report {store}"
-        warn(log, text)
+        warn(log, f"training interrupted; make figures and report with: repdyn figures {store}; repdyn report {store}")
 
     def _wait_for_uploads(self, seconds: float) -> None:
         if problem := self._store.drain(seconds):

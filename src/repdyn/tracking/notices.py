@@ -40,15 +40,12 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR
 
 @dataclass
 class Notices:
-    """Reports what happens in one run: errors, warnings and what was not measured.
-
-    Args:
-        on_error: "raise" raises errors, "warn" logs each kind once.
-        is_silent: whether another process reports.
-    """
+    """Reports what happens in one run: errors, warnings and what was not measured."""
 
     on_error: OnFailure
+    """"raise" raises errors, "warn" logs each kind once."""
     is_silent: bool = False
+    """Whether another process reports."""
     n_measured: int = 0
     """Steps that were measured, or were in the store."""
     failures: dict[int, str] = field(default_factory=dict)
@@ -87,26 +84,17 @@ class Notices:
             self._logged.add(key)
             warn(log, text)
 
-    def failed(self, step: int, reason: str) -> None:
-        """Note why a step is missing."""
-        self.failures[step] = redacted(reason)
-
     def report(self) -> None:
-        """Print once how many steps are missing, and why the first of them is.
-
-        The log has each failure when it happens, once; this is read beside the summary, where there may be none.
-        """
+        """Print once, to be read beside the summary, how many steps are missing, and why the first of them is."""
         if self.failures and not self.is_silent:
             n_due = self.n_measured + len(self.failures)
             step, reason = min(self.failures.items())
-            print_above_bars(f"repdyn: {self.n_measured} of {n_due} steps measured; step {step}: {reason}")
+            print_above_bars(f"repdyn: {self.n_measured} of {n_due} steps measured; step {step}: {redacted(reason)}")
         self.failures = {}
 
     def of_measurement(self, rows: Sequence[Row], weights: str | None, comparing: Collection[str]) -> None:
-        """Warn of what a reader of the rows of a step should know, whose ``weights`` have this fingerprint.
-
-        Metrics that are ``comparing`` with an earlier checkpoint have no value at the first step.
-        """
+        """Warn of what a reader of the rows of a step should know, whose ``weights`` have this fingerprint; metrics
+        that are ``comparing`` with an earlier checkpoint have no value at the first step."""
         step = rows[0].step
         for row in rows:
             if row.reason is not None and row.metric not in comparing:
@@ -171,7 +159,6 @@ def watching_signals() -> Iterator[list[int]]:
     """
     arrived: list[int] = []
     raised: list[Exception] = []
-
     handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -233,9 +220,8 @@ class Cost:
     _start: float = field(default_factory=lambda: time.perf_counter())
     _depth: int = 0
     _last_attempt: float | None = None
-    _last_measurement: float | None = None
-    _is_forecast_stale: bool = True
-    """Whether what was said last, if anything, has not been compared with the last measurement."""
+    _unstated: float | None = None
+    """What the last measurement took, until it is compared with what was said last, if anything."""
     _stated: float | None = None
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     _before: tuple[int, float, float] | None = None
@@ -257,12 +243,9 @@ class Cost:
         finally:
             self._depth -= 1
             spent = time.perf_counter() - start
-            if self._depth == 0:
-                self.seconds += spent
-            if self.is_attempt:
-                self._last_attempt = spent
-            if self.is_measurement:
-                self._last_measurement, self._is_forecast_stale = spent, True
+            self.seconds += 0.0 if self._depth else spent
+            self._last_attempt = spent if self.is_attempt else self._last_attempt
+            self._unstated = spent if self.is_measurement else self._unstated
 
     def allows(self, step: int) -> bool:
         """Return whether the budget has time to measure a scheduled step; the same on all ranks, which all call it."""
@@ -285,11 +268,8 @@ class Cost:
         return has_time
 
     def count_step(self, step: int) -> None:
-        """Count a training step, and print what measurements will cost once that is known, and when it has changed.
-
-        Args:
-            step: optimizer steps taken; the same one may come several times, under gradient accumulation.
-        """
+        """Count a training step, which may come several times, under gradient accumulation; print what measurements
+        will cost once that is known, and when it has changed."""
         now = time.perf_counter()
         if self._before is not None:
             last, then, before = self._before
@@ -298,19 +278,15 @@ class Cost:
             if step > last:
                 self._steps.append((now - then - (self.seconds - before)) / (step - last))
         self._before = step, now, self.seconds
-        if self._is_forecast_stale and self._last_measurement and len(self._steps) >= FORECAST_STEPS:
-            self._is_forecast_stale = False
-            self._say_forecast(self._last_measurement, median(self._steps))
-
-    def _say_forecast(self, seconds: float, step_seconds: float) -> None:
-        """Print what measurements cost for the first time, and again where that has changed much."""
+        if not self._unstated or len(self._steps) < FORECAST_STEPS:
+            return
+        (seconds, self._unstated), step_seconds, stated = (self._unstated, None), median(self._steps), self._stated
         if step_seconds <= 0 or not self.ranks.is_rank_zero:
             return
         in_steps = seconds / step_seconds
-        takes = "takes" if self._stated is None else "now takes"
-        if self._stated is not None and 1 / CORRECTED_FROM < in_steps / self._stated < CORRECTED_FROM:
+        if stated is not None and 1 / CORRECTED_FROM < in_steps / stated < CORRECTED_FROM:
             return
-        self._stated = in_steps
+        self._stated, takes = in_steps, "takes" if stated is None else "now takes"
         text = f"repdyn: a measurement {takes} {seconds:.3g} s, as long as {in_steps:,.0f} training steps"
         if horizon := self.n_steps or self.schedule.every:
             measuring = in_steps * (self.schedule.count(self.n_steps) if self.n_steps else 1)
@@ -338,33 +314,30 @@ def known_steps(n_steps: float | None) -> int | None:
     return None if n_steps is None or not math.isfinite(n_steps) or n_steps < 0 else int(n_steps)
 
 
+@dataclass
 class LongMeasurement:
     """A reporter of the progress of a measurement that takes long, which a signal that has ``arrived`` breaks off: in a
     job of several ranks not within a forward pass, which the others would wait for."""
 
-    def __init__(self, step: int, arrived: Collection[int] = (), ranks: Ranks = ALONE) -> None:
-        self._step, self._arrived, self._ranks = step, arrived, ranks
-        self._stage, self._stage_start = "", time.monotonic()
-        self._next = self._stage_start + SILENT_SECONDS
+    step: int
+    arrived: Collection[int] = ()
+    ranks: Ranks = ALONE
+    _stage: str = ""
+    _stage_start: float = field(default_factory=lambda: time.monotonic())
+    _next: float = field(default_factory=lambda: time.monotonic() + SILENT_SECONDS)
 
     def __call__(self, stage: str, share: float) -> None:
-        """Print how far a stage, as :func:`repdyn.measure` names it, is, if it is time for it.
-
-        Raises:
-            Interrupted: a signal has arrived.
-        """
-        if self._arrived and (self._ranks.size == 1 or stage == "kernels"):
-            raise Interrupted(f"{signal.Signals(next(iter(self._arrived))).name} arrived")
+        """Print how far a stage is, if it is time for it; raise Interrupted where a signal has arrived."""
+        if self.arrived and (self.ranks.size == 1 or stage == "kernels"):
+            raise Interrupted(f"{signal.Signals(next(iter(self.arrived))).name} arrived")
         now = time.monotonic()
         if stage != self._stage:
             self._stage_start = now if self._stage else self._stage_start
             self._stage = stage
-        if now < self._next or share >= 1 or not self._ranks.is_rank_zero:
+        if now < self._next or share >= 1 or not self.ranks.is_rank_zero:
             return
-        self._next = now + PROGRESS_SECONDS
-        what = _STAGES.get(stage, stage)
-        left = (now - self._stage_start) * (1 - share) / share if share > 0 else None
-        rest = ""
-        if left is not None:
+        self._next, rest = now + PROGRESS_SECONDS, ""
+        if share > 0:
+            left = (now - self._stage_start) * (1 - share) / share
             rest = f", about {f'{left:.0f} s' if left < 120 else f'{left / 60:.0f} min'} left of it"
-        print_above_bars(f"repdyn: measuring step {self._step}: {what}, {share:.0%} done{rest}")
+        print_above_bars(f"repdyn: measuring step {self.step}: {_STAGES.get(stage, stage)}, {share:.0%} done{rest}")

@@ -218,8 +218,12 @@ class TrackedRun:
             self._views: Views | None = None
             if self.store is not None:
                 self.id = ranks.on_rank_zero(partial(self._begin_run, self.store, step))
-                if self._comparing:
-                    self._state_cache = self._states(self.store, self.id, step)
+            if self.store is not None and self.id is not None and self._comparing:
+                states = partial(StateCache, probe=self.probe.hash, layers=options.choice)
+                earlier, path = None, None if origin is None else self.store.path_of(self.id)
+                if origin is not None and path is not None and len(path.parts) > 1:  # those of the run's parent
+                    earlier = states(path.parts[-2].folder / STATES_FOLDER, run=origin.run_id, last_step=step)
+                self._state_cache = states(self.store.folder_of(self.id) / STATES_FOLDER, run=self.id, earlier=earlier)
             identity = options.identity(self.probe)
             self._key = MeasurementKey(self.id or self.name, step, self.probe.hash, identity)
             self._rank = dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None
@@ -301,12 +305,12 @@ class TrackedRun:
                 state_cache=self._state_cache,
             )
         except Interrupted as interrupted:
-            self.notices.failed(step, str(interrupted))
+            self.notices.failures[step] = str(interrupted)
             self.notices.once(f"abandoned {step}", f"step {step} is not measured: {interrupted}")
             return None
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            self.notices.failed(step, reason)
+            self.notices.failures[step] = reason
             if ranks.is_rank_zero:
                 names = [metric.name for metric, _ in resolve(options.metrics, self.probe)]
                 self._writer.store_failure(key, failure_rows(checkpoint, names, reason, probe=key.probe))
@@ -323,11 +327,7 @@ class TrackedRun:
             return [*profile.rows, *profile.scalars, *scalars]
 
     def _deliver(self, step: int, rows: list[Row], arrived: list[int]) -> bool:
-        """Store the rows of a step, then log and draw them; return whether an alert requests to stop.
-
-        Raises:
-            Exception: what the first failing part raised, once all have been tried.
-        """
+        """Store the rows of a step, then log and draw them; return whether an alert requests to stop."""
         self.latest = self._writer.rows[replace(self._key, step=step)] = rows
         stops = False
         with attempts() as attempt:
@@ -378,7 +378,7 @@ class TrackedRun:
             self.should_stop |= self._ranks.on_rank_zero(partial(self._store_loss, step, LOSS, loss))
 
     def flush(self) -> None:
-        """Store what has been measured before an error ends the training, in a few seconds; nothing is raised."""
+        """Store what was measured before an error ends the training, in a few seconds; nothing is raised."""
         if self._ranks is not None and self._ranks.is_rank_zero:
             with self.notices.errors(None, never_raise=True):
                 self._writer.flush(self._loggers.keep, INTERRUPTED_SECONDS)
@@ -444,14 +444,6 @@ class TrackedRun:
         averaged = self.averaged.id if self.averaged is not None else None
         return {"run": self.id, "store": self.store.location if self.store else None, AVERAGED: averaged}
 
-    def _states(self, store: Store, run_id: str, step: int) -> StateCache:
-        """Return the states of the last checkpoint, which before the first one of this run are those of its parent."""
-        states = partial(StateCache, probe=self.probe.hash, layers=self.options.choice)
-        earlier, origin = None, self._origin
-        if origin is not None and (path := store.path_of(run_id)) is not None and len(path.parts) > 1:
-            earlier = states(path.parts[-2].folder / STATES_FOLDER, run=origin.run_id, last_step=step)
-        return states(store.folder_of(run_id) / STATES_FOLDER, run=run_id, earlier=earlier)
-
     def _begin_run(self, store: Store, step: int) -> str:
         """Begin the run in the store, on the first of the ranks, and return its id."""
         try:
@@ -497,13 +489,9 @@ class TrackedRun:
         return bool(self._found)
 
     def _try(self, model: nn.Module, root_module: nn.Module | None, ranks: Ranks) -> None:
-        """Run the model on a few windows of the probe, and leave it as it was.
+        """Run the model on a few windows of the probe, and leave it as it was; raise what is wrong with it.
 
         Too little memory and a failed connection are no fault of the configuration: the first measurement reports them.
-
-        Raises:
-            ValueError: its forward pass fails, or its blocks cannot be identified; with what to do.
-            RuntimeError: the blocks do not pass on states of the tokens.
         """
         options, found = self.options, None
         if options.forward is None and self.weights_kind != AVERAGED and (names := advanced_by_use(model)):
@@ -565,10 +553,8 @@ class TrackedRun:
 
 
 def measuring_ranks(model: nn.Module, which: WhichRanks) -> Ranks | None:
-    """Return the processes that measure a model together with this one; None where this one has nothing to do.
-
-    Decided without communication: the tracker may be on one rank alone.
-    """
+    """Return the processes that measure a model together with this one; None where this one has nothing to do. Decided
+    without communication: the tracker may be on one rank alone."""
     if _n_processes() == 1:
         return ALONE
     if which == "all" or is_sharded(model):
