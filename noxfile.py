@@ -6,12 +6,15 @@ nox -s nightly    the other tests, tests/nightly: kills, clusters, whole program
 nox -s docs       build the site, strictly
 nox -s bench      the kernels beside other packages
 nox -s stacks     models and trainers of other packages, in an environment of its own
-nox -s attached   trackers with the lowest versions that a training job may have, in an environment of its own
-nox -s environments   whether the package installs into those of training jobs without replacing what they have
+nox -s attached   trackers with the lowest versions that a training job may have, and with those of a year ago, each in
+                  an environment of its own
+nox -s environments   whether the package installs into those of training jobs without replacing what they have, and
+                  whether uv.lock is of this pyproject.toml
 nox -s bounds     the lowest and the newest versions that pyproject.toml allows, each in an environment of its own
 nox -s pythons    Python 3.12 and 3.13, each in an environment of its own
 """
 
+from datetime import date, timedelta
 from pathlib import Path
 
 import nox
@@ -86,10 +89,21 @@ BOUNDS_ATTACHED = (
 )
 
 
+# what a training job has of its own, whatever repdyn brings
+BOUNDS_SHARED = (
+    *("huggingface-hub", "lightning", "matplotlib", "numpy", "pandas", "plotly", "pyarrow", "pytorch-lightning"),
+    *("safetensors", "scipy", "tokenizers", "torch", "torchmetrics", "transformers"),
+)
+
+
 @nox.session(venv_backend="venv")
-def attached(session: nox.Session) -> None:
-    """Run the tests of trackers with the lowest versions that a training job may have."""
-    _resolved(session, "lowest-direct", ("lightning", "hf", "report"))
+@nox.parametrize("age", ["lowest", "year"])
+def attached(session: nox.Session, age: str) -> None:
+    """Run the tests of trackers with the lowest versions that a training job may have, or with those of a year ago."""
+    year_ago = date.today() - timedelta(days=365)
+    of_year_ago = [f"--exclude-newer-package={package}={year_ago}" for package in BOUNDS_SHARED]
+    chosen = ["--resolution=lowest-direct"] if age == "lowest" else of_year_ago
+    _resolved(session, chosen, ("lightning", "hf", "report"))
     session.install("wandb", "tensorboard")  # which some of the tests log to
     session.run(*DEFAULT_LANE, *(session.posargs or (f"tests/test_{subject}.py" for subject in BOUNDS_ATTACHED)))
 
@@ -107,6 +121,7 @@ ENVIRONMENTS = {
 def environments(session: nox.Session) -> None:
     """Resolve the dependencies against the pinned packages of four training environments, which must not change."""
     session.install("uv")
+    session.run("uv", "lock", "--check")  # what "uv sync" installs, for every Python and platform
     for name, extras in ENVIRONMENTS.items():
         chosen = [f"--extra={extra}" for extra in extras]
         listed = f"--constraint=tests/environments/{name}.txt"
@@ -117,18 +132,18 @@ def environments(session: nox.Session) -> None:
 @nox.parametrize("resolution", ["lowest-direct", "highest"], ids=["lowest", "newest"])
 def bounds(session: nox.Session, resolution: str) -> None:
     """Run the default tests with the lowest versions of direct dependencies, or the newest of all."""
-    _resolved(session, resolution, ("train", "watch", "query"))
+    _resolved(session, [f"--resolution={resolution}"], ("train", "watch", "query"))
     left_out = (f"--ignore=tests/test_{subject}.py" for subject in BOUNDS_LEFT_OUT)
     session.run(*DEFAULT_LANE, *(session.posargs or left_out))
 
 
-def _resolved(session: nox.Session, resolution: str, names: tuple[str, ...]) -> None:
-    """Install the package with some extras, in the lowest or the newest versions that pyproject.toml allows."""
+def _resolved(session: nox.Session, chosen: list[str], names: tuple[str, ...]) -> None:
+    """Install the package with some extras, in versions that pyproject.toml allows and options of uv choose."""
     extras = [f"--extra={extra}" for extra in names]
     pinned = str(Path(session.create_tmp()).absolute() / "pinned.txt")
     session.install("uv")
     # uv reads its own configuration: UV_OVERRIDE may name a file with the torch that this machine has
-    resolve = ("uv", "pip", "compile", "pyproject.toml", *extras, f"--resolution={resolution}", "-q", "-o", pinned)
+    resolve = ("uv", "pip", "compile", "pyproject.toml", *extras, *chosen, "-q", "-o", pinned)
     python = f"--python={session.virtualenv.bin}/python"
     session.run(*resolve, python)
     session.run("uv", "pip", "install", "-q", python, "-r", pinned)
