@@ -25,8 +25,9 @@ import warnings
 import weakref
 from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ _WRITERS = ("wandb.", "trackio.", "comet_ml.", "mlflow.", "tensorboard", "torch.
 _ONLOOKERS = (*_WRITERS, "torch.utils.flop_counter", "torch.utils.module_tracker", "torch.profiler")
 """Modules whose hooks only look on, so that they need not be tried."""
 _HOOKS = {"_forward_hooks": "_forward_hooks_with_kwargs", "_forward_pre_hooks": "_forward_pre_hooks_with_kwargs"}
-_BACKWARD = {"_backward_hooks", "_backward_pre_hooks"}
+_MODULE_HOOKS = {name for name in vars(nn.Module()) if "hooks" in name}
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 
 
@@ -91,8 +92,8 @@ class Shadow:
         self.onlookers, self._tries_hooks = onlookers or set(), onlookers is None
         self.shared: list[Tensor] = []
         """The tensors whose memory is the model's."""
-        self._originals: list[Any] = [*shared]  # an id is only that of its object while this lives
-        self._memo: dict[int, Any] = {id(each): each for each in self._originals}
+        # by id, which is only that of its object while this lives: an object, and what stands for it
+        self._memo: dict[int, tuple[Any, Any]] = {id(each): (each, each) for each in shared}
         if onlookers is None:
             if is_sharded(model):
                 raise NoShadow("the weights are sharded")
@@ -101,7 +102,7 @@ class Shadow:
         if parameters:
             own = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
             for name, tensor in own_names(model, parameters).items():
-                self._remember(own[name], self._tensor(own[name], tensor))
+                self._memo[id(own[name])] = own[name], self._tensor(own[name], tensor)
         try:
             self.module: nn.Module = self._copy(model)
         except (NoShadow, MemoryError):
@@ -111,48 +112,50 @@ class Shadow:
 
     def of(self, module: nn.Module) -> nn.Module:
         """Return the shadow of a module of the model."""
-        return self._memo[id(module)]
-
-    def _remember(self, original: Any, copied: Any) -> Any:
-        self._memo[id(original)] = copied
-        self._originals.append(original)
-        if len(self._memo) > _MOST_OBJECTS:
-            raise NoShadow(f"the model holds more than {_MOST_OBJECTS} objects")
-        return copied
+        return self._memo[id(module)][1]
 
     def _copy(self, x: Any) -> Any:
-        kind = type(x)
+        kind, new = type(x), x
         if kind in _ATOMS or isinstance(x, type):
             return x
         if id(x) in self._memo:
-            return self._memo[id(x)]
-        if isinstance(x, Tensor):
-            return self._remember(x, self._tensor(x, x))
+            return self._memo[id(x)][1]
+        if len(self._memo) > _MOST_OBJECTS:
+            raise NoShadow(f"the model holds more than {_MOST_OBJECTS} objects")
         if isinstance(x, nn.Module):
             return self._module(x)
         if isinstance(x, list | set | deque | dict):
-            return self._container(x)
-        if isinstance(x, functools._lru_cache_wrapper):
-            return self._remember(x, functools.lru_cache(**x.cache_parameters())(self._copy(x.__wrapped__)))
-        if isinstance(x, tuple | frozenset):
+            return self._object(x)
+        if isinstance(x, types.FunctionType):
+            return self._function(x)
+        if isinstance(x, Tensor):
+            new = self._tensor(x, x)
+        elif isinstance(x, tuple | frozenset):
             parts = [self._copy(part) for part in x]
-            if all(new is old for new, old in zip(parts, x, strict=True)):
-                return x
-            return kind._make(parts) if hasattr(kind, "_make") else kind(parts)
-        if isinstance(x, types.FunctionType | types.MethodType | functools.partial):
-            return self._callable(x)
-        if isinstance(x, weakref.ref):
-            return x if x() is None else self._remember(x, weakref.ref(self._copy(x())))
-        if isinstance(x, torch.Generator):
-            return self._remember(x, x.clone_state())
-        if isinstance(x, np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random):
-            return self._remember(x, copy.deepcopy(x))
-        if isinstance(x, np.ndarray | array | bytearray):  # of any size: nothing tells that one was written into
+            if any(part is not old for part, old in zip(parts, x, strict=True)):
+                new = kind._make(parts) if hasattr(kind, "_make") else kind(parts)
+        elif isinstance(x, types.MethodType):
+            new = types.MethodType(self._copy(x.__func__), self._copy(x.__self__))
+        elif isinstance(x, functools.partial):
+            keywords = {name: self._copy(value) for name, value in x.keywords.items()}
+            new = kind(self._copy(x.func), *map(self._copy, x.args), **keywords)
+        elif isinstance(x, functools._lru_cache_wrapper):
+            new = functools.lru_cache(**x.cache_parameters())(self._copy(x.__wrapped__))
+        elif isinstance(x, weakref.ref):
+            new = x if x() is None else weakref.ref(self._copy(x()))
+        elif isinstance(x, torch.Generator):
+            new = x.clone_state()
+        elif isinstance(x, np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random):
+            new = copy.deepcopy(x)
+        elif isinstance(x, np.ndarray | array | bytearray):  # of any size: nothing tells that one was written into
             is_fixed = isinstance(x, np.ndarray) and (isinstance(x, np.memmap) or not x.flags.writeable)
-            return x if is_fixed else self._remember(x, copy.copy(x))
-        if kind.__module__ in {"builtins", "itertools"} and hasattr(x, "__next__"):
-            return self._iterator(x)
-        return self._object(x)
+            new = x if is_fixed else copy.copy(x)
+        elif kind.__module__ in {"builtins", "itertools"} and hasattr(x, "__next__"):
+            new = self._iterator(x)
+        else:
+            return self._object(x)
+        self._memo[id(x)] = x, new
+        return new
 
     def _tensor(self, x: Tensor, data: Tensor) -> Tensor:
         """Return a second tensor; of a parameter one over the memory of ``data``, or itself if its class is its own."""
@@ -174,97 +177,72 @@ class Shadow:
         self.shared.append(shared)
         return x
 
-    def _module(self, x: nn.Module) -> nn.Module:
-        if isinstance(inner := x.__dict__.get("_modules", {}).get("_orig_mod"), nn.Module):
-            new = self._remember(x, self._copy(inner))
-            self._add_hooks(x, new)
-            return new
-        if isinstance(x, torch.jit.ScriptModule):
-            raise NoShadow("a part of the model is of TorchScript")
-        if hasattr(type(x), "__del__"):
-            raise NoShadow(f"the end of a second {type(x).__name__} would end what the first holds")
-        new = self._remember(x, object.__new__(type(x)))
+    def _module(self, x: nn.Module) -> Any:
         state = x.__dict__
-        own = {name: {} for name in _BACKWARD if name in state}
-        for name in (*_HOOKS, *_HOOKS.values(), "_forward_hooks_always_called"):
-            if name in state:
-                own[name] = self._remember(state[name], type(state[name])())
-        for name in ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks"):
-            if name in state:
-                own[name] = copy.copy(state[name])
-        # accelerate keeps the forward that it has wrapped in autocast under another name
-        left_out = {"_compiled_call_impl", *(["forward"] if "_original_forward" in state else [])}
-        new.__dict__.update(own, _compiled_call_impl=None)
-        for name, value in state.items():
-            if name not in own and name not in left_out:
-                new.__dict__[name] = self._copy(value)
-        if "_original_forward" in state and "forward" in state:
-            new.__dict__["forward"] = self._copy(state["_original_forward"])
-        if any(kind.__name__ == "LightningModule" for kind in type(x).__mro__):
-            new.__dict__.update(log=_Silent(), log_dict=_Silent())
-        self._copy_slots(x, new)
-        self._add_hooks(x, new)
-        return new
-
-    def _add_hooks(self, x: nn.Module, new: nn.Module) -> None:
+        inner = state.get("_modules", {}).get("_orig_mod")
+        if isinstance(inner, nn.Module):  # compiled
+            new = self._copy(inner)
+            self._memo[id(x)] = x, new
+        elif isinstance(x, torch.jit.ScriptModule):
+            raise NoShadow("a part of the model is of TorchScript")
+        elif hasattr(type(x), "__del__"):
+            raise NoShadow(f"the end of a second {type(x).__name__} would end what the first holds")
+        else:
+            new = object.__new__(type(x))
+            self._memo[id(x)] = x, new
+            for name in _MODULE_HOOKS & state.keys():
+                new.__dict__[name] = state[name] if "state_dict" in name else type(state[name])()
+                self._memo[id(state[name])] = state[name], new.__dict__[name]
+            new.__dict__["_compiled_call_impl"] = None
+            if "_original_forward" in state and "forward" in state:  # under which accelerate keeps what it has wrapped
+                new.__dict__["forward"] = self._copy(state["_original_forward"])
+            if any(kind.__name__ == "LightningModule" for kind in type(x).__mro__):
+                new.__dict__.update(log=_Silent(), log_dict=_Silent())
+            self._fill(x, new, [*new.__dict__])
         for name, with_kwargs in _HOOKS.items():
-            for number, hook in x.__dict__.get(name, {}).items():
+            for number, hook in state.get(name, {}).items():
                 if number in self.onlookers or _looks_on(hook):
                     continue
                 getattr(new, name)[number] = self._hook(number, hook)
-                if number in getattr(x, with_kwargs):
-                    getattr(new, with_kwargs)[number] = True
-                if name == "_forward_hooks" and number in x._forward_hooks_always_called:
-                    new._forward_hooks_always_called[number] = True
+                for flags in (with_kwargs, "_forward_hooks_always_called"):
+                    if number in state[flags]:
+                        getattr(new, flags)[number] = True
+        return new
+
+    def _fill(self, x: Any, new: Any, present: Collection[str] = ()) -> None:
+        """Give a new object copies of the attributes of another, those in slots too, beside those that are present."""
+        state: Any = object.__getstate__(x)
+        own, slots = state if isinstance(state, tuple) else (state, None)
+        for name, value in (own or {}).items():
+            if name not in present:
+                new.__dict__[name] = value if type(value) in _ATOMS else self._copy(value)
+        for name, value in (slots or {}).items():
+            object.__setattr__(new, name, self._copy(value))
 
     def _hook(self, number: int, hook: Any) -> Any:
         copied = self._copy(hook)
         return _Tried(copied, number, self.onlookers) if self._tries_hooks else copied
 
-    def _container(self, x: Any) -> Any:
-        kind = type(x)
-        if not x and kind in {list, set, dict, OrderedDict}:  # most of them
-            return self._remember(x, kind())
-        values = x.values() if isinstance(x, dict) else x
-        if kind in {list, set, dict, deque} and set(map(type, values)) <= _ATOMS:
-            return self._remember(x, x.copy())
-        new: Any
-        try:
-            new = copy.copy(x) if kind not in {list, set, dict} else kind()
-            new.clear()
-        except Exception:  # a container of rules of its own, such as one that is read only
-            return self._remember(x, x)
-        self._remember(x, new)
-        if isinstance(x, dict):
-            for key, value in x.items():
-                new[self._copy(key)] = self._copy(value)
-        elif isinstance(x, set):
-            new.update(self._copy(value) for value in x)
-        else:
-            new.extend(self._copy(value) for value in x)
-        if hasattr(x, "__dict__"):
-            new.__dict__.update({name: self._copy(value) for name, value in x.__dict__.items()})
-        return new
-
-    def _callable(self, x: Any) -> Any:
-        if isinstance(x, types.MethodType):
-            return self._remember(x, types.MethodType(self._copy(x.__func__), self._copy(x.__self__)))
-        if isinstance(x, functools.partial):
-            keywords = {name: self._copy(value) for name, value in x.keywords.items()}
-            return self._remember(x, type(x)(self._copy(x.func), *map(self._copy, x.args), **keywords))
-        if not (x.__closure__ or x.__dict__ or _has_state(x.__defaults__) or _has_state(x.__kwdefaults__)):
+    def _function(self, x: types.FunctionType) -> types.FunctionType:
+        """Return a function with copies of what it holds, or itself where that is nothing that changes."""
+        if all(type(each) in _ATOMS for each in _held(x)):
             return x
-        cells = tuple(self._memo.setdefault(id(cell), types.CellType()) for cell in x.__closure__ or ())
-        new = types.FunctionType(x.__code__, x.__globals__, x.__name__, None, cells)
-        self._remember(x, new)
-        for old, cell in zip(x.__closure__ or (), cells, strict=True):
-            self._originals.append(old)
-            if _is_filled(old) and not _is_filled(cell):
-                cell.cell_contents = self._copy(old.cell_contents)
+        cells: list[types.CellType] = []
+        for cell in x.__closure__ or ():
+            is_new = id(cell) not in self._memo
+            cells.append(self._memo.setdefault(id(cell), (cell, types.CellType()))[1])
+            if is_new and _is_filled(cell):
+                cells[-1].cell_contents = self._copy(cell.cell_contents)
+        if id(x) in self._memo:  # it is in a closure of its own
+            return self._memo[id(x)][1]
+        new = types.FunctionType(x.__code__, x.__globals__, x.__name__, None, tuple(cells))
+        self._memo[id(x)] = x, new
         new.__defaults__, new.__kwdefaults__ = self._copy(x.__defaults__), self._copy(x.__kwdefaults__)
-        new.__dict__.update({name: self._copy(value) for name, value in x.__dict__.items()})
         new.__qualname__, new.__module__ = x.__qualname__, x.__module__
-        return new if _state_of(new) != _state_of(x) else self._remember(x, x)
+        self._fill(x, new)
+        if [*map(id, _held(new))] == [*map(id, _held(x))]:
+            self._memo[id(x)] = x, x
+        return self._memo[id(x)][1]
 
     def _iterator(self, x: Any) -> Any:
         with warnings.catch_warnings(action="ignore"):
@@ -272,36 +250,41 @@ class Shadow:
                 make, arguments, *state = x.__reduce__()
             except TypeError:  # generators, files, and what itertools makes from Python 3.14 on
                 return x
-            new = self._remember(x, make(*map(self._copy, arguments)))
+            new = make(*map(self._copy, arguments))
             for each in state:
                 new.__setstate__(self._copy(each))
         return new
 
     def _object(self, x: Any) -> Any:
-        kind = type(x)
+        """Return a container or an object with copies of what is in it, or itself where it is not the model's own."""
+        kind, is_container = type(x), isinstance(x, list | set | deque | dict)
         if kind.__module__.startswith(_WRITERS):
             return _Silent()
-        # the end of a copy would end what the object holds
-        if (kind is not RemovableHandle and not _is_owned(kind)) or hasattr(kind, "__del__"):
-            return x
+        if not is_container and ((kind is not RemovableHandle and not _is_owned(kind)) or hasattr(kind, "__del__")):
+            return x  # the end of a copy would end what the object holds
+        values = [*x, *x.values()] if isinstance(x, dict) else x if is_container else ()
+        is_plain = kind in {list, set, dict, OrderedDict, deque}
+        new: Any
         try:
-            new = kind() if kind is types.SimpleNamespace else object.__new__(kind)
-        except TypeError:  # it has state that Python does not see
+            if is_plain and {*map(type, values)} <= _ATOMS:
+                new, values = x.copy(), ()
+            else:
+                make = kind if kind is types.SimpleNamespace else partial(object.__new__, kind)
+                new = copy.copy(x) if is_container else make()
+                if is_container:
+                    new.clear()
+        except Exception:  # it has rules of its own, such as being read only, or state that Python does not see
             return x
-        self._remember(x, new)
-        if hasattr(x, "__dict__"):
-            new.__dict__.update({name: self._copy(value) for name, value in x.__dict__.items()})
-        self._copy_slots(x, new)
+        self._memo[id(x)] = x, new
+        copies = [each if type(each) in _ATOMS else self._copy(each) for each in values]
+        if isinstance(x, dict):
+            for key, value in zip(copies, copies[len(copies) // 2 :], strict=False):
+                new[key] = value
+        elif is_container:
+            (new.update if isinstance(x, set) else new.extend)(copies)
+        if not is_plain:
+            self._fill(x, new)
         return new
-
-    def _copy_slots(self, x: Any, new: Any) -> None:
-        for kind in type(x).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                name = f"_{kind.__name__.lstrip('_')}{name}" if name[:2] == "__" != name[-2:] else name
-                member = kind.__dict__.get(name)
-                if isinstance(member, types.MemberDescriptorType) and hasattr(x, name):
-                    member.__set__(new, self._copy(member.__get__(x)))
 
     @contextmanager
     def global_hooks(self) -> Iterator[None]:
@@ -398,8 +381,12 @@ def _plain_name(name: str) -> str:
 
 
 def _looks_on(hook: Any) -> bool:
-    function = getattr(hook, "func", hook)
-    return (getattr(function, "__module__", None) or type(function).__module__).startswith(_ONLOOKERS)
+    return _home(getattr(hook, "func", hook)).startswith(_ONLOOKERS)
+
+
+def _home(x: Any) -> str:
+    """Return the name of the Python module that something is, or that it or its class is defined in."""
+    return x.__name__ if isinstance(x, types.ModuleType) else getattr(x, "__module__", None) or type(x).__module__
 
 
 def address(x: Tensor) -> int:
@@ -409,16 +396,11 @@ def address(x: Tensor) -> int:
         return id(x)
 
 
-def _state_of(function: types.FunctionType) -> list[int]:
-    """Return the identities of what a function holds."""
-    cells = [id(cell.cell_contents) if _is_filled(cell) else 0 for cell in function.__closure__ or ()]
-    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *function.__dict__.values())
-    return [*cells, *map(id, defaults)]
-
-
-def _has_state(values: Any) -> bool:
-    parts = values.values() if isinstance(values, dict) else values or ()
-    return any(type(part) not in _ATOMS for part in parts)
+def _held(function: types.FunctionType) -> list[Any]:
+    """Return what a function holds: in its closure, as defaults and in attributes."""
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    return [*cells, *defaults, *function.__dict__.values()]
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -447,118 +429,97 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
     arrays and objects. Others, such as a flag that a signal handler sets, are not touched. What is in ``attributes`` of
     a model that has no shadow is restored likewise.
     """
-    held: dict[int, Any] = {}
-    todo: list[Any] = [model]
-    while todo and len(held) < _MOST_OBJECTS:
-        each = todo.pop()
-        if id(each) in held or type(each) in _ATOMS or isinstance(each, Tensor):
-            continue
-        held[id(each)] = each
-        if isinstance(each, dict | list | tuple | set):
-            todo += each.values() if isinstance(each, dict) else each
-        elif isinstance(each, nn.Module) or (_is_owned(type(each)) and not _is_installed(type(each))):
-            todo += getattr(each, "__dict__", {}).values()
-    modules = [each for each in held.values() if isinstance(each, nn.Module)]
-    hooks = [vars(module).get(kind, {}) for module in modules for kind in _HOOKS]
-    hooks += [getattr(torch_module, kind) for kind in _GLOBAL]
-    run = [*held.values(), *(hook for each in hooks for hook in each.values())]
-    code = (each if isinstance(each, types.FunctionType) else type(each) for each in run)
-    bound = [(place, name, _value(place, name)) for place, name in _variables(frozenset(code))]
-    shared = (vars(each) for each in model.parameters() if type(each) is not nn.Parameter)  # as quantised weights are
-    outside = ExternalState([], [])
+    held = [*_reachable([model, *(getattr(torch_module, kind) for kind in _GLOBAL)])]
+    modules = [each for each in held if isinstance(each, nn.Module)]
+    variables = _variables(frozenset(each if isinstance(each, types.FunctionType) else type(each) for each in held))
+    before = [read() for read, _ in variables]
+    shared = [vars(each) for each in model.parameters() if type(each) is not nn.Parameter]  # as quantised weights are
+    outside, containers = ExternalState([], []), []
     with ExitStack() as undo:
-        _keep([*(value for _, _, value in bound), *shared, *attributes], modules, outside, undo)
+        for value in _reachable([*before, *shared, *attributes], modules):
+            own = getattr(value, "__dict__", {})
+            if isinstance(value, Tensor):
+                outside.tensors.append(value)
+            elif isinstance(value, torch.Generator | np.random.RandomState):
+                undo.callback(value.set_state, value.get_state())  # type: ignore[arg-type]
+            elif isinstance(value, random.Random):
+                undo.callback(value.setstate, value.getstate())
+            elif isinstance(value, np.random.Generator):
+                undo.callback(setattr, value.bit_generator, "state", value.bit_generator.state)
+            elif isinstance(value, np.ndarray) and value.flags.writeable and value.nbytes <= _SHARED_BYTES:
+                undo.callback(np.copyto, value, value.copy())
+            elif type(value) in _REFILLED:
+                containers.append((value, value.copy()))
+            elif _is_own(type(value)) and {*map(type, own.values())} <= _ATOMS:
+                outside.objects.append(value)
         try:
-            for place, name, value in bound:
-                if _writes(value):
-                    _bind(place, name, _Silent())
+            for (_, write), value in zip(variables, before, strict=True):
+                if not isinstance(value, type) and f"{_home(value)}.".startswith(_WRITERS):  # what a forward logs to
+                    write(_Silent())
             yield outside
         finally:
-            for place, name, value in bound:
-                if _value(place, name) is not value:
-                    _bind(place, name, value)
+            for (read, write), value in zip(variables, before, strict=True):
+                if read() is not value:
+                    write(value)
+            for value, copied in containers:  # unless it still holds the very same parts
+                now, then = ([*each, *(each.values() if isinstance(each, dict) else ())] for each in (value, copied))
+                if [*map(id, now)] != [*map(id, then)]:
+                    value.clear()
+                    (value.extend if isinstance(value, list | deque) else value.update)(copied)
 
 
-def _value(place: Any, name: str) -> Any:
-    if isinstance(place, dict | type):
-        return (vars(place) if isinstance(place, type) else place).get(name)
-    return getattr(place, name, None)
-
-
-def _bind(place: Any, name: str, value: Any) -> None:
-    place.update({name: value}) if isinstance(place, dict) else setattr(place, name, value)
-
-
-def _writes(value: Any) -> bool:
-    """Return whether a variable is what a forward pass logs to: a package, one of its functions or of its objects."""
-    if isinstance(value, types.FunctionType | types.MethodType):
-        return f"{value.__module__}.".startswith(_WRITERS)
-    return f"{value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__}.".startswith(_WRITERS)
-
-
-def _keep(values: Iterable[Any], inside: Iterable[nn.Module], outside: ExternalState, undo: ExitStack) -> None:
-    """Find what is in values that are not ``inside`` a model; ``undo`` restores containers, generators and arrays."""
-    todo, known = list(values), {id(module) for module in inside}
-    while todo and len(known) < _MOST_OBJECTS:
-        value = todo.pop()
-        if id(value) in known or type(value) in _ATOMS:
+def _reachable(values: Iterable[Any], known: Iterable[Any] = ()) -> Iterator[Any]:
+    """Yield values and what is in them once each: in containers, modules, and objects of the user's own classes."""
+    todo, seen = list(values), {id(each): each for each in known}
+    while todo and len(seen) < _MOST_OBJECTS:
+        each = todo.pop()
+        if id(each) in seen or type(each) in _ATOMS:
             continue
-        known.add(id(value))
-        if isinstance(value, Tensor):
-            outside.tensors.append(value)
-        elif isinstance(value, torch.Generator | np.random.RandomState):
-            undo.callback(value.set_state, value.get_state())  # type: ignore[arg-type]
-        elif isinstance(value, random.Random):
-            undo.callback(value.setstate, value.getstate())
-        elif isinstance(value, np.random.Generator):
-            undo.callback(setattr, value.bit_generator, "state", value.bit_generator.state)
-        elif isinstance(value, np.ndarray) and value.flags.writeable and value.nbytes <= _SHARED_BYTES:
-            undo.callback(np.copyto, value, value.copy())
-        elif type(value) in _CONTAINERS:
-            undo.callback(_refill, value, value.copy())
-            todo += value.values() if isinstance(value, dict) else value
-        elif isinstance(value, nn.Module) or (_is_owned(type(value)) and not _is_installed(type(value))):
-            todo.append(getattr(value, "__dict__", {}))
-            if all(type(part) in _ATOMS for part in getattr(value, "__dict__", {}).values()):
-                outside.objects.append(value)
+        seen[id(each)] = each
+        yield each
+        is_own = isinstance(each, nn.Module) or _is_own(type(each))
+        if isinstance(each, dict | list | tuple | set | deque) and (is_own or type(each) in _CONTAINERS):
+            todo += each.values() if isinstance(each, dict) else each
+        if is_own:
+            todo.append(getattr(each, "__dict__", {}))
 
 
-_CONTAINERS = {list, dict, set, deque, defaultdict, OrderedDict, Counter}
-
-
-def _refill(value: Any, before: Any) -> None:
-    """Restore a container, unless it still holds the very same parts."""
-    now, then = ([*each, *(each.values() if isinstance(each, dict) else ())] for each in (value, before))
-    if len(now) != len(then) or any(a is not b for a, b in zip(now, then, strict=True)):
-        value.clear()
-        (value.extend if isinstance(value, list | deque) else value.update)(before)
+_REFILLED = {list, dict, set, deque, defaultdict, OrderedDict, Counter}
+_CONTAINERS = {*_REFILLED, tuple}
 
 
 @functools.lru_cache(maxsize=8)
-def _variables(code: frozenset[type | types.FunctionType]) -> list[tuple[Any, str]]:
-    """Return the variables that functions and the methods of classes name: where they are, and how they are called."""
-    found: dict[tuple[int, str], tuple[Any, str]] = {}
+def _variables(
+    code: frozenset[type | types.FunctionType],
+) -> list[tuple[Callable[[], Any], Callable[[Any], None]]]:
+    """Return what reads and what writes each variable that functions and the methods of classes name."""
+    found: dict[tuple[int, str], tuple[Callable[[], Any], Callable[[Any], None]]] = {}
     todo, seen = list(code), set()
     while todo:
         each = todo.pop()
-        if each in seen or (each.__module__ or "").partition(".")[0] in _FOREIGN | {"builtins"}:
+        if each in seen or _home(each).partition(".")[0] in _FOREIGN | {"builtins"}:
             continue
         seen.add(each)
         if isinstance(each, type):
-            own = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(each).values()]
-            todo += [*each.__mro__, *(code for value in own for code in _code_in(value))]
-            found |= {(id(each), name): (each, name) for name in vars(each) if not name.startswith("__")}
+            own = {name: value for name, value in vars(each).items() if not name.startswith("__")}
+            methods = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(each).values()]
+            todo += [*each.__mro__, *(code for value in methods for code in _code_in(value))]
+            for name in (name for name, value in own.items() if not hasattr(value, "__get__")):
+                found[id(each), name] = partial(vars(each).get, name), partial(setattr, each, name)
             continue
-        cells = [cell for cell in each.__closure__ or () if _is_filled(cell)]
-        places = [(cell, "cell_contents", cell.cell_contents) for cell in cells]
+        values = []
+        for cell in filter(_is_filled, each.__closure__ or ()):
+            found[id(cell), ""] = partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
+            values.append(cell.cell_contents)
         names, spaces = _names(each.__code__), [each.__globals__]
         for space in spaces:
-            places += [(space, name, space[name]) for name in names & space.keys()]
-            modules = [v for *_, v in places if isinstance(v, types.ModuleType) and not _is_installed(v)]
+            for name in names & space.keys():
+                found[id(space), name] = partial(space.get, name), partial(space.__setitem__, name)
+                values.append(space[name])
+            modules = [v for v in values if isinstance(v, types.ModuleType) and not _is_installed(_home(v))]
             spaces += [vars(m) for m in modules if all(vars(m) is not known for known in spaces)]
-        for place, name, value in places:
-            found[id(place), name] = place, name
-            todo += [] if _is_installed(each) else _code_in(value)
+        if not _is_installed(_home(each)):
+            todo += [code for value in values for code in _code_in(value)]
     return list(found.values())
 
 
@@ -572,11 +533,17 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
-def _is_installed(x: Any) -> bool:
-    """Return whether a Python module, class or function is of a package, rather than of the user's own code."""
-    top = (x.__name__ if isinstance(x, types.ModuleType) else x.__module__ or "").partition(".")[0]
+def _is_installed(home: str) -> bool:
+    """Return whether a Python module, by its name, is of a package, rather than of the user's own code."""
+    top = home.partition(".")[0]
     path = getattr(sys.modules.get(top), "__file__", None) or ""
     return top in _FOREIGN or path.startswith(sysconfig.get_paths()["purelib"])
+
+
+@functools.cache
+def _is_own(kind: type) -> bool:
+    """Return whether the objects of a class are data of the user's own code."""
+    return _is_owned(kind) and not _is_installed(kind.__module__)
 
 
 @functools.cache

@@ -257,7 +257,7 @@ class Recorder:
     ) -> None:
         self._model, self._rows, self._n_rows, self._buffers = model, rows, int(rows.max()) + 1, buffers
         self.token_states = model.token_states()
-        self._stacks = {stack: _Stack() for stack in model.stacks}
+        self._stacks = {block.stack: _Stack() for block in model.blocks}
         self._branches = {key: found for key, found in (branches or {}).items() if isinstance(found, Branch)}
         self._after_attention: dict[LayerKey, Tensor | str] = {
             key: reason for key, reason in (branches or {}).items() if isinstance(reason, str)
@@ -285,8 +285,9 @@ class Recorder:
         branching = {Block("", branch.module, stack) for (stack, _), branch in self._branches.items()}
         with watched(self._model.blocks, self._enter, self._leave), watched(branching, leave=self._keep_branch):
             yield
-        if silent := silent_blocks(self._model, {name for stack in self._stacks.values() for name in stack.calls}):
-            raise RuntimeError(silent)
+        called = {name for stack in self._stacks.values() for name in stack.calls}
+        if {block.name for block in self._model.blocks} - called:
+            raise RuntimeError(silent_blocks(self._model, called))
         for stack in self._stacks.values():
             stack.order = stack.order or stack.calls
             if stack.calls != stack.order:
