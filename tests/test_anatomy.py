@@ -22,7 +22,6 @@ from repdyn import layer_states
 from repdyn.cli.main import main
 from repdyn.studies import embedding_tables as tables
 from repdyn.studies import table_geometry as geometry
-from repdyn.studies import table_relations as relations
 from repdyn.studies.anatomy import followed
 from repdyn.studies.embedding_tables import (
     NO_POSITION,
@@ -76,25 +75,25 @@ def test_relations_of_tables_against_all_pairs_by_hand():
     places = EmbeddingTable("position", "position", "p", drawn(9, 6, seed=1), tuple("012345678"), {})
     unit = [table.rows.numpy() / np.linalg.norm(table.rows.numpy(), axis=1)[:, None] for table in (words, places)]
     within = [(unit[0][i] @ unit[0][j], words.labels[i], words.labels[j]) for i in range(40) for j in range(i + 1, 40)]
-    found = relations.extreme_pairs(words, 5)
+    found = geometry.extreme_pairs(words, 5)
     for kind, key in (("most negative", lambda pair: pair[0]), ("nearest to zero", lambda pair: abs(pair[0]))):
         expected = sorted(within, key=key)[:5]
         rows = found[found["pairs"] == kind]
         assert [*zip(rows["first"], rows["second"], strict=True)] == [pair[1:] for pair in expected]
         np.testing.assert_allclose(rows["cosine"], [pair[0] for pair in expected], atol=1e-12)
-    (across,) = relations.across_tables([words, places]).to_dict("records")
+    (across,) = geometry.across_tables([words, places]).to_dict("records")
     cosines = unit[0] @ unit[1].T
     assert (across["n"], across["beyond"]) == (360, int((np.abs(cosines) > 0.2).sum()))
     assert (across["min"], across["max"]) == pytest.approx((cosines.min(), cosines.max()), abs=1e-6)
-    start = relations.start_of_text(words, places, "c")
+    start = geometry.start_of_text(words, places, "c")
     apart = words.rows[2] - places.rows[0]
     assert start["distance"] == pytest.approx(float(apart.norm()))
     assert start["largest_difference"] == pytest.approx(float(apart.abs().max()))
-    assert relations.start_of_text(words, places, None) == {}
+    assert geometry.start_of_text(words, places, None) == {}
     about = about_mean(words.rows).assign(label=words.labels).set_index("label")
     mean = words.rows.numpy().mean(0)
     assert about.loc["b", "distance"] == pytest.approx(np.linalg.norm(words.rows[1].numpy() - mean))
-    ends = relations.ends_about_mean(about.reset_index(), 1).set_index(["quantity", "end"])["label"]
+    ends = geometry.ends_about_mean(about.reset_index(), 1).set_index(["quantity", "end"])["label"]
     assert ends["cosine", "largest"] == about["cosine"].idxmax()
     assert ends["|dot|", "smallest"] == about["dot"].abs().idxmin()
 
@@ -102,15 +101,15 @@ def test_relations_of_tables_against_all_pairs_by_hand():
 def test_the_kinds_of_tokens():
     names = ["[UNK]", "[CLS]", "[unused0]", "a", "cat", "dog7", "##s", "!"]
     words = Tokenizer(models.WordPiece({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
-    kinds = relations.token_kinds(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", cls_token="[CLS]"))
+    kinds = geometry.token_kinds(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", cls_token="[CLS]"))
     characters, expected = "single character", ["special", "special", "unused"]
     assert kinds["kind"].tolist() == [*expected, characters, "word", "word", "piece", characters]
-    table = relations.vocabulary_table(kinds).set_index("kind")
+    table = geometry.vocabulary_table(kinds).set_index("kind")
     assert table.loc[["special", "letters and digits alone", "piece"], "tokens"].tolist() == [2, 3, 1]
     assert table.loc[characters, ["ranges", "first", "last"]].tolist() == [2, 3, 3]
-    looks = relations.looks_of(["cat", "dog7", "!"], kinds.assign(kind=kinds["kind"].replace({"unused": "word"})))
+    looks = geometry.looks_of(["cat", "dog7", "!"], kinds.assign(kind=kinds["kind"].replace({"unused": "word"})))
     assert looks == ["word", "number", characters]
-    assert relations.shared_vocabulary({"one": kinds, "other": kinds.iloc[1:]}).loc[
+    assert geometry.shared_vocabulary({"one": kinds, "other": kinds.iloc[1:]}).loc[
         0, ["shared", "same_id"]
     ].tolist() == [7, 7]
 
@@ -163,16 +162,16 @@ def numbers(pairs: pd.DataFrame) -> list[tuple[int, int]]:
 def test_closest_pairs_against_is_complete(tile, dtype, monkeypatch):
     monkeypatch.setattr(tables, "_TILE", tile)
     rows = drawn(120, 5).to(dtype)
-    found = closest_pairs(rows, k=15)
-    assert numbers(found.pairs) == brute(rows.double().numpy(), 15)
+    pairs, nearest = closest_pairs(rows, k=15)
+    assert numbers(pairs) == brute(rows.double().numpy(), 15)
     unit = torch.nn.functional.normalize(rows.double(), dim=1)
     cosines = (unit @ unit.T).fill_diagonal_(-1)
-    torch.testing.assert_close(found.nearest.double(), cosines.amax(1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(nearest.double(), cosines.amax(1), rtol=0, atol=1e-6)
 
 
 def test_duplicates_come_in_the_order_of_their_rows():
     rows = torch.tensor([[1.0, 0], [0, 1], [2, 0], [0, 3], [1, 0]])
-    found = closest_pairs(rows, k=4).pairs
+    found = closest_pairs(rows, k=4)[0]
     assert numbers(found) == [(0, 2), (0, 4), (1, 3), (2, 4)]
     assert found["cosine"].eq(1).all()
 
@@ -210,7 +209,7 @@ def test_means_by_offset_one_by_one():
 @pytest.mark.parametrize("clockwise", [False, True])
 @pytest.mark.parametrize("period", [22, 22.4, 5.8, 3, 60])
 def test_a_helix_turns_once_per_its_period(period, clockwise):
-    turn = find_rotation(principal(helix(period=period, clockwise=clockwise)))
+    turn = find_rotation(*principal(helix(period=period, clockwise=clockwise)))
     assert turn is not None
     assert turn.is_clear
     assert turn.period == pytest.approx(period, rel=1e-3)
@@ -235,7 +234,7 @@ def test_a_helix_turns_once_per_its_period(period, clockwise):
     ids=["noise", "walk", "slow walk", "fast walk", "shuffled helix"],
 )
 def test_what_does_not_turn_is_not_said_to(make, seed):
-    turn = find_rotation(principal(make(seed)))
+    turn = find_rotation(*principal(make(seed)))
     assert turn is not None
     assert not turn.is_clear
 

@@ -35,7 +35,7 @@ from repdyn.studies.convergence_estimates import (
     isotonic_fit,
     summaries_with,
 )
-from repdyn.studies.convergence_measurements import FALLS, skip_blocks, token_cosines
+from repdyn.studies.convergence_measurements import FALLS, class_cosines, skip_blocks, token_cosines
 from repdyn.studies.generated_sentences import (
     VOCABULARY,
     complex_sentences,
@@ -224,12 +224,13 @@ def short(text, output, *more):
 
 def test_cosines_against_the_states_themselves(hand_written, small_probe):
     states = capture(prepare(hand_written), small_probe, ["all", "no_sink"])
-    [found] = token_cosines(hand_written, small_probe, ["all", "no_sink"])
+    [found] = token_cosines(hand_written, small_probe, ["all", "no_sink"]).values()
+    sampled = np.flatnonzero(states.rows >= 0)
     last = states.layers[-1].states.double()
-    for layer, cosines in zip(states.layers, found.cosines, strict=True):
+    for layer, cosines in zip(states.layers, found, strict=True):
         expected = torch.nn.functional.cosine_similarity(layer.states.double(), last)
-        np.testing.assert_allclose(cosines, expected.numpy(), rtol=1e-12)
-    np.testing.assert_allclose(found.cosines[-1], 1, atol=1e-12)
+        np.testing.assert_allclose(cosines[sampled], expected.numpy()[states.rows[sampled]], rtol=1e-12)
+    np.testing.assert_allclose(found[-1, sampled], 1, atol=1e-12)
 
 
 def naive_cosine(a, b):
@@ -238,29 +239,30 @@ def naive_cosine(a, b):
 
 def test_falls_and_words_against_loops(hand_written, small_probe):
     """A share over sequences instead of tokens, or a mean over tokens instead of words, would differ."""
-    states = [layer.states.double().numpy() for layer in layer_states(hand_written, small_probe)]
-    [found] = token_cosines(hand_written, small_probe, ["all"])
+    captured = layer_states(hand_written, small_probe)
     tokens = small_probe.sample("all").ravel()
+    states, rows = [layer.states.double().numpy() for layer in captured], captured.rows
     falls = {
         size: [
             [naive_cosine(before[row], states[-1][row]) - naive_cosine(after[row], states[-1][row]) > size
              for before, after in pairwise(states)]
-            for row in found.rows[tokens]
+            for row in rows[tokens]
         ]
         for size in FALLS
     }  # fmt: skip
-    measured = found.of_class(tokens, small_probe)
+    [found] = token_cosines(hand_written, small_probe, ["all"]).values()
+    measured = class_cosines(found, tokens, small_probe)
     for size, of_tokens in falls.items():
         expected = [*np.mean(of_tokens, axis=0), np.mean([any(steps) for steps in of_tokens])]
         np.testing.assert_allclose(measured.falls[size].over_tokens, expected, rtol=1e-12)
     assert measured.falls[0.0].over_tokens[-1] > 0
-    at_layer = [torch.from_numpy(layer[found.rows[tokens]]) for layer in states]
+    at_layer = [torch.from_numpy(layer[rows[tokens]]) for layer in states]
     assert alignment_falls(at_layer[0], at_layer[1], at_layer[-1], more_than=0.01).item() == pytest.approx(
         np.mean(falls[0.01], axis=0)[0], rel=1e-12
     )
     by_word: dict[int, list[float]] = {}
     for token in tokens:
-        row = found.rows[token]
+        row = rows[token]
         by_word.setdefault(int(small_probe.tokens[token]), []).append(naive_cosine(states[1][row], states[-1][row]))
     assert measured.of_words.mean(0)[1] == pytest.approx(np.mean([np.mean(of) for of in by_word.values()]), rel=1e-12)
 

@@ -46,18 +46,16 @@ from repdyn.studies.sentence_measurements import (
     SENSE,
     TEMPLATES,
     WORDS,
-    SentenceVectors,
-    collections_table,
+    collections_rows,
     consistency,
     fill_slots,
     kind_matrix,
     nonsense,
-    nonsense_table,
-    read_texts,
+    nonsense_rows,
     sentence_vectors,
     separation,
 )
-from repdyn.studies.study import select
+from repdyn.studies.study import read_groups, select
 from repdyn.studies.token_classes import class_tables, common_direction, density, received_attention
 from repdyn.studies.token_measurements import (
     LayerVectors,
@@ -290,8 +288,7 @@ def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch)
 def test_cosines_of_kinds_of_change_against_means_by_hand():
     random, kinds = np.random.RandomState(0), ["a", "b", "b", "a", "c", "c"]
     before, change = random.randn(6, 7), random.randn(6, 7)
-    one, other = (SentenceVectors(None, 1, MEAN, vectors) for vectors in (before, before + change))
-    found = kind_matrix([one], [other], kinds, seed=0).set_index(["kind", "other"])
+    found = pd.DataFrame(kind_matrix(before, before + change, kinds, seed=0)).set_index(["kind", "other"])
     mean = {kind: change[[each == kind for each in kinds]].mean(0) for kind in kinds}
     for a, b in (("a", "b"), ("a", "c"), ("b", "c")):
         expected = mean[a] @ mean[b] / np.linalg.norm(mean[a]) / np.linalg.norm(mean[b])
@@ -304,7 +301,7 @@ def test_nonsense_is_told_apart_where_its_vectors_are():
     kinds = [kind for kind in places for _ in range(4)]
     around = np.random.RandomState(0).randn(12, 6) * 0.01
     apart = np.stack([np.eye(6)[int(places[kind]) % 6] for kind in kinds]) + around
-    (row,) = nonsense_table([SentenceVectors(None, 1, MEAN, apart)], kinds).to_dict("records")
+    (row,) = nonsense_rows(apart, np.array(kinds))
     assert (row["nonsense"], row["kinds"]) == (1.0, 1.0)
     made = nonsense(3, seed=0)
     assert made["kind"].tolist() == [WORDS] * 3 + [CHARACTERS] * 3
@@ -314,8 +311,8 @@ def test_nonsense_is_told_apart_where_its_vectors_are():
 def test_two_collections_against_pairs_by_hand():
     random = np.random.RandomState(0)
     one, other = random.randn(5, 4) - 30, random.randn(6, 4) + 30
-    vectors = SentenceVectors(None, 1, MEAN, np.concatenate([one, other]))
-    found = collections_table([vectors], np.repeat(["a", "b"], [5, 6])).set_index(["texts", "quantity"])
+    rows = collections_rows(np.concatenate([one, other]), np.repeat(["a", "b"], [5, 6]))
+    found = pd.DataFrame(rows).set_index(["texts", "quantity"])
     assert found["nearest"].eq(1).all()
     assert found.loc[("a", "distance"), "max"] == pytest.approx(pdist(one).max())
     assert found.loc[(BETWEEN, "distance"), ["n", "min"]].tolist() == pytest.approx([30, cdist(one, other).min()])
@@ -323,7 +320,7 @@ def test_two_collections_against_pairs_by_hand():
 
 
 def test_a_group_with_slots_stands_for_every_sentence():
-    filled = fill_slots(read_texts(TEMPLATES, "group", "sentence"))
+    filled = fill_slots(read_groups(TEMPLATES, "group", "sentence"))
     assert filled["group"].value_counts().to_dict() == {"hello": 27, "new car": 27, "happy boss": 27, "meeting": 10}
     assert filled["sentence"].is_unique
     assert filled["sentence"][1] == "Hello there! I am glad to meet such a nice fellow here."
@@ -479,7 +476,7 @@ def moving_classes():
 
 
 def test_words_that_jump_and_return():
-    classes, changes, jumps, points = moving_classes()
+    classes, changes, jumps, points = moving_classes().values()
     one = select(classes, layer=1, **{"class": "function"}).iloc[0]
     assert one[["tokens", "cosine", "rank_q25", "rank", "kept"]].tolist() == [20, 0.5, 99, 99, 0]
     ranks = select(jumps, quantity="log_rank").set_index("class")

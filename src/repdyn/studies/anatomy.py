@@ -15,12 +15,12 @@ import torch
 from repdyn.probe.word_classes import is_function_word
 from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import anatomy_figures as draw
-from repdyn.studies import embedding_tables, paths, table_geometry
-from repdyn.studies import table_relations as relations
+from repdyn.studies import embedding_tables, paths
+from repdyn.studies import table_geometry as geometry
 from repdyn.studies.embedding_tables import MAX_PAIRS, EmbeddingTable, TableMeasurements
 from repdyn.studies.paths import TokenTrajectory
 from repdyn.studies.planes import plane_figure, plane_table
-from repdyn.studies.study import Folder, Study, print_line, print_table, print_title, run_study, stem
+from repdyn.studies.study import Folder, Study, run_study, show, show_title, stem
 from repdyn.tables.style import of_stack
 from repdyn.utils.arguments import SENTENCES, Count, ModelOptions, Models, at_least, converted, listed
 
@@ -33,9 +33,9 @@ class AnatomyStudy(Study):
         self.vocabularies: dict[str, pd.DataFrame] = {}
 
     def measure(self, loaded: LoadedModel) -> None:
-        print_title(loaded.name)
+        show_title(loaded.name)
         trajectories = paths.sentence_trajectories(loaded, self.options.pair)
-        self.vocabularies[loaded.name] = relations.token_kinds(loaded.tokenizer)
+        self.vocabularies[loaded.name] = geometry.token_kinds(loaded.tokenizer)
         self._add_tables(loaded)
         for stack, pair in trajectories.items():
             self._add_trajectories(of_stack(loaded.name, stack), stack, *pair)
@@ -43,11 +43,11 @@ class AnatomyStudy(Study):
 
     def finish(self) -> None:
         if len(self.vocabularies) > 1:
-            self.add("shared_vocabulary", relations.shared_vocabulary(self.vocabularies))
+            self.add("shared_vocabulary", geometry.shared_vocabulary(self.vocabularies))
             self.write()
 
     def _add_tables(self, loaded: LoadedModel) -> None:
-        options, seed, tables, known = self.options, self.options.seed, [], {}
+        name, options, seed, tables, known = loaded.name, self.options, self.options.seed, [], {}
         for table in embedding_tables.embedding_tables(loaded.model, loaded.tokenizer, unused=options.unused):
             if table.kind == "input" and not options.unused:
                 table, known[table.name] = embedding_tables.without_twins(table, options.closest)
@@ -55,97 +55,89 @@ class AnatomyStudy(Study):
                 table = table.subset(np.arange(min(options.positions, len(table.rows))), "beyond --positions")
             tables.append(table)
         words, positions = tables[0], [table for table in tables if table.kind == "position"]
-        layouts = [*positions, *map(table_geometry.sinusoids, positions[:1])]
-        found = [
-            embedding_tables.measure_table(table, pairs=options.pairs, seed=seed)
-            for table in (*tables, *layouts[len(positions) :])
-        ]
-        self.figures["tables"] = draw.tables_figure(loaded.name, found[: len(tables)])
+        layouts = [*positions, *map(geometry.sinusoids, positions[:1])]
+        measured = [*tables, *layouts[len(positions) :]]
+        found = [embedding_tables.measure_table(table, pairs=options.pairs, seed=seed) for table in measured]
+        self.figures["tables"] = draw.tables_figure(name, found[: len(tables)])
+        clouds = geometry.known_clouds(seed)
+        known_curves = {cloud: embedding_tables.explained_variance(rows) for cloud, rows in clouds.items()}
         curves = {one.table.name: one.explained for one in found if len(one.explained)}
-        self.figures["dimension_curves"] = table_geometry.dimension_figure(loaded.name, curves, seed)
+        self.figures["dimension_curves"] = draw.dimension_figure(name, known_curves, curves)
         self.tables["closest"] = embedding_tables.closest_table(tables, options.closest, known)
-        self.tables["known_clouds"] = table_geometry.dimension_table(table_geometry.known_clouds(seed))
-        self.tables["across_tables"] = relations.across_tables(tables)
-        self._add_vocabulary(loaded.name, found[0])
-        self._add_planes(loaded.name, tables)
+        self.tables["known_clouds"] = geometry.dimension_table(clouds)
+        self.tables["across_tables"] = geometry.across_tables(tables)
+        self._add_vocabulary(name, found[0], [words, *positions])
         self.tables.update(embedding_tables.tabulate(found))
-        print_table(self.tables["distributions"], "table", "quantity", "mean", "q05", "median", "q95", "min", "max")
-        print_table(self.tables["tables"], "table", "parameter", "rows", "dim", "left_out", "all_pairs", "mean_share")
-        self._add_words(words, self.vocabularies[loaded.name])
-        rows = [self._add_positions(loaded.name, table) for table in layouts]
+        show(self.tables["distributions"], "table", "quantity", "mean", "q05", "median", "q95", "min", "max")
+        show(self.tables["tables"], "table", "parameter", "rows", "dim", "left_out", "all_pairs", "mean_share")
+        self._add_words(words, self.vocabularies[name])
+        rows = [self._add_positions(name, table) for table in layouts]
         token: Any = loaded.tokenizer.cls_token or loaded.tokenizer.bos_token
         for table in positions:
-            if start := relations.start_of_text(words, table, token):
+            if start := geometry.start_of_text(words, table, token):
                 self.add(f"{_file_stem(table)}_start", pd.DataFrame([start]))
         if not positions:
-            print_line(
-                "no position table is looked up: positions enter otherwise (rotary, relative, sinusoids), or not"
-            )
+            show("no position table is looked up: positions enter otherwise (rotary, relative, sinusoids), or not")
             return
         self.add("position_layouts", pd.DataFrame(rows))
         if find_spec("ripser"):
-            self.tables["position_loops"] = pd.concat([table_geometry.loops_table(table, seed) for table in layouts])
-            print_line("")
+            self.tables["position_loops"] = pd.concat([geometry.loops_table(table, seed) for table in layouts])
+            show("")
         else:
-            print_line("loops of the positions are not searched: pip install 'repdyn[topology]'")
+            show("loops of the positions are not searched: pip install 'repdyn[topology]'")
 
-    def _add_vocabulary(self, name: str, input_table: TableMeasurements) -> None:
-        """Add what kinds of tokens there are, and where their rows lie."""
-        words, closest, kinds = input_table.table, self.options.closest, self.vocabularies[name]
-        values = input_table.about.assign(label=words.labels)
-        self.tables["extreme_pairs"] = relations.extreme_pairs(words, closest)
-        self.tables["about_mean"] = relations.ends_about_mean(values, closest)
-        self.figures["about_mean"] = relations.about_mean_figure(name, values)
-        self.add("vocabulary", relations.vocabulary_table(kinds), "kind", "tokens", "share")
-        looks = relations.looks_of(words.labels, kinds)
-        self.add("kinds_of_tokens", relations.looks_table(looks, values, input_table.values["norm"]))
-
-    def _add_planes(self, name: str, tables: Sequence[EmbeddingTable]) -> None:
-        """Add planes of the tokens, of the tokens and each table of positions, and of the positions."""
-        words, shown = tables[0], {"plane_of_tokens": [tables[0]]}
-        for table in (table for table in tables if table.kind == "position"):
+    def _add_vocabulary(self, name: str, measured: TableMeasurements, tables: Sequence[EmbeddingTable]) -> None:
+        """Add what kinds of tokens there are, where their rows lie, and planes of them and of positions."""
+        words, closest, kinds = measured.table, self.options.closest, self.vocabularies[name]
+        values = measured.about.assign(label=words.labels)
+        self.tables["extreme_pairs"] = geometry.extreme_pairs(words, closest)
+        self.tables["about_mean"] = geometry.ends_about_mean(values, closest)
+        self.figures["about_mean"] = draw.about_mean_figure(name, values)
+        self.add("vocabulary", geometry.vocabulary_table(kinds), "kind", "tokens", "share")
+        looks = geometry.looks_of(words.labels, kinds)
+        self.add("kinds_of_tokens", geometry.looks_table(looks, values, measured.values["norm"]))
+        shown = {"plane_of_tokens": [words]}
+        for table in tables[1:]:
             if table.rows.shape[1] == words.rows.shape[1]:
                 shown[f"plane_of_tokens_and_{_file_stem(table)}"] = [words, table]
             if len(table.rows) > 3:
                 shown[f"{_file_stem(table)}_plane"] = [table]
-        looks = relations.looks_of(words.labels, self.vocabularies[name])
-
-        def labels_of(table: EmbeddingTable) -> pd.DataFrame:
-            columns = {"position": math.nan, "kind": looks}
-            if table.kind == "position":
-                columns = {"position": [*map(float, table.labels)], "kind": "position"}
-            return pd.DataFrame({"label": table.labels, **columns})
-
         for path, together in shown.items():
-            rows = torch.cat([table.rows for table in together])
-            labels = pd.concat(map(labels_of, together), ignore_index=True)
-            self.tables[path] = plane = plane_table(rows, labels, self.options.seed)
+            labels = [
+                pd.DataFrame({"label": each.labels, "position": math.nan, "kind": looks})
+                if each is words
+                else pd.DataFrame({"label": each.labels, "position": [*map(float, each.labels)], "kind": "position"})
+                for each in together
+            ]
+            rows = torch.cat([each.rows for each in together])
+            plane = plane_table(rows, pd.concat(labels, ignore_index=True), self.options.seed)
             drawn = f"{len(plane) // plane['method'].nunique():,} rows, of each kind alike"
+            self.tables[path] = plane
             self.figures[path] = plane_figure(f"{name}: embeddings in a plane", drawn, plane, "kind", "position")
 
     def _add_words(self, words: EmbeddingTable, kinds: pd.DataFrame) -> None:
         """Add what few bits do to the input table, and what it says of parts of speech and opposites."""
-        seed, rows = self.options.seed, table_geometry.word_rows(words, kinds)
-        self.add("quantisation", table_geometry.quantisation_table(words, seed))
-        found = {**table_geometry.compare_opposites(words, rows, seed), **table_geometry.probe_words(words, rows, seed)}
+        seed, rows = self.options.seed, geometry.word_rows(words, kinds)
+        self.add("quantisation", geometry.quantisation_table(words, seed))
+        found = {**geometry.compare_opposites(words, rows, seed), **geometry.probe_words(words, rows, seed)}
         for name, table in found.items():
             self.add(name, table)
         if "word_probe" not in found:
-            print_line("parts of speech are not read from the input table: too few of the known words are in it")
+            show("parts of speech are not read from the input table: too few of the known words are in it")
 
     def _add_positions(self, model: str, table: EmbeddingTable) -> dict[str, Any]:
         """Add tables and figures of the layout of positions; return its numbers."""
         name, path, n = f"{model}, {table.name}", _file_stem(table), len(table.rows)
-        matrix, components = embedding_tables.cosine_matrix(table.rows), paths.principal(table.rows)
-        offsets, rotation = paths.by_offset(matrix), paths.find_rotation(components)
+        matrix, (scores, shares) = embedding_tables.cosine_matrix(table.rows), paths.principal(table.rows)
+        offsets, rotation = paths.by_offset(matrix), paths.find_rotation(scores, shares)
         order_end = paths.find_order_end(table.rows) if n >= paths.MIN_POSITIONS else None
-        coordinates = {f"component_{number}": values for number, values in enumerate(components.scores.T, start=1)}
+        coordinates = {f"component_{number}": values for number, values in enumerate(scores.T, start=1)}
         self.tables[f"{path}_offsets"] = offsets
         self.tables[f"{path}_components"] = pd.DataFrame({"position": range(n), **coordinates})
         self.figures[f"{path}_image"] = draw.position_image(name, table.rows)
         self.figures[f"{path}_cosines"] = draw.similarity_figure(name, matrix, offsets, order_end)
-        if components.scores.shape[1] >= 3:
-            self.figures[f"{path}_path"] = draw.path_figure(name, components, rotation)
+        if scores.shape[1] >= 3:
+            self.figures[f"{path}_path"] = draw.path_figure(name, scores, shares, rotation)
         neighbours = offsets.loc[offsets["offset"] == 1, "mean"].mean()
         layout = {"table": table.name, "positions": n, "neighbours": neighbours, "order_end": order_end}
         if rotation is not None:

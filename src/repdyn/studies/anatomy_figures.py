@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -20,9 +19,9 @@ from torch import Tensor
 from repdyn.figures.drawing import entitle
 from repdyn.studies import paths
 from repdyn.studies.embedding_tables import QUANTITIES, TableMeasurements, components_for
-from repdyn.studies.panels import layer_axis, line_with_band
-from repdyn.studies.paths import Components, Rotation, TokenTrajectory
-from repdyn.tables.style import DIVERGING, SEQUENTIAL, styled
+from repdyn.studies.panels import image, layer_axis, legend_below, line_with_band, outline, panels, series_colour
+from repdyn.studies.paths import Rotation, TokenTrajectory
+from repdyn.tables.style import DIVERGING, SEQUENTIAL
 
 _COLOURS = {"input": "#0072B2", "position": "#D55E00", "segment": "#009E73"}
 _TITLES = {
@@ -37,6 +36,7 @@ _MOVEMENTS = {
     "step": "length of the step to the next layer",
     "cosine": "cosine with the next layer",
 }
+_ABOUT_MEAN = {"distance": "distance to the mean", "cosine": "cosine with the mean", "dot": "product with the mean"}
 _MAX_BINS = 120
 # the tails hold single rows, which would squeeze everything else
 _SHOWN_QUANTILES = (0.0005, 0.9995)
@@ -45,22 +45,24 @@ _GREY = "0.72"
 _MAX_NAMED = 7
 
 
-@styled
 def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
     """Draw six panels: the distribution of each quantity, one outline for each table, and the dimension curves.
 
     Heights are relative to the highest bin, so that tables of any size can be compared; a table of a few rows is drawn
     as lines, one for each value. Values beyond 0.05 % and 99.95 % are cut off; the tables' files have them.
     """
-    figure = Figure(figsize=(11, 6.4))
-    *panels, last = figure.subplots(2, 3).ravel()
+    sampled = [f"{one.n_pairs:,} of {one.table.name}" for one in measured if not one.all_pairs]
+    drawn_pairs = f"pairs drawn at random: {', '.join(sampled)}" if sampled else "all pairs"
+    caption = f"{drawn_pairs}; heights relative to the highest bin"
+    figure, grid = panels(f"{name}: context-free embeddings", caption, (11, 6.4), 2, 3)
+    *of_quantities, last = grid.ravel()
     _widen_gaps(figure)
-    for panel, quantity in zip(panels, QUANTITIES, strict=True):
+    for axes, quantity in zip(of_quantities, QUANTITIES, strict=True):
         for one in measured:
-            _draw_distribution(panel, one, one.values.get(quantity, np.empty(0)))
-        panel.set(title=_TITLES[quantity], ylim=(0, 1.05), yticks=[])
+            _draw_distribution(axes, one, one.values.get(quantity, np.empty(0)))
+        axes.set(title=_TITLES[quantity], ylim=(0, 1.05), yticks=[])
         if "cosine" in quantity:
-            panel.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+            axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     for one in (one for one in measured if len(one.explained)):
         colour = _COLOURS[one.table.kind]
         last.plot(np.arange(1, len(one.explained) + 1), one.explained, color=colour)
@@ -68,11 +70,7 @@ def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
             last.plot(needed, share, "o", color=colour, markersize=4)
             last.annotate(f"{needed}", (needed, share), (4, -9), textcoords="offset points", fontsize=8, color=colour)
     last.set(title="variance explained by the first k components", xlabel="k", ylim=(0, 1.02))
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    sampled = [f"{one.n_pairs:,} of {one.table.name}" for one in measured if not one.all_pairs]
-    pairs = f"pairs drawn at random: {', '.join(sampled)}" if sampled else "all pairs"
-    entitle(figure, f"{name}: context-free embeddings", f"{pairs}; heights relative to the highest bin")
+    legend_below(figure, of_quantities[0])
     return figure
 
 
@@ -88,28 +86,55 @@ def _draw_distribution(axes: Axes, one: TableMeasurements, values: np.ndarray) -
     colour, label = _COLOURS[one.table.kind], f"{one.table.name} ({len(one.table.rows):,} rows)"
     if len(values) <= _FEW:
         for number, value in enumerate(values):
-            axes.axvline(value, color=colour, linewidth=1.5, linestyle="--", label=label if number == 0 else None)
+            axes.axvline(value, color=colour, linewidth=1.5, linestyle="--", label=None if number else label)
         return
     bins = min(_MAX_BINS, int(2 * np.sqrt(len(values))))
     heights, edges = np.histogram(values, bins=bins, range=tuple(np.quantile(values, _SHOWN_QUANTILES)))
-    axes.stairs(heights / heights.max(), edges, color=colour, fill=True, alpha=0.35, label=label)
-    axes.stairs(heights / heights.max(), edges, color=colour, linewidth=1.2)
+    outline(axes, heights / heights.max(), edges, label, width=1.2, color=colour)
 
 
-@styled
+def dimension_figure(name: str, known: Mapping[str, np.ndarray], curves: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the cumulative share of variance by number of components, of clouds of known dimension and of a model."""
+    caption = "share of variance along the first components"
+    figure, grid = panels(f"{name}: dimension curves", caption, (10, 4.2), 1, 2, sharey=True)
+    for axes, drawn in zip(grid, (known, curves), strict=True):
+        for number, (label, curve) in enumerate(drawn.items()):
+            look = {"color": series_colour(number), "marker": ".", "markersize": 3, "label": label}
+            axes.plot(np.arange(1, len(curve) + 1), curve, **look)
+        axes.set_xlabel("components")
+        axes.legend(loc="lower right")
+    grid[0].set(title="unit cubes in 10 dimensions", ylabel="share of variance", ylim=(0, 1.03))
+    grid[1].set(title="tables of the model, and sinusoids", xscale="log")
+    return figure
+
+
+def about_mean_figure(name: str, values: pd.DataFrame) -> Figure:
+    """Draw histograms of the rows' distance to the mean row, cosine with it, and inner product."""
+    title = f"{name}: rows of the input table about their mean"
+    figure, grid = panels(title, f"{len(values):,} rows; the rows at the ends are named", (10.5, 3.1), 1, 3)
+    for axes, (quantity, label) in zip(grid, _ABOUT_MEAN.items(), strict=True):
+        of_rows = values[quantity]
+        axes.hist(of_rows[np.isfinite(of_rows)], bins=100, color="#0072B2")
+        axes.set_title(label)
+        look = {"fontsize": 8, "textcoords": "offset points", "arrowprops": {"arrowstyle": "-", "color": "0.4"}}
+        for row, side in ((of_rows.idxmin(), "left"), (of_rows.idxmax(), "right")):
+            axes.annotate(plain(str(values.loc[row, "label"])), (of_rows[row], 0), (0, 22), ha=side, **look)
+    grid[0].set_ylabel("rows")
+    return figure
+
+
 def position_image(name: str, rows: Tensor) -> Figure:
     """Draw the position table as an image, its first ten rows, and the length of the step to each next position."""
     values = rows.detach().cpu().double().numpy()
-    figure = Figure(figsize=(10.5, 6.2))
-    grid = figure.add_gridspec(2, 2, width_ratios=(1.4, 1))
-    image, first, steps = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
     limit = float(np.quantile(np.abs(values), 0.995))
-    drawn = image.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-    image.set(xlabel="coordinate", ylabel="position", title="the table")
-    image.grid(visible=False)
-    figure.colorbar(drawn, ax=image, extend="both", shrink=0.6)
-    for number, row in enumerate(values[:10]):
-        first.plot(row - number * 2 * limit, linewidth=0.5, color="#0072B2")
+    figure = Figure(figsize=(10.5, 6.2))
+    entitle(figure, f"{name}", f"colours are cut off at {limit:.2g}, the 99.5 % quantile")
+    places = figure.subplot_mosaic([["table", "first"], ["table", "steps"]], width_ratios=(1.4, 1))
+    table, first, steps = places["table"], places["first"], places["steps"]
+    look = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit, "aspect": "auto", "interpolation": "nearest"}
+    image(table, values, bar={"extend": "both", "shrink": 0.6}, **look)
+    table.set(xlabel="coordinate", ylabel="position", title="the table")
+    first.plot((values[:10] - 2 * limit * np.arange(len(values[:10]))[:, None]).T, linewidth=0.5, color="#0072B2")
     first.set(title="positions 0 to 9, from the top", xlabel="coordinate", yticks=[])
     lengths = np.linalg.norm(np.diff(values, axis=0), axis=1)
     steps.plot(np.arange(1, len(values)), lengths, linewidth=0.8, color="#D55E00")
@@ -118,46 +143,40 @@ def position_image(name: str, rows: Tensor) -> Figure:
         top = int(run[lengths[run].argmax()])
         steps.annotate(f"{top + 1}", (top + 1, lengths[top]), (3, 2), textcoords="offset points", fontsize=8)
     steps.set(title="length of the step to a position", xlabel="position", ylim=(0, None))
-    entitle(figure, f"{name}", f"colours are cut off at {limit:.2g}, the 99.5 % quantile")
     return figure
 
 
-@styled
 def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, order_end: int | None) -> Figure:
     """Draw the cosines of all pairs of positions, (n, n), and their mean against the distance of the two.
 
     The band holds 90 % of the pairs of that distance. Distances with fewer pairs than a tenth of the positions are left
     out.
     """
-    figure = Figure(figsize=(11, 4.6))
-    left, right = figure.subplots(1, 2)
-    n, colour = len(matrix), _COLOURS["position"]
-    image = left.imshow(matrix, cmap=DIVERGING, vmin=-1, vmax=1, interpolation="nearest")
-    left.grid(False)
+    n = len(matrix)
+    end = {None: "", n: "; order holds to the last position"}.get(order_end, f"; order ends near {order_end}")
+    title = f"{name}: cosine of position embeddings"
+    figure, (left, right) = panels(title, f"{n:,} positions{end}", (11, 4.6), 1, 2)
+    image(left, matrix, "cosine", bar={"shrink": 0.85}, cmap=DIVERGING, vmin=-1, vmax=1, interpolation="nearest")
     left.set(xlabel="position", ylabel="position")
-    figure.colorbar(image, ax=left, label="cosine", shrink=0.85)
     shown = offsets.loc[(offsets["n"] >= n / 10) & (offsets["offset"] > 0)]
-    line_with_band(right, shown, "mean", ("q05", "q95"), x=shown["offset"], color=colour)
+    line_with_band(right, shown, "mean", ("q05", "q95"), x=shown["offset"], color=_COLOURS["position"])
     right.axhline(0, color="0.6", linewidth=0.8, zorder=0)
     right.set(xlabel="positions apart", ylabel="cosine: mean, and the middle 90 %")
-    end = {None: "", n: "; order holds to the last position"}.get(order_end, f"; order ends near {order_end}")
-    entitle(figure, f"{name}: cosine of position embeddings", f"{n:,} positions{end}")
     return figure
 
 
-@styled
-def path_figure(name: str, components: Components, rotation: Rotation | None) -> Figure:
+def path_figure(name: str, scores: np.ndarray, shares: np.ndarray, rotation: Rotation | None) -> Figure:
     """Draw the positions' path in three principal components, coloured by position, and how it rotates along the way.
 
     The first two axes are the plane that rotates most, if one rotates clearly; the third is the largest other one.
     """
     clear = rotation if rotation is not None and rotation.is_clear else None
     plane = clear.components if clear else (0, 1)
-    third = next(number for number in range(components.scores.shape[1]) if number not in plane)
+    third = next(number for number in range(scores.shape[1]) if number not in plane)
     figure = Figure(figsize=(11, 5.0))
     _widen_gaps(figure)
-    _draw_path(figure.add_subplot(1, 2, 1, projection="3d"), components, (*plane, third))
-    n, caption = len(components.scores), "no plane of the first principal components rotates clearly"
+    _draw_path(figure.add_subplot(1, 2, 1, projection="3d"), scores, shares, (*plane, third))
+    n, caption = len(scores), "no plane of the first principal components rotates clearly"
     if clear:
         end = "to the last position" if clear.ends == n else f"up to position {clear.ends}"
         caption = (
@@ -167,16 +186,16 @@ def path_figure(name: str, components: Components, rotation: Rotation | None) ->
         _draw_rotation(figure.add_subplot(2, 2, 2), figure.add_subplot(2, 2, 4), clear, n)
     else:
         axes = figure.add_subplot(1, 2, 2)
-        for number, values in enumerate(components.scores.T[:3]):
-            axes.plot(values, label=f"component {number + 1} ({components.shares[number]:.0%})", linewidth=1)
+        for number, values in enumerate(scores.T[:3]):
+            axes.plot(values, label=f"component {number + 1} ({shares[number]:.0%})", linewidth=1)
         axes.set(xlabel="position", title="the components along the positions")
         axes.legend()
     entitle(figure, f"{name}: path of the positions", caption)
     return figure
 
 
-def _draw_path(space: Any, components: Components, axes: tuple[int, ...]) -> None:
-    points = components.scores[:, axes].T
+def _draw_path(space: Any, scores: np.ndarray, shares: np.ndarray, axes: tuple[int, ...]) -> None:
+    points = scores[:, axes].T
     space.plot(*points, color="0.6", linewidth=0.5, alpha=0.5)
     look = {"c": np.arange(points.shape[1]), "cmap": SEQUENTIAL, "s": 9, "linewidths": 0, "depthshade": False}
     dots = space.scatter(*points, **look)
@@ -184,7 +203,7 @@ def _draw_path(space: Any, components: Components, axes: tuple[int, ...]) -> Non
         # a distant position (often the first) would leave no room for the others
         low, high = np.quantile(values, [0.005, 0.995])
         margin = 0.1 * (high - low)
-        label = f"component {axis + 1} ({components.shares[axis]:.0%})"
+        label = f"component {axis + 1} ({shares[axis]:.0%})"
         space.set(**{f"{name}lim": (low - margin, high + margin), f"{name}ticklabels": []})
         getattr(space, f"set_{name}label")(label, labelpad=-8)
     space.set_box_aspect(None, zoom=0.92)
@@ -194,36 +213,35 @@ def _draw_path(space: Any, components: Components, axes: tuple[int, ...]) -> Non
 def _draw_rotation(above: Axes, below: Axes, rotation: Rotation, n: int) -> None:
     windows, colour = rotation.windows, _COLOURS["position"]
     middles = (windows["start"] + windows["stop"]) / 2
-    above.plot(middles, windows["period"].where(windows["ordered"] >= paths.ORDERED), color=colour)
-    above.axhline(rotation.period, color="0.4", linewidth=1, linestyle="--")
-    above.set(ylim=(0, 2 * rotation.period), title=f"positions per turn (dashed: {rotation.period:.1f}, of all)")
-    below.plot(middles, windows["ordered"], color=colour)
-    below.axhline(paths.ORDERED, color="0.4", linewidth=1, linestyle="--")
-    below.set_ylim(min(0.0, windows["ordered"].to_numpy().min()), 1.03)
-    below.set(title="share of the steps that follow the rotation", xlabel="position")
-    for panel in (above, below):
-        panel.set_xlim(0, n)
+    ordered, limit = windows["ordered"], {"color": "0.4", "linewidth": 1, "linestyle": "--"}
+    above.plot(middles, windows["period"].where(ordered >= paths.ORDERED), color=colour)
+    above.axhline(rotation.period, **limit)
+    title = f"positions per turn (dashed: {rotation.period:.1f}, of all)"
+    above.set(xlim=(0, n), ylim=(0, 2 * rotation.period), title=title)
+    below.plot(middles, ordered, color=colour)
+    below.axhline(paths.ORDERED, **limit)
+    below.set(xlim=(0, n), ylim=(min(0.0, ordered.min()), 1.03), xlabel="position")
+    below.set_title("share of the steps that follow the rotation")
 
 
-@styled
 def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
     """Draw the norm of each token's state, its step and cosine to the next layer, and how alike the sentences are.
 
     There is a line for each token of the first sentence; those that stand out or differ are named, and the black line
     is the mean over tokens. The last panel has a line for each pair of matched tokens of the two sentences.
     """
-    figure = Figure(figsize=(11, 7.4))
-    *panels, last = figure.subplots(2, 2).ravel()
+    figure, grid = panels(f"{name}: tokens through the layers", _sentences(one, other), (11, 7.4), 2, 2)
+    *of_quantities, last = grid.ravel()
     quantities, pairs = paths.movements(one.states), paths.match_tokens(one.tokens, other.tokens)
     named = _named_tokens(quantities.values(), one, pairs)
-    for panel, (quantity, values) in zip(panels, quantities.items(), strict=True):
+    for axes, (quantity, values) in zip(of_quantities, quantities.items(), strict=True):
         between = len(values) < len(one.layers)
         x = np.arange(len(values)) + (0.5 if between else 0.0)
-        _draw_tokens(panel, x, values, range(len(one.tokens)), named)
-        panel.plot(x, np.nanmean(values, axis=1), color="black", linewidth=2.4)
-        panel.set_title(_MOVEMENTS[quantity])
-        layer_axis(panel, label="between layers" if between else "layer")
-    panels[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine"]))), 1.02)
+        _draw_tokens(axes, x, values, range(len(one.tokens)), named)
+        axes.plot(x, np.nanmean(values, axis=1), color="black", linewidth=2.4)
+        axes.set_title(_MOVEMENTS[quantity])
+        layer_axis(axes, label="between layers" if between else "layer")
+    of_quantities[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine"]))), 1.02)
     alike = paths.cross_sentence_cosine(one, other)
     _draw_tokens(last, np.arange(len(one.layers)), alike, [a for a, *_ in pairs], named)
     last.set_title("cosine of the two sentences' tokens at the same place")
@@ -234,13 +252,12 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     names = [" / ".join(dict.fromkeys(map(_display, tokens))) for tokens in both]
     handles = [Line2D([], [], color="black", linewidth=2.4), *(Line2D([], [], color=c) for c in named.values())]
     figure.legend(handles, ["mean", *names], loc="outside lower center", ncols=len(handles))
-    entitle(figure, f"{name}: tokens through the layers", _sentences(one, other))
     return figure
 
 
 def _named_tokens(
     quantities: Iterable[np.ndarray], one: TokenTrajectory, pairs: Sequence[tuple[int, int, bool]]
-) -> dict[int, Any]:
+) -> dict[int, str]:
     """Return the colours of the tokens that the other sentence lacks and of the most unusual ones, by their places."""
     strangeness = np.zeros(len(one.tokens))
     for values in quantities:
@@ -249,54 +266,45 @@ def _named_tokens(
         strangeness += np.nan_to_num(np.abs(values - middle) / np.maximum(spread, 1e-12)).mean(0)
     changed = sorted(set(range(len(one.tokens))) - {a for a, _, equal in pairs if equal})
     others = [int(place) for place in np.argsort(-strangeness) if place not in changed]
-    return {place: _colour(number) for number, place in enumerate([*changed, *others][:_MAX_NAMED])}
+    return {place: f"C{number}" for number, place in enumerate([*changed, *others][:_MAX_NAMED])}
 
 
 def _draw_tokens(
-    axes: Axes, x: np.ndarray, values: np.ndarray, places: Sequence[int], named: Mapping[int, Any]
+    axes: Axes, x: np.ndarray, values: np.ndarray, places: Sequence[int], named: Mapping[int, str]
 ) -> None:
     for place, of_token in zip(places, values.T, strict=True):
         axes.plot(x, of_token, color=named.get(place, _GREY), linewidth=1.5 if place in named else 0.9)
 
 
-@styled
 def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
     """Draw the tokens' paths from layer 0 to the last in the plane of most variance of both sentences' states.
 
     Matched tokens have one colour; the first sentence is solid, the second dashed. An arrow ends at the last layer,
     where the token is named; the small dots are the layers between.
     """
-    plane = paths.fit_plane(one.states, other.states)
-    figure = Figure(figsize=(10, 7.6))
-    axes = figure.subplots()
-    pairs = paths.match_tokens(one.tokens, other.tokens)
-    partner = {b: a for a, b, _ in pairs}
-    same = {a for a, _, equal in pairs if equal}
+    plane, pairs = paths.fit_plane(one.states, other.states), paths.match_tokens(one.tokens, other.tokens)
+    sides = list(zip((one, other), plane.paths, plane.left_out, strict=True))
+    left_out = sorted({_display(each.tokens[place]) for each, _, places in sides for place in places})
+    note = f"; left out for their norm: {', '.join(left_out)}" if left_out else ""
+    caption = f"{_sentences(one, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: layer "
+    figure, axes = panels(f"{name}: paths of the tokens", f"{caption}{one.layers[-1]}{note}", (10, 7.6))
+    partner, same = {b: a for a, b, _ in pairs}, {a for a, _, equal in pairs if equal}
     labels = []
-    for trajectory, path, is_first in zip((one, other), plane.paths, (True, False), strict=True):
-        for place, token in enumerate(trajectory.tokens):
+    for trajectory, path, places in sides:
+        is_first = trajectory is one
+        for place in sorted(set(range(len(trajectory.tokens))) - set(places)):
             points, number = path[:, place], place if is_first else partner.get(place, len(one.tokens) + place)
-            if np.isnan(points).any():
-                continue
-            _draw_token_path(axes, points, _colour(number), "-" if is_first else (0, (4, 2)))
+            _draw_token_path(axes, points, f"C{number % 10}", "-" if is_first else (0, (4, 2)))
             if is_first or partner.get(place) not in same:
-                labels.append((points[-1], points[-2], _display(token), _colour(number)))
+                labels.append((points[-1], points[-2], _display(trajectory.tokens[place]), f"C{number % 10}"))
     axes.set_xlabel(f"first component ({plane.shares[0]:.0%} of the variance)")
     axes.set_ylabel(f"second component ({plane.shares[1]:.0%})")
     axes.margins(0.08)
     _place_labels(figure, axes, labels)
-    left_out = {
-        _display(trajectory.tokens[place])
-        for trajectory, places in zip((one, other), plane.left_out, strict=True)
-        for place in places
-    }
-    note = f"; left out for their norm: {', '.join(sorted(left_out))}" if left_out else ""
-    caption = f"{_sentences(one, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: layer "
-    entitle(figure, f"{name}: paths of the tokens", f"{caption}{one.layers[-1]}{note}")
     return figure
 
 
-def _draw_token_path(axes: Axes, points: np.ndarray, colour: Any, style: Any) -> None:
+def _draw_token_path(axes: Axes, points: np.ndarray, colour: str, style: Any) -> None:
     axes.plot(*points[:-1].T, color=colour, linewidth=1.1, linestyle=style, alpha=0.85)
     axes.plot(*points[1:-1].T, ".", color=colour, markersize=4)
     axes.plot(*points[0], "o", color=colour, markerfacecolor="white", markersize=5)
@@ -305,7 +313,7 @@ def _draw_token_path(axes: Axes, points: np.ndarray, colour: Any, style: Any) ->
     axes.annotate("", points[-1], points[-2], arrowprops=arrow)
 
 
-def _place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[np.ndarray, np.ndarray, str, Any]]) -> None:
+def _place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[np.ndarray, np.ndarray, str, str]]) -> None:
     """Write names ahead of the arrows, moved up or down where they would overlap.
 
     Args:
@@ -328,10 +336,6 @@ def _place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[np.ndarray,
             look["arrowprops"] = {"arrowstyle": "-", "linewidth": 0.5, "alpha": 0.6, "color": colour}
         look |= {"fontsize": 9.5, "path_effects": [withStroke(linewidth=2.5, foreground="white")]}
         axes.annotate(text, (float(end[0]), float(end[1])), (6 * ahead, shift), textcoords="offset points", **look)
-
-
-def _colour(number: int) -> Any:
-    return colormaps["tab10"](number % 10)
 
 
 def _display(token: str) -> str:

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 from cyclopts import Parameter
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from repdyn.probe.design import CLASS_OPTIONS
 from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import convergence_estimates as estimates
-from repdyn.studies import convergence_figures as draw
 from repdyn.studies.bootstrap import Estimate, bootstrap
-from repdyn.studies.convergence_measurements import ConvergenceMeasurements, measure_convergence, skip_blocks
+from repdyn.studies.convergence_estimates import ANY_STEP, SUMMARIES, THRESHOLD
+from repdyn.studies.convergence_measurements import FALLS, ConvergenceMeasurements, measure_convergence, skip_blocks
+from repdyn.studies.panels import facets, layer_axis, line_with_band, panels, series_colour, zero_line
 from repdyn.studies.study import (
     Folder,
     Study,
     join_tables,
-    print_line,
-    print_table,
-    print_title,
-    read_phrases,
+    read_groups,
     run_study,
     select,
+    show,
+    show_title,
     stored_runs,
 )
 from repdyn.tables.frames import loss_of_run, scalar
-from repdyn.tables.style import of_stack
+from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, of_stack
 from repdyn.text.corpus import DEFAULT_TEXT
 from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
+
+RELATIVE_DEPTH = "relative depth (layer / last layer)"
+_BARS = "#9ecae1"
+_BAND = "Band: 95 % interval of a bootstrap over sequences."
+_MAX_MARKED = 40
+_MOST_TICKS = 16
 
 
 class ConvergenceStudy(Study):
@@ -47,10 +56,11 @@ class ConvergenceStudy(Study):
             )
         if options.run and not options.store:
             raise ValueError("expected --run with --store, got it alone; name the store that holds the run")
-        self.phrases = read_phrases(options.class_file)
+        self.with_heads, self.draws = options.skip_blocks, (options.resamples, options.seed)
+        groups = read_groups(options.class_file, "class", "phrase") if options.class_file else pd.DataFrame()
+        self.phrases = groups.groupby("class", sort=False)["phrase"].agg(list).to_dict() if len(groups) else {}
         self.models: list[list[ConvergenceMeasurements]] = []
         self.skipped: dict[str, pd.DataFrame] = {}
-        self.with_heads = options.skip_blocks
 
     def measure(self, loaded: LoadedModel) -> None:
         self.models.append(measure_convergence(loaded, self.options, self.phrases))
@@ -60,64 +70,67 @@ class ConvergenceStudy(Study):
 
     def finish(self) -> None:
         if self.models:
-            self._report_profiles()
+            self._report_profiles([one for stacks in self.models for one in stacks])
         if self.options.before_after:
             self._report_change(*self.models)
         if self.options.store:
             self._report_correlations()
         self.write()
 
-    def _report_profiles(self) -> None:
-        draws = self.options.resamples, self.options.seed
-        profiles, classes, falls, gaps = {}, {}, {}, {}
-        for one in (one for stacks in self.models for one in stacks):
-            name, [profile] = one.name, bootstrap([one.all_tokens], *draws)
-            profiles[name], found = estimates.profile_table(profile), estimates.class_gaps(one.classes, self.phrases)
-            classes[name], falls[name] = estimates.class_table(one, *draws), estimates.fall_table(one, *draws)
-            print_title(name, f"{one.all_tokens.n_tokens:,} tokens of {len(one.all_tokens.counts):,} sequences")
-            print_table(profiles[name])
+    def _report_profiles(self, measured: Sequence[ConvergenceMeasurements]) -> None:
+        classes = {one.name: estimates.class_table(one, *self.draws) for one in measured}
+        falls = {one.name: estimates.fall_table(one, *self.draws) for one in measured}
+        profiles, gaps = {}, {}
+        for name, _, found in measured:
+            sums = found["all"].alignment
+            [profile] = bootstrap([sums], *self.draws)
+            profiles[name], of_pairs = estimates.profile_table(profile), estimates.class_gaps(found, self.phrases)
+            show_title(name, f"{sums.n_tokens:,} tokens of {len(sums.counts):,} sequences")
+            show(profiles[name])
             findings = [_describe_rate(profile), _describe_fit(profiles[name]), _describe_falls(falls[name])]
-            print_line("\n".join([*findings, *(_describe_gap(pair, gap) for pair, gap in found.items()), ""]))
-            if found:
-                gaps |= {(name, *pair): gap for pair, gap in found.items()}
-                self.figures[f"{file_name(name)}/gaps"] = draw.gap_figure(name, found)
+            show("\n".join([*findings, *(_describe_gap(pair, gap) for pair, gap in of_pairs.items()), ""]))
+            if of_pairs:
+                gaps |= {(name, *pair): gap for pair, gap in of_pairs.items()}
+                self.figures[f"{file_name(name)}/gaps"] = gap_figure(name, of_pairs)
         pairs = list(dict.fromkeys((first, second) for _, first, second in gaps))
         marked = list(dict.fromkeys(name for pair in pairs for name in pair if name != "no_sink"))
-        self.figures["profiles"] = draw.profile_figure(profiles)
-        self.figures["steps"] = draw.steps_figure(profiles)
-        self.figures["bound"] = draw.bound_figure(profiles)
-        self.figures["falls"] = draw.falls_figure(falls, marked)
+        self.figures["profiles"] = profile_figure(profiles)
+        self.figures["steps"] = steps_figure(profiles)
+        self.figures["bound"] = bound_figure(profiles)
+        self.figures["falls"] = falls_figure(falls, marked)
         tables = {"profiles": profiles, "classes": classes, "falls": falls}
         self.tables.update({name: join_tables(of_models, "model") for name, of_models in tables.items()})
         if self.skipped:
             self.add("skipped", join_tables(self.skipped, "model"))
-            self.figures["skipped"] = draw.skipped_figure(self.skipped, profiles)
-            print_line("")
+            self.figures["skipped"] = skipped_figure(self.skipped, profiles)
+            show("")
         if gaps:
             self.tables["gaps"] = join_tables(gaps, "model", "first", "second")
             self.add("key_layers", estimates.key_layers(self.tables["classes"]))
-            self.figures["levels"] = draw.levels_figure(classes, pairs)
-            print_line("")
+            self.figures["levels"] = levels_figure(classes, pairs)
+            show("")
 
     def _report_change(self, before: list[ConvergenceMeasurements], after: list[ConvergenceMeasurements]) -> None:
-        if len(before) != len(after):
+        layers = [[(one.probe, one.n_layers) for one in model] for model in (before, after)]
+        if layers[0] != layers[1]:
             names = ", ".join(one.name for one in (*before, *after))
             raise ValueError(
-                f"expected two models with as many stacks of blocks, got {names}; compare two checkpoints of one model"
+                f"expected two checkpoints of one model, got {names}: they differ in their layers, or in the tokens "
+                "that they cut the text into"
             )
         changes = {}
-        for pair in zip(before, after, strict=True):
-            title = f"{pair[1].name} minus {pair[0].name}"
-            change = estimates.estimate_change(*pair, self.options.resamples, self.options.seed)
+        for one, other in zip(before, after, strict=True):
+            title = f"{other.name} minus {one.name}"
+            change = estimates.estimate_change(one, other, *self.draws)
             changes[title] = estimates.profile_table(change, with_fits=False)
-            print_title(title)
-            print_table(changes[title])
-            print_line(f"{_describe_rate(change, '+')}\n")
-            self.figures[f"{file_name(title)}/change"] = draw.change_figure(title, changes[title])
+            show_title(title)
+            show(changes[title])
+            show(f"{_describe_rate(change, '+')}\n")
+            self.figures[f"{file_name(title)}/change"] = change_figure(title, changes[title])
         self.tables["change"] = join_tables(changes, "model")
 
     def _report_correlations(self) -> None:
-        frames, found = [], []
+        summaries, found = [], []
         for title, probe, rows in stored_runs(self.options):
             for of_run in self.options.scalars or [loss_of_run(rows).name]:
                 try:
@@ -125,15 +138,15 @@ class ConvergenceStudy(Study):
                     of_table = estimates.correlations(table)
                 except ValueError as error:
                     raise ValueError(f"{title} on the probe {probe[:8]}, {of_run}: {error}") from error
-                print_title(title, f"{len(table)} checkpoints; correlation with {of_run}")
-                print_table(of_table)
-                print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
+                show_title(title, f"{len(table)} checkpoints; correlation with {of_run}")
+                show(of_table)
+                show("Checkpoints of one training are not independent: these correlations have no p-value.\n")
                 keys = {"run": title, "probe": probe, "scalar": of_run}
-                frames.append(table.reset_index().assign(**keys))
+                summaries.append(table.reset_index().assign(**keys))
                 found.append(of_table.assign(**keys))
                 path = f"{file_name(title)}/{file_name(of_run)}_{probe[:8]}"
-                self.figures[path] = draw.correlation_figure(title, of_run, table, of_table)
-        self.tables["summaries"] = pd.concat(frames, ignore_index=True)
+                self.figures[path] = correlation_figure(title, of_run, table, of_table)
+        self.tables["summaries"] = pd.concat(summaries, ignore_index=True)
         self.tables["correlations"] = pd.concat(found, ignore_index=True)
 
 
@@ -213,18 +226,195 @@ def _describe_fit(profile: pd.DataFrame) -> str:
 
 
 def _describe_falls(falls: pd.DataFrame) -> str:
-    ever = select(falls, layer=estimates.ANY_STEP, **{"class": "all"}).set_index("more_than")["share"]
+    ever = select(falls, layer=ANY_STEP, **{"class": "all"}).set_index("more_than")["share"]
     sizes = ", ".join(f"{share:.1%} by more than {size:g}" for size, share in ever.items())
     return f"tokens whose cosine to their final vector falls at some step: {sizes}"
 
 
 def _describe_gap(pair: tuple[str, str], gap: pd.DataFrame) -> str:
-    difference, is_significant = gap["gap"].to_numpy(float), gap["p_holm"].to_numpy(float) < estimates.THRESHOLD
+    difference, is_significant = gap["gap"].to_numpy(float), gap["p_holm"].to_numpy(float) < THRESHOLD
     higher = {pair[0]: is_significant & (difference > 0), pair[1]: is_significant & (difference < 0)}
     found = [f"{name} higher at {_layers(np.flatnonzero(chosen))}" for name, chosen in higher.items() if chosen.any()]
-    test = f"{gap['test'].iloc[0]}, {gap['n'].iloc[0]}, Holm, {estimates.THRESHOLD:.0%}"
+    test = f"{gap['test'].iloc[0]}, {gap['n'].iloc[0]}, Holm, {THRESHOLD:.0%}"
     return f"{pair[0]} against {pair[1]} ({test}): {' and '.join(found) or 'no layer differs'}"
 
 
 def _layers(numbers: np.ndarray) -> str:
     return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers.tolist()))}"
+
+
+def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
+    """Draw alignment against depth, a line for each model; against layers if all have the same number of them."""
+    figure, axes = panels("Alignment with the last layer", _BAND, (7.5, 4.5))
+    same_depth = len({len(table) for table in profiles.values()}) == 1
+    for number, (name, table) in enumerate(profiles.items()):
+        depth = table["layer"] / (1 if same_depth else len(table) - 1)
+        _draw_profile(axes, table, "alignment", depth, color=series_colour(number), label=name)
+    layer_axis(axes) if same_depth else axes.set_xlabel(RELATIVE_DEPTH)
+    axes.set_ylabel("mean cosine to the last layer")
+    axes.legend()
+    return figure
+
+
+def steps_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
+    """Draw the steps of each profile in a panel of its own, with their isotonic fit and their lower envelope."""
+
+    def draw(axes: Axes, table: pd.DataFrame) -> None:
+        steps = table.head(-1)
+        bars = {"color": _BARS, "capsize": 3, "label": "gradient"}
+        axes.bar(steps["layer"], steps["gradient"], 0.6, yerr=_errors(steps, "gradient"), **bars)
+        axes.axhline(float(np.mean(steps["gradient"])), color="0.5", linestyle=":", label="average rate")
+        look: dict[str, Any] = {"edges": np.arange(len(steps) + 1) - 0.5, "baseline": None, "linewidth": 2, "zorder": 3}
+        axes.stairs(steps["isotonic_fit"], color=SUBSET_COLOURS[0], label="isotonic fit", **look)
+        axes.stairs(steps["lower_envelope"], color=LOSS_COLOUR, linestyle="--", label="lower envelope", **look)
+        zero_line(axes)
+        layer_axis(axes)
+
+    caption = "Bars: 95 % interval of a bootstrap over sequences."
+    label = "gradient: alignment gained\nfrom this layer to the next"
+    return facets("Steps of the alignment", caption, profiles, draw, label)
+
+
+def bound_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
+    """Draw the gradient of each layer against its alignment, with the largest non-decreasing function below it."""
+
+    def draw(axes: Axes, table: pd.DataFrame) -> None:
+        steps = table.head(-1).sort_values("alignment")
+        edges = [min(0.0, steps["alignment"].iloc[0]), *steps["alignment"]]
+        axes.stairs(steps["bound"], edges, baseline=None, color=LOSS_COLOUR, linewidth=2, label="bound f")
+        axes.plot(steps["alignment"], steps["gradient"], "o", color=SUBSET_COLOURS[0], label="a layer, by its number")
+        _number(axes, steps["layer"], steps["alignment"], steps["gradient"])
+        zero_line(axes)
+        axes.set_xlabel("alignment of the layer, A")
+
+    caption = "The bound f is the largest non-decreasing function with G >= f(A)."
+    return facets("Gradient against alignment", caption, profiles, draw, "gradient to the next layer, G")
+
+
+def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> Figure:
+    """Draw the share of each model's tokens that fall at each step and at any, by size, with some classes as marks."""
+
+    def draw(axes: Axes, table: pd.DataFrame) -> None:
+        places = {layer: place for place, layer in enumerate(table["layer"].unique())}
+        for number, size in enumerate(FALLS):
+            shown = select(table, more_than=size, **{"class": "all"})
+            look: dict[str, Any] = {"yerr": _errors(shown, "share"), "ecolor": "0.4"}
+            look |= {"color": (_BARS, SUBSET_COLOURS[0])[number], "label": f"all tokens, by more than {size:g}"}
+            axes.bar(range(len(shown)), shown["share"], 0.7 - 0.3 * number, **look)
+        for number, of_class in enumerate(name for name in marked if name in set(table["class"])):
+            rows = select(table, more_than=FALLS[0], **{"class": of_class})
+            marks = {"marker": "<>^vsDPX*"[number % 9], "color": f"C{number + 1}", "s": 22, "zorder": 3}
+            axes.scatter([places[layer] for layer in rows["layer"]], rows["share"], label=of_class, **marks)
+        every = -(-len(places) // _MOST_TICKS)
+        shown = [(place, layer) for layer, place in places.items() if place % every == 0 or layer == ANY_STEP]
+        axes.set_xticks([place for place, _ in shown], [f"{layer}" for _, layer in shown])
+        axes.set_xlabel("layer before the step; any: at least one step")
+
+    caption = "Marks: falls of any size, by class. Grey lines: 95 % interval of a bootstrap over sequences."
+    label = "share of tokens whose cosine\nto the final vector falls"
+    return facets("Tokens that do not approach their final vector", caption, tables, draw, label)
+
+
+def levels_figure(tables: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> Figure:
+    """Draw the alignment of classes that are compared, a panel for each pair and all models in each."""
+
+    def draw(axes: Axes, pair: tuple[str, str]) -> None:
+        for number, (name, table) in enumerate(tables.items()):
+            for of_class, dashes in zip(pair, ("-", "--"), strict=True):
+                rows = select(table, **{"class": of_class})
+                look = {"color": series_colour(number), "linestyle": dashes, "label": f"{name}, {of_class}"}
+                _draw_profile(axes, rows, "alignment", rows["layer"] / max(1, len(rows) - 1), **look)
+        axes.set_xlabel(RELATIVE_DEPTH)
+
+    panels = {" and ".join(pair): pair for pair in pairs}
+    return facets("Alignment by class", _BAND, panels, draw, "mean cosine to the last layer", legends=True)
+
+
+def skipped_figure(skipped: Mapping[str, pd.DataFrame], profiles: Mapping[str, pd.DataFrame]) -> Figure:
+    """Draw final alignment and loss without each block against the gradient that the block adds, a column a model."""
+    title, size = "What is lost without one block", (2.5 + 3.4 * len(skipped), 6.4)
+    layout = {"sharey": "row", "squeeze": False}
+    figure, grid = panels(title, "Numbers: the block left out, from 1.", size, 2, len(skipped), **layout)
+    for column, (name, table) in zip(grid.T, skipped.items(), strict=True):
+        without = table.tail(-1)
+        gradient = profiles[name]["gradient"].to_numpy()[without["layer"]]
+        for axes, quantity in zip(column, ("final_alignment", "loss"), strict=True):
+            axes.plot(gradient, without[quantity], "o", color=SUBSET_COLOURS[0])
+            _number(axes, without["layer"] + 1, gradient, without[quantity])
+            axes.set_xlabel("gradient that the block adds, G")
+            axes.axhline(table[quantity].iloc[0], color="0.5", linestyle=":", label="whole model")
+        column[0].set_title(name)
+        if reason := table["reason"].iloc[0]:
+            column[1].set_xticks([])
+            column[1].text(0.5, 0.5, f"no loss:\n{reason}", transform=column[1].transAxes, ha="center", wrap=True)
+    grid[0, 0].set_ylabel("cosine of the last states to\nthose of the whole model")
+    grid[1, 0].set_ylabel("loss")
+    grid[0, 0].legend(fontsize=8)
+    return figure
+
+
+def gap_figure(name: str, gaps: Mapping[tuple[str, str], pd.DataFrame]) -> Figure:
+    """Draw a panel for each pair of classes; markers are filled where the gap is significant."""
+    title = f"{name}: alignment of one class minus that of another"
+    layout = {"sharex": True, "sharey": True, "squeeze": False}
+    figure, grid = panels(title, "Bars: 95 % interval of the test.", (7.5, 1.2 + 2.4 * len(gaps)), len(gaps), **layout)
+    for number, (axes, ((first, second), gap)) in enumerate(zip(grid[:, 0], gaps.items(), strict=True)):
+        colour, is_significant = series_colour(number), gap["p_holm"].to_numpy(float) < THRESHOLD
+        zero_line(axes)
+        axes.errorbar(gap["layer"], gap["gap"], _errors(gap, "gap"), color=colour, capsize=2)
+        looks = {f"adjusted p < {THRESHOLD}": colour, "not significant": "white"}
+        for (label, fill), chosen in zip(looks.items(), (is_significant, ~is_significant), strict=True):
+            if chosen.any():
+                look = {"color": colour, "markerfacecolor": fill, "label": label}
+                axes.plot(gap["layer"][chosen], gap["gap"][chosen], "o", **look)
+        axes.set(title=f"{first} minus {second}: {gap['test'].iloc[0]}, {gap['n'].iloc[0]}", ylabel="gap of alignment")
+        axes.legend(fontsize=8)
+    layer_axis(grid[-1, 0])
+    return figure
+
+
+def change_figure(title: str, change: pd.DataFrame) -> Figure:
+    """Draw how the alignment and its steps differ between two checkpoints."""
+    figure, grid = panels(title, _BAND, (7.5, 6.0), 2, sharex=True)
+    for axes, column, colour in zip(grid, ("alignment", "gradient"), SUBSET_COLOURS, strict=False):
+        _draw_profile(axes, change.dropna(subset=column), column, color=colour)
+        axes.set_ylabel(f"difference of {column}")
+    zero_line(*grid)
+    layer_axis(grid[1])
+    return figure
+
+
+def correlation_figure(run: str, scalar: str, table: pd.DataFrame, correlations: pd.DataFrame) -> Figure:
+    """Draw each summary of a profile against a scalar of the run, checkpoint by checkpoint."""
+    columns = -(-len(SUMMARIES) // 2)
+    caption = f"{len(table)} checkpoints, from dark (first) to light (last)."
+    figure, grid = panels(f"{run}: convergence and {scalar}", caption, (1 + 4 * columns, 6.5), 2, columns)
+    for unused in grid.ravel()[len(SUMMARIES) :]:
+        unused.remove()
+    for axes, (summary, found) in zip(grid.ravel(), correlations.set_index("summary").iterrows(), strict=False):
+        axes.plot(table["value"], table[summary], color="0.8", linewidth=1, zorder=1)
+        axes.scatter(table["value"], table[summary], c=np.arange(len(table)), cmap=SEQUENTIAL, zorder=2)
+        axes.set_title(f"{summary}:\nSpearman {found['spearman']:.2f}, Pearson {found['pearson']:.2f}")
+        axes.set_xlabel(scalar, color=LOSS_COLOUR)
+    return figure
+
+
+def _draw_profile(axes: Axes, table: pd.DataFrame, column: str, x: ArrayLike | None = None, **look: Any) -> None:
+    look |= {"marker": "o", "markersize": 4 if len(table) <= _MAX_MARKED else 0, "band_alpha": 0.25}
+    line_with_band(axes, table, column, x=x, **look)
+
+
+def _errors(table: pd.DataFrame, column: str) -> np.ndarray:
+    """Return the distances of the ends of an interval to the value, (2, n)."""
+    return np.maximum((table[column] - table[f"{column}_low"], table[f"{column}_high"] - table[column]), 0)
+
+
+def _number(axes: Axes, numbers: ArrayLike, x: ArrayLike, y: ArrayLike) -> None:
+    """Write a number beside each point, unless that of another point is there."""
+    places = np.column_stack([np.asarray(x, float), np.asarray(y, float)])
+    room = np.ptp(places, axis=0) * (0.04, 0.05)
+    taken: list[np.ndarray] = []
+    for number, place in zip(np.asarray(numbers), places, strict=True):
+        if not any((np.abs(place - other) < room).all() for other in taken):
+            taken.append(place)
+            axes.annotate(f"{number}", tuple(place), (4, 4), textcoords="offset points", fontsize=8)

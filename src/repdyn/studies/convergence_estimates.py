@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -216,17 +216,8 @@ def estimate_change(
     before: ConvergenceMeasurements, after: ConvergenceMeasurements, n_resamples: int, seed: int = 0
 ) -> Estimate:
     """Return the profile of a second checkpoint minus that of a first, paired over the same sequences."""
-    if before.probe != after.probe:
-        raise ValueError(
-            f"expected two models that read the same tokens, but {before.name} and {after.name} cut the text "
-            "differently; compare checkpoints with one tokenizer"
-        )
-    if before.n_layers != after.n_layers:
-        raise ValueError(
-            f"expected two models with the same number of layers, got {before.name} with {before.n_layers - 1} blocks "
-            f"and {after.name} with {after.n_layers - 1}; compare two checkpoints of one model"
-        )
-    earlier, later = bootstrap([before.all_tokens, after.all_tokens], n_resamples, seed)
+    samples = [one.classes["all"].alignment for one in (before, after)]
+    earlier, later = bootstrap(samples, n_resamples, seed)
     return later.map(np.subtract, earlier)
 
 
@@ -256,14 +247,11 @@ def key_layers(classes: pd.DataFrame) -> pd.DataFrame:
     Returns:
         model, class, mean (over all layers), mean_of_words (the same of distinct words), first, middle, last_but_one.
     """
-    rows = []
-    for keys, table in classes.groupby(["model", "class"], sort=False):
-        model, name = cast(tuple[str, str], keys)
-        alignment = table["alignment"].to_numpy(float)
-        means = {"mean": alignment.mean(), "mean_of_words": table["alignment_of_words"].mean()}
-        at_layers = {"first": alignment[0], "middle": alignment[len(alignment) // 2], "last_but_one": alignment[-2]}
-        rows.append({"model": model, "class": name, **means, **at_layers})
-    return pd.DataFrame(rows)
+    found = classes.groupby(["model", "class"], sort=False)
+    means = {"mean": ("alignment", "mean"), "mean_of_words": ("alignment_of_words", "mean")}
+    places = {"first": lambda n: 0, "middle": lambda n: n // 2, "last_but_one": lambda n: n - 2}
+    at = {name: ("alignment", lambda of, place=place: of.iloc[place(len(of))]) for name, place in places.items()}
+    return found.agg(**means, **at).reset_index()
 
 
 def fall_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> pd.DataFrame:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from repdyn import measure
 from repdyn.kernels import Cloud, Undefined, alignment, full_precision
@@ -23,7 +23,7 @@ from repdyn.reading import LayerPatterns, LayerStates, LoadedModel, Model, layer
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.studies.bootstrap import SequenceSums
 from repdyn.studies.generated_sentences import KINDS, sentence_probe
-from repdyn.studies.study import progress_bar, text_probe
+from repdyn.studies.study import text_probe
 from repdyn.tables.style import of_stack
 
 FALLS = (0.0, 0.01)
@@ -35,9 +35,8 @@ MAX_SKIPPED = 4096
 """Largest number of tokens on which the model runs once without each block."""
 
 
-@dataclass(frozen=True, eq=False)
-class ClassCosines:
-    """Holds the cosines to the last layer of one class of tokens, in one stack of blocks."""
+class ClassCosines(NamedTuple):
+    """The cosines to the last layer of one class of tokens, in one stack of blocks."""
 
     alignment: SequenceSums
     falls: Mapping[float, SequenceSums]
@@ -46,8 +45,7 @@ class ClassCosines:
     """(n_words, L + 1): the mean over the tokens of each distinct word, an entry of the model's vocabulary."""
 
 
-@dataclass(frozen=True, eq=False)
-class ConvergenceMeasurements:
+class ConvergenceMeasurements(NamedTuple):
     """Cosines to the last layer of one model, or of one stack of its blocks."""
 
     name: str
@@ -57,13 +55,9 @@ class ConvergenceMeasurements:
     """By subset of the text's tokens ("all" first, "rare", ...), and by kind of sentence ("simple", ...)."""
 
     @property
-    def all_tokens(self) -> SequenceSums:
-        return self.classes["all"].alignment
-
-    @property
     def n_layers(self) -> int:
         """L + 1: the embedding output, and one for each block."""
-        return self.all_tokens.sums.shape[1]
+        return self.classes["all"].alignment.sums.shape[1]
 
 
 def measure_convergence(
@@ -78,34 +72,34 @@ def measure_convergence(
     text = text_probe(loaded, options, classes, phrases)
     found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases), layers, "text")
     if options.sentences:
-        probe = _sentence_probe(loaded, options)
+        is_long = options.long_sentences
+        longest = min(loaded.context, LONGEST) if is_long else loaded.context
+        try:
+            probe = sentence_probe(loaded.tokenizer, options.sentences, sequence_length=longest, are_long=is_long)
+        except ValueError as error:
+            raise ValueError(
+                f"{loaded.name} cannot read generated sentences: {error}; --sentences 0 leaves them out"
+            ) from error
         kinds = [kind for kind in KINDS if kind in probe.classes]
-        generated = _by_class(loaded, probe, kinds, layers, "sentences", by_length=options.long_sentences)
-        found = {stack: {**classes, **generated[stack]} for stack, classes in found.items()}
+        generated = _by_class(loaded, probe, kinds, layers, "sentences", by_length=is_long)
+        found = {stack: {**of_text, **generated[stack]} for stack, of_text in found.items()}
     return [ConvergenceMeasurements(of_stack(loaded.name, stack), text.hash, by) for stack, by in found.items()]
-
-
-def _sentence_probe(loaded: LoadedModel, options: Any) -> Probe:
-    are_long = options.long_sentences
-    longest = min(loaded.context, LONGEST) if are_long else loaded.context
-    try:
-        return sentence_probe(loaded.tokenizer, options.sentences, sequence_length=longest, are_long=are_long)
-    except ValueError as error:
-        raise ValueError(
-            f"{loaded.name} cannot read generated sentences: {error}; --sentences 0 leaves them out"
-        ) from error
 
 
 def _by_class(
     loaded: LoadedModel, probe: Probe, subsets: Sequence[str], layers: str | None, what: str, *, by_length: bool = False
 ) -> dict[str | None, dict[str, ClassCosines]]:
     """Return the cosines by stack and subset, and those of tokens in sequences of each length if wanted."""
-    with progress_bar(f"{loaded.name}: {what}") as progress:
-        stacks = token_cosines(loaded, probe, subsets, layers, progress=progress)
+    look = {"leave": False, "bar_format": "{desc} {percentage:3.0f}% {bar} {elapsed}"}
+    with tqdm(total=1.0, desc=f"{loaded.name}: {what}", **look) as bar:
+        stacks = token_cosines(loaded, probe, subsets, layers, progress=lambda share: bar.update(share - bar.n))
     samples = {name: probe.sample(name).ravel() for name in subsets}
     if by_length:
         samples |= _split_by_length(samples, probe)
-    return {one.stack: {name: one.of_class(tokens, probe) for name, tokens in samples.items()} for one in stacks}
+    return {
+        stack: {name: class_cosines(cosines, tokens, probe) for name, tokens in samples.items()}
+        for stack, cosines in stacks.items()
+    }
 
 
 def _split_by_length(samples: Mapping[str, np.ndarray], probe: Probe) -> dict[str, np.ndarray]:
@@ -123,26 +117,15 @@ def _split_by_length(samples: Mapping[str, np.ndarray], probe: Probe) -> dict[st
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class TokenCosines:
-    """Cosine of each sampled token's state at every layer with its state at the last one, in one stack of blocks."""
-
-    stack: str | None
-    """Name of the stack, in a model that has several."""
-    cosines: np.ndarray
-    """(L + 1, n_sampled) float64 in [-1, 1]; 1 at the last layer, up to rounding."""
-    rows: np.ndarray
-    """(n_tokens,) column in ``cosines`` of each token of the probe, -1 where it is not sampled."""
-
-    def of_class(self, tokens: np.ndarray, probe: Probe) -> ClassCosines:
-        """Return what is measured of sampled tokens of the probe, by their numbers (n,)."""
-        cosines, sequences = self.cosines[:, self.rows[tokens]], (probe.window_of(tokens), len(probe.lengths))
-        steps = -np.diff(cosines, axis=0)
-        fell = {size: steps > max(size, _ROUNDING) for size in FALLS}
-        falls = {size: SequenceSums.of(np.vstack([at, at.any(0)]), *sequences) for size, at in fell.items()}
-        distinct, words = np.unique(probe.tokens.numpy()[tokens], return_inverse=True)
-        of_words = SequenceSums.of(cosines, words, len(distinct)).means
-        return ClassCosines(SequenceSums.of(cosines, *sequences), falls, of_words)
+def class_cosines(cosines: np.ndarray, tokens: np.ndarray, probe: Probe) -> ClassCosines:
+    """Return what is measured of some tokens of a probe, by their numbers (n,), from :func:`token_cosines`."""
+    cosines, sequences = cosines[:, tokens], (probe.window_of(tokens), len(probe.lengths))
+    steps = -np.diff(cosines, axis=0)
+    fell = {size: steps > max(size, _ROUNDING) for size in FALLS}
+    falls = {size: SequenceSums.of(np.vstack([at, at.any(0)]), *sequences) for size, at in fell.items()}
+    distinct, words = np.unique(probe.tokens.numpy()[tokens], return_inverse=True)
+    of_words = SequenceSums.of(cosines, words, len(distinct)).means
+    return ClassCosines(SequenceSums.of(cosines, *sequences), falls, of_words)
 
 
 def token_cosines(
@@ -152,23 +135,26 @@ def token_cosines(
     layers: LayerPatterns = None,
     *,
     progress: Callable[[float], None] = no_progress,
-) -> list[TokenCosines]:
-    """Run a model over a probe and compute ``cos(h_l(t), h_L(t))`` for every sampled token t and layer l.
+) -> dict[str | None, np.ndarray]:
+    """Run a model over a probe and compute ``cos(h_l(t), h_L(t))`` for every token t of the subsets and layer l.
 
     The last layer L is the last block's output before a final normalisation. The mean over the sample of a subset is
     the metric "alignment" on that subset.
 
     Returns:
-        One for each stack of blocks.
+        By stack of blocks (L + 1, n_tokens of the probe) float64 in [-1, 1], NaN for other tokens; 1 at the last layer,
+        up to rounding.
     """
     states = layer_states(model, probe, layers, subsets=subsets, progress=progress)
     stacks: dict[str | None, list[LayerStates]] = {}
     for layer in states.layers:
         stacks.setdefault(layer.stack, []).append(layer)
-    return [
-        TokenCosines(stack, np.stack([_cosines(layer, layers[-1]) for layer in layers]), states.rows)
-        for stack, layers in stacks.items()
-    ]
+    found, is_sampled = {}, states.rows >= 0
+    for stack, blocks in stacks.items():
+        found[stack] = np.full((len(blocks), len(is_sampled)), np.nan)
+        for of_layer, layer in zip(found[stack], blocks, strict=True):
+            of_layer[is_sampled] = _cosines(layer, blocks[-1])[states.rows[is_sampled]]
+    return found
 
 
 def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
@@ -200,14 +186,12 @@ def skip_blocks(loaded: LoadedModel, options: Any) -> dict[str | None, pd.DataFr
     whole, blocks = {one.stack: one for one in found if one.is_last}, [layer for layer in found if layer.index]
     loss = _loss(loaded, probe, layers)
     rows: dict[str | None, list[tuple[int, float, float, str]]] = {stack: [(-1, 1.0, *loss)] for stack in whole}
-    with progress_bar(f"{loaded.name}: without each block") as progress:
-        for number, block in enumerate(blocks, 1):
-            with _without(loaded.model.get_submodule(block.module)):
-                states = layer_states(loaded, probe, layers)
-                [last] = [one for one in states if one.is_last and one.stack == block.stack]
-                changed = float(alignment(last.states, whole[block.stack].states))
-                rows[block.stack].append((block.index - 1, changed, *_loss(loaded, probe, layers)))
-            progress(number / len(blocks))
+    for block in tqdm(blocks, desc=f"{loaded.name}: without each block", leave=False):
+        with _without(loaded.model.get_submodule(block.module)):
+            states = layer_states(loaded, probe, layers)
+            [last] = [one for one in states if one.is_last and one.stack == block.stack]
+            changed = float(alignment(last.states, whole[block.stack].states))
+            rows[block.stack].append((block.index - 1, changed, *_loss(loaded, probe, layers)))
     columns = ["layer", "final_alignment", "loss", "reason"]
     return {stack: pd.DataFrame(of_stack, columns=columns) for stack, of_stack in rows.items()}
 

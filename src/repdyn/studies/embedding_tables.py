@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.kernels import Undefined
@@ -22,7 +23,7 @@ from repdyn.kernels.cloud import product as product_of_rows
 from repdyn.kernels.spectrum import spectrum_of
 from repdyn.kernels.vocabulary import unit_rows
 from repdyn.reading import TableKind, find_lookups, ordinary_tokens
-from repdyn.studies.study import join_tables, progress_bar
+from repdyn.studies.study import join_tables
 
 MAX_PAIRS = 1_000_000
 """Pairs of rows that are sampled; if a table has no more, all of them are measured."""
@@ -104,38 +105,31 @@ def _some(rows: Tensor, numbers: np.ndarray) -> Tensor:
     return rows[torch.from_numpy(numbers).to(rows.device)]
 
 
-class RowPairs(NamedTuple):
-    """Pairs of different rows."""
+def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> Tensor:
+    """Return all unordered pairs of two rows or more, or ``max_pairs`` drawn with replacement if there are more.
 
-    first: Tensor
-    """(n_pairs,) int64"""
-    second: Tensor
-    is_complete: bool
-    """Whether these are all unordered pairs, rather than a sample."""
-
-
-def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> RowPairs:
-    """Return all unordered pairs of two rows or more, or ``max_pairs`` drawn with replacement if there are more."""
+    Returns:
+        (2, n_pairs) int64: the numbers of the first and of the second rows, which differ.
+    """
     if n_rows * (n_rows - 1) // 2 <= max_pairs:
-        first, second = torch.triu_indices(n_rows, n_rows, offset=1)
-        return RowPairs(first, second, True)
+        return torch.triu_indices(n_rows, n_rows, offset=1)
     # numpy keeps RandomState's stream fixed: a seed draws the same pairs in every version
     random = np.random.RandomState(seed)
     one, other = random.randint(n_rows, size=max_pairs), random.randint(n_rows - 1, size=max_pairs)
-    return RowPairs(torch.from_numpy(one), torch.from_numpy(other + (other >= one)), False)
+    return torch.from_numpy(np.stack([one, other + (other >= one)]))
 
 
 def norms(rows: Tensor) -> np.ndarray:
     """Return Euclidean norms of the rows (n, dim), (n,) float64."""
-    with full_precision(rows.device):
-        return torch.cat([chunk.double().norm(dim=1) for chunk in row_chunks(rows)]).cpu().numpy()
+    return rows.detach().cpu().double().norm(dim=1).numpy()
 
 
-def pair_values(rows: Tensor, pairs: RowPairs, other: Tensor | None = None) -> dict[str, np.ndarray]:
+def pair_values(rows: Tensor, pairs: Tensor, other: Tensor | None = None) -> dict[str, np.ndarray]:
     """Return ``distance`` |x - y|, ``dot`` x . y and ``cosine`` x . y / (|x| |y|) of pairs, each (n_pairs,) float64.
 
     Args:
         rows: (n, dim), any floating dtype, any device.
+        pairs: (2, n_pairs) numbers of rows.
         other: (m, dim) table of the second rows; None for ``rows``.
 
     Returns:
@@ -143,10 +137,9 @@ def pair_values(rows: Tensor, pairs: RowPairs, other: Tensor | None = None) -> d
     """
     other = rows if other is None else other
     found: dict[str, list[Tensor]] = {"distance": [], "dot": [], "cosine": []}
-    at_once = max(1, _PAIRS_AT_ONCE // rows.shape[1])
     with full_precision(rows.device):
-        for first, second in zip(pairs.first.split(at_once), pairs.second.split(at_once), strict=True):
-            x, y = rows[first.to(rows.device)].double(), other[second.to(rows.device)].double()
+        for first, second in pairs.to(rows.device).split(max(1, _PAIRS_AT_ONCE // rows.shape[1]), dim=1):
+            x, y = rows[first].double(), other[second].double()
             dot = (x * y).sum(1)
             found["distance"].append((x - y).norm(dim=1))
             found["dot"].append(dot)
@@ -202,15 +195,6 @@ def components_for(cumulative: np.ndarray, shares: Iterable[float] = SHARES) -> 
     return {share: int(np.searchsorted(cumulative, share - 1e-12) + 1) for share in shares}
 
 
-class ClosestPairs(NamedTuple):
-    """The result of a search through all pairs."""
-
-    pairs: pd.DataFrame
-    """Those with the largest cosines, largest first: first and second (row numbers), cosine, dot, distance."""
-    nearest: Tensor
-    """(n,) float32, on the CPU: each row's largest cosine with another; -1 if it has none."""
-
-
 def closest_pairs(
     rows: Tensor,
     other: Tensor | None = None,
@@ -218,7 +202,7 @@ def closest_pairs(
     k: int = 20,
     score: Callable[[Any], Any] = lambda cosines: cosines,
     title: str | None = None,
-) -> ClosestPairs:
+) -> tuple[pd.DataFrame, Tensor]:
     """Find the ``k`` pairs of rows with the largest cosine (all if there are fewer), and each row's largest cosine.
 
     The search computes every pair, a tile of float32 cosines at a time; the best 16,384 are measured again in float64,
@@ -231,18 +215,19 @@ def closest_pairs(
         title: of a bar of progress.
 
     Returns:
-        Pairs of equal cosines in the order of the row numbers; if more than 16,384 pairs are equal up to rounding, as
-        duplicates are, others would be as good as those returned.
+        The pairs, largest first: first and second (row numbers), cosine, dot, distance. Pairs of equal cosines are in
+        the order of the row numbers; if more than 16,384 pairs are equal up to rounding, as duplicates are, others
+        would be as good. And each row's largest cosine with another, (n,) float32 on the CPU; -1 if it has none.
     """
     within, n = other is None, max(4 * k, _FEWEST_CANDIDATES)
-    with full_precision(rows.device), progress_bar(title) as progress:
+    with full_precision(rows.device):
         one, numbers = _directions(rows)
         two, others = (one, numbers) if other is None else _directions(other)
         scores, places = one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device)
         nearest = torch.full_like(one[:, 0], -1.0)
-        tiles = [(row, column) for row, column in product(range(0, len(one), _TILE), range(0, len(two), _TILE))]
-        tiles = [(row, column) for row, column in tiles if column >= row or not within]
-        for done, (row, column) in enumerate(tiles, start=1):
+        tiles = product(range(0, len(one), _TILE), range(0, len(two), _TILE))
+        upper = [(row, column) for row, column in tiles if column >= row or not within]
+        for row, column in tqdm(upper, desc=title and f"closest pairs: {title}", leave=False, disable=title is None):
             tile = score(product_of_rows(one[row : row + _TILE], two[column : column + _TILE]))
             if within and row == column:
                 tile.masked_fill_(torch.ones_like(tile, dtype=torch.bool).tril(), -torch.inf)
@@ -254,16 +239,14 @@ def closest_pairs(
             scores, places = torch.cat([scores, best.values]), torch.cat([places, at])
             kept = scores.topk(min(n, int((scores > -torch.inf).sum()))).indices
             scores, places = scores[kept], places[kept]
-            progress(done / len(tiles))
-    pairs = RowPairs(numbers[places[:, 0]], others[places[:, 1]], False)
-    values = pair_values(rows, pairs, other)
-    found = pd.DataFrame({"first": pairs.first.tolist(), "second": pairs.second.tolist()})
-    found = found.assign(**{name: values[name] for name in ("cosine", "dot", "distance")})
-    order = ["score", "first", "second"]
-    found = found.assign(score=score(found["cosine"])).sort_values(order, ascending=[False, True, True])
+    pairs = torch.stack([numbers[places[:, 0]], others[places[:, 1]]])
+    found = pd.DataFrame(pairs.T.cpu().numpy(), columns=["first", "second"])
+    found = found.assign(**pair_values(rows, pairs, other))[["first", "second", "cosine", "dot", "distance"]]
+    found["score"] = score(found["cosine"])
+    found = found.sort_values(["score", "first", "second"], ascending=[False, True, True], ignore_index=True)
     of_all = torch.full((len(rows),), -1.0)
     of_all[numbers.cpu()] = nearest.cpu()
-    return ClosestPairs(found.drop(columns="score").head(k).reset_index(drop=True), of_all)
+    return found.drop(columns="score").head(k), of_all
 
 
 def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -273,31 +256,30 @@ def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
     return unit[nonzero], nonzero.nonzero()[:, 0]
 
 
-def without_twins(table: EmbeddingTable, k: int) -> tuple[EmbeddingTable, ClosestPairs]:
+def without_twins(table: EmbeddingTable, k: int) -> tuple[EmbeddingTable, pd.DataFrame]:
     """Leave out the rows of an input table that nearly equal another; return the rest and its ``k`` closest pairs.
 
     Such rows belong to tokens that never occurred in training: they all moved the same way. A table that would be left
     with fewer than two rows keeps all.
     """
-    found = closest_pairs(table.rows, k=k, title=f"closest pairs: {table.name}")
-    alone = np.flatnonzero((found.nearest < TWIN).numpy())
+    found, nearest = closest_pairs(table.rows, k=k, title=table.name)
+    alone = np.flatnonzero((nearest < TWIN).numpy())
     if len(alone) == len(table.rows) or len(alone) < 2:
         return table, found
     rest = table.subset(alone, TWINS)
-    return rest, closest_pairs(rest.rows, k=k, title=f"closest pairs: {table.name}")
+    return rest, closest_pairs(rest.rows, k=k, title=table.name)[0]
 
 
-def closest_table(tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, ClosestPairs]) -> pd.DataFrame:
+def closest_table(tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the ``k`` closest pairs within each table, unless they are ``known``, and across each two of one width."""
     frames = {}
     for one in tables:
-        found = known.get(one.name) or closest_pairs(one.rows, k=k, title=f"closest pairs: {one.name}")
-        frames[one.name] = name_rows(found.pairs, one, one)
+        found = known[one.name] if one.name in known else closest_pairs(one.rows, k=k, title=one.name)[0]
+        frames[one.name] = name_rows(found, one, one)
     for one, other in combinations(tables, 2):
         if one.rows.shape[1] == other.rows.shape[1]:
             name = f"{one.name} and {other.name}"
-            found = closest_pairs(one.rows, other.rows, k=k, title=f"closest pairs: {name}")
-            frames[name] = name_rows(found.pairs, one, other)
+            frames[name] = name_rows(closest_pairs(one.rows, other.rows, k=k, title=name)[0], one, other)
     return join_tables(frames, "tables")
 
 
@@ -324,14 +306,16 @@ class TableMeasurements:
 
 def measure_table(table: EmbeddingTable, *, pairs: int, seed: int) -> TableMeasurements:
     """Measure the distributions, mean and spectrum of a table; pairs only if it has two rows."""
-    about, sampled = about_mean(table.rows), sample_pairs(len(table.rows), pairs, seed)
-    values = {"norm": norms(table.rows), **(pair_values(table.rows, sampled) if len(table.rows) > 1 else {})}
+    n, about = len(table.rows), about_mean(table.rows)
+    sampled = sample_pairs(n, pairs, seed)
+    values = {"norm": norms(table.rows), **(pair_values(table.rows, sampled) if n > 1 else {})}
     values["cosine with mean"] = about["cosine"].to_numpy()
     try:
         explained = explained_variance(table.rows)
     except Undefined:
         explained = np.empty(0)
-    return TableMeasurements(table, values, len(sampled.first), sampled.is_complete, about, explained)
+    n_pairs = sampled.shape[1]
+    return TableMeasurements(table, values, n_pairs, n_pairs == n * (n - 1) // 2, about, explained)
 
 
 def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
@@ -343,26 +327,29 @@ def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
         largest value of each quantity (low, high, count). dimension_curves: cumulative share of variance by number of
         principal components.
     """
-    distributions, histograms, curves = {}, {}, {}
-    for one in measured:
-        for quantity, values in one.values.items():
-            distributions[one.table.name, quantity] = pd.DataFrame([describe(values)])
-            finite = values[np.isfinite(values)]
-            low, high = finite.min(initial=np.inf), finite.max(initial=-np.inf)
-            # rows of one length have no range but that of rounding
-            ends = (low, max(high, low + 1e-6 * abs(low))) if len(finite) else None
-            counts, edges = np.histogram(finite, bins=_N_BINS, range=ends)
-            bins = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "count": counts})
-            histograms[one.table.name, quantity] = bins
-        if n_components := len(one.explained):
-            curve = {"components": np.arange(1, n_components + 1), "cumulative_share": one.explained}
-            curves[one.table.name] = pd.DataFrame(curve)
+    quantities = {(one.table.name, name): values for one in measured for name, values in one.values.items()}
+    curves = {
+        one.table.name: pd.DataFrame({"components": range(1, n + 1), "cumulative_share": one.explained})
+        for one in measured
+        if (n := len(one.explained))
+    }
+    distributions = {keys: pd.DataFrame([describe(values)]) for keys, values in quantities.items()}
+    histograms = {keys: _histogram(values) for keys, values in quantities.items()}
     return {
         "tables": pd.DataFrame(map(_overview, measured)),
         "distributions": join_tables(distributions, "table", "quantity"),
         "histograms": join_tables(histograms, "table", "quantity"),
         "dimension_curves": join_tables(curves, "table"),
     }
+
+
+def _histogram(values: np.ndarray) -> pd.DataFrame:
+    finite = values[np.isfinite(values)]
+    low, high = finite.min(initial=np.inf), finite.max(initial=-np.inf)
+    # rows of one length have no range but that of rounding
+    ends = (low, max(high, low + 1e-6 * abs(low))) if len(finite) else None
+    counts, edges = np.histogram(finite, bins=_N_BINS, range=ends)
+    return pd.DataFrame({"low": edges[:-1], "high": edges[1:], "count": counts})
 
 
 def _overview(one: TableMeasurements) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Draw the figures of studies: panels side by side, lines with bands, values of attention heads."""
+"""Draw the figures of studies: panels side by side, lines with bands, images, histograms, values of attention heads."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from repdyn.figures.drawing import entitle
-from repdyn.tables.style import DIVERGING, SUBSET_COLOURS, styled
+from repdyn.tables.style import DIVERGING, SUBSET_COLOURS
 
 T = TypeVar("T")
 
@@ -29,7 +30,15 @@ def series_colour(number: int) -> str:
     return SUBSET_COLOURS[number] if number < len(SUBSET_COLOURS) else f"C{number % 10}"
 
 
-@styled
+def panels(
+    title: str, caption: str, size: tuple[float, float], n_rows: int = 1, n_columns: int = 1, **layout: Any
+) -> tuple[Figure, Any]:
+    """Return a figure with a title and a caption, and its panels: one, or an array of (rows, columns)."""
+    figure = Figure(figsize=size)
+    entitle(figure, title, caption)
+    return figure, figure.subplots(n_rows, n_columns, **layout)
+
+
 def facets(
     title: str,
     caption: str,
@@ -48,28 +57,40 @@ def facets(
     """
     columns = min(len(items), _MAX_COLUMNS)
     rows = -(-len(items) // columns)
-    figure = Figure(figsize=(2.5 + 3.4 * columns, 0.8 + 3.4 * rows))
-    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
-    for unused in panels[len(items) :]:
+    size = 2.5 + 3.4 * columns, 0.8 + 3.4 * rows
+    figure, grid = panels(title, caption, size, rows, columns, sharey=True, squeeze=False)
+    first, *_ = each = grid.ravel()
+    for unused in each[len(items) :]:
         unused.remove()
-    for axes, (name, item) in zip(panels, items.items(), strict=False):
+    for axes, (name, item) in zip(each, items.items(), strict=False):
         draw(axes, item)
         axes.set_title(name)
-        if legends or (axes is panels[0] and len(axes.get_legend_handles_labels()[1]) <= _MAX_ENTRIES):
+    if len(first.get_legend_handles_labels()[1]) > _MAX_ENTRIES and not legends:
+        legend_below(figure, first, 2 * columns, fontsize=8)
+    else:
+        for axes in each[: len(items) if legends else 1]:
             axes.legend(fontsize=8, handlelength=3 if legends else None)
-    entries = panels[0].get_legend_handles_labels()
-    if len(entries[1]) > _MAX_ENTRIES and not legends:
-        figure.legend(*entries, loc="outside lower center", ncols=2 * columns, fontsize=8)
-    panels[0].set_ylabel(label)
-    entitle(figure, title, caption)
+    first.set_ylabel(label)
     return figure
 
 
-def layer_axis(*panels: Axes, label: str = "layer") -> None:
+def legend_below(figure: Figure, axes: Axes, n_columns: int | None = None, **look: Any) -> None:
+    """Put the legend of a panel below the figure, in one row unless a number of columns is given."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=n_columns or len(labels), **look)
+
+
+def layer_axis(*axes: Axes, label: str = "layer") -> None:
     """Label x axes that count layers, with ticks at whole numbers."""
-    for axes in panels:
-        axes.set_xlabel(label)
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    for each in axes:
+        each.set_xlabel(label)
+        each.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def zero_line(*axes: Axes, **look: Any) -> None:
+    """Draw a horizontal line at 0."""
+    for each in axes:
+        each.axhline(0, **{"color": "black", "linewidth": 0.8, **look})
 
 
 def line_with_band(
@@ -94,6 +115,24 @@ def line_with_band(
     axes.plot(places, table[column], **look)
 
 
+def outline(
+    axes: Axes, heights: ArrayLike, edges: ArrayLike, label: str, *, width: float | None = None, **look: Any
+) -> None:
+    """Draw a histogram as a filled shape with an outline."""
+    axes.stairs(heights, edges, fill=True, alpha=0.35, label=label, **look)
+    axes.stairs(heights, edges, linewidth=width, **look)
+
+
+def image(
+    axes: Axes, values: ArrayLike, label: str | None = None, *, bar: Mapping[str, Any] | None = None, **look: Any
+) -> AxesImage:
+    """Draw a matrix in colours, without a grid, and with a colour bar."""
+    drawn = axes.imshow(values, **look)
+    axes.grid(visible=False)
+    axes.figure.colorbar(drawn, ax=axes, label=label or "", **(bar or {}))
+    return drawn
+
+
 def heads_size(values: pd.DataFrame) -> tuple[float, float]:
     """Return the size of a figure with a cell for each layer (rows) and head (columns)."""
     return min(11.0, 2.5 + 0.6 * values.shape[1]), 1.8 + 0.4 * len(values)
@@ -102,9 +141,7 @@ def heads_size(values: pd.DataFrame) -> tuple[float, float]:
 def draw_heads(axes: Axes, values: pd.DataFrame, is_bold: pd.DataFrame, label: str) -> None:
     """Draw a signed value of each layer (rows) and head (columns) as a colour, and as a number where there is room."""
     limit = float(np.nanmax(np.abs(values))) or 1.0
-    image = axes.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", origin="lower")
-    axes.get_figure().colorbar(image, ax=axes, label=label)  # type: ignore[union-attr]
-    axes.grid(False)
+    image(axes, values, label, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", origin="lower")
     axes.set(xlabel="head", ylabel="layer")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_yticks(range(len(values)), values.index)

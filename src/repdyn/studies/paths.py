@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -52,21 +51,16 @@ def by_offset(matrix: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(records, columns=["offset", "n", "mean", "std", "q05", "q95"])
 
 
-class Components(NamedTuple):
-    """Principal components of centred rows."""
+def principal(rows: Tensor, k: int = N_COMPONENTS) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first ``k`` principal components, or all if there are fewer, of rows (n, dim), in float64.
 
-    scores: np.ndarray
-    """(n, k) coordinates, the component with most variance first."""
-    shares: np.ndarray
-    """(k,) share of the variance along each."""
-
-
-def principal(rows: Tensor, k: int = N_COMPONENTS) -> Components:
-    """Return the first ``k`` principal components, or all if there are fewer, of rows (n, dim), in float64."""
+    Returns:
+        (n, k) coordinates, the component with most variance first, and (k,) the share of the variance along each.
+    """
     x = rows.detach().cpu().double().numpy()
     left, values, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
     squares = values**2
-    return Components((left * values)[:, :k], squares[:k] / squares.sum())
+    return (left * values)[:, :k], squares[:k] / squares.sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,14 +91,16 @@ class Rotation:
         return int(self.windows["stop"].iloc[n_turning - 1]) if n_turning else 0
 
 
-def find_rotation(components: Components) -> Rotation | None:
-    """Find the plane of two principal components that rotates most; None for too few positions or components.
+def find_rotation(scores: np.ndarray, shares: np.ndarray) -> Rotation | None:
+    """Find the plane of two principal components, as of :func:`principal`, that rotates most.
 
     With z = x_a + i x_b the plane's path as complex numbers and Z its windowed Fourier transform, the net rotation is
     ``|Z(f)|^2 - |Z(-f)|^2`` (rotary spectrum: Gonella, Deep-Sea Research 19, 1972). The plane with the largest sum of
     it over f from ``MIN_TURNS / n`` to 0.45 is taken, and the period from its peak.
+
+    Returns:
+        None for too few positions or components.
     """
-    scores = components.scores
     n, k = scores.shape
     if n < 8 * MIN_TURNS or k < 2:
         return None
@@ -121,7 +117,7 @@ def find_rotation(components: Components) -> Rotation | None:
     net_power = float(net[searched].sum())
     peak = int(np.argmax(np.where(searched, net * np.sign(net_power), -math.inf)))
     purity = abs(net_power) / whole
-    share = purity * float(components.shares[a] + components.shares[b])
+    share = purity * float(shares[a] + shares[b])
     frequency = _refined(np.abs(net), peak) / n_padded
     path = scores[:, a] + 1j * scores[:, b]
     direction = path if net_power > 0 else path.conj()

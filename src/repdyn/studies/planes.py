@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -15,10 +14,8 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from torch import Tensor
 
-from repdyn.figures.drawing import entitle
-from repdyn.studies.panels import series_colour
-from repdyn.studies.study import select
-from repdyn.tables.style import SEQUENTIAL, styled
+from repdyn.studies.panels import legend_below, panels, series_colour
+from repdyn.tables.style import SEQUENTIAL
 
 MAX_POINTS = 3000
 """Largest number of vectors in a plane: t-SNE of more takes minutes."""
@@ -67,28 +64,24 @@ def plane_table(vectors: Tensor, labels: Mapping[str, Sequence[Any]] | pd.DataFr
     return pd.concat(parts, ignore_index=True)
 
 
-@styled
 def plane_figure(title: str, caption: str, table: pd.DataFrame, group: str, order: str | None = None) -> Figure:
     """Draw a plane for each method, coloured by group, or within the last group by a number in the column ``order``."""
-    methods_drawn = list(table["method"].unique())
-    figure = Figure(figsize=(4.1 * len(methods_drawn) + 0.6, 4.6))
-    names = list(table[group].unique())
-    for axes, method in zip(figure.subplots(1, len(methods_drawn), squeeze=False)[0], methods_drawn, strict=True):
-        drawn = select(table, method=method)
-        for number, name in enumerate(names):
-            points = select(drawn, **{group: name})
+    by_method = table.groupby("method", sort=False)
+    size = 4.1 * by_method.ngroups + 0.6, 4.6
+    figure, [grid] = panels(title, caption, size, 1, by_method.ngroups, squeeze=False)
+    for axes, (method, drawn) in zip(grid, by_method, strict=True):
+        for number, (name, points) in enumerate(drawn.groupby(group, sort=False)):
             numbers = [] if order is None else points[order].to_numpy(float)
             look: dict[str, Any] = {"s": 9 if len(points) > 300 else 16, "linewidths": 0, "alpha": 0.7, "label": name}
             if len(numbers) and np.isfinite(numbers).all():
                 dots = axes.scatter(points["x"], points["y"], c=numbers, cmap=SEQUENTIAL, **look)
-                if axes is figure.axes[0]:
+                if axes is grid[0]:
                     figure.colorbar(dots, ax=figure.axes, label=order, shrink=0.6)
             else:
                 axes.scatter(points["x"], points["y"], color=series_colour(number), **look)
-        share = float(drawn["share"].to_numpy(float)[0])
-        axes.set(title=method if math.isnan(share) else f"{method}, {share:.0%} of the variance", xticks=[], yticks=[])
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    if len(labels) > 1:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)), markerscale=1.5)
-    entitle(figure, title, caption)
+        share = drawn["share"].iloc[0]
+        title = str(method) if pd.isna(share) else f"{method}, {share:.0%} of the variance"
+        axes.set(title=title, xticks=[], yticks=[])
+    if len(labels := grid[0].get_legend_handles_labels()[1]) > 1:
+        legend_below(figure, grid[0], min(6, len(labels)), markerscale=1.5)
     return figure

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, product
 from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -19,10 +18,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repdyn.reading import Model, causal_stacks, layer_states
-from repdyn.studies.embedding_tables import RowPairs, cosine_matrix, describe, norms, pair_values, sample_pairs
+from repdyn.studies.embedding_tables import cosine_matrix, describe, norms, pair_values, sample_pairs
 from repdyn.studies.generated_sentences import VOCABULARY
 from repdyn.text.corpus import load_corpus
 
+Row: TypeAlias = dict[str, Any]
 TEMPLATES = Path(__file__).with_name("templates.json")
 """The four groups of Luisto 2024, section 4.4.1: three templates of 27 sentences with synonyms in their slots, and ten
 sentences of our own about a meeting."""
@@ -49,27 +49,6 @@ N_BOOTSTRAP = 2000
 N_DRAWS = 500
 
 
-def read_texts(path: Path, *columns: str) -> pd.DataFrame:
-    """Read groups of sentences, or kinds of changed ones: a row for each."""
-    try:
-        if path.suffix.lower() == ".csv":
-            table = pd.read_csv(path, dtype=str, keep_default_na=False)[[*columns]]
-        else:
-            groups = json.loads(path.read_text(encoding="utf-8"))
-            if any(isinstance(items, str) for items in groups.values()):
-                raise TypeError("a text in place of a list of them")
-            rows = [[name, *(it if isinstance(it, list) else [it])] for name, items in groups.items() for it in items]
-            table = pd.DataFrame(rows, columns=[*columns], dtype=object)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(
-            f"expected {path} to be CSV with the columns {', '.join(columns)}, or JSON that lists the texts of each "
-            f"{columns[0]}: {error}"
-        ) from error
-    if not all(isinstance(text, str) and text.strip() for name in columns[1:] for text in table[name]):
-        raise ValueError(f"expected texts of each {columns[0]} in {path}, none of them empty; see --help")
-    return pd.DataFrame(table)
-
-
 def fill_slots(groups: pd.DataFrame) -> pd.DataFrame:
     """Return groups with each sentence of slots, "{Hello|Hi} there!", replaced by all that it stands for."""
 
@@ -94,8 +73,7 @@ def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
     return corpus.name, [distinct[number] for number in chosen]
 
 
-@dataclass(frozen=True, eq=False)
-class SentenceVectors:
+class SentenceVectors(NamedTuple):
     """Vectors of sentences at one layer, by one pooling."""
 
     stack: str | None
@@ -109,6 +87,11 @@ class SentenceVectors:
     def keys(self) -> dict[str, str | int | None]:
         """The first columns of a table."""
         return {"stack": self.stack, "layer": self.layer, "vector": self.pooling}
+
+
+def over_layers(vectors: Iterable[SentenceVectors], measure: Callable[[np.ndarray], Iterable[Row]]) -> list[Row]:
+    """Return the rows that are measured of the vectors of each layer and pooling, with these as their first columns."""
+    return [{**one.keys, **row} for one in vectors for row in measure(one.vectors)]
 
 
 def sentence_vectors(
@@ -158,58 +141,50 @@ def separation_table(
     There is no row where all sentences have the same vector (layer 0 at a token that all begin with).
     """
     numbers = pd.factorize(pd.Series(list(groups)))[0].tolist()
-    keyed = [
-        (one.keys, cosine_matrix(one.vectors)) for one in vectors if not _is_unmoved(one.vectors[:1], one.vectors).all()
-    ]
-    keyed.append(({"stack": None, "layer": None, "vector": SHARED_TOKENS}, baseline))
-    return pd.DataFrame([{**keys, **separation(cosines, numbers, seed=seed)} for keys, cosines in keyed])
+
+    def separated(x: np.ndarray) -> Iterator[Row]:
+        if not _is_unmoved(x[:1], x).all():
+            yield separation(cosine_matrix(x), numbers, seed=seed)
+
+    without = {"stack": None, "layer": None, "vector": SHARED_TOKENS, **separation(baseline, numbers, seed=seed)}
+    return pd.DataFrame([*over_layers(vectors, separated), without])
 
 
-def change_table(
-    before: Iterable[SentenceVectors], after: Iterable[SentenceVectors], changes: pd.DataFrame, *, seed: int
-) -> pd.DataFrame:
-    """Return a row for each layer, pooling and change; see :func:`repdyn.studies.sentence_measurements.consistency`.
+def change_rows(before: np.ndarray, after: np.ndarray, changes: pd.DataFrame, *, seed: int) -> list[Row]:
+    """Return :func:`consistency` of the changes that move their vectors, before and after, (n, dim).
 
-    A change that does not move the vector at a layer (layer 0, at a token that stays the same in the same place) is
-    left out there; so is a kind with fewer than two changes left, or a layer with fewer than two kinds.
+    One that does not (layer 0, at a token that stays the same in the same place) is left out; so is a kind with fewer
+    than two changes left. There is no row for fewer than two kinds.
     """
-    frames = []
-    for one, other in zip(before, after, strict=True):
-        moved = changes.loc[~_is_unmoved(one.vectors, other.vectors)]
-        # a kind needs changes of two different sentences
-        chosen = moved.loc[moved.groupby("kind")["before"].transform("nunique") > 1]
-        if chosen["kind"].nunique() > 1:
-            vectors = one.vectors[chosen.index], other.vectors[chosen.index]
-            found = consistency(*vectors, chosen["kind"].tolist(), chosen["before"].tolist(), seed=seed)
-            frames.append(pd.DataFrame({**one.keys, **found}))
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    moved = changes.loc[~_is_unmoved(before, after)]
+    # a kind needs changes of two different sentences
+    chosen = moved.loc[moved.groupby("kind")["before"].transform("nunique") > 1]
+    if chosen["kind"].nunique() < 2:
+        return []
+    labels = chosen["kind"].tolist(), chosen["before"].tolist()
+    return consistency(before[chosen.index], after[chosen.index], *labels, seed=seed).to_dict("records")
 
 
-def kind_matrix(
-    before: Iterable[SentenceVectors], after: Iterable[SentenceVectors], kinds: Sequence[str], *, seed: int
-) -> pd.DataFrame:
-    """Return the cosine of the mean differences of each two kinds of change, for each layer and pooling.
+def kind_matrix(before: np.ndarray, after: np.ndarray, kinds: Sequence[str], *, seed: int) -> Iterator[Row]:
+    """Yield the cosine of the mean differences of each two kinds of change, from vectors before and after, (n, dim).
 
-    Returns:
-        A row for each two kinds: kind, other, cosine, and low and high, the 95 % interval of a bootstrap over the
-        changes of each kind. A layer at which a kind moves nothing is left out.
+    Yields:
+        kind, other, cosine, and low and high, the 95 % interval of a bootstrap over the changes of each kind. Nothing
+        where a kind moves nothing.
     """
-    labels, rows = np.asarray(kinds), []
-    for one, other in zip(before, after, strict=True):
-        # the same draws at every layer, so that its intervals compare
-        random, means = np.random.RandomState(seed), {}
-        for kind in dict.fromkeys(kinds):
-            differences = (other.vectors - one.vectors)[labels == kind]
-            n = len(differences)
-            drawn = np.stack([np.bincount(draw, minlength=n) for draw in random.randint(n, size=(N_DRAWS, n))])
-            means[kind] = np.vstack([differences.mean(0), drawn @ differences / n])
-        lengths = {kind: np.linalg.norm(mean, axis=1) for kind, mean in means.items()}
-        if all((length > 0).all() for length in lengths.values()):
-            for a, b in combinations(means, 2):
-                cosines = (means[a] * means[b]).sum(1) / (lengths[a] * lengths[b])
-                low, high = np.quantile(cosines[1:], [0.025, 0.975])
-                rows.append({**one.keys, "kind": a, "other": b, "cosine": cosines[0], "low": low, "high": high})
-    return pd.DataFrame(rows)
+    # the same draws at every layer, so that its intervals compare
+    random, means = np.random.RandomState(seed), {}
+    for kind in dict.fromkeys(kinds):
+        differences = (after - before)[np.asarray(kinds) == kind]
+        n = len(differences)
+        drawn = np.stack([np.bincount(draw, minlength=n) for draw in random.randint(n, size=(N_DRAWS, n))])
+        means[kind] = np.vstack([differences.mean(0), drawn @ differences / n])
+    lengths = {kind: np.linalg.norm(mean, axis=1) for kind, mean in means.items()}
+    if all((length > 0).all() for length in lengths.values()):
+        for a, b in combinations(means, 2):
+            cosines = (means[a] * means[b]).sum(1) / (lengths[a] * lengths[b])
+            low, high = np.quantile(cosines[1:], [0.025, 0.975])
+            yield {"kind": a, "other": b, "cosine": cosines[0], "low": low, "high": high}
 
 
 def nonsense(n: int, seed: int) -> pd.DataFrame:
@@ -223,69 +198,62 @@ def nonsense(n: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(made, columns=["kind", "sentence"])
 
 
-def nonsense_table(vectors: Iterable[SentenceVectors], kinds: Sequence[str]) -> pd.DataFrame:
-    """Return, for each layer and pooling, how well nonsense is told apart by the nearest other sentence.
+def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
+    """Yield how well nonsense is told apart by the nearest other sentence, from vectors (n, dim) and their kinds (n,).
 
-    Returns:
+    Yields:
         nonsense: the share of sentences whose nearest other one is of their side, sense or nonsense; kinds: of the
         nonsense alone, the share whose nearest is of their kind, characters or words. Both in [0, 1].
     """
-    is_sense = np.asarray(kinds) == SENSE
-    of_nonsense = np.asarray(kinds)[~is_sense]
-    rows = []
-    for one in vectors:
-        cosines = cosine_matrix(one.vectors)
-        if np.isfinite(cosines).all():
-            sides = nearest_in_group(cosines, is_sense)
-            apart = nearest_in_group(cosines[np.ix_(~is_sense, ~is_sense)], of_nonsense)
-            rows.append({**one.keys, "nonsense": sides, "kinds": apart})
-    return pd.DataFrame(rows)
+    cosines, made = cosine_matrix(x), kinds != SENSE
+    if np.isfinite(cosines).all():
+        apart = nearest_in_group(cosines[np.ix_(made, made)], kinds[made])
+        yield {"nonsense": nearest_in_group(cosines, made), "kinds": apart}
 
 
-def collection_tables(vectors: Iterable[SentenceVectors]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the cosines of all pairs of texts.
-
-    Returns:
-        A row for each layer and pooling, ``positive`` the share of pairs above 0; and the number of pairs by cosine, in
-        200 bins from -1 to 1: low, high, count.
-    """
-    rows, histograms = [], []
-    for one in vectors:
-        cosines = cosine_matrix(one.vectors)
-        values = cosines[np.triu_indices(len(cosines), 1)]
-        values = values[~np.isnan(values)]
-        rows.append({**one.keys, **describe(values), "positive": float((values > 0).mean())})
-        counts, _ = np.histogram(values, bins=_BINS)
-        histograms.append(pd.DataFrame({**one.keys, "low": _BINS[:-1], "high": _BINS[1:], "count": counts}))
-    return pd.DataFrame(rows), pd.concat(histograms, ignore_index=True)
+def pair_cosines(x: np.ndarray) -> np.ndarray:
+    """Return the cosines of all pairs of texts, without those that are NaN."""
+    cosines = cosine_matrix(x)[np.triu_indices(len(x), 1)]
+    return cosines[~np.isnan(cosines)]
 
 
-def collection_values(one: SentenceVectors, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
+def collection_rows(x: np.ndarray) -> Iterator[Row]:
+    """Yield the distribution of the cosines of all pairs of texts, and ``positive``, the share of those above 0."""
+    values = pair_cosines(x)
+    yield {**describe(values), "positive": float((values > 0).mean())}
+
+
+def histogram_rows(x: np.ndarray) -> Iterator[Row]:
+    """Yield the number of pairs of texts by cosine, in 200 bins from -1 to 1: low, high, count."""
+    for low, high, count in zip(_BINS[:-1], _BINS[1:], np.histogram(pair_cosines(x), bins=_BINS)[0], strict=True):
+        yield {"low": low, "high": high, "count": count}
+
+
+def collection_values(x: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
     """Return lengths, and distances, dot products and cosines of all pairs, within each of two collections and between.
 
     ``labels``, (n,), are the collections of the texts.
     """
-    first, second = (torch.from_numpy(one.vectors[labels == name]) for name in dict.fromkeys(labels))
-    places = torch.cartesian_prod(torch.arange(len(first)), torch.arange(len(second)))
-    within = zip(dict.fromkeys(labels), (first, second), strict=True)
-    values = {name: {"length": norms(rows), **pair_values(rows, sample_pairs(len(rows)))} for name, rows in within}
-    return {**values, BETWEEN: pair_values(first, RowPairs(places[:, 0], places[:, 1], True), second)}
+    parts = {name: torch.from_numpy(x[labels == name]) for name in dict.fromkeys(labels)}
+    values = {
+        name: {"length": norms(rows), **pair_values(rows, sample_pairs(len(rows)))} for name, rows in parts.items()
+    }
+    first, second = parts.values()
+    all_pairs = torch.cartesian_prod(torch.arange(len(first)), torch.arange(len(second))).T
+    return {**values, BETWEEN: pair_values(first, all_pairs, second)}
 
 
-def collections_table(vectors: Iterable[SentenceVectors], labels: np.ndarray) -> pd.DataFrame:
-    """Return the distributions of :func:`collection_values` for each layer and pooling.
+def collections_rows(x: np.ndarray, labels: np.ndarray) -> Iterator[Row]:
+    """Yield the distributions of :func:`collection_values`.
 
-    Returns:
+    Yields:
         A row for each collection, and for pairs of both, and quantity; ``nearest`` is the share of all texts whose
         largest cosine is with a text of their own collection.
     """
-    parts = []
-    for one in vectors:
-        nearest = nearest_in_group(np.nan_to_num(cosine_matrix(one.vectors)), labels)
-        for texts, quantities in collection_values(one, labels).items():
-            keys = {**one.keys, "texts": texts, "nearest": nearest}
-            parts += [{**keys, "quantity": name, **describe(values)} for name, values in quantities.items()]
-    return pd.DataFrame(parts)
+    nearest = nearest_in_group(np.nan_to_num(cosine_matrix(x)), labels)
+    for texts, quantities in collection_values(x, labels).items():
+        for name, values in quantities.items():
+            yield {"texts": texts, "nearest": nearest, "quantity": name, **describe(values)}
 
 
 def _is_unmoved(before: np.ndarray, after: np.ndarray) -> np.ndarray:

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
+from sklearn.decomposition import PCA
 
 from repdyn.reading import LoadedModel
-from repdyn.studies import sentence_figures as draw
 from repdyn.studies import sentence_measurements as measured
+from repdyn.studies.panels import layer_axis, legend_below, line_with_band, outline, panels, series_colour, zero_line
 from repdyn.studies.planes import plane_figure, plane_table
-from repdyn.studies.sentence_measurements import MEAN, SENSE, SentenceVectors, sentence_vectors
-from repdyn.studies.study import Folder, Study, print_line, print_table, print_title, run_study, select, stem
+from repdyn.studies.sentence_measurements import (
+    FIRST,
+    LAST,
+    MAXIMUM,
+    MEAN,
+    POOLINGS,
+    SENSE,
+    SentenceVectors,
+    over_layers,
+)
+from repdyn.studies.study import Folder, Study, read_groups, run_study, select, show, show_title, stem
 from repdyn.tables.frames import by_stack
-from repdyn.tables.style import of_stack
+from repdyn.tables.style import DIVERGING, of_stack
 from repdyn.utils.arguments import ModelOptions, Models, at_least
 
+_COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00", MAXIMUM: "#009E73"}
+SIGNIFICANT = 0.05
+_SHOWN_QUANTILES = (0.002, 0.998)
 _MOST_COLOURS = 4
 """Groups that a plane tells apart; of more, all have one colour."""
 
@@ -31,107 +44,105 @@ class SentenceStudy(Study):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         groups, changes = (measured.BUILT_IN.get(name, Path(name)) for name in (options.groups, options.changes))
-        self.groups = measured.fill_slots(measured.read_texts(groups, "group", "sentence"))
-        self.changes = measured.read_texts(changes, "kind", "before", "after")
+        self.groups = measured.fill_slots(read_groups(groups, "group", "sentence"))
+        self.changes = read_groups(changes, "kind", "before", "after")
         self.collection = measured.read_collection(options.text, options.texts)
         self.other = measured.read_collection(options.other, options.texts) if options.other else None
         if self.other and self.other[0] == self.collection[0]:
             raise ValueError(f"expected two different texts, got {self.other[0]} twice; name another with --other")
 
     def measure(self, loaded: LoadedModel) -> None:
-        print_title(loaded.name)
+        show_title(loaded.name)
         self._add_groups(loaded)
         self._add_nonsense(loaded)
         self._add_changes(loaded)
-        vectors = self._add_collection(loaded)
-        if self.other is not None:
-            self._add_other(loaded, vectors, *self.other)
+        self._add_collections(loaded)
         self.write(loaded.folder_name)
 
     def _add_groups(self, loaded: LoadedModel) -> None:
         sequences = self._encode(loaded, self.groups["sentence"])
         baseline = measured.shared_token_cosines(sequences, loaded.tokenizer.all_special_ids)
-        vectors = sentence_vectors(loaded, sequences, "paraphrases")
+        vectors = measured.sentence_vectors(loaded, sequences, "paraphrases")
         table = measured.separation_table(vectors, baseline, self.groups["group"].tolist(), seed=self.options.seed)
         self.tables["separation"] = table
-        for stack, rows in by_stack(table).items():
-            print_line("paraphrases at the last layer, and without a model:")
-            print_table(rows.groupby("vector", sort=False).tail(1), "vector", "within", "between", "effect", "nearest")
-            self.figures[stem("separation", stack)] = draw.separation_figure(of_stack(loaded.name, stack), rows)
+        self.draw("separation", separation_figure, loaded.name, table)
+        for rows in by_stack(table).values():
+            show("paraphrases at the last layer, and without a model:")
+            show(rows.groupby("vector", sort=False).tail(1), "vector", "within", "between", "effect", "nearest")
 
     def _add_nonsense(self, loaded: LoadedModel) -> None:
         made = measured.nonsense(len(self.groups), self.options.seed)
         texts = pd.concat([self.groups[["sentence"]].assign(kind=SENSE), made], ignore_index=True)
-        vectors = sentence_vectors(loaded, self._encode(loaded, texts["sentence"]), "nonsense")
-        self.tables["nonsense"] = table = measured.nonsense_table(vectors, texts["kind"].tolist())
+        vectors, kinds = self._vectors(loaded, texts["sentence"], "nonsense"), texts["kind"].to_numpy()
+        table = pd.DataFrame(over_layers(vectors, lambda x: measured.nonsense_rows(x, kinds)))
+        self.tables["nonsense"] = table
         groups = self.groups["group"]
         of_sense = groups if len(set(groups)) <= _MOST_COLOURS else [SENSE] * len(groups)
         labels = {"sentence": texts["sentence"].tolist(), "kind": [*of_sense, *made["kind"]]}
-        for stack, one in _last_means(vectors).items():
-            print_line("nearest sentence is of the same side, sense or nonsense, and of the same kind of nonsense:")
-            print_table(select(table, stack=stack, layer=one.layer), "vector", "nonsense", "kinds")
-            title = f"{of_stack(loaded.name, stack)}: sentences and nonsense"
-            self._add_plane(stem("plane_of_sentences", stack), title, one, labels)
+        for one in _last_means(vectors):
+            show("nearest sentence is of the same side, sense or nonsense, and of the same kind of nonsense:")
+            show(select(table, stack=one.stack, layer=one.layer), "vector", "nonsense", "kinds")
+            self._add_plane(
+                "plane_of_sentences", f"{of_stack(loaded.name, one.stack)}: sentences and nonsense", one, labels
+            )
 
     def _add_changes(self, loaded: LoadedModel) -> None:
-        seed, sentences = self.options.seed, pd.Index(self.changes[["before", "after"]].to_numpy().ravel("F")).unique()
-        vectors = sentence_vectors(loaded, self._encode(loaded, sentences), "changes")
-        before, after = (
-            [replace(one, vectors=one.vectors[sentences.get_indexer(self.changes[side].tolist())]) for one in vectors]
-            for side in ("before", "after")
-        )
-        kinds = self.changes["kind"].tolist()
-        self.tables["changes"] = table = measured.change_table(before, after, self.changes, seed=seed)
-        self.tables["kinds_of_change"] = matrix = measured.kind_matrix(before, after, kinds, seed=seed)
-        for stack, rows in {} if matrix.empty else by_stack(matrix).items():
-            self.figures[stem("kinds_of_change", stack)] = draw.kinds_figure(of_stack(loaded.name, stack), rows)
-        others = _last_means(after)
-        for stack, one in _last_means(before).items():
-            title = f"{of_stack(loaded.name, stack)}: what a change adds, mean of the tokens after layer {one.layer}"
-            figure = draw.differences_figure(title, others[stack].vectors - one.vectors, kinds)
-            self.figures[stem("plane_of_changes", stack)] = figure
-        for stack, rows in {} if table.empty else by_stack(table).items():
-            print_line("cosine of two differences at the last layer:")
+        seed, changes, kinds = self.options.seed, self.changes, self.changes["kind"].tolist()
+        sentences = pd.Index(changes[["before", "after"]].to_numpy().ravel("F")).unique()
+        before, after = (sentences.get_indexer(changes[side].tolist()) for side in ("before", "after"))
+        vectors = self._vectors(loaded, sentences, "changes")
+        found = over_layers(vectors, lambda x: measured.change_rows(x[before], x[after], changes, seed=seed))
+        self.tables["changes"] = table = pd.DataFrame(found)
+        found = over_layers(vectors, lambda x: measured.kind_matrix(x[before], x[after], kinds, seed=seed))
+        self.tables["kinds_of_change"] = pd.DataFrame(found)
+        self.draw("kinds_of_change", kinds_figure, loaded.name, self.tables["kinds_of_change"])
+        self.draw("changes", change_figure, loaded.name, table)
+        for one in _last_means(vectors):
+            title = (
+                f"{of_stack(loaded.name, one.stack)}: what a change adds, mean of the tokens after layer {one.layer}"
+            )
+            figure = differences_figure(title, one.vectors[after] - one.vectors[before], kinds)
+            self.figures[stem("plane_of_changes", one.stack)] = figure
+        for rows in () if table.empty else by_stack(table).values():
+            show("cosine of two differences at the last layer:")
             last = select(rows, layer=rows["layer"].max())
-            print_table(last, "vector", "change", "n", "within", "across", "p", "length")
-            self.figures[stem("changes", stack)] = draw.change_figure(of_stack(loaded.name, stack), rows)
+            show(last, "vector", "change", "n", "within", "across", "p", "length")
 
-    def _add_collection(self, loaded: LoadedModel) -> list[SentenceVectors]:
+    def _add_collections(self, loaded: LoadedModel) -> None:
         name, texts = self.collection
-        vectors = sentence_vectors(loaded, self._encode(loaded, texts), "texts")
-        self.tables["collection"], self.tables["collection_histograms"] = measured.collection_tables(vectors)
-        counts = by_stack(self.tables["collection_histograms"])
-        for stack, rows in by_stack(self.tables["collection"]).items():
-            print_line(f"cosine of two texts at the last layer ({name}):")
+        vectors = self._vectors(loaded, texts, "texts")
+        self.tables["collection"] = table = pd.DataFrame(over_layers(vectors, measured.collection_rows))
+        self.tables["collection_histograms"] = counts = pd.DataFrame(over_layers(vectors, measured.histogram_rows))
+        self.draw("collection", collection_figure, loaded.name, table, counts, name)
+        for rows in by_stack(table).values():
+            show(f"cosine of two texts at the last layer ({name}):")
             last = select(rows, layer=rows["layer"].max())
-            print_table(last, "vector", "mean", "q05", "median", "q95", "min", "positive")
-            figure = draw.collection_figure(of_stack(loaded.name, stack), name, rows, counts[stack])
-            self.figures[stem("collection", stack)] = figure
-        return vectors
-
-    def _add_other(self, loaded: LoadedModel, vectors: list[SentenceVectors], name: str, texts: Sequence[str]) -> None:
-        others = sentence_vectors(loaded, self._encode(loaded, texts), "other texts")
-        labels = np.repeat([self.collection[0], name], [len(self.collection[1]), len(texts)])
-        both = [
-            replace(one, vectors=np.concatenate([one.vectors, other.vectors]))
-            for one, other in zip(vectors, others, strict=True)
-        ]
-        self.tables["two_collections"] = measured.collections_table(both, labels)
-        for stack, one in _last_means(both).items():
-            title = f"{of_stack(loaded.name, stack)}: two collections of texts"
-            caption = self._add_plane(stem("plane_of_collections", stack), title, one, {"texts": labels.tolist()})
-            figure = draw.collections_figure(title, caption, measured.collection_values(one, labels))
-            self.figures[stem("two_collections", stack)] = figure
-            print_line(f"lengths, and pairs of texts, at the last layer (mean of the tokens) of {name} as well:")
+            show(last, "vector", "mean", "q05", "median", "q95", "min", "positive")
+        if self.other is None:
+            return
+        other, more = self.other
+        others, labels = self._vectors(loaded, more, "other texts"), np.repeat([name, other], [len(texts), len(more)])
+        pairs = zip(vectors, others, strict=True)
+        both = [one._replace(vectors=np.concatenate([one.vectors, second.vectors])) for one, second in pairs]
+        self.tables["two_collections"] = pd.DataFrame(over_layers(both, lambda x: measured.collections_rows(x, labels)))
+        for one in _last_means(both):
+            title = f"{of_stack(loaded.name, one.stack)}: two collections of texts"
+            caption = self._add_plane("plane_of_collections", title, one, {"texts": labels.tolist()})
+            figure = collections_figure(title, caption, measured.collection_values(one.vectors, labels))
+            self.figures[stem("two_collections", one.stack)] = figure
+            show(f"lengths, and pairs of texts, at the last layer (mean of the tokens) of {other} as well:")
             rows = select(self.tables["two_collections"], **one.keys)
-            print_table(rows, "texts", "quantity", "mean", "q05", "q95", "nearest")
+            show(rows, "texts", "quantity", "mean", "q05", "q95", "nearest")
 
-    def _add_plane(self, path: str, title: str, one: SentenceVectors, labels: dict[str, list[str]]) -> str:
+    def _add_plane(self, name: str, title: str, one: SentenceVectors, labels: dict[str, list[str]]) -> str:
         """Add a plane of vectors, coloured by the last label; return its caption."""
-        caption = f"mean of the tokens after layer {one.layer}"
+        path, caption = stem(name, one.stack), f"mean of the tokens after layer {one.layer}"
         self.tables[path] = plane_table(torch.from_numpy(one.vectors), labels, self.options.seed)
         self.figures[path] = plane_figure(title, caption, self.tables[path], [*labels][-1])
         return caption
+
+    def _vectors(self, loaded: LoadedModel, texts: Iterable[str], title: str) -> list[SentenceVectors]:
+        return measured.sentence_vectors(loaded, self._encode(loaded, texts), title)
 
     def _encode(self, loaded: LoadedModel, sentences: Iterable[str]) -> list[list[int]]:
         limit, sequences = min(self.options.max_tokens, loaded.context), []
@@ -144,9 +155,9 @@ class SentenceStudy(Study):
         return sequences
 
 
-def _last_means(vectors: Sequence[SentenceVectors]) -> dict[str | None, SentenceVectors]:
-    """Return the means over tokens at the last layer, by stack."""
-    return {one.stack: one for one in sorted(vectors, key=lambda one: one.layer) if one.pooling == MEAN}
+def _last_means(vectors: Iterable[SentenceVectors]) -> Iterable[SentenceVectors]:
+    """Return the means over tokens at the last layer, of each stack."""
+    return {one.stack: one for one in sorted(vectors, key=lambda one: one.layer) if one.pooling == MEAN}.values()
 
 
 def sentences(
@@ -189,3 +200,156 @@ def sentences(
       repdyn study sentences gpt2 --text enwik8 --other tweets.txt -o FOLDER
     """
     run_study(SentenceStudy, loading, locals())
+
+
+def separation_figure(name: str, table: pd.DataFrame) -> Figure:
+    """Draw cosines within and between groups for each pooling, and how well they separate groups."""
+    poolings = _poolings(table)
+    title, caption = f"{name}: paraphrases against other sentences", "bands: 95 % of a bootstrap over groups"
+    figure, (*of_poolings, last) = panels(title, caption, _size_with_one(poolings), 1, len(poolings) + 1)
+    of_vectors = table.loc[table["vector"] != measured.SHARED_TOKENS, ["within_low", "between_low"]]
+    lowest, look = float(of_vectors.to_numpy(float).min()), {"marker": "o", "markersize": 3}
+    for pooling, axes in zip(poolings, of_poolings, strict=True):
+        rows = select(table, vector=pooling)
+        line_with_band(axes, rows, "within", color="#009E73", label="paraphrases", **look)
+        line_with_band(axes, rows, "between", color="#D55E00", label="other sentences", **look)
+        axes.set(title=f"cosine: {pooling}", ylim=(min(0.0, lowest) - 0.02, 1.02))
+        line_with_band(last, rows, "probability", color=_COLOURS[pooling], label=pooling, **look)
+    figure.axes[0].legend(loc="lower left")
+    baseline = select(table, vector=measured.SHARED_TOKENS)["probability"].item()
+    last.axhline(baseline, label=measured.SHARED_TOKENS, color="0.4", linestyle="--", linewidth=1)
+    last.set(title="paraphrases are closer: how often", ylim=(0.45, 1.02))
+    last.legend(loc="lower right")
+    layer_axis(*figure.axes)
+    return figure
+
+
+def change_figure(name: str, table: pd.DataFrame) -> Figure:
+    """Draw how alike the differences of one kind of change are over the layers, a panel for each pooling."""
+    poolings, kinds = _poolings(table), [kind for kind in table["change"].unique() if kind != measured.ALL_KINDS]
+    title = f"{name}: does one kind of change move sentences one way?"
+    caption = f"hollow: not larger than across kinds (p >= {SIGNIFICANT}, permutation test, not corrected)"
+    size = 3.7 * len(poolings) + 1.4, 4.4
+    figure, [grid] = panels(title, caption, size, 1, len(poolings), squeeze=False, sharey=True)
+    for axes, pooling in zip(grid, poolings, strict=True):
+        rows = select(table, vector=pooling)
+        for number, change in enumerate(kinds):
+            one, colour = select(rows, change=change), f"C{number % 10}"
+            axes.plot(one["layer"], one["within"], color=colour, label=change)
+            is_clear = one["p"] < SIGNIFICANT
+            for chosen, fill in ((is_clear, colour), (~is_clear, "white")):
+                look = {"color": colour, "markersize": 5, "markerfacecolor": fill}
+                axes.plot(one["layer"].where(chosen), one["within"].where(chosen), "o", **look)
+        across = select(rows, change=measured.ALL_KINDS)
+        axes.plot(across["layer"], across["across"], color="0.4", linestyle="--", label="different kinds")
+        axes.set_title(pooling)
+    zero_line(*grid, color="0.7", zorder=0)
+    grid[0].set_ylabel("mean cosine of two differences")
+    legend_below(figure, grid[0])
+    layer_axis(*grid)
+    return figure
+
+
+def kinds_figure(name: str, matrix: pd.DataFrame) -> Figure:
+    """Draw the cosines of the mean differences of each two kinds at the last layer, and the largest over the layers."""
+    poolings, last = _poolings(matrix), matrix["layer"].to_numpy(int).max()
+    names = list(dict.fromkeys([*matrix["kind"], *matrix["other"]]))
+    title = f"{name}: do two kinds of change point one way?"
+    caption = "bold: 95 % interval of a bootstrap over the changes without 0; below, the four largest of the last layer"
+    layout = {"squeeze": False, "height_ratios": (1.15, 1)}
+    figure, grid = panels(title, caption, (3.7 * len(poolings) + 1.0, 7.2), 2, len(poolings), **layout)
+    for (above, below), pooling in zip(grid.T, poolings, strict=True):
+        rows = select(matrix, vector=pooling)
+        of_last = select(rows, layer=last)
+        cells = of_last.pivot(index="other", columns="kind", values="cosine").reindex(names[1:], columns=names[:-1])
+        frame = (-0.5, len(names) - 1.5, len(names) - 0.5, 0.5)
+        above.imshow(cells, cmap=DIVERGING, vmin=-1, vmax=1, extent=frame)
+        for row in of_last.to_dict("records"):
+            is_clear = row["low"] > 0 or row["high"] < 0
+            look = {"weight": "bold" if is_clear else "normal", "alpha": 1 if is_clear else 0.6, "fontsize": 8}
+            at = names.index(row["kind"]), names.index(row["other"])
+            above.text(*at, f"{row['cosine']:.2f}", ha="center", va="center", **look)
+        above.set_xticks(range(len(names) - 1), names[:-1], rotation=40, ha="right")
+        above.set_yticks(range(1, len(names)), names[1:])
+        above.grid(visible=False)
+        above.set_title(f"{pooling}, layer {last}")
+        largest = of_last.assign(size=of_last["cosine"].abs()).nlargest(4, "size")
+        for number, row in enumerate(largest.to_dict("records")):
+            one = select(rows, kind=row["kind"], other=row["other"])
+            look = {"color": f"C{number % 10}", "label": f"{row['kind']}, {row['other']}"}
+            line_with_band(below, one, "cosine", ("low", "high"), band_alpha=0.12, **look)
+        below.set_ylim(-1, 1)
+        below.legend(fontsize=7, loc="lower left")
+    zero_line(*grid[1], color="0.5")
+    layer_axis(*grid[1])
+    grid[1, 0].set_ylabel("cosine of two mean differences")
+    return figure
+
+
+def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]) -> Figure:
+    """Draw differences in the plane of two principal components, with an arrow for the mean of each kind."""
+    found = PCA(2, svd_solver="full").fit(differences)
+    share = found.explained_variance_ratio_.sum()
+    caption = f"PCA, {share:.0%} of the variance; arrows from no change (+) to the mean of a kind"
+    figure, axes = panels(title, caption, (6.4, 5.4))
+    [origin] = found.transform(np.zeros((1, differences.shape[1])))
+    for number, kind in enumerate(dict.fromkeys(kinds)):
+        places, colour = found.transform(differences[np.asarray(kinds) == kind]), f"C{number % 10}"
+        axes.scatter(*places.T, color=colour, s=18, linewidths=0, alpha=0.7, label=kind)
+        axes.annotate("", places.mean(0), origin, arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2})
+    axes.plot(*origin, "k+", markersize=9)
+    axes.set(xticks=[], yticks=[])
+    legend_below(figure, axes, 3)
+    return figure
+
+
+def collection_figure(name: str, table: pd.DataFrame, histograms: pd.DataFrame, source: str) -> Figure:
+    """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last."""
+    poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
+    caption = f"{source}; {table['n'].to_numpy(int).max():,} pairs of texts; bands: 50, 90 and 98 % of them"
+    size = _size_with_one(poolings)
+    figure, (*of_poolings, at_last) = panels(
+        f"{name}: how alike are any two texts?", caption, size, 1, len(poolings) + 1
+    )
+    lowest = min(0.0, table["q01"].to_numpy(float).min())
+    for pooling, axes in zip(poolings, of_poolings, strict=True):
+        rows, colour = select(table, vector=pooling), _COLOURS[pooling]
+        for low, high, alpha in (("q01", "q99", 0.12), ("q05", "q95", 0.2), ("q25", "q75", 0.3)):
+            axes.fill_between(rows["layer"], rows[low], rows[high], color=colour, alpha=alpha, linewidth=0)
+        axes.plot(rows["layer"], rows["median"], color=colour)
+        axes.set(title=f"cosine: {pooling}", ylim=(lowest - 0.03, 1.02))
+        bins = select(histograms, vector=pooling, layer=last)
+        edges = np.append(bins["low"], bins["high"].iloc[-1])
+        outline(at_last, bins["count"] / bins["count"].max(), edges, pooling, color=colour)
+    zero_line(*of_poolings, color="0.5")
+    layer_axis(*of_poolings)
+    at_last.axvline(0, color="0.5", linewidth=0.8)
+    at_last.set(title="the last layer", xlabel=f"cosine at layer {last}", yticks=[])
+    at_last.legend()
+    return figure
+
+
+def collections_figure(title: str, caption: str, values: dict[str, dict[str, np.ndarray]]) -> Figure:
+    """Draw lengths, distances, dot products and cosines of two collections, and of pairs of both, over each other."""
+    figure, grid = panels(title, caption, (10.5, 3.4), 1, 4)
+    for axes, quantity in zip(grid, ("length", "distance", "dot", "cosine"), strict=True):
+        drawn = {texts: each[quantity] for texts, each in values.items() if quantity in each}
+        low, high = np.nanquantile(np.concatenate([*drawn.values()]), _SHOWN_QUANTILES)
+        for number, (texts, of_pairs) in enumerate(drawn.items()):
+            heights, edges = np.histogram(of_pairs, bins=60, range=(low, high), density=True)
+            if texts == measured.BETWEEN:
+                axes.stairs(heights, edges, color="0.35", linestyle="--", label=texts)
+            else:
+                outline(axes, heights, edges, texts, color=series_colour(number))
+        axes.set(title="dot product" if quantity == "dot" else quantity, yticks=[])
+    legend_below(figure, axes)
+    return figure
+
+
+def _size_with_one(poolings: Sequence[str]) -> tuple[float, float]:
+    """Return the size of a figure with a panel for each pooling, and one more."""
+    return 2.9 * (len(poolings) + 1) + 0.6, 4.2
+
+
+def _poolings(table: pd.DataFrame) -> list[str]:
+    return [pooling for pooling in POOLINGS if pooling in set(table["vector"])]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeAlias, cast
 
 import pandas as pd
-import yaml
 from cyclopts import Parameter
 from cyclopts.validators import Path as PathValidator
 from matplotlib.figure import Figure
 from rich.text import Text
-from tqdm import tqdm
 
 from repdyn.figures.drawing import save
 from repdyn.probe import Probe
@@ -24,11 +22,12 @@ from repdyn.reading import LoadedModel, load_models
 from repdyn.store import find_store
 from repdyn.tables.frames import by_stack
 from repdyn.tables.runs import select as select_runs
-from repdyn.tables.style import of_stack
+from repdyn.tables.style import of_stack, styled
 from repdyn.text.corpus import load_corpus
 from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
+from repdyn.utils.records import read_yaml
 
 Folder: TypeAlias = Annotated[Path, Parameter(alias="-o", validator=PathValidator(file_okay=False))]
 """The option of the folder for tables and figures."""
@@ -61,7 +60,17 @@ class Study(ABC):
     def add(self, name: str, table: pd.DataFrame, *columns: str) -> None:
         """Add a table to the output, and print it, or some of its columns."""
         self.tables[name] = table
-        print_table(table, *columns)
+        show(table, *columns)
+
+    def draw(self, name: str, draw: Callable[..., Figure], model: str, table: pd.DataFrame, *given: Any) -> None:
+        """Add a figure of each stack of a model's blocks: of its name, of its rows of the table, and of what is given.
+
+        Each table that is given is divided by stack, too.
+        """
+        divided = [by_stack(each) if isinstance(each, pd.DataFrame) else None for each in given]
+        for stack, rows in {} if table.empty else by_stack(table).items():
+            of = [each if parts is None else parts[stack] for each, parts in zip(given, divided, strict=True)]
+            self.figures[stem(name, stack)] = draw(of_stack(model, stack), rows, *of)
 
     def write(self, subfolder: str = "") -> None:
         """Write the tables and figures so far below the output folder, print where they are, and begin with none."""
@@ -72,10 +81,11 @@ class Study(ABC):
         for name in self.figures:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         files += save(self.figures, folder)
-        print_line(f"tables and figures: {folder} ({len(files)} files)")
+        show(f"tables and figures: {folder} ({len(files)} files)")
         self.tables, self.figures = {}, {}
 
 
+@styled
 def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, Any]) -> None:
     """Run a study with the ``options`` of its command, ``output`` and ``models`` among them, on one model at a time."""
     begun = study(SimpleNamespace(**{**vars(models), **options}))
@@ -91,23 +101,33 @@ def stored_runs(options: Any) -> Iterator[tuple[str, str, pd.DataFrame]]:
             yield of_stack(run, stack), probe, rows
 
 
-def read_phrases(path: Path | None) -> dict[str, list[str]]:
-    """Read classes of words and phrases from YAML, a list for each class, or CSV with the columns class and phrase."""
-    if path is None:
-        return {}
-    if path.suffix == ".csv":
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-        if {"class", "phrase"} <= set(table):
-            return {str(name): phrases.tolist() for name, phrases in table.groupby("class", sort=False)["phrase"]}
-    else:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        lists = found.values() if isinstance(found, dict) else [None]
-        if all(isinstance(of, list) and all(isinstance(phrase, str) for phrase in of) for of in lists):
-            return found
-    raise ValueError(
-        f"expected classes with lists of words or phrases, got {path}; write YAML as 'names: [Anna, New York]', with "
-        "words such as 'no' in quotes, or CSV with the columns class and phrase"
-    )
+def read_groups(path: Path, *columns: str) -> pd.DataFrame:
+    """Read groups of texts, such as phrases of classes, or changed sentences of kinds: a row for each.
+
+    Args:
+        path: CSV with these columns, or JSON or YAML that lists what each group holds: texts, or lists of several.
+        columns: the group, and one for each text of a row.
+    """
+    try:
+        if path.suffix.lower() == ".csv":
+            table = pd.read_csv(path, dtype=str, keep_default_na=False)[[*columns]]
+        else:
+            groups = json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else read_yaml(path)
+            if any(isinstance(items, str) for items in groups.values()):
+                raise TypeError("a text in place of a list of them")
+            rows = [[name, *(it if isinstance(it, list) else [it])] for name, items in groups.items() for it in items]
+            table = pd.DataFrame(rows, columns=[*columns], dtype=object)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"expected {path} to be CSV with the columns {', '.join(columns)}, or JSON or YAML that lists the texts of "
+            f"each {columns[0]}: {error}"
+        ) from error
+    if not all(isinstance(text, str) and text.strip() for name in columns[1:] for text in table[name]):
+        raise ValueError(
+            f"expected texts of each {columns[0]} in {path}, none of them empty, and words such as 'no' in quotes; see "
+            "--help"
+        )
+    return pd.DataFrame(table)
 
 
 def text_probe(
@@ -132,31 +152,17 @@ def join_tables(tables: Mapping[Any, pd.DataFrame], *names: str) -> pd.DataFrame
     return pd.concat(tables, names=[*names]).reset_index([*names]).reset_index(drop=True) if tables else pd.DataFrame()
 
 
-def print_title(name: str, details: str = "") -> None:
+def show_title(name: str, details: str = "") -> None:
     """Print a bold title, with details behind it."""
     PrintableConsole().print(Text.assemble((name, "bold"), f"  {details}" if details else ""), soft_wrap=True)
 
 
-def print_line(text: str) -> None:
-    """Print a line as it is, markup included."""
-    PrintableConsole().print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def print_table(table: pd.DataFrame, *columns: str) -> None:
-    """Print a table, or some of its columns, with four digits and empty cells for what is missing."""
-    print_line(table[[*columns] or table.columns].to_string(index=False, na_rep="", float_format="{:.4g}"))
-
-
-@contextmanager
-def progress_bar(title: str | None) -> Iterator[Callable[[float], None]]:
-    """Show a bar in the terminal, unless it has no title, that follows the share, in [0, 1], that it is called with."""
-    look = {"leave": False, "bar_format": "{desc} {percentage:3.0f}% {bar} {elapsed}"}
-    with tqdm(total=1.0, desc=title, disable=title is None, **look) as bar:
-
-        def progress(share: float) -> None:
-            bar.update(share - bar.n)
-
-        yield progress
+def show(found: str | pd.DataFrame, *columns: str) -> None:
+    """Print a line as it is, or a table, or some of its columns, with four digits, and nothing for what is missing."""
+    if isinstance(found, pd.DataFrame):
+        chosen = found[[*columns] or found.columns]
+        found = chosen.to_string(index=False, na_rep="", float_format="{:.4g}")
+    PrintableConsole().print(found, markup=False, highlight=False, soft_wrap=True)
 
 
 def stem(name: str, stack: str | None) -> str:

@@ -1,16 +1,17 @@
-"""Hold embedding tables against what is known: textbook positions, cubes, weights of few bits, loops, words."""
+"""Relate embedding tables: kinds of tokens, extreme pairs, the mean; to textbook positions, cubes, few bits, words."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy.stats import binomtest, ortho_group
 from scipy.stats import bootstrap as bootstrapped
 from sklearn.decomposition import PCA
@@ -21,22 +22,32 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
+from torch.nn.functional import normalize
+from transformers import PreTrainedTokenizerBase
 
-from repdyn.figures.drawing import entitle
 from repdyn.kernels import two_nn
+from repdyn.probe.word_classes import is_function_word
 from repdyn.studies.bootstrap import higher_share
 from repdyn.studies.embedding_tables import (
+    UNUSED,
     EmbeddingTable,
+    closest_pairs,
     components_for,
+    describe,
     explained_variance,
+    name_rows,
     pair_values,
     sample_pairs,
 )
-from repdyn.studies.panels import series_colour
 from repdyn.studies.paths import principal
-from repdyn.studies.table_relations import WORD, WORD_MARKS
-from repdyn.tables.style import styled
+from repdyn.studies.study import join_tables
 
+BEYOND = 0.2
+"""Cosine, of either sign, from which on a pair of an input and a position row is counted."""
+WORD_MARKS = "Ġ▁"
+"""What some vocabularies write before a token that begins a word."""
+KINDS = WORD, _PIECE, _CHARACTER, _SPECIAL, _UNUSED = "word", "piece", "single character", "special", "unused"
+"""Kinds of tokens."""
 BITS = (8, 4, 3, 2)
 _MOST_ROWS = 2048
 """Rows of which a neighbour or the dimension is searched."""
@@ -56,6 +67,136 @@ FEWEST = 30
 _FOLDS = 5
 _HIDDEN = 100
 _N_BOOTSTRAP = 2000
+
+
+def token_kinds(tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
+    """Return the tokens of a vocabulary in the order of their ids, with their kinds: columns id, token, kind.
+
+    A piece continues a word: behind "##", or without the mark of a beginning where the vocabulary has one.
+    """
+    names = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    special = {*tokenizer.all_special_tokens}
+    hashes = any(token.startswith("##") for token, _ in names)
+    marks = tuple(mark for mark in WORD_MARKS if any(token.startswith(mark) for token, _ in names))
+
+    def kind(token: str) -> str:
+        if token in special:
+            return _SPECIAL
+        if UNUSED.fullmatch(token):
+            return _UNUSED
+        if len(token.lstrip("".join(marks)) if marks else token) == 1:
+            return _CHARACTER
+        continues = token.startswith("##") if hashes else bool(marks) and not token.startswith(marks)
+        return _PIECE if continues else WORD
+
+    return pd.DataFrame([(number, token, kind(token)) for token, number in names], columns=["id", "token", "kind"])
+
+
+def vocabulary_table(kinds: pd.DataFrame) -> pd.DataFrame:
+    """Return number, share and ranges of ids of each kind of token, and how many are of letters and digits alone."""
+    rows: list[dict[str, Any]] = []
+    for kind in KINDS:
+        ids = kinds.loc[kinds["kind"] == kind, "id"].to_numpy()
+        runs = np.split(ids, np.flatnonzero(np.diff(ids) > 1) + 1)
+        row = {"kind": kind, "tokens": len(ids), "ranges": len(runs) if len(ids) else 0}
+        if len(ids):
+            longest = max(runs, key=len)
+            row |= {"first": longest[0], "last": longest[-1]}
+        rows.append(row)
+    rows.append({"kind": "letters and digits alone", "tokens": sum(token.isalnum() for token in kinds["token"])})
+    table = pd.DataFrame(rows)
+    table.insert(2, "share", table["tokens"] / len(kinds))
+    return table
+
+
+def shared_vocabulary(vocabularies: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return, for each two models, how many tokens both vocabularies have, and how many under the same id."""
+    rows = []
+    for (one, first), (other, second) in combinations(vocabularies.items(), 2):
+        joined = first.merge(second, on="token", suffixes=("", "_other"))
+        same = np.count_nonzero(joined["id"].eq(joined["id_other"]))
+        sizes = {"tokens": len(first), "other_tokens": len(second)}
+        rows.append({"model": one, "other": other, **sizes, "shared": len(joined), "same_id": same})
+    return pd.DataFrame(rows)
+
+
+def looks_of(labels: Sequence[str], kinds: pd.DataFrame) -> list[str]:
+    """Return the kind of each token, with function words, numbers and other scripts apart."""
+    known = dict(zip(kinds["token"], kinds["kind"], strict=True))
+
+    def look(token: str) -> str:
+        text = token.lstrip(WORD_MARKS) or token
+        if known[token] == _CHARACTER and not unicodedata.name(text[0], "").startswith("LATIN") and not text.isascii():
+            return "character of another script"
+        if known[token] == WORD and any(map(str.isdigit, text)):
+            return "number"
+        return "function word" if known[token] == WORD and is_function_word(text.lower()) else known[token]
+
+    return [look(label) for label in labels]
+
+
+def looks_table(looks: Sequence[str], about: pd.DataFrame, lengths: np.ndarray) -> pd.DataFrame:
+    """Return number, mean length and mean relation to the mean row (``about`` it) of each kind of token."""
+    values = about[["distance", "cosine"]].assign(kind=looks, rows=1, length=lengths)
+    columns = {"rows": "sum", "length": "mean", "distance": "mean", "cosine": "mean"}
+    return values.groupby("kind", sort=False).agg(columns).reset_index()
+
+
+def extreme_pairs(table: EmbeddingTable, k: int) -> pd.DataFrame:
+    """Return the k pairs of rows with the most negative cosines and the k nearest to zero, measured in float64."""
+    scores = {"most negative": lambda cosines: -cosines, "nearest to zero": lambda cosines: -abs(cosines)}
+    pairs = {kind: closest_pairs(table.rows, k=k, score=score)[0] for kind, score in scores.items()}
+    return join_tables({kind: name_rows(found, table, table) for kind, found in pairs.items()}, "pairs")
+
+
+def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
+    """Return the labels of the k rows with the smallest and the k with the largest value of each relation to the mean
+    row, :func:`repdyn.studies.embedding_tables.about_mean`, and of the inner product without its sign."""
+    values = values.assign(**{"|dot|": values["dot"].abs()})
+    frames = {}
+    for name in ("distance", "cosine", "dot", "|dot|"):
+        ordered = pd.DataFrame({"label": values["label"], "value": values[name]}).sort_values("value")
+        frames[name, "smallest"], frames[name, "largest"] = ordered.head(k), ordered.tail(k)[::-1]
+    return join_tables(frames, "quantity", "end")
+
+
+def across_tables(tables: Sequence[EmbeddingTable]) -> pd.DataFrame:
+    """Return the distribution of the cosines between the rows of each two tables of one width, all pairs.
+
+    A row of the result is for a single row of a table of few (segments), or for a whole table; ``beyond`` is the number
+    of pairs with a cosine beyond :data:`BEYOND` of either sign.
+    """
+    rows = []
+    for one, other in combinations(tables, 2):
+        if one.rows.shape[1] != other.rows.shape[1]:
+            continue
+        few, many = sorted((one, other), key=lambda table: len(table.rows))
+        unit = [normalize(table.rows.detach().cpu().double(), dim=1).float() for table in (few, many)]
+        cosines = unit[0] @ unit[1].T
+        for label, values in [(None, cosines)] if few.kind != "segment" else zip(few.labels, cosines, strict=True):
+            beyond = int((values.abs() > BEYOND).sum())
+            described = describe(values.double().numpy().ravel())
+            rows.append({"table": few.name, "row": label, "other": many.name, "beyond": beyond, **described})
+    return pd.DataFrame(rows)
+
+
+def start_of_text(words: EmbeddingTable, positions: EmbeddingTable, token: str | None) -> dict[str, Any]:
+    """Return how the input embedding of the token that starts a text relates to position 0.
+
+    Their cosine, lengths, distance and largest difference of a coordinate; empty if there is no such token, or the
+    tables are of different widths.
+    """
+    if token is None or token not in words.labels or words.rows.shape[1] != positions.rows.shape[1]:
+        return {}
+    one, other = words.row(token).cpu(), positions.row("0").cpu()
+    found = {
+        "cosine": torch.dot(one, other) / (one.norm() * other.norm()),
+        "length": one.norm(),
+        "length_of_position": other.norm(),
+        "distance": (one - other).norm(),
+        "largest_difference": (one - other).abs().max(),
+    }
+    return {"token": token, **{name: float(value) for name, value in found.items()}}
 
 
 def sinusoids(like: EmbeddingTable) -> EmbeddingTable:
@@ -93,17 +234,13 @@ def quantisation_table(table: EmbeddingTable, seed: int) -> pd.DataFrame:
     for bits in (32, *BITS):
         held = rows if bits == 32 else quantised(rows, bits)
         moved = np.abs(pair_values(held, pairs)["cosine"] - cosines)
-        records.append(
-            {
-                "bits": bits,
-                "error": float(((rows - held).norm(dim=1) / rows.norm(dim=1)).nanmean()),
-                "cosine": float(torch.cosine_similarity(rows, held, dim=1).min()),
-                "cosine_moved": np.nanmean(moved),
-                "cosine_moved_most": np.nanmax(moved),
-                "nearest": float((_nearest(held, drawn) == nearest).float().mean()),
-                **_dimensions(held, held[drawn]),
-            }
-        )
+        of_rows = {
+            "error": float(((rows - held).norm(dim=1) / rows.norm(dim=1)).nanmean()),
+            "cosine": float(torch.cosine_similarity(rows, held, dim=1).min()),
+        }
+        of_pairs = {"cosine_moved": np.nanmean(moved), "cosine_moved_most": np.nanmax(moved)}
+        kept = float((_nearest(held, drawn) == nearest).float().mean())
+        records.append({"bits": bits, **of_rows, **of_pairs, "nearest": kept, **_dimensions(held, held[drawn])})
     return pd.DataFrame(records)
 
 
@@ -147,21 +284,22 @@ def loops_table(table: EmbeddingTable, seed: int) -> pd.DataFrame:
     """
     from ripser import ripser
 
-    scores, random = principal(table.rows, min(table.rows.shape)).scores, np.random.RandomState(seed)
+    (scores, _), random = principal(table.rows, min(table.rows.shape)), np.random.RandomState(seed)
 
-    def bars(points: np.ndarray) -> np.ndarray:
+    def loops(points: np.ndarray) -> tuple[np.ndarray, list[float]]:
+        """Return birth and death of each loop, the longest first, and their persistences, at least two."""
         found = ripser(points, maxdim=1)["dgms"][1]
-        return found[np.argsort(found[:, 0] - found[:, 1])]
+        found = found[np.argsort(found[:, 0] - found[:, 1])]
+        return found, [*(found[:, 1] - found[:, 0]), 0.0, 0.0]
 
     records = []
     for kept in dict.fromkeys(min(kept, scores.shape[1]) for kept in (2, 3, 6, scores.shape[1])):
-        found = bars(scores[:, :kept])
-        lengths = [*(found[:, 1] - found[:, 0]), 0.0, 0.0]
-        by_chance = [bars(np.apply_along_axis(random.permutation, 0, scores[:, :kept])) for _ in range(_N_PERMUTATIONS)]
+        points = scores[:, :kept]
+        found, (longest, second, *_) = loops(points)
+        permuted = [np.apply_along_axis(random.permutation, 0, points) for _ in range(_N_PERMUTATIONS)]
         ends = {"birth": found[0, 0], "death": found[0, 1]} if len(found) else {}
-        chance = max(float((bars_[:, 1] - bars_[:, 0]).max(initial=0)) for bars_ in by_chance)
-        values = {"longest": lengths[0], "second": lengths[1], "chance": chance, **ends}
-        records.append({"table": table.name, "components": kept, "loops": len(found), **values})
+        values = {"longest": longest, "second": second, "chance": max(float(loops(each)[1][0]) for each in permuted)}
+        records.append({"table": table.name, "components": kept, "loops": len(found), **values, **ends})
     return pd.DataFrame(records)
 
 
@@ -198,9 +336,8 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
         correct = np.asarray(cross_val_predict(model, x, y, cv=folds)) == y
         low, high = binomtest(int(correct.sum()), len(y)).proportion_ci(method="wilson")
         shares = {part: correct[y == part].mean() for part in known}
-        accuracies.append(
-            {"probe": name, "words": len(y), "accuracy": correct.mean(), "low": low, "high": high} | shares
-        )
+        interval = {"accuracy": correct.mean(), "low": low, "high": high}
+        accuracies.append({"probe": name, "words": len(y), **interval, **shares})
         model.fit(x, y)
         for word, vector in asked.items():
             found = dict(zip(model.classes_, model.predict_proba(vector[None])[0], strict=True))
@@ -243,26 +380,3 @@ def compare_opposites(table: EmbeddingTable, rows: dict[str, int], seed: int) ->
             values = {"cosine": found.mean(), "low": low, "high": high, "negative": (found < 0).mean()}
             records.append({"removed": name, "pairs": kind, "n": len(found), **values, "above_opposites": above})
     return {"opposites": pd.DataFrame(records)}
-
-
-@styled
-def dimension_figure(name: str, curves: Mapping[str, np.ndarray], seed: int) -> Figure:
-    """Draw the cumulative share of variance by number of components, of clouds of known dimension and of a model."""
-    figure = Figure(figsize=(10, 4.2))
-    left, right = figure.subplots(1, 2, sharey=True)
-    _draw_curves(left, {of: explained_variance(rows) for of, rows in known_clouds(seed).items()})
-    left.set_title("unit cubes in 10 dimensions")
-    _draw_curves(right, curves)
-    right.set(title="tables of the model, and sinusoids", xscale="log")
-    left.set(ylabel="share of variance", ylim=(0, 1.03))
-    entitle(figure, f"{name}: dimension curves", "share of variance along the first components")
-    return figure
-
-
-def _draw_curves(axes: Axes, curves: Mapping[str, np.ndarray]) -> None:
-    for number, (name, curve) in enumerate(curves.items()):
-        axes.plot(
-            np.arange(1, len(curve) + 1), curve, color=series_colour(number), marker=".", markersize=3, label=name
-        )
-    axes.set_xlabel("components")
-    axes.legend(loc="lower right")

@@ -69,14 +69,16 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
                 at = states.rows_of(moving)
                 moved = layer.states[at], states.following(layer)[at], sequence_of[moving]
                 steps.append({**key, **dict(zip(("within", "between"), common_direction(*moved), strict=True))})
-    frames: dict[str, list[pd.DataFrame]] = {kind: [] for kind in ("classes", "changes", "jumps", "points")}
+    of_stacks = []
     for (stack, state), of_layers in found.items():
         # what enters the first block comes before its attention, too
         layers = {0: found[stack, "block"][0], **of_layers}
         parts = class_tables(layers, members, sequence_of[torch.from_numpy(tokens)].numpy(), measure)
-        for kind, table in zip(frames, parts, strict=True):
-            frames[kind].append(table[table["layer"].isin([*of_layers, ANY])].assign(stack=stack, state=state))
-    tables = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
+        keys = {"stack": stack, "state": state}
+        of_stacks.append(
+            {k: table[table["layer"].isin([*of_layers, ANY])].assign(**keys) for k, table in parts.items()}
+        )
+    tables = {kind: pd.concat([each[kind] for each in of_stacks], ignore_index=True) for kind in of_stacks[0]}
     tables["steps"] = pd.DataFrame(steps)
     tables["attention"] = pd.concat(attention, ignore_index=True) if attention else pd.DataFrame()
     is_function = probe.classes["function"][torch.from_numpy(tokens)]
@@ -104,15 +106,9 @@ def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.Data
     # the row itself is the nearest, or one of several that equal it: leave one of them out
     own = (rows == tokens.to(rows.device).unsqueeze(1)).double().argmax(1)
     others = found.sum(1) - found.gather(1, own.unsqueeze(1)).squeeze(1)
-    return pd.DataFrame(
-        {
-            "token_id": tokens.tolist(),
-            "class": np.where((2 * functions > count).cpu().numpy(), "function", "content"),
-            "count": count.tolist(),
-            "norm": vocabulary.norms[tokens.to(vocabulary.norms.device)].tolist(),
-            "density": (others / NEIGHBOURS).tolist(),
-        }
-    )
+    columns = {"token_id": tokens.tolist(), "class": np.where((2 * functions > count).cpu(), "function", "content")}
+    columns |= {"count": count.tolist(), "norm": vocabulary.norms[tokens.to(vocabulary.norms.device)].tolist()}
+    return pd.DataFrame({**columns, "density": (others / NEIGHBOURS).tolist()})
 
 
 def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[float, float]:
@@ -168,7 +164,7 @@ def class_tables(
     members: Mapping[str, np.ndarray],
     sequences: np.ndarray,
     measure: str,
-) -> tuple[pd.DataFrame, ...]:
+) -> dict[str, pd.DataFrame]:
     """Measure where the tokens of each class are in every layer, and how they move from layer to layer.
 
     Args:
@@ -189,22 +185,21 @@ def class_tables(
     """
     numbers = [*layers]
     values, ranks = (np.stack(parts).astype(float) for parts in zip(*layers.values(), strict=True))
-    classes, points = [], []
+    found: dict[str, list[pd.DataFrame]] = {kind: [] for kind in ("classes", "changes", "jumps", "points")}
     random = np.random.RandomState(0)
     for name, tokens in members.items():
         low, middle, high = np.quantile(ranks[:, tokens], [0.25, 0.5, 0.75], axis=1)
         levels = {measure: values[:, tokens].mean(1), "rank_q25": low, "rank": middle, "rank_q75": high}
-        kept = (ranks[:, tokens] == 0).mean(1)
-        classes.append(pd.DataFrame({"layer": numbers, "class": name, "tokens": len(tokens), **levels, "kept": kept}))
+        keys = {"layer": numbers, "class": name, "tokens": len(tokens)}
+        found["classes"].append(pd.DataFrame({**keys, **levels, "kept": (ranks[:, tokens] == 0).mean(1)}))
         some = random.permutation(tokens)[:POINTS]
-        cells = {measure: values[:, some].ravel(), "rank": ranks[:, some].ravel()}
         places = {"layer": np.repeat(numbers, len(some)), "class": name, "token": np.tile(some, len(numbers))}
-        points.append(pd.DataFrame({**places, **cells}))
-    changes, jumps = [], []
+        cells = {measure: values[:, some].ravel(), "rank": ranks[:, some].ravel()}
+        found["points"].append(pd.DataFrame({**places, **cells}))
 
     def add(estimate: Estimate, of_class: str, quantity: str, layers: Sequence[object]) -> None:
-        columns = {"layer": layers, **estimate.columns("value", ""), "class": of_class, "quantity": quantity}
-        changes.append(pd.DataFrame(columns))
+        keys = {"layer": layers, "class": of_class, "quantity": quantity}
+        found["changes"].append(pd.DataFrame({**keys, **estimate.columns("value", "")}))
 
     for quantity, of_tokens in {measure: values, "log_rank": np.log10(1 + ranks)}.items():
         for name, level in class_means(of_tokens, members, sequences).items():
@@ -212,8 +207,8 @@ def class_tables(
             largest = int(np.abs(change.values).argmax())
             jump = change.map(lambda part, at=largest: part[..., [at]])
             returned = level.map(lambda part, at=largest: _returned(part, at))
-            columns = {**jump.columns("jump"), **returned.columns("returned"), "class": name, "quantity": quantity}
-            jumps.append(pd.DataFrame({"layer": numbers[largest + 1], **columns}))
+            keys = {"layer": numbers[largest + 1], "class": name, "quantity": quantity}
+            found["jumps"].append(pd.DataFrame({**keys, **jump.columns("jump"), **returned.columns("returned")}))
             add(level, name, quantity, numbers)
             add(change, name, f"{quantity}_change", numbers[1:])
     steps, later = np.diff(values, axis=0), [*numbers[1:], ANY]
@@ -226,12 +221,7 @@ def class_tables(
     for name in members:
         ratio = of_ranks[name].map(lambda one, other: 0.01 * one / np.where(other > 0, other, np.nan), of_values[name])
         add(ratio, name, "ranks_per_0.01", later)
-    tables = [pd.concat(parts, ignore_index=True) for parts in (classes, changes, jumps, points)]
-    keys = ["layer", "class", "quantity"]
-    return tuple(
-        table.reindex(columns=[*table.columns.intersection(keys), *table.columns.difference(keys, sort=False)])
-        for table in tables
-    )
+    return {kind: pd.concat(parts, ignore_index=True) for kind, parts in found.items()}
 
 
 def _returned(levels: np.ndarray, jump: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -12,22 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from repdyn.figures.drawing import entitle
 from repdyn.reading import LoadedModel
+from repdyn.studies import token_measurements as measured
 from repdyn.studies.bootstrap import higher_share
-from repdyn.studies.panels import draw_heads, heads_size, layer_axis, line_with_band
-from repdyn.studies.study import Folder, Study, print_line, print_table, print_title, run_study, select, stem
+from repdyn.studies.panels import draw_heads, heads_size, image, layer_axis, line_with_band, panels, zero_line
+from repdyn.studies.study import Folder, Study, run_study, select, show, show_title
 from repdyn.studies.token_classes import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, measure_text
-from repdyn.studies.token_measurements import (
-    Measure,
-    VocabularyComparison,
-    capture_sentence,
-    compare_sentence,
-    measure_of,
-    without_causal_mask,
-)
+from repdyn.studies.token_measurements import VocabularyComparison, measure_of
 from repdyn.tables.frames import by_stack
-from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, of_stack, styled
+from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, of_stack
 from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
 STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
@@ -51,7 +43,7 @@ class TokenStudy(Study):
     def measure(self, loaded: LoadedModel) -> None:
         self._measure(loaded, loaded.name, loaded.folder_name)
         if self.options.no_causal_mask:
-            with without_causal_mask(loaded, self.options.sentence):
+            with measured.without_causal_mask(loaded, self.options.sentence):
                 self._measure(loaded, f"{loaded.name} (no causal mask)", f"{loaded.folder_name}-no-causal-mask")
 
     def _measure(self, loaded: LoadedModel, name: str, folder: str) -> None:
@@ -62,55 +54,51 @@ class TokenStudy(Study):
 
     def _add_sentence(self, loaded: LoadedModel, name: str) -> None:
         sentence, positions = self.options.sentence, self.options.positions
-        states = capture_sentence(loaded, sentence, self.options.layers)
+        states = measured.capture_sentence(loaded, sentence, self.options.layers)
         settings = {"k": self.options.nearest, "by_distance": self.options.distance}
-        found = compare_sentence(loaded, states, with_positions=positions, **settings)
-        self.tables.update(tokens=found.table, nearest=found.nearest)
+        found = measured.compare_sentence(loaded, states, with_positions=positions, **settings)
+        table, nearest = found
+        self.tables.update(tokens=table, nearest=nearest)
         caption = "Compared with the input embeddings"
         caption += ", the token's position embedding added to every row." if positions else "."
         if positions:
-            print_title(f"{name}: what the embeddings of positions change, mean over tokens")
-            self.add("positions", position_effect(found, compare_sentence(loaded, states, **settings)))
-        nearest = by_stack(found.nearest)
-        for stack, table in by_stack(found.table).items():
-            title, prefix = of_stack(name, stack), "" if stack is None else f"{stack} "
-            print_title(f"{title}: rank of each token's own embedding among the input embeddings")
-            print_table(_ranks(table))
-            reasons = [why for why in states.reasons if why.startswith(f"{prefix}layer ")]
-            if reasons:
-                print_line(f"no state after attention at {len(reasons)} layers, as at {reasons[0]}")
-            for quantity in (measure_of(table), "rank"):
-                figure = trajectory_figure(title, sentence, table, quantity, caption)
-                self.figures[stem(quantity, stack)] = figure
-            self.figures[stem("heatmap", stack)] = heatmap(title, sentence, table, nearest[stack], caption)
+            show_title(f"{name}: what the embeddings of positions change, mean over tokens")
+            self.add("positions", position_effect(found, measured.compare_sentence(loaded, states, **settings)))
+        for stack, rows in by_stack(table).items():
+            show_title(f"{of_stack(name, stack)}: rank of each token's own embedding among the input embeddings")
+            show(_ranks(rows))
+            begin = "layer " if stack is None else f"{stack} layer "
+            if reasons := [why for why in states.reasons if why.startswith(begin)]:
+                show(f"no state after attention at {len(reasons)} layers, as at {reasons[0]}")
+        for quantity in (measure_of(table), "rank"):
+            self.draw(quantity, trajectory_figure, name, table, sentence, quantity, caption)
+        self.draw("heatmap", heatmap, name, table, nearest, sentence, caption)
 
     def _add_text(self, loaded: LoadedModel, name: str) -> None:
         text, tables = measure_text(loaded, self.options)
         self.tables.update(tables)
+        measure = measure_of(tables["classes"])
         stacks = {kind: by_stack(table) for kind, table in tables.items() if kind != "density" and len(table)}
-        for stack, table in stacks["classes"].items():
-            title, measure = of_stack(name, stack), measure_of(table)
+        for stack in stacks["classes"]:
             of = {kind: of_stacks[stack] for kind, of_stacks in stacks.items() if stack in of_stacks}
-            print_title(f"{title}: words of {text}")
-            print_table(table, "layer", "state", "class", "tokens", measure, "rank", "kept")
-            print_line(
-                "largest change of each class from one layer to the next, and the part that is taken back later:"
-            )
-            print_table(of["jumps"].drop(columns="stack"))
-            print_line(f"changes of rank per 0.01 of the {measure}, and tokens that come nearer again:")
-            print_table(select(of["changes"], layer=ANY).drop(columns="stack"))
-            print_line("mean cosine of two tokens' steps, of one sequence and of different sequences:")
-            print_table(of["steps"], "layer", "within", "between")
-            self.figures[stem("classes", stack)] = class_figure(title, text, table)
-            self.figures[stem("changes", stack)] = change_figure(title, text, of["changes"], measure)
-            self.figures[stem("points", stack)] = points_figure(title, text, of["points"], of["changes"], measure)
-            self.figures[stem("steps", stack)] = step_figure(title, text, of["steps"])
+            show_title(f"{of_stack(name, stack)}: words of {text}")
+            show(of["classes"], "layer", "state", "class", "tokens", measure, "rank", "kept")
+            show("largest change of each class from one layer to the next, and the part that is taken back later:")
+            show(of["jumps"].drop(columns="stack"))
+            show(f"changes of rank per 0.01 of the {measure}, and tokens that come nearer again:")
+            show(select(of["changes"], layer=ANY).drop(columns="stack"))
+            show("mean cosine of two tokens' steps, of one sequence and of different sequences:")
+            show(of["steps"], "layer", "within", "between")
             if "attention" in of:
                 means = select(of["attention"], head=None, **{"class": GAP})
-                print_line("attention received by function words, times even attention, minus that by content words:")
-                print_table(means, "layer", "received", "by_position", "beyond", "beyond_low", "beyond_high")
-                self.figures[stem("attention", stack)] = attention_figure(title, text, of["attention"])
-        print_density(tables["density"])
+                show("attention received by function words, times even attention, minus that by content words:")
+                show(means, "layer", "received", "by_position", "beyond", "beyond_low", "beyond_high")
+        self.draw("classes", class_figure, name, tables["classes"], text)
+        self.draw("changes", change_figure, name, tables["changes"], text, measure)
+        self.draw("points", points_figure, name, tables["points"], tables["changes"], text, measure)
+        self.draw("steps", step_figure, name, tables["steps"], text)
+        self.draw("attention", attention_figure, name, tables["attention"], text)
+        show_density(tables["density"])
         self.figures["density"] = density_figure(name, text, tables["density"])
 
 
@@ -181,48 +169,51 @@ def _ranks(table: pd.DataFrame) -> pd.DataFrame:
     return ranks.add_prefix("layer ").reset_index("token")
 
 
-def print_density(table: pd.DataFrame) -> None:
+def show_density(table: pd.DataFrame) -> None:
     """Print how crowded it is around function words and content words."""
     classes = {label: rows["density"].to_numpy() for label, rows in table.groupby("class")}
     means = [f"{label} words {values.mean():.4f} ({len(values):,} tokens)" for label, values in classes.items()]
-    print_line(f"mean cosine to the {NEIGHBOURS} nearest other input embeddings: {', '.join(means)}")
+    show(f"mean cosine to the {NEIGHBOURS} nearest other input embeddings: {', '.join(means)}")
     if len(classes) == 2:
         share = higher_share(classes["function"], classes["content"])
-        frequency = pd.Series(table["count"]).corr(pd.Series(table["density"]), method="spearman")
-        print_line(
+        frequency = table["count"].corr(table["density"], method="spearman")
+        show(
             f"the embedding of a function word is in the denser place in {share:.1%} of all pairs with a content word; "
             f"rank correlation of density and occurrences {frequency:.2f}"
         )
 
 
-def _over_states(figure: Figure, table: pd.DataFrame, n_rows: int = 1) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
-    """Yield a column of panels for each state of a table, with the state in its title, and the rows of the state."""
+def _by_state(
+    title: str, caption: str, size: tuple[float, float], table: pd.DataFrame, *labels: str
+) -> tuple[Figure, np.ndarray, list[pd.DataFrame]]:
+    """Return a figure with a column of panels for each state of a table and a row for each label, and its rows."""
     states = [state for state in STATES if state in set(table["state"])]
-    grid = figure.subplots(n_rows, len(states), sharex=True, sharey="row", squeeze=False)
-    for panels, state in zip(grid.T, states, strict=True):
-        panels[0].set_title(STATES[state])
-        yield panels, select(table, state=state)
+    layout = {"sharex": True, "sharey": "row", "squeeze": False}
+    figure, grid = panels(title, caption, size, len(labels), len(states), **layout)
+    for axes, state in zip(grid[0], states, strict=True):
+        axes.set_title(STATES[state])
+    for axes, label in zip(grid[:, 0], labels, strict=True):
+        axes.set_ylabel(label)
+    return figure, grid, [select(table, state=state) for state in states]
 
 
-@styled
-def trajectory_figure(name: str, sentence: str, table: pd.DataFrame, quantity: str, caption: str) -> Figure:
+def trajectory_figure(name: str, table: pd.DataFrame, sentence: str, quantity: str, caption: str) -> Figure:
     """Draw a line for each token across the layers, after the attention and after the block."""
-    figure, n_tokens = Figure(figsize=(11, 5.2)), len(set(table["position"]))
-    for [axes], rows in _over_states(figure, table):
+    n_tokens, is_rank = len(set(table["position"])), quantity == "rank"
+    caption += " Grey: rank 0, a line for each token." if is_rank else ""
+    figure, [grid], of_states = _by_state(f"{name}: {sentence}", caption, (11, 5.2), table, _QUANTITIES[quantity])
+    for axes, rows in zip(grid, of_states, strict=True):
         for (place, line), look in zip(rows.groupby("position"), _token_looks(n_tokens), strict=True):
             values = line[quantity]
-            if quantity == "rank":  # tokens of rank 0 would hide each other: each has a height of its own
+            if is_rank:  # tokens of rank 0 would hide each other: each has a height of its own
                 values = values + np.where(values == 0, -(cast(int, place) + 1) / (n_tokens + 1), 0)
             look = {"marker": "o", "markersize": 3, "linewidth": 1.4, **look}
             axes.plot(line["layer"], values, label=line["token"].iloc[0], **look)
-        layer_axis(axes)
-        if quantity == "rank":
+        if is_rank:
             _rank_axis(axes, max(table["rank"]), lanes=True)
-    figure.axes[0].set_ylabel(_QUANTITIES[quantity])
+    layer_axis(*grid)
     if n_tokens <= _MAX_NAMED:
-        figure.legend(*figure.axes[-1].get_legend_handles_labels(), loc="outside right center", fontsize=9)
-    caption += " Grey: rank 0, a line for each token." if quantity == "rank" else ""
-    entitle(figure, f"{name}: {sentence}", caption)
+        figure.legend(*grid[-1].get_legend_handles_labels(), loc="outside right center", fontsize=9)
     return figure
 
 
@@ -233,90 +224,79 @@ def _token_looks(n_tokens: int) -> list[dict[str, Any]]:
     return [{"color": f"C{number % 10}", "linestyle": _DASHES[number // 10]} for number in range(n_tokens)]
 
 
-@styled
-def heatmap(name: str, sentence: str, table: pd.DataFrame, nearest: pd.DataFrame, caption: str) -> Figure:
+def heatmap(name: str, table: pd.DataFrame, nearest: pd.DataFrame, sentence: str, caption: str) -> Figure:
     """Draw tokens by layers, after the block: colour is the cosine (or distance), text the nearest token."""
     blocks, measure = select(table, state="block"), measure_of(table)
     cosines = blocks.pivot(index="position", columns="layer", values=measure)
     names = select(nearest, state="block", place=1).pivot(index="position", columns="layer", values="nearest")
     n_tokens, n_layers = cosines.shape
-    figure = Figure(figsize=(min(2.2 + 0.85 * n_layers, 16), 1.8 + 0.32 * n_tokens))
-    axes = figure.subplots()
-    image = axes.imshow(cosines, cmap=SEQUENTIAL, aspect="auto", interpolation="nearest")
-    axes.grid(False)
+    caption += " Cells: nearest token of the vocabulary." if cosines.size <= _MAX_CELLS else ""
+    size = min(2.2 + 0.85 * n_layers, 16), 1.8 + 0.32 * n_tokens
+    figure, axes = panels(f"{name}: {sentence}", caption, size)
+    image(axes, cosines, _QUANTITIES[measure], cmap=SEQUENTIAL, aspect="auto", interpolation="nearest")
     axes.set_yticks(range(n_tokens), blocks.groupby("position")["token"].first())
     axes.set_xticks(range(n_layers), cosines.columns)
     axes.set_xlabel("layer")
-    figure.colorbar(image, ax=axes, label=_QUANTITIES[measure])
-    if cosines.size <= _MAX_CELLS:
-        values = cosines.to_numpy()
-        middle = (values.min() + values.max()) / 2
-        for (row, column), cosine in np.ndenumerate(values):
-            look = {"color": "black" if cosine > middle else "white", "fontsize": 7, "parse_math": False}
-            axes.text(column, row, str(names.iloc[row, column])[:10], ha="center", va="center", **look)
-        caption += " Cells: nearest token of the vocabulary."
-    entitle(figure, f"{name}: {sentence}", caption)
+    values = cosines.to_numpy()
+    middle = (values.min() + values.max()) / 2
+    for (row, column), cosine in np.ndenumerate(values) if values.size <= _MAX_CELLS else ():
+        look = {"color": "black" if cosine > middle else "white", "fontsize": 7, "parse_math": False}
+        axes.text(column, row, str(names.iloc[row, column])[:10], ha="center", va="center", **look)
     return figure
 
 
-@styled
-def class_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
+def class_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
     """Draw function words and content words across the layers of one stack: mean cosine, ranks, share of rank 0."""
-    figure, measure = Figure(figsize=(11, 9)), measure_of(table)
-    for (cosine, rank, kept), of_state in _over_states(figure, table, 3):
+    measure, caption = measure_of(table), "Ranks: median, and the band from the first to the third quartile."
+    labels = f"mean {measure} to the\ntoken's own embedding", "closer rows of the\nvocabulary (rank)", "share of rank 0"
+    figure, grid, of_states = _by_state(f"{name}: words of {text}", caption, (11, 9), table, *labels)
+    for (cosine, rank, kept), of_state in zip(grid.T, of_states, strict=True):
         for label, rows in of_state.groupby("class", sort=False):
-            look, label = (
-                {**_MARKED, "color": _COLOURS[str(label)]},
-                f"{label} words ({rows['tokens'].iloc[0]:,} tokens)",
-            )
-            cosine.plot(rows["layer"], rows[measure], label=label, **look)
+            look = {**_MARKED, "color": _COLOURS[str(label)]}
+            of_class = f"{label} words ({rows['tokens'].iloc[0]:,} tokens)"
+            cosine.plot(rows["layer"], rows[measure], label=of_class, **look)
             line_with_band(rank, rows, "rank", ("rank_q25", "rank_q75"), band_alpha=0.18, **look)
             kept.plot(rows["layer"], rows["kept"], **look)
         kept.set_ylim(0, 1.03)
-        layer_axis(kept)
-    labels = f"mean {measure} to the\ntoken's own embedding", "closer rows of the\nvocabulary (rank)", "share of rank 0"
-    panels = _label_rows(figure, labels)
-    _rank_axis(panels[1, 0], max(table["rank_q75"]))
-    panels[0, -1].legend()
-    entitle(figure, f"{name}: words of {text}", "Ranks: median, and the band from the first to the third quartile.")
+    layer_axis(*grid[-1])
+    _rank_axis(grid[1, 0], max(table["rank_q75"]))
+    grid[0, -1].legend()
     return figure
 
 
-@styled
-def change_figure(name: str, text: str, table: pd.DataFrame, measure: Measure) -> Figure:
+def change_figure(name: str, table: pd.DataFrame, text: str, measure: str) -> Figure:
     """Draw how rank and cosine of each class change from layer to layer, and the share of tokens that come nearer."""
-    figure = Figure(figsize=(11, 9))
     labels = {"log_rank_change": "change of log10(1 + rank)", f"{measure}_change": f"change of the {measure}"}
     labels["nearer_by_0.01"] = "share of tokens nearer\nby more than 0.01"
-    for column, of_state in _over_states(figure, table, 3):
+    title, caption = (
+        f"{name}: how words of {text} move",
+        "From the layer before. Band: 95 % interval of a bootstrap over ",
+    )
+    figure, grid, of_states = _by_state(title, f"{caption}sequences.", (11, 9), table, *labels.values())
+    for column, of_state in zip(grid.T, of_states, strict=True):
         of_layers = of_state.loc[of_state["layer"] != ANY]
         for axes, quantity in zip(column, labels, strict=True):
-            for of_class in (*CLASSES, *([] if quantity.startswith("nearer") else [GAP])):
+            for of_class in (*CLASSES, GAP)[: 2 if quantity.startswith("nearer") else 3]:
                 rows = select(of_layers, quantity=quantity, **{"class": of_class})
                 look = {**_MARKED, "color": _COLOURS[of_class], "label": of_class}
                 look |= {"linestyle": ":", "linewidth": 1.2} if of_class == GAP else {}
                 line_with_band(axes, rows, "value", ("low", "high"), x=rows["layer"].astype(int), **look)
-            axes.axhline(0, color="black", linewidth=0.8)
-        layer_axis(column[-1])
-    _label_rows(figure, labels.values())[0, -1].legend(fontsize=8)
-    caption = "From the layer before. Band: 95 % interval of a bootstrap over sequences."
-    entitle(figure, f"{name}: how words of {text} move", caption)
+    zero_line(*grid.flat)
+    layer_axis(*grid[-1])
+    grid[0, -1].legend(fontsize=8)
     return figure
 
 
-def _label_rows(figure: Figure, labels: Collection[str]) -> np.ndarray:
-    """Label the y axes of the first column; return the panels by row and column."""
-    panels = np.array(figure.axes).reshape(len(labels), -1)
-    for axes, label in zip(panels[:, 0], labels, strict=True):
-        axes.set_ylabel(label)
-    return panels
-
-
-@styled
-def points_figure(name: str, text: str, points: pd.DataFrame, changes: pd.DataFrame, measure: Measure) -> Figure:
+def points_figure(name: str, points: pd.DataFrame, changes: pd.DataFrame, text: str, measure: str) -> Figure:
     """Draw rank against cosine (or distance), a point for each token and layer."""
-    figure, of_all = Figure(figsize=(11, 4.8)), select(changes, quantity="ranks_per_0.01", layer=ANY)
-    for [axes], of_state in _over_states(figure, points):
+    caption = f"A point for each layer and token, up to {POINTS} tokens of a class. "
+    caption += "Ranks per 0.01: all changes, summed."
+    title, of_all = (
+        f"{name}: rank against {measure}, words of {text}",
+        select(changes, quantity="ranks_per_0.01", layer=ANY),
+    )
+    figure, [grid], of_states = _by_state(title, caption, (11, 4.8), points, _QUANTITIES["rank"])
+    for axes, of_state in zip(grid, of_states, strict=True):
         for of_class, rows in of_state.groupby("class", sort=False):
             per = select(of_all, state=rows["state"].iloc[0], **{"class": of_class})["value"].item()
             label = f"{of_class} words: {per:.3g} ranks per 0.01 of the {measure}"
@@ -326,22 +306,20 @@ def points_figure(name: str, text: str, points: pd.DataFrame, changes: pd.DataFr
         _rank_axis(axes, max(points["rank"]), lanes=True)
         axes.set_xlabel(_QUANTITIES[measure])
         axes.legend(fontsize=8, markerscale=3)
-    figure.axes[0].set_ylabel(_QUANTITIES["rank"])
-    caption = f"A point for each layer and token, up to {POINTS} tokens of a class. "
-    caption += "Ranks per 0.01: all changes, summed."
-    entitle(figure, f"{name}: rank against {measure}, words of {text}", caption)
     return figure
 
 
-@styled
-def attention_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
+def attention_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
     """Draw what attention each class of words receives, layer by layer and head by head."""
     heads = table.loc[(table["class"] == GAP) & table["head"].notna()]
-    pivots = heads.pivot(index="layer", columns="head", values=["beyond", "beyond_low", "beyond_high"])
-    values, low, high = (pivots[column] for column in ("beyond", "beyond_low", "beyond_high"))
+    values, low, high = (
+        heads.pivot(index="layer", columns="head", values=column) for column in ("beyond", "beyond_low", "beyond_high")
+    )
     width, height = heads_size(values)
-    figure = Figure(figsize=(5 + width, max(4.2, height)))
-    left, right = figure.subplots(1, 2, width_ratios=[5, width])
+    caption = "Left: mean over heads; dashed: what position alone explains; 1: even attention. "
+    caption += "Right, bold: 95 % interval without 0."
+    title, size = f"{name}: attention received by words of {text}", (5 + width, max(4.2, height))
+    figure, (left, right) = panels(title, caption, size, 1, 2, width_ratios=[5, width])
     for of_class in CLASSES:
         rows, colour = select(table, head=None, **{"class": of_class}), _COLOURS[of_class]
         line_with_band(left, rows, "received", **_MARKED, color=colour, label=f"{of_class} words")
@@ -352,34 +330,30 @@ def attention_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
     layer_axis(left)
     left.legend(fontsize=8)
     draw_heads(right, values, (low > 0) | (high < 0), "function minus content words,\nbeyond position")
-    caption = "Left: mean over heads; dashed: what position alone explains; 1: even attention. "
-    caption += "Right, bold: 95 % interval without 0."
-    entitle(figure, f"{name}: attention received by words of {text}", caption)
     return figure
 
 
-@styled
-def step_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
+def step_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
     """Draw the mean cosine between the steps of two tokens, within a sequence and between sequences."""
-    figure = Figure(figsize=(7.5, 4.2))
-    axes = figure.subplots()
-    labels = {"within": "of one sequence", "between": "of different sequences"}
-    for (column, label), colour in zip(labels.items(), SUBSET_COLOURS, strict=False):
+    caption = f"Steps from one layer to the next, {text}; 1: all alike."
+    figure, axes = panels(f"{name}: do tokens move together?", caption, (7.5, 4.2))
+    for column, label, colour in (
+        ("within", "of one sequence", SUBSET_COLOURS[0]),
+        ("between", "of different sequences", SUBSET_COLOURS[1]),
+    ):
         axes.plot(table["layer"] + 0.5, table[column], marker="o", markersize=4, color=colour, label=label)
-    axes.axhline(0, color="black", linewidth=0.8)
+    zero_line(axes)
     layer_axis(axes, label="between layers")
     axes.set_ylabel("mean cosine of two tokens' steps")
     axes.set_ylim(min(0.0, 1.1 * float(table[["within", "between"]].min(axis=None))), 1)
     axes.legend()
-    entitle(figure, f"{name}: do tokens move together?", f"Steps from one layer to the next, {text}; 1: all alike.")
     return figure
 
 
-@styled
 def density_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
     """Draw how crowded it is around the embeddings of function words and content words, and against frequency."""
-    figure = Figure(figsize=(11, 4.4))
-    left, right = figure.subplots(1, 2, sharey=True)
+    title = f"{name}: how crowded the input embeddings are"
+    figure, (left, right) = panels(title, f"Tokens of {text}.", (11, 4.4), 1, 2, sharey=True)
     edges = np.histogram_bin_edges(table["density"], bins=24)
     for label, rows in table.groupby("class", sort=False):
         look = {"color": _COLOURS[str(label)], "label": f"{label} words ({len(rows):,} tokens of the vocabulary)"}
@@ -389,7 +363,6 @@ def density_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
     left.set(xlabel="share of the class", ylabel=f"mean cosine to the {NEIGHBOURS} nearest other rows")
     left.legend()
     right.set(xscale="log", xlabel="occurrences in the text")
-    entitle(figure, f"{name}: how crowded the input embeddings are", f"Tokens of {text}.")
     return figure
 
 

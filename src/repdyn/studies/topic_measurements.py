@@ -16,15 +16,8 @@ from sklearn.decomposition import LatentDirichletAllocation
 from torch import Tensor
 from tqdm import tqdm
 
-from repdyn.kernels import (
-    Undefined,
-    attention_evenness,
-    attention_topic_gap,
-    attention_topic_mean,
-    topic_gap,
-    topic_gap_dot,
-    topic_mean,
-)
+from repdyn import kernels
+from repdyn.kernels import Undefined
 from repdyn.probe import Probe
 from repdyn.probe.design import MAX_VECTORS
 from repdyn.probe.windows import WindowPlan, tokenize_windows
@@ -55,7 +48,7 @@ TABLE = "input embeddings"
 PAIRS = ("same", "different")
 _OF_VECTORS = (*PAIRS, "gap", "control", "control_std")
 _OF_ATTENTION = (*PAIRS, "gap", "control", "difference", "standard_error", "evenness")
-PRODUCTS = {"cosine": topic_gap.or_raise, "dot": topic_gap_dot.or_raise}
+PRODUCTS = {"cosine": kernels.topic_gap.or_raise, "dot": kernels.topic_gap_dot.or_raise}
 GAPS = ("topic_gap", "topic_gap_dot", "attention_topic_gap")
 """Metrics whose onset in a training is looked for."""
 SHARES = {"onset": 0.1, "half": 0.5}
@@ -205,19 +198,11 @@ def documents_of(text: str, fewest_words: int = 100) -> list[str]:
     return [part for part in re.split(r"\n\s*\n", text) if len(part.split()) >= fewest_words]
 
 
-class WordProducts(NamedTuple):
-    """Inner products of the input embeddings of each topic's most frequent words, ordered by topic."""
-
-    topics: np.ndarray
-    """(n,) of each word, ascending."""
-    products: np.ndarray
-    """(n, n)."""
-
-    def table(self) -> pd.DataFrame:
-        """Return the mean over each block: topic, other, mean; a word with itself is left out."""
-        one, other = np.nonzero(~np.eye(len(self.topics), dtype=bool))
-        pairs = {"topic": self.topics[one], "other": self.topics[other], "mean": self.products[one, other]}
-        return pd.DataFrame(pd.DataFrame(pairs).groupby(["topic", "other"], as_index=False).mean())
+def block_table(products: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean over each block of products of words, by topic: topic, other, mean; no word with itself."""
+    one, other = np.nonzero(~np.eye(len(products), dtype=bool))
+    pairs = {"topic": products.index[one], "other": products.index[other], "mean": products.to_numpy()[one, other]}
+    return pd.DataFrame(pd.DataFrame(pairs).groupby(["topic", "other"], as_index=False).mean())
 
 
 class TopicMeasurements(NamedTuple):
@@ -235,8 +220,9 @@ class TopicMeasurements(NamedTuple):
     """A row for each layer from 1 on and head, and one for the mean over heads, whose head is missing: layer, head,
     same, different, gap, control, difference, standard_error, evenness; only layer and reason for a layer without a
     gap."""
-    words: WordProducts | None
-    """None where the input embeddings are not known."""
+    words: pd.DataFrame | None
+    """(n, n) inner products of the input embeddings of each topic's most frequent words, whose topics are index and
+    columns, ascending; None where the input embeddings are not known."""
 
 
 def measure_topics(
@@ -257,21 +243,21 @@ def measure_topics(
     tokens = whole.sample("no_sink")[0]
     ids, labels = probe.tokens[tokens], [one[tokens] for one in topics]
     of_table, words = _of_table(states.embeddings, ids, labels[0], seed)
-    stacks = dict.fromkeys(layer.stack for layer in states.layers)
-    embeddings = {stack: [{"layer": TABLE, **row} for row in of_table] for stack in stacks}
-    attention: dict[str | None, list[pd.DataFrame]] = {stack: [] for stack in stacks}
+    embeddings: dict[str | None, list[dict[str, Any]]] = {}
+    attention: dict[str | None, list[pd.DataFrame]] = {}
     for layer in tqdm(states, total=len(states.layers), desc=title, leave=False):
-        rows = vector_gaps(layer.states[states.rows_of(tokens)], ids, labels)
-        embeddings[layer.stack] += [{"layer": layer.index, **row} for row in rows]
+        gaps = vector_gaps(layer.states[states.rows_of(tokens)], ids, labels)
+        rows = embeddings.setdefault(layer.stack, [{"layer": TABLE, **row} for row in of_table])
+        rows += [{"layer": layer.index, **row} for row in gaps]
         if layer.index:
             try:
-                gaps = attention_gaps(weights.of(layer.stack, layer.index), probe.tokens, *topics)
+                of_heads = attention_gaps(weights.of(layer.stack, layer.index), probe.tokens, *topics)
             except Undefined as error:
-                gaps = pd.DataFrame({"reason": [error.reason]})
-            attention[layer.stack].append(gaps.assign(layer=layer.index))
+                of_heads = pd.DataFrame({"reason": [error.reason]})
+            attention.setdefault(layer.stack, []).append(of_heads.assign(layer=layer.index))
     found, with_topics = [], ids[labels[0] >= 0]
-    for stack in stacks:
-        of_vectors = pd.DataFrame(embeddings[stack]).reindex(columns=["layer", "product", *_OF_VECTORS, "reason"])
+    for stack, rows in embeddings.items():
+        of_vectors = pd.DataFrame(rows).reindex(columns=["layer", "product", *_OF_VECTORS, "reason"])
         of_heads = pd.concat(attention[stack], ignore_index=True)
         of_heads = of_heads.reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"]).astype({"head": "Int64"})
         found.append(TopicMeasurements(stack, with_topics, length, of_vectors, of_heads, words))
@@ -280,23 +266,23 @@ def measure_topics(
 
 def _of_table(
     table: Tensor | str, ids: Tensor, topics: Tensor, seed: int
-) -> tuple[list[dict[str, Any]], WordProducts | None]:
+) -> tuple[list[dict[str, Any]], pd.DataFrame | None]:
     """Return the gaps and the products of the input embeddings of words with topics, each by its most frequent one."""
     if isinstance(table, str):
         return [{"product": product, "reason": table} for product in PRODUCTS], None
-    words, place = ids[topics >= 0].unique(return_inverse=True)
-    counts = torch.zeros(len(words), int(topics.max()) + 1, dtype=torch.long)
-    counts.index_put_((place, topics[topics >= 0]), torch.tensor(1), accumulate=True)
-    frequent, labels = counts.max(dim=1)
+    known = pd.DataFrame({"word": ids[topics >= 0], "topic": topics[topics >= 0]}).value_counts().reset_index()
+    # of two topics that are as frequent the first
+    known = known.sort_values(["word", "count", "topic"], ascending=[True, False, True]).drop_duplicates("word")
+    words, labels = (torch.tensor(known[name].to_numpy()) for name in ("word", "topic"))
     # the control of a table of words, whose order means nothing
     random = np.random.RandomState(seed)
     others = [labels[torch.from_numpy(random.permutation(len(labels)))] for _ in range(N_CONTROLS)]
     rows = vector_gaps(table[words.to(table.device)], words, [labels, *others])
-    chosen = pd.DataFrame({"word": words, "topic": labels, "count": frequent})
-    chosen = chosen.sort_values(["topic", "count"], ascending=[True, False], kind="stable")
+    chosen = known.sort_values(["topic", "count"], ascending=[True, False], kind="stable")
     chosen = chosen.groupby("topic").head(WORDS_OF_TOPIC)
     vectors = table[torch.tensor(chosen["word"].to_numpy(), device=table.device)].double()
-    return rows, WordProducts(chosen["topic"].to_numpy(), (vectors @ vectors.T).cpu().numpy())
+    of_topics = pd.Index(chosen["topic"])
+    return rows, pd.DataFrame((vectors @ vectors.T).cpu().numpy(), of_topics, of_topics)
 
 
 def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
@@ -329,7 +315,9 @@ def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> list[dict[s
     rows: list[dict[str, Any]] = []
     for product, kernel in PRODUCTS.items():
         try:
-            means = {one: topic_mean.or_raise(x, ids, labels[0], product=product, pairs=one).item() for one in PAIRS}
+            means = {
+                one: kernels.topic_mean.or_raise(x, ids, labels[0], product=product, pairs=one).item() for one in PAIRS
+            }
             controls = [kernel(x, ids, topics).item() for topics in labels[1:]]
         except Undefined as error:
             rows.append({"product": product, "reason": error.reason})
@@ -357,11 +345,11 @@ def attention_gaps(
     for of_sequence, tokens in weights:
         words, own = ids[tokens], topics[tokens]
         for pairs in PAIRS:
-            found[pairs].append(attention_topic_mean(of_sequence, words, own, pairs=pairs))
+            found[pairs].append(kernels.attention_topic_mean(of_sequence, words, own, pairs=pairs))
         found["gap"].append(found["same"][-1] - found["different"][-1])
-        under_others = [attention_topic_gap(of_sequence, words, labels[tokens]) for labels in others]
+        under_others = [kernels.attention_topic_gap(of_sequence, words, labels[tokens]) for labels in others]
         found["control"].append(torch.stack(under_others).nanmean(dim=0))
-        found["evenness"].append(attention_evenness(of_sequence))
+        found["evenness"].append(kernels.attention_evenness(of_sequence))
     return over_sequences({name: torch.stack(values).cpu().numpy() for name, values in found.items()})
 
 

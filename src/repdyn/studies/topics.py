@@ -12,24 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from repdyn.figures.drawing import entitle
 from repdyn.probe import Probe
 from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import topic_measurements as measured
-from repdyn.studies.panels import draw_heads, heads_size, layer_axis, series_colour
-from repdyn.studies.study import (
-    Folder,
-    Study,
-    join_tables,
-    print_line,
-    print_table,
-    print_title,
-    run_study,
-    select,
-    stored_runs,
-)
-from repdyn.studies.topic_measurements import CERTAINTY, N_TOPICS, TokensOfWords, TopicMeasurements, WordProducts
-from repdyn.tables.style import SEQUENTIAL, of_stack, styled
+from repdyn.studies.panels import draw_heads, heads_size, image, layer_axis, panels, series_colour, zero_line
+from repdyn.studies.study import Folder, Study, join_tables, run_study, select, show, show_title, stored_runs
+from repdyn.studies.topic_measurements import CERTAINTY, N_TOPICS, TABLE, TokensOfWords, TopicMeasurements
+from repdyn.tables.style import SEQUENTIAL, of_stack
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
 from repdyn.utils.arguments import ModelOptions, Models, Place, at_least
 
@@ -62,8 +51,8 @@ class TopicStudy(Study):
             documents = [documents[number] for number in sorted(drawn)]
         self.text, self.topics = corpus.name, measured.find_topics(documents, options.topics, seed=options.seed)
         self.tables["topics"] = self.topics.table()
-        print_title(self.text, f"{len(documents):,} documents, {len(self.topics.words):,} words with topics")
-        print_table(self.topics.table(_N_WORDS))
+        show_title(self.text, f"{len(documents):,} documents, {len(self.topics.words):,} words with topics")
+        show(self.topics.table(_N_WORDS))
 
     def measure(self, loaded: LoadedModel) -> None:
         options = self.options
@@ -78,35 +67,33 @@ class TopicStudy(Study):
         )
         for one in measured.measure_topics(loaded, probe, options.layers, title=loaded.name, seed=options.seed):
             title = of_stack(loaded.name, one.stack)
-            print_gaps(title, one)
+            show_gaps(title, one)
             self.found[title] = one
 
     def finish(self) -> None:
+        for kind in ("embeddings", "attention") if self.found else ():
+            of_models = {name: getattr(one, kind).dropna(subset="gap") for name, one in self.found.items()}
+            table = pd.concat([table.assign(model=name) for name, table in of_models.items()])
+            self.tables[kind] = table.drop(columns="reason")
         if self.found:
-            for kind in ("embeddings", "attention"):
-                of_models = {name: getattr(one, kind).dropna(subset="gap") for name, one in self.found.items()}
-                table = pd.concat([table.assign(model=name) for name, table in of_models.items()])
-                self.tables[kind] = table.drop(columns="reason")
             self.figures["depth"] = depth_figure(self.found)
-        words = {name: one.words for name, one in self.found.items() if one.words}
-        if words:
-            self.tables["blocks"] = join_tables({name: of_model.table() for name, of_model in words.items()}, "model")
+        blocks = {}
         for name, one in self.found.items():
-            if one.words:
-                self.figures[f"{file_name(name)}_blocks"] = blocks_figure(name, one.words)
+            if one.words is not None:
+                blocks[name] = measured.block_table(one.words)
+                self.figures[f"{file_name(name)}_blocks"] = blocks_figure(name, one.words, blocks[name])
             if len(one.attention.dropna(subset="gap")):
                 self.figures[f"{file_name(name)}_heads"] = heads_figure(name, one)
+        if blocks:
+            self.tables["blocks"] = join_tables(blocks, "model")
         if self.options.store:
-            self._report_learning()
+            onsets = {}
+            for title, _, rows in stored_runs(self.options):
+                onsets[title] = measured.onset_table(rows)
+                show_title(title, "step from which on a gap keeps a tenth, and half, of its final value")
+                show(onsets[title])
+            self.tables["onsets"] = join_tables(onsets, "run")
         self.write()
-
-    def _report_learning(self) -> None:
-        onsets = {}
-        for title, _, rows in stored_runs(self.options):
-            onsets[title] = measured.onset_table(rows)
-            print_title(title, "step from which on a gap keeps a tenth, and half, of its final value")
-            print_table(onsets[title])
-        self.tables["onsets"] = join_tables(onsets, "run")
 
 
 def topics(
@@ -158,30 +145,35 @@ def topics(
     run_study(TopicStudy, loading, locals())
 
 
-def print_gaps(name: str, found: TopicMeasurements) -> None:
+def show_gaps(name: str, found: TopicMeasurements) -> None:
     """Print the gaps of a model layer by layer, those of the attention as means over heads."""
-    print_title(name, f"{len(found.ids):,} tokens with topics, {len(found.ids.unique()):,} different")
+    show_title(name, f"{len(found.ids):,} tokens with topics, {len(found.ids.unique()):,} different")
     for product, unit in (("cosine", "cosine"), ("dot", "inner product")):
-        print_line(f"{unit} of two words of the same topic, of different topics:")
-        print_table(select(found.embeddings, product=product), "layer", "same", "different", "gap", "control")
+        show(f"{unit} of two words of the same topic, of different topics:")
+        show(select(found.embeddings, product=product), "layer", "same", "different", "gap", "control")
     attention = select(found.attention, head=None).copy()
     shown = ["same", "different", "gap", "control", "difference", "standard_error"]
     attention[shown] *= found.length
-    print_line(f"attention, times even attention (a weight of 1 / {found.length}):")
-    print_table(attention, "layer", *shown, "evenness")
+    show(f"attention, times even attention (a weight of 1 / {found.length}):")
+    show(attention, "layer", *shown, "evenness")
     for reason in pd.concat([found.embeddings["reason"], found.attention["reason"]]).dropna().unique():
-        print_line(f"no value where {reason}")
+        show(f"no value where {reason}")
 
 
-@styled
 def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
     """Draw the means over words of one topic and of different topics, and below their gap, a colour for each model."""
-    figure = Figure(figsize=(9.5, 7.4))
-    (cosine, attention), (cosine_gap, attention_gap) = panels = figure.subplots(2, 2, sharex="col")
+    caption = (
+        "Above: solid two words of one topic, dotted of different topics. Below: their difference; left, dashed: under "
+        "the topics of other documents (band: standard deviation); right: bars of two standard errors. Square: input "
+        "embeddings, each word once."
+    )
+    title = "Topics: words of one topic, and of different topics"
+    figure, grid = panels(title, caption, (9.5, 7.4), 2, 2, sharex="col")
+    (cosine, attention), (cosine_gap, attention_gap) = grid
     for number, (name, one) in enumerate(models.items()):
         look: dict[str, Any] = {"color": series_colour(number), "marker": "o", "markersize": 4}
         found = select(one.embeddings, product="cosine").dropna(subset="gap")
-        layers, table = found.loc[found["layer"] != measured.TABLE], select(found, layer=measured.TABLE)
+        layers, table = found.loc[found["layer"] != TABLE], select(found, layer=TABLE)
         x, control, spread = layers["layer"].astype(int), layers["control"], layers["control_std"]
         _draw_means(cosine, x, layers, look, name)
         cosine_gap.plot(x, layers["gap"], **look)
@@ -196,19 +188,12 @@ def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
         _draw_means(attention, means["layer"], scaled, look)
         attention_gap.errorbar(means["layer"], scaled["difference"], 2 * scaled["standard_error"], capsize=2, **look)
     labels = "mean cosine", f"mean attention,\n{_UNIT}", "gap of the cosine"
-    for axes, label in zip(panels.flat, (*labels, f"gap of the attention\nminus control, {_UNIT}"), strict=True):
+    for axes, label in zip(grid.flat, (*labels, f"gap of the attention\nminus control, {_UNIT}"), strict=True):
         axes.set_ylabel(label)
-        axes.axhline(0, color="black", linewidth=0.8)
-    layer_axis(*panels[1])
+    zero_line(*grid.flat)
+    layer_axis(*grid[1])
     cosine.legend(fontsize=8)
     attention.legend(["same topic", "different topics"], fontsize=8)
-    entitle(
-        figure,
-        "Topics: words of one topic, and of different topics",
-        "Above: solid two words of one topic, dotted of different topics. Below: their difference; left, dashed: under "
-        "the topics of other documents (band: standard deviation); right: bars of two standard errors. Square: input "
-        "embeddings, each word once.",
-    )
     return figure
 
 
@@ -217,29 +202,23 @@ def _draw_means(axes: Axes, x: ArrayLike, rows: pd.DataFrame, look: dict[str, An
     axes.plot(x, rows["different"], **{"linestyle": ":", **look, "markerfacecolor": "white"})
 
 
-@styled
-def blocks_figure(name: str, words: WordProducts) -> Figure:
+def blocks_figure(name: str, words: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     """Draw the inner products of the input embeddings of words, ordered by topic."""
-    figure = Figure(figsize=(6.4, 5.6))
-    axes = figure.subplots()
-    others = words.products[~np.eye(len(words.topics), dtype=bool)]
-    low, high = np.quantile(others, [0.01, 0.99])
-    image = axes.imshow(words.products, cmap=SEQUENTIAL, vmin=low, vmax=high, interpolation="nearest")
-    figure.colorbar(image, ax=axes, label="inner product", extend="both")
-    axes.grid(False)
-    topics, starts, sizes = np.unique(words.topics, return_index=True, return_counts=True)
+    within, means = blocks["topic"] == blocks["other"], blocks["mean"]
+    caption = f"Mean of the blocks on the diagonal {means[within].mean():.3g}, of all others "
+    caption += f"{means[~within].mean():.3g}; up to {measured.WORDS_OF_TOPIC} words of each topic."
+    title = f"{name}: products of the input embeddings of words, by topic"
+    figure, axes = panels(title, caption, (6.4, 5.6))
+    low, high = np.quantile(words.to_numpy()[~np.eye(len(words), dtype=bool)], [0.01, 0.99])
+    look = {"cmap": SEQUENTIAL, "vmin": low, "vmax": high, "interpolation": "nearest"}
+    image(axes, words, "inner product", bar={"extend": "both"}, **look)
+    topics, starts, sizes = np.unique(words.index, return_index=True, return_counts=True)
     for set_ticks in (axes.set_xticks, axes.set_yticks):
         set_ticks(starts + sizes / 2 - 0.5, topics, fontsize=7)
     axes.set(xlabel="topic", ylabel="topic")
-    table = words.table()
-    within, means = table["topic"] == table["other"], table["mean"]
-    caption = f"Mean of the blocks on the diagonal {means[within].mean():.3g}, of all others "
-    caption += f"{means[~within].mean():.3g}; up to {measured.WORDS_OF_TOPIC} words of each topic."
-    entitle(figure, f"{name}: products of the input embeddings of words, by topic", caption)
     return figure
 
 
-@styled
 def heads_figure(name: str, found: TopicMeasurements) -> Figure:
     """Draw the gap of each head of each layer minus its control, as a multiple of even attention."""
     heads = found.attention.dropna(subset=["gap", "head"])
@@ -247,7 +226,7 @@ def heads_figure(name: str, found: TopicMeasurements) -> Figure:
         heads.pivot(index="layer", columns="head", values=column) * found.length
         for column in ("difference", "standard_error")
     )
-    figure = Figure(figsize=heads_size(values))
-    draw_heads(figure.subplots(), values, abs(values) >= BOLD_FROM * errors, f"gap minus control,\n{_UNIT}")
-    entitle(figure, f"{name}: topic gap of each head", f"Bold: {BOLD_FROM:g} standard errors from 0, or more.")
+    caption = f"Bold: {BOLD_FROM:g} standard errors from 0, or more."
+    figure, axes = panels(f"{name}: topic gap of each head", caption, heads_size(values))
+    draw_heads(axes, values, abs(values) >= BOLD_FROM * errors, f"gap minus control,\n{_UNIT}")
     return figure
