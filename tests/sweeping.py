@@ -7,16 +7,19 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hub_server import HubServer
+from tqdm import tqdm
 
+from repdyn.checkpoints import run
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loading, SweepOptions
-from repdyn.checkpoints.run import Downloads
+from repdyn.checkpoints.run import Downloads, Outcome
+from repdyn.checkpoints.targets import Task
 from repdyn.cli.main import command_line
 from repdyn.cli.main import main as repdyn_main
 from repdyn.metrics import DEFAULT_METRICS
@@ -122,7 +125,23 @@ def settings(
 
 def downloads_in(folder: Path, budget_bytes: int | None = None, timeout_seconds: float = 3600) -> Downloads:
     """Return downloads from the hub into a folder."""
-    return Downloads(Hub(timeout_seconds=timeout_seconds), folder / "repdyn-downloads", budget_bytes)
+    return Downloads(Hub(timeout_seconds=timeout_seconds), SweepOptions(downloads=folder, max_disk=budget_bytes))
+
+
+class Report(NamedTuple):
+    measured: list[Task]
+    failed: list[tuple[Task, str]]
+
+
+def report_of(outcomes: Generator[Outcome]) -> Report:
+    """Return which checkpoints were measured, and why others failed."""
+    found = run.collect(outcomes, tqdm(disable=True), quiet=True)
+    failed = [(each.task, each.text) for each in found if each.state == "failed"]
+    return Report([each.task for each in found if each.state == "measured"], failed)
+
+
+def measure_tasks(*arguments: Any) -> Report:
+    return report_of(run.measure_tasks(*arguments))
 
 
 def attempt(

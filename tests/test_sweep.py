@@ -17,7 +17,7 @@ from jobs import batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from safetensors.torch import load_file, save_file
 from small import random_tokens
-from sweeping import downloads_in, lines, reasons, settings, weights_fetched
+from sweeping import downloads_in, lines, measure_tasks, reasons, settings, weights_fetched
 from transformers import AutoModelForCausalLM
 
 import repdyn
@@ -26,9 +26,9 @@ from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loading
-from repdyn.checkpoints.run import Downloads, measure_tasks
+from repdyn.checkpoints.run import Downloads
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Task, averaged_of, find_checkpoints, partition_tasks, select_targets
+from repdyn.checkpoints.targets import Task, find_checkpoints, partition_tasks, select_targets
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.models import build_model
 from repdyn.store import MeasurementKey
@@ -117,15 +117,10 @@ def lightning(tmp_path):
 
 def test_a_lightning_file_with_raw_and_averaged_weights_is_measured_twice(lightning, tmp_path, probe):
     """As WeightAveraging saves it: the averaged weights under ``state_dict``, the raw ones beside them."""
-    targets = find_checkpoints(lightning, "run")
-    assert [(target.revision, target.step) for target in targets] == [
-        ("epoch=0-step=2.ckpt", 2),
-        ("epoch=0-step=4.ckpt", 4),
-    ]
-    assert [(target.run, target.step, target.weights_kind) for target in [*targets, *averaged_of(targets)]] == [
-        ("run", 2, None),
-        ("run", 4, "raw"),
-        ("run (averaged)", 4, "averaged"),
+    targets = find_checkpoints(lightning, "run").targets
+    assert [(target.revision, target.step, target.weights_kind) for target in targets] == [
+        ("epoch=0-step=2.ckpt", 2, None),
+        ("epoch=0-step=4.ckpt", 4, "raw"),
     ]
     both = [load_lightning(targets[1].path, raw=is_raw).state_dict() for is_raw in (True, False)]
     assert all(bool((both[1][name] == 0.5 * value).all()) for name, value in both[0].items())
@@ -135,6 +130,7 @@ def test_a_lightning_file_with_raw_and_averaged_weights_is_measured_twice(lightn
         "run epoch=0-step=4.ckpt",
         "run (averaged) epoch=0-step=4.ckpt",
     )
+    assert set(swept.to_pandas().query("step == 4 and layer.notna()")["weights_kind"]) == {"raw", "averaged"}
 
 
 def test_a_damaged_lightning_file_is_recorded_and_runs_no_code(lightning, tmp_path, probe):
@@ -155,8 +151,7 @@ def test_the_attention_of_the_live_run_is_used(family, tmp_path, probe):
     eager = build_model("gpt_neox", **SIZES)
     eager.set_attn_implementation("eager")
     live = repdyn.measure(eager, probe, ["anisotropy"], checkpoint=Checkpoint("live"))
-    key = find_checkpoints(folder, "live")[0].key(probe.hash, "metrics")
-    open_store(folder / "repdyn").write(key, live.rows)
+    open_store(folder / "repdyn").write(MeasurementKey("live", 0, probe.hash, "metrics"), live.rows)
     swept = repdyn.sweep(folder, probe=probe, store=tmp_path / "store", **QUIET)
     frame = swept.to_pandas()
     assert set(frame.loc[frame["layer"].notna(), "attention"]) == {"eager"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +14,7 @@ import torch
 
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.run import (
-    ProgressDisplay,
-    SweepResult,
-    downloads_of,
-    measure_tasks,
-    store_failure,
-)
+from repdyn.checkpoints.run import Downloads, Outcome, measure_tasks, store_failure
 from repdyn.checkpoints.targets import Target, Task
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
@@ -31,7 +25,7 @@ _OBJECT_STORE_BYTES = 256_000_000  # the tasks share only probes
 _CANCEL_SECONDS = 10
 
 
-def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub) -> SweepResult:
+def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub) -> Generator[Outcome]:
     """Measure checkpoints on the Ray cluster at RAY_ADDRESS, or on a local one that is started if it is not set.
 
     A task requests a GPU if the device is one, and a fraction 1 / ``workers`` of a machine's CPUs; it may use the same
@@ -43,13 +37,12 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
             "GPUs with CUDA_VISIBLE_DEVICES"
         )
     ray = _import_ray()
-    report = SweepResult()
     if not tasks:
-        return report
+        return
     # a remote store by its URL, since each machine has a copy of its own
     place = store.location if is_url(store.location) else str(store.path.absolute())
     of_task = replace(options, max_disk=options.max_disk and max(1, options.max_disk // options.workers))
-    with _cluster(ray, options), closing(ProgressDisplay(len(tasks))) as display:
+    with _cluster(ray, options):
         remote = ray.remote(max_retries=MAX_RETRIES, **_resources(ray, options))(_measure_in_worker)
         probes = {task.probe.hash: ray.put(task.probe) for task in tasks}
         waiting: dict[Any, Task] = {}
@@ -59,11 +52,7 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
                 waiting[remote.remote(task.target, probe, place, of_task, hub.endpoint)] = task
             while waiting:
                 (finished, *_), _ = ray.wait(list(waiting), num_returns=1)
-                task = waiting.pop(finished)
-                outcome = _outcome(ray, finished, task, store, options)
-                done = "measured" if outcome.measured else "skipped, measured by another process"
-                display.finished(task, f"failed: {outcome.failed[0][1]}" if outcome.failed else done)
-                report.add(outcome)
+                yield _outcome(ray, finished, waiting.pop(finished), store, options)
             store.refresh()  # with what the workers have uploaded
         finally:
             for call in waiting:
@@ -71,23 +60,21 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
             if waiting:
                 ray.wait(list(waiting), num_returns=len(waiting), timeout=_CANCEL_SECONDS)
             # those of killed workers on this machine; on other machines the next worker does so
-            downloads_of(options, hub).purge()
-    return report
+            Downloads(hub, options).purge()
 
 
-def _measure_in_worker(target: Target, probe: Probe, place: str, options: SweepOptions, endpoint: str) -> SweepResult:
+def _measure_in_worker(target: Target, probe: Probe, place: str, options: SweepOptions, endpoint: str) -> Outcome:
     """Measure one checkpoint in a worker, for the store at a path or URL."""
     task, store = Task(target, probe), open_store(place, refresh=False)
-    result = measure_tasks([task], store, options, downloads_of(options, Hub(endpoint, options.timeout)))
+    (outcome,) = measure_tasks([task], store, options, Downloads(Hub(endpoint, options.timeout), options))
     problem = store.drain()
-    return SweepResult(failed=[(task, problem)]) if problem and result.measured else result
+    return Outcome(task, problem, "failed") if problem and outcome.state == "measured" else outcome
 
 
-def _outcome(ray: Any, call: Any, task: Task, store: Store, options: SweepOptions) -> SweepResult:
-    """Return the result of a call that ended, with this process's task in place of the worker's copy."""
+def _outcome(ray: Any, call: Any, task: Task, store: Store, options: SweepOptions) -> Outcome:
+    """Return the outcome of a call that ended, with this process's task in place of the worker's copy."""
     try:
-        result = ray.get(call)
-        return SweepResult([task] * len(result.measured), [(task, reason) for _, reason in result.failed])
+        return replace(ray.get(call), task=task)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError) as error:
@@ -96,7 +83,7 @@ def _outcome(ray: Any, call: Any, task: Task, store: Store, options: SweepOption
             f"({type(error).__name__}); try fewer --workers"
         )
         store_failure(task, store, options, reason)
-        return SweepResult(failed=[(task, reason)])
+        return Outcome(task, reason, "failed")
 
 
 @contextmanager

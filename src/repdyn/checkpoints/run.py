@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import Event
-from typing import TypeVar
+from typing import Literal, NoReturn
 from uuid import uuid4
 
 import torch
@@ -42,8 +42,7 @@ from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.targets import LIGHTNING, Target, Task
 from repdyn.checkpoints.temporary import remove_abandoned_folders, temporary_folder
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
-from repdyn.measurement.measure import Progress as OnProgress
-from repdyn.measurement.measure import layer_choice, measure_with, no_progress, prepare_for
+from repdyn.measurement.measure import layer_choice, measure_with, prepare_for
 from repdyn.metrics import resolve
 from repdyn.store import Store
 from repdyn.store.files import STATES_FOLDER, own_folder
@@ -64,28 +63,16 @@ _RESERVED_BYTES = 200_000_000
 """Left free on the disk for other programs."""
 _CANCEL_SECONDS, _POLL_SECONDS = 1.0, 0.1
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a checkpoint."""
 
-@dataclass
-class SweepResult:
-    """The outcome of a sweep, or of one of its checkpoints; those that another process has measured are in neither."""
-
-    measured: list[Task] = field(default_factory=list)
-    failed: list[tuple[Task, str]] = field(default_factory=list)
-    """With the reasons, which are also stored."""
-
-    def add(self, other: SweepResult) -> None:
-        """Add the outcome of a checkpoint; raise SweepStoppedError if all failed for one reason, as a wrong option."""
-        self.measured += other.measured
-        self.failed += other.failed
-        reasons = {reason for _, reason in self.failed}
-        if len(self.failed) == MAX_IDENTICAL_FAILURES and len(reasons) == 1 and not self.measured:
-            raise SweepStoppedError(
-                f"the first {MAX_IDENTICAL_FAILURES} checkpoints failed for the same reason: {reasons.pop()}; fix it, "
-                "then repeat the sweep with --retry-failed"
-            )
+    task: Task
+    text: str
+    """The seconds of each stage, or why it was not measured, which is also stored."""
+    state: Literal["measured", "failed", "skipped"] = "measured"
+    """Skipped is one that another process has measured meanwhile."""
 
 
 def measure_tasks(
@@ -93,51 +80,84 @@ def measure_tasks(
     store: Store,
     options: SweepOptions,
     downloads: Downloads,
-    display: ProgressDisplay | None = None,
-) -> SweepResult:
-    """Measure checkpoints one after another; it can be stopped at any time and repeated with the remaining ones."""
+    show: Callable[[str, str], None] = lambda what, text: None,
+) -> Generator[Outcome]:
+    """Measure checkpoints one after another, each while the next one is fetched, and yield the outcome of each.
+
+    It can be stopped at any time and repeated with the remaining ones. ``show`` is called with "measured" or "fetched",
+    and how far the checkpoint is.
+    """
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
         store.save_probe(probe)
-    display, result = display or ProgressDisplay(len(tasks), shown=False), SweepResult()
 
     def fetch(task: Task) -> LocalFiles | CheckpointError | None:
         """Return the files of a checkpoint, or why they cannot be fetched; None if it has been measured meanwhile."""
+
+        def arrived(n_bytes: int, of_bytes: int) -> None:
+            show("fetched", f"download of {task.target}: {n_bytes / 1e9:.2f} of {of_bytes / 1e9:.2f} GB")
+
         if task.key(options) in store:
             return None
         try:
-            return downloads.fetch(task.target, partial(display.fetching, task))
+            return downloads.fetch(task.target, arrived)
         except CheckpointError as error:
             return error
 
-    with closing(display), downloads.opened(), closing(prefetch(fetch, tasks)) as fetched:
-        for task, files in fetched:
+    with downloads.opened() as pool:
+        fetched = [pool.submit(fetch, task) for task in tasks[:1]]
+        for number, task in enumerate(tasks, start=1):
+            files = fetched.pop().result()
+            fetched += [pool.submit(fetch, following) for following in tasks[number : number + 1]]
             try:
-                if files is None:
-                    display.finished(task, "skipped, measured by another process")
-                    continue
                 if isinstance(files, CheckpointError):
                     raise files
-                text = measure_checkpoint(task, files, store, options, partial(display.measuring, task))
+                if files is None:
+                    outcome = Outcome(task, "skipped, measured by another process", "skipped")
+                else:
+                    outcome = Outcome(task, measure_checkpoint(task, files, store, options, show))
             except CheckpointError as error:
                 if not isinstance(error, OutOfBoundsError):
                     store_failure(task, store, options, str(error))
-                display.finished(task, f"failed: {error}")
-                outcome = SweepResult(failed=[(task, str(error))])
-            else:
-                display.finished(task, text)
-                outcome = SweepResult([task])
+                outcome = Outcome(task, str(error), "failed")
             finally:
                 if isinstance(files, LocalFiles):
                     downloads.release(files)
-            result.add(outcome)
-    return result
+            yield outcome
+
+
+def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], *, quiet: bool) -> list[Outcome]:
+    """Return the outcomes of checkpoints, each shown in a line above a bar unless ``quiet``.
+
+    Raises:
+        SweepStoppedError: the first ones failed for the same reason, as a wrong option.
+    """
+    found: list[Outcome] = []
+    with closing(bar), closing(outcomes):
+        for outcome in outcomes:
+            found.append(outcome)
+            bar.update()
+            if not quiet:
+                text = f"failed: {outcome.text}" if outcome.state == "failed" else outcome.text
+                print_above_bars(printable(redacted(f"[{len(found)}/{bar.total}] {outcome.task.target}: {text}")))
+            reasons = [each.text for each in found if each.state == "failed"]
+            is_one = len(reasons) == MAX_IDENTICAL_FAILURES and len(set(reasons)) == 1
+            if is_one and not any(each.state == "measured" for each in found):
+                raise SweepStoppedError(
+                    f"the first {MAX_IDENTICAL_FAILURES} checkpoints failed for the same reason: {reasons[0]}; fix it, "
+                    "then repeat the sweep with --retry-failed"
+                )
+    return found
 
 
 def measure_checkpoint(
-    task: Task, files: LocalFiles, store: Store, options: SweepOptions, progress: OnProgress = no_progress
+    task: Task, files: LocalFiles, store: Store, options: SweepOptions, show: Callable[[str, str], None]
 ) -> str:
     """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text."""
     target, probe, measurement = task.target, task.probe, task.measurement(options)
+
+    def progress(what: str, share: float) -> None:
+        show("measured", f"{target}: {what} {share:.0%}")
+
     kept, is_one_of_many = store.folder_of(target.run) / STATES_FOLDER, target.stage != FINISHED
     captures = {what for metric, _ in resolve(options.metrics, probe) for what in metric.captures}
     state_cache = None
@@ -149,7 +169,7 @@ def measure_checkpoint(
     with temporary_folder("offload") as offload_folder:
         if target.load is None and files.folder.suffix != LIGHTNING:
             # for the loss, and for metrics that read states through the model's output head
-            with_head = task.measures_loss(options) or "output_head" in captures
+            with_head = measurement.probe_loss or "output_head" in captures
             model = load_model(files.folder, options, offload_folder, with_head=with_head)
         else:
             with model_errors("the model does not load"):
@@ -255,37 +275,6 @@ def _location(origin: str) -> str:
     return origin.rpartition("/")[0] if origin.startswith("/") else origin.partition("@")[0].partition("/")[0]
 
 
-class ProgressDisplay:
-    """A progress bar over checkpoints with what happens to the current ones, on standard error; in a log file, one line
-    per checkpoint."""
-
-    def __init__(self, n_checkpoints: int, *, shown: bool = True) -> None:
-        self._shown, self._n, self._finished = shown, n_checkpoints, 0
-        # hidden where standard error is no terminal
-        self._bar = tqdm(total=n_checkpoints, desc="checkpoints", disable=None if shown else True, leave=False)
-        self._now = {"measured": "", "fetched": ""}
-        self.close = self._bar.close
-
-    def fetching(self, task: Task, n_bytes: int, of_bytes: int) -> None:
-        """Show that ``n_bytes`` of ``of_bytes`` of a checkpoint are downloaded."""
-        self._show("fetched", f"download of {task.target}: {n_bytes / 1e9:.2f} of {of_bytes / 1e9:.2f} GB")
-
-    def measuring(self, task: Task, what: str, share: float) -> None:
-        """Show how far a checkpoint is, as reported by :func:`repdyn.measure`."""
-        self._show("measured", f"{task.target}: {what} {share:.0%}")
-
-    def finished(self, task: Task, text: str) -> None:
-        """Print the outcome of a checkpoint."""
-        self._finished += 1
-        self._bar.update()
-        if self._shown:
-            print_above_bars(printable(redacted(f"[{self._finished}/{self._n}] {task.target}: {text}")))
-
-    def _show(self, what: str, text: str) -> None:
-        self._now[what] = text
-        self._bar.set_postfix_str("; ".join(filter(None, self._now.values())))
-
-
 @dataclass(frozen=True)
 class LocalFiles:
     """The files of a checkpoint on this machine."""
@@ -298,32 +287,32 @@ class LocalFiles:
 
 
 class Downloads:
-    """The downloads of a process, in a folder of its own; folders left by killed processes are deleted first.
+    """The downloads of a process, in a folder of its own, within a budget; Python files where code may run."""
 
-    Args:
-        hub: from which files are downloaded.
-        root: folder of the downloads of all processes.
-        budget_bytes: largest number of bytes that this process keeps on disk at any time; None for no limit.
-        with_code: whether Python files of a repository are downloaded as well.
-    """
-
-    def __init__(self, hub: Hub, root: Path, budget_bytes: int | None = None, *, with_code: bool = False) -> None:
-        self._hub, self._root, self._budget = hub, root, budget_bytes
-        self._choose = partial(choose_files, with_code=with_code)
+    def __init__(self, hub: Hub, options: SweepOptions) -> None:
+        self._hub, self._budget = hub, options.max_disk
+        self._root = (options.downloads or cache_directory() / "downloads").absolute() / "repdyn-downloads"
+        self._choose = partial(choose_files, with_code=options.trust_remote_code)
         self._held: dict[Path, int] = {}
         self._cancelled = Event()
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Open the folder for downloads; on exit, a running one is cancelled, and all are deleted."""
+    def opened(self) -> Iterator[ThreadPoolExecutor]:
+        """Open the folder for downloads, with a thread for them; on exit, a running one is cancelled, all are deleted.
+
+        The folders that killed processes left are deleted first.
+        """
         self.purge()
         self._cancelled.clear()
+        pool = ThreadPoolExecutor(1, thread_name_prefix=PREFETCHING)
         with temporary_folder("downloads", self._root) as self._folder:
             try:
-                yield
+                yield pool
             finally:
                 self._cancelled.set()
-                # an abandoned download that is still running would create its folder again
+                # not waited for long, since a hub that does not respond would block until the timeout; but an abandoned
+                # download that is still running would create its folder again
+                pool.shutdown(wait=False, cancel_futures=True)
                 for thread in threading.enumerate():
                     if thread.name.startswith(PREFETCHING):
                         thread.join(_CANCEL_SECONDS)
@@ -371,7 +360,7 @@ class Downloads:
             pass
         if self._cancelled.is_set():
             raise CancelledError
-        if n_bytes + _RESERVED_BYTES > (free := self._free_bytes()):
+        if n_bytes + _RESERVED_BYTES > (free := shutil.disk_usage(self._root).free):
             raise SweepStoppedError(
                 f"the disk of {self._root} is full: the next checkpoint takes {n_bytes / 1e9:.3g} GB and "
                 f"{free / 1e9:.3g} GB are free; free some space, or choose another folder with --downloads FOLDER, "
@@ -383,30 +372,4 @@ class Downloads:
 
     def _fits(self, n_bytes: int) -> bool:
         within_budget = self._budget is None or sum([*self._held.values()]) + n_bytes <= self._budget
-        return within_budget and n_bytes + _RESERVED_BYTES <= self._free_bytes()
-
-    def _free_bytes(self) -> int:
-        return shutil.disk_usage(self._root).free
-
-
-def downloads_of(options: SweepOptions, hub: Hub) -> Downloads:
-    """Return the downloads that the options of a sweep describe."""
-    folder = (options.downloads or cache_directory() / "downloads").absolute() / "repdyn-downloads"
-    return Downloads(hub, folder, options.max_disk, with_code=options.trust_remote_code)
-
-
-def prefetch(work: Callable[[Item], Result], items: Sequence[Item]) -> Generator[tuple[Item, Result]]:
-    """Yield each item with the result of its work, while a thread works on the next item.
-
-    At most two results exist at any time: the one yielded last, and the next one.
-    """
-    pool = ThreadPoolExecutor(1, thread_name_prefix=PREFETCHING)
-    try:
-        following = [pool.submit(work, item) for item in items[:1]]
-        for number, item in enumerate(items, start=1):
-            result = following.pop().result()
-            following = [pool.submit(work, item) for item in items[number : number + 1]]
-            yield item, result
-    finally:
-        # not waited for, since a hub that does not respond would block until the timeout
-        pool.shutdown(wait=False, cancel_futures=True)
+        return within_budget and n_bytes + _RESERVED_BYTES <= shutil.disk_usage(self._root).free

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from huggingface_hub.errors import RepositoryNotFoundError
+from tqdm import tqdm
 
 from repdyn.checkpoints.audit import audit, fault_lines, foreign_targets, list_histories
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
@@ -23,10 +25,7 @@ from repdyn.checkpoints.targets import (
     Target,
     Task,
     TaskList,
-    averaged_of,
-    checkpoints_folder,
     find_checkpoints,
-    ignored_entries,
     match_revisions,
     partition_tasks,
     select_models,
@@ -284,24 +283,20 @@ def _of_models(models: Sequence[PublishedModel], options: SweepOptions, hub: Hub
     if twice := next((run for run in runs if runs.count(run) > 1), None):
         raise ValueError(f"expected a different run for each model, got {twice!r} twice; sweep them into two stores")
     found, problems = select_models(named, hub, options.revisions)
-    return [_with_probe(each, options, hub) for each in found], problems
+    return [replace(each, make_probe=partial(make_probe, options, hub)) for each in found], problems
 
 
-def _with_probe(selection: Selection, options: SweepOptions, hub: Hub) -> Selection:
-    """Return a selection with the probe that was given, or one made for its model or the checkpoints in a folder."""
+def make_probe(options: SweepOptions, hub: Hub, selection: Selection) -> Probe:
+    """Return the probe that was given, or one made for the model of a selection or the checkpoints in a folder."""
+    from repdyn.probe import Probe  # with torch and transformers, which plans do without
 
-    def make() -> Probe:
-        from repdyn.probe import Probe  # with torch and transformers, which plans do without
+    if options.probe is not None:
+        return Probe.load(options.probe) if isinstance(options.probe, str | Path) else options.probe
+    from repdyn.checkpoints.probes import hub_probe, local_probe
 
-        if options.probe is not None:
-            return Probe.load(options.probe) if isinstance(options.probe, str | Path) else options.probe
-        from repdyn.checkpoints.probes import hub_probe, local_probe
-
-        if selection.model is None:
-            return local_probe(Path(options.source), selection.targets, options, hub)
-        return hub_probe(selection, options, hub)
-
-    return replace(selection, make_probe=make)
+    if selection.model is None:
+        return local_probe(Path(options.source), selection.targets, options, hub)
+    return hub_probe(selection, options, hub)
 
 
 def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> PublishedModel:
@@ -330,13 +325,13 @@ def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> Publishe
 
 
 def _of_folder(folder: Path, options: SweepOptions, hub: Hub) -> list[Selection]:
-    """Return the checkpoints of a folder, and those of averaged weights in a run of their own."""
-    run = options.name or "/".join(checkpoints_folder(folder).resolve().parts[1:][-2:])
-    targets = find_checkpoints(folder, run)
-    chosen = tuple(select_revisions(targets, options.revisions))
-    own = _with_probe(Selection(run, chosen, unmatched=tuple(ignored_entries(folder, targets))), options, hub)
-    averaged = tuple(averaged_of(chosen))
-    return [own, Selection(averaged[0].run, averaged, make_probe=lambda: own.probe)] if averaged else [own]
+    """Return the checkpoints of a folder, and those of averaged weights, beside the raw ones in a file, as a run."""
+    found = find_checkpoints(folder, options.name)
+    chosen = tuple(select_revisions(found.targets, options.revisions))
+    own = replace(found, targets=chosen, make_probe=partial(make_probe, options, hub))
+    run = f"{own.run} (averaged)"
+    averaged = [replace(each, run=run, weights_kind="averaged") for each in chosen if each.weights_kind == "raw"]
+    return [own, Selection(run, tuple(averaged), make_probe=lambda _: own.probe)] if averaged else [own]
 
 
 def _of_loads(options: SweepOptions, hub: Hub) -> list[Selection]:
@@ -347,7 +342,8 @@ def _of_loads(options: SweepOptions, hub: Hub) -> list[Selection]:
         raise ValueError("expected folders or repositories with the engine ray, got functions; leave out the engine")
     run = options.name or "model"
     targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in options.source]
-    return [_with_probe(Selection(run, tuple(select_revisions(targets, options.revisions))), options, hub)]
+    chosen = tuple(select_revisions(targets, options.revisions))
+    return [Selection(run, chosen, make_probe=partial(make_probe, options, hub))]
 
 
 def tasks_of(selections: Sequence[Selection]) -> tuple[list[Task], list[str]]:
@@ -376,7 +372,7 @@ def measure_prepared(prepared: Prepared, *, say: Say, quiet: bool = False) -> Sw
     from repdyn.checkpoints import run  # with torch and transformers, which plans do without
 
     options, hub, store = prepared.options, prepared.hub, prepared.store
-    downloads = run.downloads_of(options, hub)
+    downloads = run.Downloads(hub, options)
     every_task, without_probe = tasks_of(prepared.selections)
     tasks = [task for task in every_task if task.target not in prepared.foreign]
     run.check_comparable(tasks, store, options)
@@ -394,24 +390,33 @@ def measure_prepared(prepared: Prepared, *, say: Say, quiet: bool = False) -> Sw
             say(f"removed what killed processes left: {shorten_list([str(path) for path in removed])}")
         if listed.done:
             say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
+        now = {"measured": "", "fetched": ""}
+        # hidden where standard error is no terminal
+        bar = tqdm(total=len(listed.waiting), desc="checkpoints", disable=True if quiet else None, leave=False)
+
+        def show(what: str, text: str) -> None:
+            now[what] = text
+            bar.set_postfix_str("; ".join(filter(None, now.values())))
+
+        if options.engine == "ray":
+            from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
+
+            outcomes = sweep_with_ray(listed.waiting, store, options, hub)
+        else:
+            outcomes = run.measure_tasks(listed.waiting, store, options, downloads, show)
         # remarks of transformers on a model that works, such as kernels that are not installed, look like errors
         with without_reports():
-            if options.engine == "ray":
-                from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
-
-                result = sweep_with_ray(listed.waiting, store, options, hub)
-            else:
-                display = run.ProgressDisplay(len(listed.waiting), shown=not quiet)
-                result = run.measure_tasks(listed.waiting, store, options, downloads, display)
+            found = run.collect(outcomes, bar, quiet=quiet)
         seconds = UPLOAD_SECONDS
     finally:
         not_uploaded = store.drain(seconds)
         if not_uploaded is not None:
             say(not_uploaded)
-    problems = [*prepared.problems, *without_probe, *(f"{task.target}: {reason}" for task, reason in result.failed)]
+    failed = [f"{each.task.target}: {each.text}" for each in found if each.state == "failed"]
+    problems = [*prepared.problems, *without_probe, *failed]
     problems += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
     runs = tuple(dict.fromkeys(each.run for each in prepared.selections))
-    measured = tuple(str(task.target) for task in result.measured)
+    measured = tuple(str(each.task.target) for each in found if each.state == "measured")
     return Sweep(store, runs, measured, tuple(problems), not_uploaded)
 
 

@@ -117,10 +117,6 @@ class Target:
             weights_kind=self.weights_kind,
         )
 
-    def key(self, probe_hash: str, metrics: str) -> MeasurementKey:
-        """Return the store key of its measurement."""
-        return MeasurementKey(self.run, self.step, probe_hash, metrics, self.commit)
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -141,12 +137,12 @@ class Selection:
     superseded: tuple[str, ...] = ()
     """Commits that a newer commit of the same step replaced, by the first digits of their hash."""
     make_probe: Any = field(default=None, compare=False)
-    """Returns the probe on which they are measured."""
+    """Returns the probe on which the checkpoints of a selection are measured."""
 
     @cached_property
     def probe(self) -> Probe:
         """The probe, which is made on first access."""
-        return self.make_probe()
+        return self.make_probe(self)
 
     def notes(self) -> list[str]:
         """Describe how a repository differs from its description."""
@@ -171,23 +167,19 @@ class Task:
     def key(self, options: SweepOptions) -> MeasurementKey:
         """Return the key of the measurement in a store."""
         identity = self.measurement(options).identity(self.probe, options.dtype or "auto")
-        return self.target.key(self.probe.hash, identity)
+        return MeasurementKey(self.target.run, self.target.step, self.probe.hash, identity, self.target.commit)
 
     def measurement(self, options: SweepOptions) -> MeasurementOptions:
-        """Return what is measured, and how."""
+        """Return what is measured, and how; not the loss on a probe of inputs other than tokens, which has none."""
         from repdyn.measurement.measure import MeasurementOptions  # with torch, which plans do without
 
         return MeasurementOptions(
             metrics=options.metrics,
             layers=options.layers,
-            probe_loss=self.measures_loss(options),
+            probe_loss=options.loss is not False and self.probe.inputs is None,
             token_positions=options.token_positions,
             tokens_per_forward=options.tokens_per_forward,
         )
-
-    def measures_loss(self, options: SweepOptions) -> bool:
-        """Return whether the loss on the probe is measured, which a probe of inputs other than tokens has not."""
-        return options.loss is not False and self.probe.inputs is None
 
     def stored_marks(self, store: Store, options: SweepOptions) -> dict[str, str]:
         """Return the marks that are stored of the checkpoint, which tell whose weights it has; none for its own."""
@@ -415,14 +407,8 @@ def _is_model(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("config.json", ADAPTER))
 
 
-def _model_folders(folder: Path) -> list[Path]:
-    """List the subfolders with a model; without symbolic links to others of them, and without unfinished ones."""
-    found = [path for path in folder.glob("[!.]*/") if _is_model(path)]
-    return sorted({path.resolve(): path for path in sorted(found, key=lambda path: not path.is_symlink())}.values())
-
-
-def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
-    """Return the checkpoints in a folder, by ascending step.
+def find_checkpoints(folder: str | Path, run: str | None = None) -> Selection:
+    """Return the checkpoints in a folder, by ascending step, and the names of what is not used as one.
 
     A checkpoint is a subfolder with a ``config.json``, or an adapter's, and its step in the name (``step512``,
     ``checkpoint-512``). A folder with such a file but without such subfolders, or a single file, is one checkpoint;
@@ -432,18 +418,23 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
 
     Args:
         folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
-        run: name of the run in the rows.
+        run: name of the run in the rows; by default the last two parts of the path.
     """
     folder = checkpoints_folder(Path(folder))
+    run = run or "/".join(folder.resolve().parts[1:][-2:])
     if folder.is_file() and _is_model(folder.parent) and folder.suffix not in _FILES:
         folder = folder.parent  # of a single file of weights
-    one = [folder] if _is_model(folder) or folder.suffix in _FILES else []
-    quantised = sorted(folder.glob(f"[!.]*{GGUF}"))
+    inside = sorted(folder.glob("[!.]*"))  # others are unfinished
+    links_first = sorted(filter(_is_model, inside), key=lambda path: not path.is_symlink())
+    models = sorted({path.resolve(): path for path in links_first}.values())  # no links to others of them
+    lightning, quantised = ([path for path in inside if path.suffix == suffix] for suffix in _FILES)
+    without_model = [path for path in inside if _STEP.fullmatch(path.name) and not _is_model(path)]
+    own = [folder] if _is_model(folder) or folder.suffix in _FILES else []
     found = (
-        _with_steps(_model_folders(folder))
-        or _with_steps(one)
-        or _finished(one)
-        or _lightning_files(folder)
+        _with_steps(models)
+        or _with_steps(own)
+        or _finished(own)
+        or _without_repetition(_with_steps(lightning))
         or _with_steps(quantised)
         or _finished(quantised)
     )
@@ -458,30 +449,14 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
             raise ValueError(
                 f"expected one checkpoint for each step, got {other.path} and {at.path}; sweep them separately"
             )
-    for at in _with_steps(_steps_without_model(folder)):
+    for at in _with_steps(without_model):
         by_step.setdefault(at.step, at)
-    return [replace(at, run=run, commit=_fingerprint(Path(at.origin))) for _, at in sorted(by_step.items())]
-
-
-def averaged_of(targets: Iterable[Target]) -> list[Target]:
-    """Return the averaged weights in Lightning files that hold the raw ones too, in a run "NAME (averaged)"."""
-    both = [target for target in targets if target.weights_kind == "raw"]
-    return [replace(target, run=f"{target.run} (averaged)", weights_kind="averaged") for target in both]
-
-
-def ignored_entries(folder: str | Path, targets: Iterable[Target]) -> list[str]:
-    """Return the names in a folder that are not used as checkpoints: models without a step, steps without a model."""
-    folder, used = checkpoints_folder(Path(folder)), {target.path for target in targets}
-    has_lightning = any(path and path.suffix == LIGHTNING for path in used)  # then last.ckpt may repeat one of them
-    files = [path for suffix in _FILES[has_lightning:] for path in sorted(folder.glob(f"[!.]*{suffix}"))]
-    own = [folder] if _is_model(folder) else []
-    found = [*own, *_model_folders(folder), *files, *_steps_without_model(folder)]
-    return [path.name for path in dict.fromkeys(found) if path not in used]
-
-
-def _steps_without_model(folder: Path) -> list[Path]:
-    """Return what is named as a step but holds no model, such as a checkpoint that was not saved to its end."""
-    return [path for path in sorted(folder.glob("[!.]*")) if _STEP.fullmatch(path.name) and not _is_model(path)]
+    used = {at.path for at in by_step.values()}
+    if used & {*lightning}:
+        lightning = []  # last.ckpt may repeat one of them
+    unused = [path.name for path in [*own, *models, *lightning, *quantised, *without_model] if path not in used]
+    targets = [replace(at, run=run, commit=_fingerprint(Path(at.origin))) for _, at in sorted(by_step.items())]
+    return Selection(run, tuple(targets), unmatched=tuple(dict.fromkeys(unused)))
 
 
 def _finished(paths: Iterable[Path]) -> list[Target]:
@@ -499,9 +474,8 @@ def _with_steps(paths: Iterable[Path]) -> list[Target]:
     return found
 
 
-def _lightning_files(folder: Path) -> list[Target]:
-    """Return Lightning's files, without a ``last.ckpt`` that duplicates the newest of the others."""
-    found = _with_steps(sorted(folder.glob(f"[!.]*{LIGHTNING}")))
+def _without_repetition(found: Sequence[Target]) -> list[Target]:
+    """Leave out a ``last.ckpt`` that duplicates the newest of the other Lightning files."""
     steps = {at.step for at in found if not _LAST.fullmatch(at.revision)}
     return [at for at in found if not (_LAST.fullmatch(at.revision) and at.step in steps)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sweeping import downloads_in, settings
+from sweeping import downloads_in, measure_tasks, settings
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -21,7 +21,6 @@ from transformers import (
 from repdyn import Probe, measure, open_store
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.options import Loading
-from repdyn.checkpoints.run import measure_tasks
 from repdyn.checkpoints.targets import Task, find_checkpoints
 from repdyn.checkpoints.weights import load_model
 
@@ -106,7 +105,7 @@ def test_both_stacks_of_an_encoder_decoder_come_through_a_sweep(tmp_path):
         model.save_pretrained(tmp_path / "checkpoints" / f"step{step}")
     tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
     probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
-    tasks = [Task(target, probe) for target in find_checkpoints(tmp_path / "checkpoints", "t5")]
+    tasks = [Task(target, probe) for target in find_checkpoints(tmp_path / "checkpoints", "t5").targets]
     store = open_store(tmp_path / "store")
     report = measure_tasks(tasks, store, settings(), downloads_in(tmp_path / "downloads"))
     assert [task.target.step for task in report.measured] == [0, 10]

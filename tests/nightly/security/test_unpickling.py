@@ -13,13 +13,12 @@ import torch
 from hub_server import HubServer
 from jobs import tiny_language_model
 from small import random_tokens
-from sweeping import downloads_in, settings
+from sweeping import Report, downloads_in, measure_tasks, settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.checkpoints.probes import text_probe
-from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.targets import Task, find_checkpoints
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.data.tokens import byte_tokenizer, encode, load_tokenizer
@@ -48,10 +47,10 @@ def marker(tmp_path: Path):
 
 
 @pytest.fixture
-def sweep_of(tmp_path: Path) -> Callable[[Path], SweepResult]:
-    def run(folder: Path) -> SweepResult:
+def sweep_of(tmp_path: Path) -> Callable[[Path], Report]:
+    def run(folder: Path) -> Report:
         probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
-        tasks = [Task(target, probe) for target in find_checkpoints(folder, "run")]
+        tasks = [Task(target, probe) for target in find_checkpoints(folder, "run").targets]
         chosen = settings(loading=Loading(dtype="auto"))
         return measure_tasks(tasks, open_store(tmp_path / "store"), chosen, downloads_in(tmp_path / "downloads"))
 

@@ -7,17 +7,18 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
 import torch
 from hub_server import HubServer
-from sweeping import downloads_in, settings
+from sweeping import Report, downloads_in, measure_tasks, settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.errors import SweepStoppedError
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.run import Downloads, SweepResult, measure_tasks
+from repdyn.checkpoints.run import Downloads
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Task, partition_tasks, select_targets
 from repdyn.store import Store
@@ -55,7 +56,7 @@ def downloads(tmp_path: Path) -> Downloads:
     return downloads_in(tmp_path / "downloads", timeout_seconds=30)
 
 
-def assert_only_the_middle_one_failed(report: SweepResult, tasks: list[Task], store: Store, reason: str) -> None:
+def assert_only_the_middle_one_failed(report: Report, tasks: list[Task], store: Store, reason: str) -> None:
     assert report.measured == [tasks[0], tasks[2]]
     assert [task for task, _ in report.failed] == [tasks[1]]
     assert reason in report.failed[0][1]
@@ -136,13 +137,13 @@ def test_no_network_ends_the_sweep_and_records_no_failure(hub, published, store,
     measure_tasks(tasks[:1], store, SETTINGS, downloads)
     hub.__exit__()
     with pytest.raises(SweepStoppedError, match=r"no connection to http://127.0.0.1:\d+ "):
-        measure_tasks(tasks[1:], store, SETTINGS, downloads_in(downloads._root))
+        measure_tasks(tasks[1:], store, SETTINGS, downloads_in(downloads._root.parent))
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks[1:]
 
 
 def test_a_full_disk_ends_the_sweep_and_records_no_failure(published, store, downloads, monkeypatch):
     tasks = published()
-    monkeypatch.setattr(Downloads, "_free_bytes", lambda self: 10_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10_000))
     with pytest.raises(SweepStoppedError, match="is full: the next checkpoint takes .* --downloads FOLDER"):
         measure_tasks(tasks, store, SETTINGS, downloads)
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks

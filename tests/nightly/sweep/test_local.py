@@ -12,15 +12,14 @@ import torch
 from jobs import Job, batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from small import random_tokens
-from sweeping import downloads_in, main, settings
+from sweeping import Report, downloads_in, main, measure_tasks, settings
 from transformers import AutoModelForCausalLM
 
 from repdyn import Probe, measure, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.options import Loading, SweepOptions
-from repdyn.checkpoints.run import SweepResult, measure_tasks
-from repdyn.checkpoints.targets import Task, find_checkpoints, ignored_entries, partition_tasks
+from repdyn.checkpoints.targets import Task, find_checkpoints, partition_tasks
 from repdyn.checkpoints.weights import load_lightning
 from repdyn.models import build_model
 from repdyn.store import Store
@@ -50,8 +49,8 @@ def run(tmp_path, probe) -> Path:
 def measured(tmp_path, probe):
     """Sweeps what is found in a folder and not in the store yet."""
 
-    def measured(folder: Path, store: Store, settings: SweepOptions = SETTINGS) -> SweepResult:
-        tasks = [Task(target, probe) for target in find_checkpoints(folder, "swept")]
+    def measured(folder: Path, store: Store, settings: SweepOptions = SETTINGS) -> Report:
+        tasks = [Task(target, probe) for target in find_checkpoints(folder, "swept").targets]
         waiting = partition_tasks(tasks, store, settings).waiting
         return measure_tasks(waiting, store, settings, downloads_in(tmp_path / "downloads"))
 
@@ -81,7 +80,7 @@ def command(capsys, tmp_path, monkeypatch):
 
 
 def names(folder: Path) -> list[tuple[str, int]]:
-    return [(target.revision, target.step) for target in find_checkpoints(folder, "run")]
+    return [(target.revision, target.step) for target in find_checkpoints(folder, "run").targets]
 
 
 def values(frame: pd.DataFrame) -> pd.DataFrame:
@@ -100,13 +99,13 @@ def test_a_trainers_output_with_its_final_model(run, tmp_path):
         shutil.copytree(run / "hf_checkpoints" / "step8", folder / f"checkpoint-{step}")
     shutil.copytree(run / "hf_checkpoints" / "step8", folder / "best")
     assert names(folder) == [("checkpoint-500", 500), ("checkpoint-1500", 1500)]
-    assert ignored_entries(folder, find_checkpoints(folder, "run")) == ["output", "best"]
+    assert find_checkpoints(folder).unmatched == ("output", "best")
 
 
 def test_a_partially_saved_checkpoint_is_ignored(run):
     shutil.copytree(run / "hf_checkpoints" / "step8", run / "hf_checkpoints" / ".step24.partial")
     assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
-    assert ignored_entries(run, find_checkpoints(run, "run")) == []
+    assert find_checkpoints(run).unmatched == ()
 
 
 @pytest.mark.parametrize("step", [12, 24])
@@ -192,14 +191,14 @@ def test_the_step_of_a_lightning_checkpoint_is_in_the_file_not_in_its_name(light
 def test_saved_folders_come_before_lightning_files(lightning, run):
     shutil.copytree(run / "hf_checkpoints" / "step8", lightning / "step8")
     found = find_checkpoints(lightning, "run")
-    assert [target.revision for target in found] == ["step8"]
-    assert ignored_entries(lightning, found) == ["epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt", "last.ckpt"]
+    assert [target.revision for target in found.targets] == ["step8"]
+    assert found.unmatched == ("epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt", "last.ckpt")
 
 
 def test_a_checkpoint_of_another_module_is_an_error(tmp_path):
     keep = ModelCheckpoint(tmp_path, every_n_train_steps=1, save_top_k=-1)
     trainer(tmp_path, keep, max_steps=1).fit(Job(), batches())
-    (found,) = find_checkpoints(tmp_path, "run")
+    (found,) = find_checkpoints(tmp_path, "run").targets
     assert found.path is not None
     with pytest.raises(CheckpointError, match="does not load as a checkpoint of repdyn.models.LanguageModel"):
         load_lightning(found.path)

@@ -178,7 +178,7 @@ def test_sequences_are_no_longer_than_the_context(save, text, tmp_path, context,
 
 
 def local(folder: Path, text: SweepOptions, **named) -> Probe:
-    return local_probe(folder, find_checkpoints(folder, "run"), replace(text, **named), Hub())
+    return local_probe(folder, find_checkpoints(folder).targets, replace(text, **named), Hub())
 
 
 def test_tokenizer_of_local_checkpoints(save, text):

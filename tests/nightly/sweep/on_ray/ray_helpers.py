@@ -15,12 +15,11 @@ from pathlib import Path
 
 import psutil
 from hub_server import HubServer
-from sweeping import downloads_in, settings
+from sweeping import Report, downloads_in, measure_tasks, settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loading, SweepOptions
-from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Task, select_targets
 from repdyn.store import Store
@@ -61,9 +60,7 @@ def find_tasks(probe: Probe) -> list[Task]:
     return [Task(target, probe) for target in select_targets(model, Hub()).targets]
 
 
-def sweep_in_one_process(
-    tasks: list[Task], folder: Path, settings: SweepOptions = SETTINGS
-) -> tuple[SweepResult, Store]:
+def sweep_in_one_process(tasks: list[Task], folder: Path, settings: SweepOptions = SETTINGS) -> tuple[Report, Store]:
     """Return the result and the store of a sweep without Ray."""
     store = open_store(folder / "one_process")
     return measure_tasks(tasks, store, settings, downloads_in(folder / "one_process_downloads")), store

@@ -24,7 +24,7 @@ from ray_helpers import (
     wait_until,
     workers_by_step,
 )
-from sweeping import main
+from sweeping import main, report_of
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints import ray_engine
@@ -48,7 +48,7 @@ def test_two_workers_store_the_same_rows_and_failures_as_one_process(cluster, hu
     for task in tasks:
         slow(hub, task, bytes_per_second=70_000)
     with repeatedly(lambda: observed.append(workers_by_step(tasks))):
-        report = sweep_with_ray(tasks, store, options(), Hub())
+        report = report_of(sweep_with_ray(tasks, store, options(), Hub()))
     workers = {pid for moment in observed for pid in moment.values()}
     assert len(workers) == 2
     assert os.getpid() not in workers
@@ -107,7 +107,7 @@ def test_identical_failures_end_the_sweep(cluster, hub, tasks, store, options, t
     with pytest.raises(
         SweepStoppedError, match="^the first 5 checkpoints failed for the same reason: .*nowhere.*--retry-failed"
     ):
-        sweep_with_ray(tasks, store, replace(options(), layers="nowhere.*"), Hub())
+        report_of(sweep_with_ray(tasks, store, replace(options(), layers="nowhere.*"), Hub()))
     assert partition_tasks(tasks, store, replace(options(), layers="nowhere.*")).waiting == tasks[-1:]
     assert remaining_files(tmp_path / "downloads") == []
 
@@ -115,7 +115,7 @@ def test_identical_failures_end_the_sweep(cluster, hub, tasks, store, options, t
 def test_no_network_in_a_worker_ends_the_sweep(tasks, store, options, monkeypatch, capfd):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # only workers read it now
     with pytest.raises(SweepStoppedError, match="HF_HUB_OFFLINE") as raised:
-        sweep_with_ray(tasks, store, replace(options(), workers=1), Hub())
+        report_of(sweep_with_ray(tasks, store, replace(options(), workers=1), Hub()))
     assert type(raised.value) is SweepStoppedError
     assert "Traceback" not in "".join(capfd.readouterr())
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks

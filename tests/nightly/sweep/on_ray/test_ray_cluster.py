@@ -22,6 +22,7 @@ from ray_helpers import (
     sweep_in_one_process,
     wait_until,
 )
+from sweeping import report_of
 
 from repdyn import open_store
 from repdyn.checkpoints.hub import Hub
@@ -112,7 +113,7 @@ def test_a_store_on_s3_survives_the_loss_of_a_machine_and_of_the_cluster(
     thread = threading.Thread(target=lose_one)
     thread.start()
     first = tasks[:4]
-    report = sweep_with_ray(first, store, options(), Hub())
+    report = report_of(sweep_with_ray(first, store, options(), Hub()))
     thread.join()
     assert lost
     assert report.failed == []
@@ -126,7 +127,7 @@ def test_a_store_on_s3_survives_the_loss_of_a_machine_and_of_the_cluster(
     before = downloads_by_step(hub, tasks)
     left = partition_tasks(tasks, open_store(store.location), SETTINGS).waiting
     assert [task.target.step for task in left] == [32, 40]
-    report = sweep_with_ray(left, store, options(), Hub())
+    report = report_of(sweep_with_ray(left, store, options(), Hub()))
     assert sorted(task.target.step for task in report.measured) == [32, 40]
     assert {step for step, times in (downloads_by_step(hub, tasks) - before).items() if times} == {32, 40}
 

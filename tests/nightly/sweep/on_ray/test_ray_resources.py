@@ -12,7 +12,6 @@ from ray_helpers import ray
 from repdyn.checkpoints import ray_engine
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.ray_engine import sweep_with_ray
-from repdyn.checkpoints.run import SweepResult
 
 pytest.importorskip("ray")
 
@@ -20,7 +19,7 @@ pytest.importorskip("ray")
 def test_no_tasks_start_no_cluster_and_usage_statistics_are_off(options, store, monkeypatch):
     monkeypatch.setattr(ray, "init", None)
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
-    assert sweep_with_ray([], store, options(), Hub()) == SweepResult()
+    assert list(sweep_with_ray([], store, options(), Hub())) == []
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert os.environ["RAY_task_oom_retries"] == "3"  # noqa: SIM112
 
