@@ -62,6 +62,13 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     return compiled
 
 
+def require_distinct_steps(named: Iterable[tuple[int, str]], advice: str) -> None:
+    """Check that checkpoints, given by step and name, have one step each."""
+    for (step, one), (next_step, other) in pairwise(sorted(named)):
+        if step == next_step:
+            raise ValueError(f"expected one checkpoint for each step, got {one} and {other} for {step}; {advice}")
+
+
 def expand_ranges(items: Iterable[Any]) -> list[Any]:
     """Return the items of a list, with ranges such as "0..200:20" expanded, ends included."""
     values: list[Any] = []
@@ -260,12 +267,8 @@ def _published_model(fields: dict[str, Any], suite: str, where: str) -> Publishe
             f"{where}, got both or neither"
         )
     checkpoints = sorted(model.checkpoints, key=lambda at: at.step)
-    for one, other in pairwise(checkpoints):
-        if one.step == other.step:
-            raise ValueError(
-                f"expected one checkpoint for each step in {where}, got {one.repository}@{one.revision} and "
-                f"{other.repository}@{other.revision} for {one.step}; describe two models"
-            )
+    named = [(at.step, f"{at.repository}@{at.revision}") for at in checkpoints]
+    require_distinct_steps(named, f"describe two models in {where}")
     if per_step := model.tokens_per_step:
         checkpoints = [at if at.tokens is not None else replace(at, tokens=per_step * at.step) for at in checkpoints]
     return replace(model, checkpoints=tuple(checkpoints))

@@ -9,7 +9,6 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from math import log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 from repdyn.checkpoints.errors import CheckpointError, model_errors
 from repdyn.checkpoints.hub import ADAPTER, GGUF, Files, Hub, choose_files, files_in, map_concurrently
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, compile_pattern, whole_number
+from repdyn.checkpoints.suites import (
+    PublishedCheckpoint,
+    PublishedModel,
+    compile_pattern,
+    require_distinct_steps,
+    whole_number,
+)
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import FINISHED, Checkpoint
 from repdyn.utils.arguments import closest
@@ -85,12 +90,9 @@ class Target:
     @property
     def origin(self) -> str:
         """repository@commit with the subfolder, or the path; the repository alone if the checkpoint is missing."""
-        if self.load is not None:
-            return ""
         if self.path is not None:
-            return str(self.path)
-        commit = f"@{self.commit}" if self.commit else ""
-        return f"{self.repository}{commit}{f'/{self.subfolder}' if self.subfolder else ''}"
+            return "" if self.load else str(self.path)
+        return "/".join(filter(None, ["@".join(filter(None, [self.repository, self.commit])), self.subfolder]))
 
     def __str__(self) -> str:
         return f"{self.run} {self.revision}"
@@ -239,13 +241,11 @@ def match_revisions(
 ) -> tuple[list[Target], list[str]]:
     """Split names into checkpoints, by ascending step, and others; arguments as for :func:`parse_revision`."""
     read = {name: parse_revision(name, pattern, tokens_per_step) for name in names}
-    found = sorted((place for place in read.values() if place), key=lambda place: (place.step, place.revision))
-    for one, other in pairwise(found):
-        if one.step == other.step:
-            raise ValueError(
-                f"expected one checkpoint for each step, got {one.revision!r} and {other.revision!r} for {one.step}; "
-                r"name one stage with a narrower pattern, such as 'stage1-step(?P<step>\d+).*'"
-            )
+    found = sorted(filter(None, read.values()), key=lambda place: (place.step, place.revision))
+    require_distinct_steps(
+        [(place.step, repr(place.revision)) for place in found],
+        r"name one stage with a narrower pattern, such as 'stage1-step(?P<step>\d+).*'",
+    )
     return found, [name for name, place in read.items() if place is None]
 
 
@@ -385,12 +385,15 @@ def _names(checkpoints: Sequence[PublishedCheckpoint]) -> list[str]:
     """Return the shortest names that distinguish listed checkpoints."""
     if len({at.repository for at in checkpoints}) == 1:
         return ["/".join(filter(None, [at.revision, at.subfolder])) for at in checkpoints]
-
-    def named(repository: str, at: PublishedCheckpoint) -> str:
-        return "/".join(filter(None, [repository, "" if at.revision == "main" else at.revision, at.subfolder]))
-
-    short = [named(at.repository.rpartition("/")[2], at) for at in checkpoints]
-    return short if len(set(short)) == len(short) else [named(at.repository, at) for at in checkpoints]
+    whole = [
+        "/".join(filter(None, [at.repository, "" if at.revision == "main" else at.revision, at.subfolder]))
+        for at in checkpoints
+    ]
+    short = [
+        name.removeprefix(at.repository.rpartition("/")[0]).removeprefix("/")
+        for name, at in zip(whole, checkpoints, strict=True)
+    ]
+    return short if len(set(short)) == len(short) else whole
 
 
 # local checkpoints
@@ -443,14 +446,8 @@ def find_checkpoints(folder: str | Path, run: str | None = None) -> Selection:
             "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf files) in "
             f"{folder}, got none; give the folder that contains them, such as runs/quickstart/TIME/hf_checkpoints"
         )
-    by_step: dict[int, Target] = {}
-    for at in found:
-        if (other := by_step.setdefault(at.step, at)) is not at:
-            raise ValueError(
-                f"expected one checkpoint for each step, got {other.path} and {at.path}; sweep them separately"
-            )
-    for at in _with_steps(without_model):
-        by_step.setdefault(at.step, at)
+    require_distinct_steps([(at.step, str(at.path)) for at in found], "sweep them separately")
+    by_step = {at.step: at for at in [*_with_steps(without_model), *found]}
     used = {at.path for at in by_step.values()}
     if used & {*lightning}:
         lightning = []  # last.ckpt may repeat one of them

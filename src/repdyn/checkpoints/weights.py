@@ -8,8 +8,7 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,7 +41,7 @@ _AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
 _CAUSAL_HEAD = re.compile(r".*(ForCausalLM|LMHeadModel)")
 _MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
 
-_NUMBER = re.compile(r"\.(\d+)(?=\.)")
+_NUMBER, _LISTS = re.compile(r"\.(\d+)(?=\.)"), (nn.ModuleList, nn.Sequential)
 _OWN_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -68,16 +67,21 @@ def load_model(
         if (base := base_of(folder, with_code=loading.trust_remote_code)) is not None:
             return _load_adapter(folder, base, loading, offload_folder, with_head=with_head)
         _require_memory(folder, loading)
-        config = AutoConfig.from_pretrained(
-            **place_of(folder), local_files_only=True, trust_remote_code=loading.trust_remote_code
-        )
+        own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": loading.trust_remote_code}
+        config = AutoConfig.from_pretrained(**place_of(folder), **own)
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
+        # "auto" is the precision in which a live run measures
+        own |= {"config": config, "dtype": DTYPES.get(loading.dtype or "auto", "auto"), "output_loading_info": True}
+        if folder.suffix == GGUF:
+            own["quantization_config"] = GgufConfig(dequantize=True)
+        if loading.device_map:
+            own |= {"device_map": loading.device_map, "offload_folder": offload_folder}
         auto_class = _auto_class(config) if with_head else AutoModel
-        model, absent, report = _from_pretrained(auto_class, folder, config, loading, offload_folder)
+        model, absent, report = _from_pretrained(auto_class, folder, own, loading.attention)
         if prefix := _prefix_of(report["unexpected_keys"], absent):
-            mapping = {f"^{re.escape(prefix)}": ""}
-            model, absent, report = _from_pretrained(auto_class, folder, config, loading, offload_folder, mapping)
+            own["key_mapping"] = {f"^{re.escape(prefix)}": ""}
+            model, absent, report = _from_pretrained(auto_class, folder, own, loading.attention)
         if auto_class is not AutoModel and absent:
             return load_model(folder, loading, offload_folder)
         name = type(model).__name__
@@ -107,7 +111,8 @@ def base_of(folder: Path, *, with_code: bool = False) -> Path | None:
         return Path(name)
     hub = Hub()
     try:
-        return hub.keep(name, adapter.get("revision") or "main", partial(choose_files, with_code=with_code))
+        commit = hub.commit(name, adapter.get("revision") or "main")
+        return hub.keep(name, commit, choose_files(hub.files(name, commit), with_code=with_code))
     except NoConnectionError as error:
         raise NoConnectionError(hub.endpoint, f"needed for {name}, the base model of an adapter") from error
     except (CheckpointError, HFValidationError) as error:
@@ -148,38 +153,20 @@ def _load_adapter(
 
 
 def _from_pretrained(
-    auto_class: Any,
-    folder: Path,
-    config: PreTrainedConfig,
-    loading: Loading,
-    offload_folder: Path | None,
-    key_mapping: Mapping[str, str] | None = None,
+    auto_class: Any, folder: Path, settings: dict[str, Any], attention: str | None
 ) -> tuple[Any, list[str], dict[str, Any]]:
     """Return a model, the names of its weights that the checkpoint lacks, and what else transformers reports."""
-    settings: dict[str, Any] = {
-        "key_mapping": key_mapping,
-        "config": config,
-        # "auto" is the precision in which a live run measures
-        "dtype": DTYPES.get(loading.dtype or "auto", "auto"),
-        "local_files_only": True,
-        "trust_remote_code": loading.trust_remote_code,
-        "output_loading_info": True,
-        **place_of(folder),
-    }
-    if folder.suffix == GGUF:
-        settings["quantization_config"] = GgufConfig(dequantize=True)
-    if loading.device_map:
-        settings |= {"device_map": loading.device_map, "offload_folder": offload_folder}
+    settings = settings | place_of(folder)
+    given = {} if attention is None else {"attn_implementation": attention}
     try:
-        given = {} if loading.attention is None else {"attn_implementation": loading.attention}
-        model, report = auto_class.from_pretrained(**given, **settings)
+        model, report = auto_class.from_pretrained(**settings, **given)
     except (ImportError, ValueError) as error:
-        if loading.attention is None:
+        if attention is None:
             raise
         log.warning(
             "The run was measured with the attention %r, which is not available here; its values may differ in the "
             "last digits: %s",
-            loading.attention,
+            attention,
             str(error).splitlines()[0],
         )
         model, report = auto_class.from_pretrained(**settings)
@@ -250,7 +237,7 @@ def _check_no_remote_code(config: PreTrainedConfig) -> None:
 
 def _require_memory(folder: Path, loading: Loading) -> None:
     """Check that the weights are in this folder, or else they would be another checkpoint's, and fit into memory."""
-    dtype = loading.dtype or "auto"
+    dtype, n_bytes = loading.dtype or "auto", 0.0
     if folder.suffix == GGUF:
         _require_free(folder.stat().st_size, dtype)  # at least
         return
@@ -259,9 +246,6 @@ def _require_memory(folder: Path, loading: Loading) -> None:
             if name != Path(name).name or not is_weight_file(name):
                 raise CheckpointError(f"{path.name} names {name!r:.80}, which is no weight file of this folder")
     chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
-    if loading.device_map is not None:
-        return
-    n_bytes = 0.0
     for path in (folder / name for name in chosen if is_weight_file(name)):
         growth = 1.0  # of a pickle unknown
         if path.suffix == ".safetensors" and dtype in DTYPES:
@@ -269,7 +253,8 @@ def _require_memory(folder: Path, loading: Loading) -> None:
                 sizes = [file.get_tensor(name).itemsize for name in [*file.keys()][:1]]
             growth = DTYPES[dtype].itemsize / sizes[0] if sizes else 1.0
         n_bytes += path.stat().st_size * growth
-    _require_free(n_bytes, dtype)  # Linux would kill the process otherwise
+    if loading.device_map is None:
+        _require_free(n_bytes, dtype)  # Linux would kill the process otherwise
 
 
 def _require_free(n_bytes: float, dtype: str) -> None:
@@ -284,19 +269,13 @@ def _require_free(n_bytes: float, dtype: str) -> None:
 
 def _require_every_block(model: PreTrainedModel, unexpected: Iterable[str]) -> None:
     """Check that the model has all blocks of the checkpoint: with fewer in its configuration the others are ignored."""
-
-    def short(name: str) -> str:
-        return name.removeprefix(f"{model.base_model_prefix}.")
-
-    known = {_NUMBER.sub(".#", short(name)) for name, _ in model.named_parameters()}
-    lists = {short(name): len(module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
-
-    def is_of_a_block(name: str) -> bool:
-        # a list may be empty, so that no other block has a weight of this name
-        beyond = (int(at[1]) >= lists.get(name[: at.start()], math.inf) for at in _NUMBER.finditer(name))
-        return any(beyond) or _NUMBER.sub(".#", name) in known
-
-    if cut_off := sorted(name for name in unexpected if _NUMBER.search(name) and is_of_a_block(short(name))):
+    base = f"{model.base_model_prefix}."
+    lists = {name.removeprefix(base): len(part) for name, part in model.named_modules() if isinstance(part, _LISTS)}
+    short = [name.removeprefix(base) for name in unexpected]
+    cut_off = sorted(
+        {n for n in short for at in _NUMBER.finditer(n) if int(at[1]) >= lists.get(n[: at.start()], math.inf)}
+    )
+    if cut_off:
         raise CheckpointError(
             f"the checkpoint has blocks that its configuration lacks, {len(cut_off)} weights such as {cut_off[0]}; "
             "the model would be cut off without notice"
