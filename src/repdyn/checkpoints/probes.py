@@ -46,7 +46,7 @@ def hub_probe(selection: Selection, options: SweepOptions, hub: Hub) -> Probe:
         reasons = [str(target.missing_reason) for target in selection.targets[:_MAX_TRIED]]
         raise CheckpointError(f"none of its checkpoints exists: {'; '.join(reasons)}")
     own = [_main_of(model.repository)] if model.repository else []
-    of_model = [*own, *newest, *(replace(target, subfolder="") for target in newest)]
+    of_model = dict.fromkeys([*own, *newest, *(replace(target, subfolder="") for target in newest)])
     configs = partial(_matching_files, pattern=_CONFIG, with_code=with_code)
     try:
         config = _first(newest, hub, configs, partial(_config, with_code=with_code))
@@ -120,16 +120,16 @@ def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
 
 def _first(places: Iterable[Target], hub: Hub, choose: Callable[[Files], Files], load: Callable[[Path], T]) -> T:
     """Return what loads from the chosen files of the first place that has any, or raise why none has."""
-    tried = {}
+    tried = []
     for place in places:
         try:
             commit = hub.commit(place.repository, place.commit)
             if files := replace(place, commit=commit).remote_files(hub, choose):
                 return load(hub.keep(place.repository, commit, files) / place.subfolder)
-            tried[place.origin] = "has none"
+            tried.append(f"{place.origin} has none")
         except CheckpointError as error:  # many repositories of checkpoints have no main branch
-            tried[place.origin] = str(error)
-    raise CheckpointError("; ".join(f"{origin}: {reason}" for origin, reason in tried.items()))
+            tried.append(f"{place.origin}: {error}")
+    raise CheckpointError("; ".join(tried))
 
 
 def _has_vocabulary(names: Iterable[str]) -> bool:

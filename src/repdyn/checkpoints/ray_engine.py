@@ -90,15 +90,12 @@ def _outcome(ray: Any, call: Any, task: Task, store: Store, options: SweepOption
 def _cluster(ray: Any, options: SweepOptions) -> Iterator[None]:
     """Connect to Ray, or start a cluster on this machine."""
     on_sigterm = signal.getsignal(signal.SIGTERM)
-    quiet = {"log_to_driver": False, "logging_level": "error"}
-    address = os.environ.get("RAY_ADDRESS") or "local"
+    address, own = os.environ.get("RAY_ADDRESS") or "local", {}
+    if address == "local":  # starts a new cluster, even if one is running on this machine
+        n_cpus = options.workers * max(1, torch.get_num_threads() // options.workers)
+        own = {"num_cpus": n_cpus, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     try:
-        if address == "local":  # starts a new cluster, even if one is running on this machine
-            n_cpus = options.workers * max(1, torch.get_num_threads() // options.workers)
-            memory = {"object_store_memory": _OBJECT_STORE_BYTES}
-            ray.init(address, num_cpus=n_cpus, include_dashboard=False, **memory, **quiet)
-        else:
-            ray.init(address, **quiet)
+        ray.init(address, log_to_driver=False, logging_level="error", **own)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_sigterm)  # replaced by Ray's own handler
         yield

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import Event
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, TypeAlias
 from uuid import uuid4
 
 import torch
@@ -64,6 +64,10 @@ _RESERVED_BYTES = 200_000_000
 _CANCEL_SECONDS, _POLL_SECONDS = 1.0, 0.1
 
 
+Show: TypeAlias = Callable[[str, str], None]
+"""Shows how far a checkpoint that is "measured" or "fetched" is."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of a checkpoint."""
@@ -80,26 +84,21 @@ def measure_tasks(
     store: Store,
     options: SweepOptions,
     downloads: Downloads,
-    show: Callable[[str, str], None] = lambda what, text: None,
+    show: Show = lambda what, text: None,
 ) -> Generator[Outcome]:
     """Measure checkpoints one after another, each while the next one is fetched, and yield the outcome of each.
 
-    It can be stopped at any time and repeated with the remaining ones. ``show`` is called with "measured" or "fetched",
-    and how far the checkpoint is.
+    It can be stopped at any time and repeated with the remaining ones.
     """
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
         store.save_probe(probe)
 
     def fetch(task: Task) -> LocalFiles | CheckpointError | None:
         """Return the files of a checkpoint, or why they cannot be fetched; None if it has been measured meanwhile."""
-
-        def arrived(n_bytes: int, of_bytes: int) -> None:
-            show("fetched", f"download of {task.target}: {n_bytes / 1e9:.2f} of {of_bytes / 1e9:.2f} GB")
-
         if task.key(options) in store:
             return None
         try:
-            return downloads.fetch(task.target, arrived)
+            return downloads.fetch(task.target, show)
         except CheckpointError as error:
             return error
 
@@ -149,9 +148,7 @@ def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], *, quiet: bool) -
     return found
 
 
-def measure_checkpoint(
-    task: Task, files: LocalFiles, store: Store, options: SweepOptions, show: Callable[[str, str], None]
-) -> str:
+def measure_checkpoint(task: Task, files: LocalFiles, store: Store, options: SweepOptions, show: Show) -> str:
     """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text."""
     target, probe, measurement = task.target, task.probe, task.measurement(options)
 
@@ -254,15 +251,12 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions)
     for run, targets in groupby(tasks, lambda task: task.target.run):
         own_folder(store.folder_of(run))
         rows = store.distinct(run, ("layers", "dtype", "checkpoint"))
-        expected = {
-            "layers": (layer_choice(options.layers, options.token_positions), {row["layers"] for row in rows}),
-            "dtype": (options.dtype, {row["dtype"] for row in rows}),
-            "location": (
-                _location(next(targets).target.origin),
-                {_location(row["checkpoint"]) for row in rows if row["checkpoint"]},
-            ),
-        }
-        for what, (value, stored) in expected.items():
+        location = _location(next(targets).target.origin)
+        for what, value, stored in (
+            ("layers", layer_choice(options.layers, options.token_positions), {row["layers"] for row in rows}),
+            ("dtype", options.dtype, {row["dtype"] for row in rows}),
+            ("location", location, {_location(row["checkpoint"]) for row in rows if row["checkpoint"]}),
+        ):
             if value not in (None, "auto") and stored - {value}:
                 raise ValueError(
                     f"expected one {what} for the run {run!r}, got {value!r}, but {store.location} has it with "
@@ -322,11 +316,10 @@ class Downloads:
         self._root.mkdir(parents=True, exist_ok=True)
         return remove_abandoned_folders(self._root)
 
-    def fetch(self, target: Target, on_bytes: Callable[[int, int], None] = lambda n, total: None) -> LocalFiles:
+    def fetch(self, target: Target, show: Show) -> LocalFiles:
         """Return the files of a checkpoint, downloaded as soon as the budget has room for them.
 
-        Local files and those in the hub's own cache are used directly. ``on_bytes`` is called with the number of bytes
-        so far and their total number.
+        Local files and those in the hub's own cache are used directly.
         """
         if target.path is not None:
             return LocalFiles(target.path)
@@ -337,7 +330,8 @@ class Downloads:
         total = total_bytes(files)
         folder, start = self._reserve(total), time.perf_counter()
         try:
-            self._hub.download(*place, folder, self._cancelled, lambda n: on_bytes(n, total))
+            of, what = f"of {total / 1e9:.2f} GB", f"download of {target}:"
+            self._hub.download(*place, folder, self._cancelled, lambda n: show("fetched", f"{what} {n / 1e9:.2f} {of}"))
         except BaseException:
             self.release(LocalFiles(folder))
             raise
