@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import gradio as gr
 import plotly.graph_objects as go
@@ -23,6 +24,7 @@ _HEADING = (
 )
 _HOURLY = (3600, 3600)
 """Interval at which temporary files are deleted, and their minimum age, in seconds."""
+T = TypeVar("T")
 _TWO = "type a second sentence to see the paths of both"
 
 
@@ -62,39 +64,28 @@ class Page:
     def cell(self, sentence: str, number: float, event: gr.EventData) -> tuple[Any, str]:
         """Return the cell that was clicked, and its most probable tokens."""
         try:
-            cell = Cell(int(event.layer), int(event.place))
-            return tuple(cell), tables.top(
-                self.session.models[int(number)], self.session.lens(sentence, int(number)), cell
-            )
+            cell, found = Cell(int(event.layer), int(event.place)), self.session.lens(sentence, int(number))
+            return tuple(cell), tables.top(self.session.models[int(number)], found, cell)
         except (ValueError, TypeError, AttributeError, CheckpointError) as error:
             return None, tables.refusal(str(error))
 
     def attention(self, sentence: str, number: float, layer: int, head: int | None) -> tuple[str, object, object]:
         """Return why there are no attention weights, the heads to choose from, and the map of the chosen one."""
-        try:
-            found, missing = self.session.attention(sentence, int(number), layer)
-        except (ValueError, CheckpointError) as error:
-            found, missing = [], [str(error)]
+        found, missing = _or_reason(self.session.attention, sentence, int(number), layer)
         if not found:
             return tables.remarks(missing), gr.skip(), gr.Plot(visible=False)
         names = tables.readable_tokens(self.session.models[int(number)].tokenizer, found[0].ids)
         heads = list(range(min(len(one.weights) for one in found)))
-        if head is not None and head in heads:
-            # without a value: the reader may have chosen another head meanwhile
-            choices = gr.Dropdown(heads)
-        else:
-            head, choices = 0, gr.Dropdown(heads, value=0)
-        return tables.remarks(missing), choices, gr.Plot(figures.attention(found, names, head), visible=True)
+        # without a value where the head stays: the reader may have chosen another one meanwhile
+        chosen, choices = (head, gr.Dropdown(heads)) if head in heads else (0, gr.Dropdown(heads, value=0))
+        return tables.remarks(missing), choices, gr.Plot(figures.attention(found, names, chosen), visible=True)
 
     def show(
         self, sentence: str, place: int | None, with_positions: bool, measure: Measure, state: State, layer: int
     ) -> tuple[str, str, go.Figure, go.Figure]:
         """Return views of the chosen token: remarks, nearest tokens, similarity and rank across layers."""
-        try:
-            how = {"with_positions": with_positions, "by_distance": measure == "distance"}
-            found, missing = self.session.token(sentence, _chosen(place), **how)
-        except ValueError as error:
-            found, missing = [], [str(error)]
+        how = {"with_positions": with_positions, "by_distance": measure == "distance"}
+        found, missing = _or_reason(self.session.token, sentence, place, **how)
         near = tables.nearest_tables(found, state, None if layer == _ALL else layer)
         similarity, rank = (figures.across_layers(found, quantity) for quantity in (measure, "rank"))
         return tables.remarks(missing), near, similarity, rank
@@ -104,7 +95,7 @@ class Page:
         try:
             if not other.strip():
                 raise ValueError(_TWO)
-            found, missing = self.session.paths(sentence, other, _chosen(place))
+            found, missing = self.session.paths(sentence, other, place)
         except ValueError as error:
             return figures.paths([]), tables.refusal(str(error))
         left_out = [f"{one.name}: left out for their norm: {', '.join(one.left_out)}" for one in found if one.left_out]
@@ -193,7 +184,9 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
     return blocks
 
 
-def _chosen(place: int | None) -> int:
-    if place is None:
-        raise ValueError("expected a token, got none; choose one")
-    return place
+def _or_reason(find: Callable[..., tuple[list[T], list[str]]], *given: Any, **how: Any) -> tuple[list[T], list[str]]:
+    """Return what the session finds and what is missing, or why it finds nothing."""
+    try:
+        return find(*given, **how)
+    except (ValueError, CheckpointError) as error:
+        return [], [str(error)]

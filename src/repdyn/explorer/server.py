@@ -109,7 +109,6 @@ _INTERFACE = "/gradio_api/"
 _READ = ("queue/data", "heartbeat/", "startup-events")
 _WRITTEN = ("queue/join", "cancel", "reset")
 """What the page uses of gradio's interface, which has more, such as uploads."""
-_RECORDS = "/monitoring"
 
 
 class Guard:
@@ -120,8 +119,7 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
-        self.app = app
-        self.hosts = hosts
+        self.app, self.hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reason = self._refusal(scope) if scope["type"] == "http" else None
@@ -129,19 +127,15 @@ class Guard:
         await answer(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> str | None:
-        headers = Headers(scope=scope)
+        headers, path = Headers(scope=scope), scope["path"]
         host, origin = headers.get("host", ""), headers.get("origin")
+        reads = scope["method"] in {"GET", "HEAD"}
         if refusal := host_refusal(host, self.hosts):
             return refusal
-        reads = scope["method"] in {"GET", "HEAD"}
         if not reads and origin is not None and origin.partition("://")[2] != host:
             return f"expected a request from the page at {host}, got one from {origin!r}"
-        if not _is_of_the_page(scope["path"], reads):
-            return f"expected a request that the page makes, got {scope['method']} {scope['path']!r}"
-        return None
-
-
-def _is_of_the_page(path: str, reads: bool) -> bool:
-    if path.startswith(_INTERFACE):
-        return path.removeprefix(_INTERFACE).startswith(_READ if reads else _WRITTEN)
-    return reads and not path.startswith(_RECORDS)
+        if path.startswith(_INTERFACE):
+            is_made = path.removeprefix(_INTERFACE).startswith(_READ if reads else _WRITTEN)
+        else:
+            is_made = reads and not path.startswith("/monitoring")
+        return None if is_made else f"expected a request that the page makes, got {scope['method']} {path!r}"

@@ -8,7 +8,6 @@ from functools import lru_cache
 from threading import RLock
 from typing import Any, NamedTuple, TypeVar, cast
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -26,11 +25,9 @@ from repdyn.reading import (
     layer_states,
     output_head,
 )
-from repdyn.studies.paths import TokenTrajectory, TrajectoryPlane, fit_plane, match_tokens
+from repdyn.studies.paths import TokenTrajectory, TrajectoryPlane, fit_plane, match_tokens, sentence_trajectories
 from repdyn.studies.study import select
 from repdyn.studies.token_measurements import (
-    LayerVectors,
-    SentenceStates,
     capture_sentence,
     compare_sentence,
     encode_sentence,
@@ -168,14 +165,7 @@ class Session:
         self._read = self._cached(_SENTENCES, lambda loaded, text: capture_sentence(loaded, text, layers))
         self._compare = self._cached(
             _TOKENS,
-            lambda loaded, text, place, with_positions, by_distance: compare_sentence(
-                loaded,
-                self._read(loaded, text),
-                k=nearest,
-                place=place,
-                with_positions=with_positions,
-                by_distance=by_distance,
-            ),
+            lambda loaded, text, **how: compare_sentence(loaded, self._read(loaded, text), k=nearest, **how),
         )
         self._lens = self._cached(
             _SENTENCES, lambda loaded, text: sentence_lens(loaded, encode_sentence(loaded, text), layers)
@@ -184,7 +174,13 @@ class Session:
         self._attention = self._cached(
             1, lambda loaded, text: attention_weights(loaded, [encode_sentence(loaded, text)], layers)
         )
-        self._planes = self._cached(_SENTENCES, self._fit_planes)
+        self._planes = self._cached(
+            _SENTENCES,
+            lambda loaded, *pair: [
+                (stack, both, fit_plane(*(each.states for each in both)))
+                for stack, both in sentence_trajectories(loaded, pair, layers).items()
+            ],
+        )
 
     def tokens(self, sentence: str) -> tuple[str, ...]:
         """Return the tokens of a sentence in the first checkpoint, special ones included."""
@@ -192,16 +188,32 @@ class Session:
         return first
 
     def token(
-        self, sentence: str, place: int, *, with_positions: bool = False, by_distance: bool = False
+        self, sentence: str, place: int | None, *, with_positions: bool = False, by_distance: bool = False
     ) -> tuple[list[TokenStates], list[str]]:
         """Compare one token of a sentence with the vocabulary, in each checkpoint that has it.
 
         Returns:
             Results in the order of the checkpoints, and remarks: why a checkpoint or a state is missing.
         """
-        self._require_place(place, sentence)
-        sentence = _valid(sentence)
-        return self._of_each(lambda loaded: self._token(loaded, sentence, place, with_positions, by_distance))
+        sentence, first, place = self._with_place(sentence, place)
+        how = {"with_positions": with_positions, "by_distance": by_distance}
+
+        def find(loaded: LoadedModel) -> Iterator[TokenStates | str]:
+            own = _same_place(first, self._names(loaded, sentence), place)
+            if own is None:
+                yield f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
+                return
+            reading, found = self._read(loaded, sentence), self._compare(loaded, sentence, place=own, **how)
+            for stack in dict.fromkeys(layer.stack for layer in reading.vectors):
+                table, nearest = (select(frame, stack=stack) for frame in (found.table, found.nearest))
+                name, token = of_stack(loaded.name, stack), table["token"].iloc[0]
+                yield TokenStates(name, token, reading.ids[own], table, nearest)
+            if reading.reasons:
+                reason, *others = reading.reasons
+                more = f" (and {len(others)} more)" if others else ""
+                yield f"{loaded.name}: no state after attention at {reason}{more}"
+
+        return self._of_each(find)
 
     def lens(self, sentence: str, number: int) -> SentenceLens:
         """Return what each layer of one checkpoint predicts at each token of a sentence."""
@@ -230,28 +242,41 @@ class Session:
             remarks.append(f"{loaded.name}: the first {len(ids)} of {n_tokens} tokens, without those that follow")
         return found, remarks
 
-    def paths(self, one: str, other: str, place: int) -> tuple[list[SentencePaths], list[str]]:
+    def paths(self, one: str, other: str, place: int | None) -> tuple[list[SentencePaths], list[str]]:
         """Project the tokens of two sentences on the plane of most variance of all their states, for each checkpoint.
 
         Returns and Raises: as :meth:`token`.
         """
-        self._require_place(place, one)
+        one, first, place = self._with_place(one, place)
         self.tokens(other)
-        return self._of_each(lambda loaded: self._paths(loaded, _valid(one), _valid(other), place))
+
+        def find(loaded: LoadedModel) -> Iterator[SentencePaths]:
+            names = [self._names(loaded, text) for text in (one, other)]
+            own = _same_place(first, names[0], place)
+            for stack, pair, plane in self._planes(loaded, one, _valid(other)):
+                one_path, other_path = (replace(each, tokens=told) for each, told in zip(pair, names, strict=True))
+                yield SentencePaths(of_stack(loaded.name, stack), one_path, other_path, plane, own)
+
+        return self._of_each(find)
 
     def _cached(self, per_model: int, compute: Callable[..., T]) -> Callable[..., T]:
         """Remember the last results of a function of a checkpoint; one thread at a time computes them."""
 
-        def locked(*given: Any) -> T:
+        def locked(*given: Any, **how: Any) -> T:
             # neither models nor tokenizers may be used by several threads at once
             with self._lock:
-                return compute(*given)
+                return compute(*given, **how)
 
         return lru_cache(per_model * len(self.models))(locked)
 
-    def _require_place(self, place: int, sentence: str) -> None:
-        if not 0 <= place < (n_tokens := len(self.tokens(sentence))):
-            raise ValueError(f"expected a token from 0 to {n_tokens - 1}, got {place}; choose one of the sentence")
+    def _with_place(self, sentence: str, place: int | None) -> tuple[str, tuple[str, ...], int]:
+        """Return a valid sentence, its tokens in the first checkpoint, and the position of one of them."""
+        if place is None:
+            raise ValueError("expected a token, got none; choose one")
+        names = self.tokens(sentence)
+        if not 0 <= place < len(names):
+            raise ValueError(f"expected a token from 0 to {len(names) - 1}, got {place}; choose one of the sentence")
+        return _valid(sentence), names, place
 
     def _of_each(self, find: Callable[[LoadedModel], Iterator[T | str]]) -> tuple[list[T], list[str]]:
         found: list[T] = []
@@ -266,26 +291,6 @@ class Session:
                 remarks.append(text.replace("leave the option out", "take the position embeddings off"))
         return found, remarks
 
-    def _token(self, loaded: LoadedModel, sentence: str, place: int, *how: bool) -> Iterator[TokenStates | str]:
-        first = self._names(self.models[0], sentence)
-        own = _same_place(first, self._names(loaded, sentence), place)
-        if own is None:
-            yield f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
-            return
-        reading, found = self._read(loaded, sentence), self._compare(loaded, sentence, own, *how)
-        for stack in dict.fromkeys(layer.stack for layer in reading.vectors):
-            table, nearest = (select(frame, stack=stack) for frame in (found.table, found.nearest))
-            yield TokenStates(of_stack(loaded.name, stack), table["token"].iloc[0], reading.ids[own], table, nearest)
-        if reading.reasons:
-            first, *others = reading.reasons
-            more = f" (and {len(others)} more)" if others else ""
-            yield f"{loaded.name}: no state after attention at {first}{more}"
-
-    def _paths(self, loaded: LoadedModel, one: str, other: str, place: int) -> Iterator[SentencePaths | str]:
-        own = _same_place(self._names(self.models[0], one), self._names(loaded, one), place)
-        for stack, (trajectory, partner, found) in self._planes(loaded, one, other).items():
-            yield SentencePaths(of_stack(loaded.name, stack), trajectory, partner, found, own)
-
     def _names(self, loaded: LoadedModel, sentence: str) -> tuple[str, ...]:
         """Return the tokens of a sentence in a checkpoint."""
         sentence, most = _valid(sentence), _CHARACTERS_PER_TOKEN * self.max_tokens
@@ -299,15 +304,6 @@ class Session:
                 "it, or start with a larger --max-tokens"
             )
         return tuple(token_names(loaded.tokenizer, ids))
-
-    def _fit_planes(
-        self, loaded: LoadedModel, one: str, other: str
-    ) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory, TrajectoryPlane]]:
-        first, second = (_trajectories(self._read(loaded, text), self._names(loaded, text)) for text in (one, other))
-        return {
-            stack: (trajectory, second[stack], fit_plane(trajectory.states, second[stack].states))
-            for stack, trajectory in first.items()
-        }
 
 
 def _valid(sentence: str) -> str:
@@ -325,19 +321,3 @@ def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int |
         return place
     bare = [[name.strip("▁#").casefold() for name in names] for names in (first, other)]
     return next((b for a, b, equal in match_tokens(*bare) if equal and a == place), None)
-
-
-def _trajectories(reading: SentenceStates, tokens: tuple[str, ...]) -> dict[str | None, TokenTrajectory]:
-    """Return a sentence's trajectory through each stack of the model's layers."""
-    of_stacks: dict[str | None, list[LayerVectors]] = {}
-    for part in reading.vectors:
-        if part.state == "block":
-            of_stacks.setdefault(part.stack, []).append(part)
-    return {
-        stack: TokenTrajectory(
-            tokens,
-            np.stack([part.vectors.double().cpu().numpy() for part in parts]),
-            tuple(part.layer for part in parts),
-        )
-        for stack, parts in of_stacks.items()
-    }

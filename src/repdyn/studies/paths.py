@@ -13,7 +13,7 @@ import pandas as pd
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from repdyn.reading import LoadedModel, layer_states
+from repdyn.reading import LayerPatterns, LoadedModel, layer_states
 from repdyn.studies.embedding_tables import cosine_matrix
 
 N_COMPONENTS = 6
@@ -197,7 +197,7 @@ class TokenTrajectory:
 
 
 def sentence_trajectories(
-    loaded: LoadedModel, pair: Sequence[str]
+    loaded: LoadedModel, pair: Sequence[str], layers: LayerPatterns = None
 ) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory]]:
     """Return two sentences' trajectories through each stack of the model's layers, by name of the stack."""
     ids = [list(loaded.tokenizer(sentence)["input_ids"]) for sentence in pair]
@@ -212,7 +212,7 @@ def sentence_trajectories(
         )
     names = [tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(sequence))) for sequence in ids]
     stacks: dict[str | None, dict[int, np.ndarray]] = {}
-    for layer in layer_states(loaded, ids):
+    for layer in layer_states(loaded, ids, layers):
         stacks.setdefault(layer.stack, {})[layer.index] = layer.states.double().cpu().numpy()
     found = {}
     for stack, states in stacks.items():
