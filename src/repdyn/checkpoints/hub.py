@@ -123,9 +123,7 @@ class Hub:
         }
 
     def commit(self, repository: str, revision: str) -> str:
-        """Return the commit of a branch or tag; a commit itself is not looked up."""
-        if _COMMIT[1].fullmatch(revision):
-            return revision
+        """Return the commit of a branch or tag."""
         if self.offline:
             return _cached_revision(repository, revision).commit_hash
         info = self._ask(f"{repository}@{revision}", lambda: self._api.repo_info(repository, revision=revision))
@@ -175,13 +173,18 @@ class Hub:
         name, path = found[0]
         return Path(str(path)).parents[name.count("/")]
 
-    def keep(self, repository: str, commit: str, files: Files) -> Path:
-        """Return the folder with files of a commit, which stay in the hub's cache, or else in this package's."""
+    def fetch(self, repository: str, commit: str, files: Files, folder: Path) -> Path:
+        """Return the folder with files of a commit: in the local cache, or ``folder``, where they are downloaded."""
         if cached := self.cached(repository, commit, files):
             return cached
-        folder = cache_directory() / "models" / quote(repository, safe="") / commit
         self.download(repository, commit, files, folder)
         return folder
+
+    def keep(self, repository: str, revision: str, choose: Callable[[Files], Files]) -> Path:
+        """Return the folder with the chosen files of a revision, which stay in this package's cache, or the hub's."""
+        commit = self.commit(repository, revision)
+        folder = cache_directory() / "models" / quote(repository, safe="") / commit
+        return self.fetch(repository, commit, choose(self.files(repository, commit)), folder)
 
     def download(
         self,

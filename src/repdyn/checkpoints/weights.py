@@ -9,6 +9,7 @@ import math
 import re
 import warnings
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -111,8 +112,7 @@ def base_of(folder: Path, *, with_code: bool = False) -> Path | None:
         return Path(name)
     hub = Hub()
     try:
-        commit = hub.commit(name, adapter.get("revision") or "main")
-        return hub.keep(name, commit, choose_files(hub.files(name, commit), with_code=with_code))
+        return hub.keep(name, adapter.get("revision") or "main", partial(choose_files, with_code=with_code))
     except NoConnectionError as error:
         raise NoConnectionError(hub.endpoint, f"needed for {name}, the base model of an adapter") from error
     except (CheckpointError, HFValidationError) as error:

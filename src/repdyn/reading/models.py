@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
-from repdyn.checkpoints.hub import GGUF, Hub, choose_files
+from repdyn.checkpoints.hub import GGUF, Files, Hub, choose_files
 from repdyn.checkpoints.options import Loading, available_device
 from repdyn.checkpoints.probes import context_length, holds_tokenizer, load_tokenizer, tokenizer_files
 from repdyn.checkpoints.targets import checkpoints_folder
@@ -218,7 +218,8 @@ def _folders(name: str, source: _Source, tokenizer: str | None, hub: Hub, *, wit
 def _fetch(hub: Hub, repository: str, revision: str, *, with_weights: bool, with_code: bool) -> Path:
     """Download the files that a model or its tokenizer needs; return their folder."""
 
-    commit = hub.commit(repository, revision)
-    files = hub.files(repository, commit)
-    weights_of = choose_files(files, with_code=with_code) if with_weights else {}
-    return hub.keep(repository, commit, {**tokenizer_files(files, with_code=with_code), **weights_of})
+    def choose(files: Files) -> Files:
+        chosen = tokenizer_files(files, with_code=with_code)
+        return {**chosen, **choose_files(files, with_code=with_code)} if with_weights else chosen
+
+    return hub.keep(repository, revision, choose)
