@@ -26,7 +26,7 @@ def multiplied(request, monkeypatch):
 @pytest.mark.usefixtures("multiplied")
 @pytest.mark.parametrize(("name", "grouping"), GROUPED)
 def test_every_distance_is_that_of_brute_force(name, grouping):
-    points = Cloud(HOSTILE[name]()).distinct
+    points = Cloud(HOSTILE[name]()).distinct.points
     groups = GROUPINGS[grouping](len(points))
     if n_outside(groups) < 1:
         pytest.skip("no neighbours")
@@ -48,7 +48,7 @@ def test_every_distance_is_that_of_brute_force(name, grouping):
     ],
 )
 def test_any_precision(dtype, kind):
-    points = Cloud(HOSTILE["gaussian"]().to(dtype)).distinct
+    points = Cloud(HOSTILE["gaussian"]().to(dtype)).distinct.points
     groups = GROUPINGS["eights"](len(points)).to(kind)
     np.testing.assert_allclose(
         nearest_distances(points, groups=groups), naive_nearest_outside(points, groups, 2), rtol=1e-10
@@ -138,9 +138,9 @@ def test_invariances(name, kernel):
 def test_of_duplicates_in_several_groups_the_first_keeps_its_own():
     points = torch.tensor([[0.0], [1.0], [3.0], [7.0], [3.0], [15.0]])
     cloud = Cloud(points, groups=torch.tensor([0, 0, 1, 1, 2, 2]))
-    assert cloud.distinct.flatten().tolist() == [0, 1, 3, 7, 15]
-    assert cloud.distinct_groups is not None
-    assert cloud.distinct_groups.tolist() == [0, 0, 1, 1, 2]
+    assert cloud.distinct.points.flatten().tolist() == [0, 1, 3, 7, 15]
+    assert cloud.distinct.groups is not None
+    assert cloud.distinct.groups.tolist() == [0, 0, 1, 1, 2]
     assert cloud_neighbours(cloud, 1).distances.flatten().tolist() == [3, 2, 2, 6, 8]
     assert cloud_neighbours(cloud, 1).indices.flatten().tolist() == [2, 2, 1, 1, 3]
 

@@ -51,7 +51,7 @@ def test_an_estimate_is_that_of_the_cloud_without_them(name: str, share: float, 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_cloud_without_them_is_used_as_it_is(name: str):
     cloud = Cloud(clean(torch.float32))
-    assert resolved(cloud) is cloud
+    assert resolved(cloud)[0] is cloud
 
 
 def test_of_each_set_one_is_left_whatever_its_group():
@@ -59,6 +59,6 @@ def test_of_each_set_one_is_left_whatever_its_group():
     tripled = torch.cat([x, with_near_duplicates(x, 0.1, 1e-6)[N:], with_near_duplicates(x, 0.1, 2e-6)[N:]])
     for groups in (None, torch.arange(len(tripled)) % N, torch.arange(len(tripled)) // 8):
         cloud = Cloud(tripled, groups=groups)
-        apart = resolved(cloud)
+        apart, _ = resolved(cloud)
         assert torch.equal(apart.x, x)
         assert near_duplicate_share(cloud) == pytest.approx(3 * 0.1 / 1.2, abs=2e-3)

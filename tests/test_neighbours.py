@@ -20,7 +20,7 @@ def _sorted(distances):
 @pytest.mark.parametrize("k", [1, 2, 16])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_every_distance_is_that_of_brute_force(name, k):
-    points = Cloud(HOSTILE[name]()).distinct
+    points = Cloud(HOSTILE[name]()).distinct.points
     k = min(k, len(points) - 1)
     np.testing.assert_allclose(_sorted(nearest_distances(points, k)), _sorted(naive_nearest(points, k)), rtol=1e-10)
 
@@ -28,7 +28,7 @@ def test_every_distance_is_that_of_brute_force(name, k):
 @pytest.mark.parametrize("name", ["gaussian", "std_500", "tight_cluster"])
 def test_points_of_one_group_are_no_neighbours(name):
     """Their nearest neighbours would be those of their own window."""
-    points = Cloud(HOSTILE[name]()).distinct
+    points = Cloud(HOSTILE[name]()).distinct.points
     groups = torch.arange(len(points)) // 8
     points += (
         3 * torch.randn(int(groups.max()) + 1, points.shape[1], generator=torch.Generator().manual_seed(0))[groups]
@@ -40,7 +40,7 @@ def test_points_of_one_group_are_no_neighbours(name):
 @pytest.mark.parametrize("name", HOSTILE)
 def test_every_distance_is_that_of_brute_force_without_fast_bfloat16(name, monkeypatch):
     monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda device: torch.float32)
-    points = Cloud(HOSTILE[name]()).distinct
+    points = Cloud(HOSTILE[name]()).distinct.points
     np.testing.assert_allclose(_sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-10)
 
 
@@ -53,7 +53,7 @@ def test_a_score_is_off_by_half_of_its_last_digit():
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_number_of_neighbours_leaves_each_alone(name):
-    points = Cloud(HOSTILE[name]()).distinct
+    points = Cloud(HOSTILE[name]()).distinct.points
     if len(points) > 16:
         assert torch.equal(nearest_distances(points, 16)[:, :2], nearest_distances(points, 2))
 

@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 
 from repdyn.kernels.cloud import (
     Cloud,
-    Frame,
     as_cloud,
     error_of_sum,
     full_precision,
@@ -56,15 +55,14 @@ def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
     with full_precision(cloud.x.device):
         found = None if min(cloud.x.shape) <= _SMALL_SIDE else cloud.once(_iterated)
         if found is None:
-            values, vectors = torch.linalg.eigh(gram_matrix(cloud.x))
+            values, vectors = torch.linalg.eigh(gram_matrix(cloud))
             found = values[-1] / values.sum(), vectors[:, -1]
         share, direction = found
         if cloud.x.shape[0] < cloud.x.shape[1]:  # of the points' products among themselves
             direction = normalize(direction @ cloud.centred.double(), dim=0)
-        frame = Frame.fit(cloud.x)
         influence, total = [], torch.zeros_like(share)
         for rows in row_chunks(cloud.x):
-            wide = frame.transform(rows)
+            wide = cloud.frame.transform(rows)
             squares = wide.square().sum(1)
             influence.append((wide @ direction).square_().sub_(share * squares))
             total += squares.sum()

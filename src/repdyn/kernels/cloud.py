@@ -24,15 +24,6 @@ class Undefined(ArithmeticError):
         self.reason = reason
 
 
-def resolution(dtype: torch.dtype) -> float:
-    """Return how much of their length two vectors must differ by for the difference to be more than rounding.
-
-    In float32 and float64 it is 64 roundings, since computed states are off by tens of them; in half precision one, by
-    which stored coordinates themselves differ.
-    """
-    return (1 if dtype in (torch.float16, torch.bfloat16) else 64) * torch.finfo(dtype).eps
-
-
 class Kernel(Protocol[P]):
     """A function of point clouds, sequences or attention weights that returns NaN where its value is undefined."""
 
@@ -106,6 +97,11 @@ def error_of_sum(values: Tensor, windows: Tensor) -> Tensor:
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+# computed states are off by tens of roundings; stored coordinates in half precision differ by one
+RESOLUTION = {
+    dtype: (1 if dtype in (torch.float16, torch.bfloat16) else 64) * torch.finfo(dtype).eps for dtype in FLOAT_DTYPES
+}
+"""How much of their length two vectors must differ by for the difference to be more than rounding."""
 _INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # elements converted at a time: few enough to stay in the cache
 _CHUNK = 1 << 17
@@ -190,33 +186,72 @@ class Cloud:
         self.groups = groups
         self.n_neighbours = n_neighbours
         self.whole_spectrum = whole_spectrum
-        self._results: dict[Callable[[Cloud], Any], Any] = {}
+        self.results: dict[Callable[..., Any], Any] = {}
+        """What :meth:`once` has computed, by function."""
 
     @property
     def n_unique(self) -> int:
-        return self.distinct.shape[0]
+        return len(self.distinct.first)
 
     @cached_property
-    def distinct(self) -> Tensor:
-        """The distinct rows of ``x`` in order of first occurrence; -0.0 equals 0.0."""
-        return self.x if self.repeats is None else self.x[self.repeats.first]
+    def distinct(self) -> Distinct:
+        """The distinct rows of ``x`` in order of first occurrence: equal bitwise, except that -0.0 equals 0.0."""
+        bits = (self.x + 0.0).contiguous().view(_INTEGER_OF_SIZE[self.x.itemsize])  # adding zero turns -0.0 into 0.0
+        bits = bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
+        hashes, order = torch.sort(_row_hashes(bits), stable=True)
+        repeat = hashes[1:] == hashes[:-1]
+        if not repeat.any():
+            every = torch.arange(len(bits), device=bits.device)
+            return Distinct(self.x, self.groups, every, every)
+        if torch.equal(bits[order[1:][repeat]], bits[order[:-1][repeat]]):
+            is_first = torch.cat([repeat.new_ones(1), ~repeat])
+            first, inverse = order[is_first], torch.empty_like(order)
+            inverse[order] = is_first.cumsum(0) - 1
+        else:
+            # hash collision: compare all rows, slowly
+            unique, inverse = torch.unique(bits, dim=0, return_inverse=True)
+            position = torch.arange(len(bits), device=bits.device)
+            first = position.new_full((len(unique),), len(bits)).scatter_reduce(0, inverse, position, "amin")
+        first, by_position = first.sort()
+        groups = None if self.groups is None else self.groups[first]
+        return Distinct(self.x[first], groups, first, by_position.argsort()[inverse])
 
     @cached_property
-    def distinct_groups(self) -> Tensor | None:
-        """Group of each distinct row, that of its first occurrence; None when the cloud has no groups."""
-        return self.groups if self.groups is None or self.repeats is None else self.groups[self.repeats.first]
+    def n_candidates(self) -> int:
+        """The number of possible neighbours of the distinct point that has the fewest: those outside its group."""
+        if self.groups is None:
+            return self.n_unique - 1
+        ordered = cast(Tensor, self.distinct.groups).sort().values
+        sizes = torch.searchsorted(ordered, ordered, right=True) - torch.searchsorted(ordered, ordered)
+        return self.n_unique - int(sizes.max())
 
     @cached_property
-    def repeats(self) -> Repeats | None:
-        """The equal rows of ``x``; None if all are distinct."""
-        with full_precision(self.x.device):
-            return find_repeats(self.x)
+    def scale(self) -> float:
+        """The power of two that brings the largest magnitude into [1/2, 1), NaN if that is not finite."""
+        return unit_scale(self.x)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The mean of all rows, and the power of two that brings the largest magnitude into [1/2, 1)."""
+        return Frame.fit(self.x, self.scale)
 
     @cached_property
     def centred(self) -> Tensor:
-        """All rows minus their mean, times a power of two: float64 for float64 points, otherwise float32."""
-        with full_precision(self.x.device):
-            return centre(self.x, torch.float64 if self.x.dtype == torch.float64 else torch.float32)
+        """All rows minus their mean, times ``scale``: float64 for float64 points, otherwise float32.
+
+        The mean of a sample is subtracted first and the mean of the rest last, so that an offset costs no digits.
+        """
+        x, scale, dtype = self.x, self.scale, torch.float64 if self.x.dtype == torch.float64 else torch.float32
+        sample_mean = sample(x).double().mul(scale).mean(0)
+        mean = torch.zeros_like(sample_mean)
+        centred = torch.empty(x.shape, dtype=dtype, device=x.device)
+        for rows, target in zip(row_chunks(x), row_chunks(centred), strict=True):
+            torch.mul(rows, scale, out=target) if rows.dtype == dtype else target.copy_(rows).mul_(scale)
+            target.sub_(sample_mean.to(dtype))
+            mean += target.sum(0).double() / len(x)
+        for target in row_chunks(centred):
+            target.sub_(mean.to(dtype))
+        return centred
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Cloud:
         """Return a cloud of the same points in memory of its own, of which nothing is computed yet."""
@@ -225,35 +260,33 @@ class Cloud:
 
     def require_defined(self) -> None:
         """Raise Undefined if no metric is defined on the cloud: NaN, inf, or fewer than 3 distinct points."""
-        if Cloud.require_defined in self._results:
+        if Cloud.require_defined in self.results:
             return
-        if self.n_vectors and not math.isfinite(_largest_magnitude(self.x)):
+        if self.n_vectors and not math.isfinite(self.scale):
             raise Undefined(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
-        # checked on the first few points first, which is cheaper
-        few = self.x[:_SAMPLE_ROWS]
-        repeats = find_repeats(few)
-        if len(few if repeats is None else repeats.first) < 3 and self.n_unique < 3:
+        # those of the first few points first, which is cheaper
+        if Cloud(self.x[:_SAMPLE_ROWS]).n_unique < 3 and self.n_unique < 3:
             raise Undefined(f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed")
-        self._results[Cloud.require_defined] = None
+        self.results[Cloud.require_defined] = None
 
     def once(self, compute: Callable[[Cloud], Result]) -> Result:
         """Return ``compute(self)``, cached by function."""
-        if compute not in self._results:
-            self._results[compute] = compute(self)
-        return cast(Result, self._results[compute])
-
-    def keep(self, compute: Callable[[Cloud], Result], result: Result) -> None:
-        """Keep a result that is known, for :meth:`once`."""
-        self._results[compute] = result
+        if compute not in self.results:
+            self.results[compute] = compute(self)
+        return cast(Result, self.results[compute])
 
 
-class Repeats(NamedTuple):
-    """The equal rows of a matrix."""
+class Distinct(NamedTuple):
+    """The distinct points of a cloud."""
 
+    points: Tensor
+    """(n_unique, dim), the cloud's own tensor if no point repeats."""
+    groups: Tensor | None
+    """(n_unique,), those of the first occurrences; None when the cloud has no groups."""
     first: Tensor
     """(n_unique,) int64, positions of the first occurrences, ascending."""
     inverse: Tensor
-    """(n,) int64, for each row the index in ``first`` of the occurrence it equals."""
+    """(n_vectors,) int64, for each point the index in ``first`` of the occurrence it equals."""
 
 
 @dataclass(frozen=True)
@@ -269,8 +302,7 @@ class Frame:
     """(dim,) float64, of the scaled points."""
 
     @classmethod
-    def fit(cls, x: Tensor) -> Frame:
-        scale = unit_scale(x)
+    def fit(cls, x: Tensor, scale: float) -> Frame:
         mean = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
         for rows in row_chunks(x):
             mean += rows.double().mul(scale / x.shape[0]).sum(0)
@@ -298,24 +330,6 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return x @ y.T
 
 
-def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return rows minus their mean, times ``unit_scale(x)``.
-
-    The mean of a sample is subtracted first and the mean of the rest last, so that an offset costs no digits.
-    """
-    scale = unit_scale(x)
-    sample_mean = sample(x).double().mul(scale).mean(0)
-    mean = torch.zeros_like(sample_mean)
-    centred = torch.empty(x.shape, dtype=dtype, device=x.device)
-    for rows, target in zip(row_chunks(x), row_chunks(centred), strict=True):
-        torch.mul(rows, scale, out=target) if rows.dtype == dtype else target.copy_(rows).mul_(scale)
-        target.sub_(sample_mean.to(dtype))
-        mean += target.sum(0).double() / len(x)
-    for target in row_chunks(centred):
-        target.sub_(mean.to(dtype))
-    return centred
-
-
 def sample(x: Tensor) -> Tensor:
     """Return a few rows at equal distances over ``x``."""
     return x[:: -(-len(x) // _SAMPLE_ROWS)]
@@ -323,35 +337,17 @@ def sample(x: Tensor) -> Tensor:
 
 def unit_scale(x: Tensor) -> float:
     """Return the power of two that brings the largest magnitude of ``x`` into [1/2, 1), or as near as the factor
-    itself is representable in the precision of ``x``."""
-    largest = 1000 if x.dtype == torch.float64 else 120
-    return math.ldexp(1.0, min(max(-math.frexp(_largest_magnitude(x))[1], -largest), largest))
+    itself is representable in the precision of ``x``; NaN if the magnitude is not finite."""
+    low, high = torch.aminmax(x)
+    magnitude, largest = torch.maximum(-low, high).item(), 1000 if x.dtype == torch.float64 else 120
+    if not math.isfinite(magnitude):
+        return math.nan
+    return math.ldexp(1.0, min(max(-math.frexp(magnitude)[1], -largest), largest))
 
 
 def row_chunks(x: Tensor) -> tuple[Tensor, ...]:
     """Return successive blocks of rows, each small enough to convert to float64."""
     return x.split(max(1, _CHUNK // x.shape[1]))
-
-
-def find_repeats(x: Tensor) -> Repeats | None:
-    """Return which rows of ``x`` (n, d) are equal, bitwise except that -0.0 == 0.0; None if all of them differ."""
-    bits = (x + 0.0).contiguous().view(_INTEGER_OF_SIZE[x.itemsize])  # adding zero turns -0.0 into 0.0
-    bits = bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
-    hashes, order = torch.sort(_row_hashes(bits), stable=True)
-    repeat = hashes[1:] == hashes[:-1]
-    if not repeat.any():
-        return None
-    if torch.equal(bits[order[1:][repeat]], bits[order[:-1][repeat]]):
-        is_first = torch.cat([repeat.new_ones(1), ~repeat])
-        first, inverse = order[is_first], torch.empty_like(order)
-        inverse[order] = is_first.cumsum(0) - 1
-    else:
-        # hash collision: compare all rows, slowly
-        unique, inverse = torch.unique(bits, dim=0, return_inverse=True)
-        position = torch.arange(len(x), device=x.device)
-        first = position.new_full((len(unique),), len(x)).scatter_reduce(0, inverse, position, "amin")
-    first, by_position = first.sort()
-    return Repeats(first, by_position.argsort()[inverse])
 
 
 def _row_hashes(bits: Tensor) -> Tensor:
@@ -360,9 +356,3 @@ def _row_hashes(bits: Tensor) -> Tensor:
     weights = torch.randint(-(2**63), 2**63 - 1, (bits.shape[1],), generator=generator) | 1
     weights = weights.to(bits.device)
     return torch.cat([(rows * weights).sum(1) for rows in row_chunks(bits)])
-
-
-def _largest_magnitude(x: Tensor) -> float:
-    """Return the largest magnitude; NaN if there is a NaN."""
-    low, high = torch.aminmax(x)
-    return torch.maximum(-low, high).item()

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, full_precision, nan_if_undefined, unit_scale
-from repdyn.kernels.neighbours import cloud_neighbours, neighbours_of, require_candidates, resolved
+from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, full_precision, nan_if_undefined
+from repdyn.kernels.neighbours import cloud_neighbours, resolved
 from repdyn.kernels.two_nn import TIE, n_kept_of
 
 _MOST_NEIGHBOURS = 64
@@ -52,7 +52,7 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
         raise ValueError(
             f"expected an even k from 2 to {_MOST_NEIGHBOURS}, got {k}; the ratio is that of r_k and r_(k/2)"
         )
-    cloud = resolved(cloud)
+    cloud, _ = resolved(cloud)
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
     with full_precision(cloud.x.device):
@@ -116,7 +116,7 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
     cloud = as_cloud(x, groups)
     if not isinstance(k, int) or not 2 <= k <= _MOST_NEIGHBOURS:
         raise ValueError(f"expected k from 2 to {_MOST_NEIGHBOURS}, got {k}; it counts the neighbours of each point")
-    cloud = resolved(cloud)
+    cloud, _ = resolved(cloud)
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
     with full_precision(cloud.x.device):
@@ -178,29 +178,26 @@ def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int =
         raise ValueError(f"expected k from {_FEWEST} to {_MOST}, got {k}; it counts the points of a neighbourhood")
     if not isinstance(points, int) or points < 1:
         raise ValueError(f"expected points >= 1, got {points}; it counts the neighbourhoods")
-    cloud = resolved(cloud)
+    cloud, _ = resolved(cloud)
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
-    require_candidates(cloud, k)
     with full_precision(cloud.x.device):
         n_chosen = min(points, cloud.n_unique)
         chosen = torch.arange(n_chosen, device=cloud.x.device) * cloud.n_unique // n_chosen
-        members = neighbours_of(chosen, cloud.distinct, k, groups=cloud.distinct_groups).indices
-        return _slopes(_sorted_log_ratios(cloud, members)).mean()
+        return _slopes(_sorted_log_ratios(cloud, cloud_neighbours(cloud, k, chosen).indices)).mean()
 
 
 def _sorted_log_ratios(cloud: Cloud, members: Tensor) -> Tensor:
     """Return log(r2 / r1) of each point among those of its row, (n, k) float64, ascending along each row."""
     n, k = members.shape
-    scale, ratios, n_lonely = unit_scale(cloud.x), [], 0
+    (points, groups, *_), ratios, n_lonely = cloud.distinct, [], 0
     for rows in members.split(max(1, _CHUNK // (k * cloud.x.shape[1]))):
-        near = cloud.distinct[rows].double().mul(scale)
+        near = points[rows].double().mul(cloud.scale)
         # from differences of coordinates: products would cancel
         distances = torch.cdist(near, near, compute_mode="donot_use_mm_for_euclid_dist")
         distances.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-        if cloud.distinct_groups is not None:
-            groups = cloud.distinct_groups[rows]
-            distances.masked_fill_(groups[:, :, None] == groups[:, None], torch.inf)
+        if groups is not None:
+            distances.masked_fill_(groups[rows][:, :, None] == groups[rows][:, None], torch.inf)
         first, second = distances.topk(2, largest=False).values.unbind(2)
         n_lonely += second.isinf().any(1).sum()
         ratios.append((second / first).log())
@@ -272,7 +269,7 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
         raise ValueError(f"expected points >= {fewest}, got {points}; the smallest trees have an eighth of them")
     if not 0 < alpha < math.inf:
         raise ValueError(f"expected a finite alpha > 0, got {alpha}; it is the power of the lengths")
-    cloud = resolved(cloud)
+    cloud, _ = resolved(cloud)
     if cloud.n_unique < fewest:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {fewest} needed")
     n = min(points, cloud.n_unique) // _DIVISIONS[-1] * _DIVISIONS[-1]
@@ -289,12 +286,11 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
 
 def _distances(cloud: Cloud, n: int) -> Tensor:
     """Return the distances between the first n distinct points, (n, n) float64, inf where no edge may be."""
-    taken = cloud.distinct[:n].double() * unit_scale(cloud.x)
+    taken, groups = cloud.distinct.points[:n].double() * cloud.scale, cloud.distinct.groups
     # from differences of coordinates: products would cancel
     distances = torch.cdist(taken, taken, compute_mode="donot_use_mm_for_euclid_dist")
-    if cloud.distinct_groups is not None:
-        groups = cloud.distinct_groups[:n]
-        distances.masked_fill_(groups[:, None] == groups, torch.inf)
+    if groups is not None:
+        distances.masked_fill_(groups[:n, None] == groups[:n], torch.inf)
     return distances.fill_diagonal_(torch.inf)
 
 

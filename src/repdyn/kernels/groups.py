@@ -7,7 +7,6 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import (
     Cloud,
-    Frame,
     Undefined,
     as_cloud,
     full_precision,
@@ -63,7 +62,7 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         order, sizes = _by_class(classes, min_vectors)
         if len(sizes) < 2:
             raise Undefined(f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed")
-        means, variances = _moments(cloud.x, order, sizes)
+        means, variances = _moments(cloud, order, sizes)
         return _mean_over_pairs(means, variances)
 
 
@@ -75,9 +74,9 @@ def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:
     return by_class[is_used[of_row[by_class]]], sizes[is_used]
 
 
-def _moments(x: Tensor, order: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def _moments(cloud: Cloud, order: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean of each class, (n_classes, dim), and the mean squared distance from it, (n_classes,)."""
-    frame = Frame.fit(x)
+    x, frame = cloud.x, cloud.frame
     of_row = torch.arange(len(sizes), device=x.device).repeat_interleave(sizes)
     means, squares = [], torch.zeros(len(order), dtype=torch.float64, device=x.device)
     width = max(1, _VALUES_AT_ONCE // len(order))
@@ -358,7 +357,7 @@ def _positive_norms(x: Tensor) -> Tensor:
 
 def _norms(x: Tensor) -> Tensor:
     """Return the norms, (n,) float64."""
-    scale = unit_scale(x) if bool(x.isfinite().all()) else 1.0
+    scale = unit_scale(x)
     norms = torch.cat([rows.double().mul(scale).square().sum(1).sqrt() for rows in row_chunks(x)]) / scale
     if not norms.isfinite().all():
         raise Undefined(f"the points contain {'NaN' if x.isnan().any() else 'inf'}")

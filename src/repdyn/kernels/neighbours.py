@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad
 
 from repdyn.kernels.candidates import find_candidates
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, full_precision, resolution, row_chunks, unit_scale
+from repdyn.kernels.cloud import RESOLUTION, Cloud, Frame, Undefined, full_precision, row_chunks, unit_scale
 
 # candidates per row beyond k, tried in turn; the last try computes all distances and needs no proof
 _N_EXTRA = (30, 1022, None)
@@ -43,151 +43,113 @@ class Neighbours(NamedTuple):
     """int64, shape (n, k)"""
 
 
-def cloud_neighbours(cloud: Cloud, k: int) -> Neighbours:
-    """Return the k nearest neighbours of each distinct point of a cloud among these, (n_unique, k), cached.
+def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighbours:
+    """Return the k nearest neighbours of each distinct point of a cloud among these, (n_unique, k), cached; or those of
+    some of them, int64 (m,).
 
     Points of one group are not each other's neighbours.
 
     Raises:
         Undefined: a point has fewer than k distinct others outside its group.
     """
-    n_available = require_candidates(cloud, k)
-    if k <= min(cloud.n_neighbours, n_available):
-        found = cloud.once(_shared_neighbours)
-        return Neighbours(found.distances[:, :k], found.indices[:, :k])
-    return nearest_neighbours(cloud.distinct, k, groups=cloud.distinct_groups)
-
-
-def require_candidates(cloud: Cloud, k: int) -> int:
-    """Return :func:`fewest_candidates`; raise Undefined if the groups leave a point fewer than k."""
-    n_available = cloud.once(fewest_candidates)
-    if k > n_available and cloud.groups is not None:
+    points, groups, *_ = cloud.distinct
+    if k > cloud.n_candidates and groups is not None:
         raise Undefined(
-            f"{n_available} of {cloud.n_unique} distinct points lie outside the largest of the groups, "
+            f"{cloud.n_candidates} of {cloud.n_unique} distinct points lie outside the largest of the groups, "
             f"at least {k} needed"
         )
-    return n_available
+    if rows is not None:
+        return neighbours_of(rows, points, k, groups=groups)
+    n_shared = min(cloud.n_neighbours, cloud.n_candidates)
+    if k > n_shared:
+        return nearest_neighbours(points, k, groups=groups)
+    if cloud_neighbours not in cloud.results:
+        cloud.results[cloud_neighbours] = nearest_neighbours(points, n_shared, groups=groups)
+    distances, indices = cloud.results[cloud_neighbours]
+    return Neighbours(distances[:, :k], indices[:, :k])
 
 
-def fewest_candidates(cloud: Cloud) -> int:
-    """Return the number of possible neighbours of the distinct point that has the fewest."""
-    groups = cloud.distinct_groups
-    if groups is None:
-        return cloud.n_unique - 1
-    ordered = groups.sort().values
-    own = torch.searchsorted(ordered, ordered, right=True) - torch.searchsorted(ordered, ordered)
-    return cloud.n_unique - int(own.max())
+def resolved(cloud: Cloud) -> tuple[Cloud, Tensor]:
+    """Return the cloud with one of each set of near duplicates, for use by all estimators of neighbours, and which
+    points its distinct ones are, int64.
 
-
-def _shared_neighbours(cloud: Cloud) -> Neighbours:
-    k = min(cloud.n_neighbours, cloud.once(fewest_candidates))
-    return nearest_neighbours(cloud.distinct, k, groups=cloud.distinct_groups)
-
-
-class Resolved(NamedTuple):
-    """The points of a cloud whose distances are known, in the precision of its coordinates."""
-
-    cloud: Cloud
-    kept: Tensor
-    """int64, which of the distinct points are in it."""
-
-
-def resolved(cloud: Cloud) -> Cloud:
-    """Return the cloud with one of each set of near duplicates, for use by all estimators of neighbours.
-
-    Two points closer than the precision of their coordinates, :func:`repdyn.kernels.cloud.resolution` of the cloud's
-    radius, have no distance that means anything. A pair of them gives two ratios without bound, and a ratio of 1 to
-    every point that has both as its nearest. They may be of one group. Points that are joined in several steps count as
-    one.
+    Two points closer than the precision of their coordinates, ``RESOLUTION`` of the cloud's radius, have no distance
+    that means anything. A pair of them gives two ratios without bound, and a ratio of 1 to every point that has both as
+    its nearest. They may be of one group. Points that are joined in several steps count as one.
 
     Raises:
         Undefined: no metric is defined on the cloud, or fewer than 3 points are left.
     """
-    found = cloud.once(find_resolved)
-    return cloud if found is None else found.cloud
-
-
-def find_resolved(cloud: Cloud) -> Resolved | None:
-    """Return :func:`resolved` and the points that are kept, None if these are all; use with ``cloud.once``."""
+    if resolved in cloud.results:
+        part, rows = cloud.results[resolved]
+        return part or cloud, rows
     cloud.require_defined()
+    part, rows = cloud, cloud.distinct.first
     with full_precision(cloud.x.device):
-        limit = resolution(cloud.x.dtype) * cloud.once(radius)
-        nearest = cloud.once(nearest_outside).minimum(cloud.once(nearest_in_group))
-        if not bool((nearest < limit).any()):
-            return None  # not the cloud, which would keep itself in memory
-        part, kept = cloud, torch.arange(cloud.n_unique, device=cloud.x.device)
-        while len(kept) >= 3 and len(later := _later_of_close(part, limit)):
-            stays = torch.ones_like(kept, dtype=torch.bool)
+        limit = RESOLUTION[cloud.x.dtype] * cloud.once(radius)
+        while len(rows) >= 3 and len(later := _later_of_close(part, limit)):
+            stays = torch.ones_like(rows, dtype=torch.bool)
             stays[later] = False
-            part, kept = _part(part, stays), kept[stays]
-    if len(kept) < 3:
+            part, rows = _part(part, stays), rows[stays]
+    if len(rows) < 3:
         raise Undefined(
-            f"{len(kept)} of {cloud.n_vectors} points differ by more than the precision of {cloud.x.dtype}, at least 3 "
+            f"{len(rows)} of {cloud.n_vectors} points differ by more than the precision of {cloud.x.dtype}, at least 3 "
             "needed"
         )
-    return Resolved(part, kept)
+    cloud.results[resolved] = (None if part is cloud else part), rows  # not the cloud, which would stay in memory
+    return part, rows
 
 
 def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     """Return a cloud of some of the distinct points, with their neighbours searched anew for those that lost one."""
-    groups = None if cloud.distinct_groups is None else cloud.distinct_groups[stays]
-    part = Cloud(
-        cloud.distinct[stays], groups=groups, n_neighbours=cloud.n_neighbours, whole_spectrum=cloud.whole_spectrum
-    )
+    points, groups, *_ = cloud.distinct
+    groups = None if groups is None else groups[stays]
+    part = Cloud(points[stays], groups=groups, n_neighbours=cloud.n_neighbours, whole_spectrum=cloud.whole_spectrum)
     number = stays.cumsum(0) - 1
     if len(pairs := cloud.once(_pairs_in_groups)) == 1:
         left = (stays[pairs[0][0]] & stays[pairs[0][1]]).nonzero().flatten()
         first, second, distances = (each[left] for each in pairs[0])
-        part.keep(_pairs_in_groups, [(number[first], number[second], distances)])
-    k = min(part.n_neighbours, part.once(fewest_candidates))
+        part.results[_pairs_in_groups] = [(number[first], number[second], distances)]
+    k = min(part.n_neighbours, part.n_candidates)
     if k < 1:
         return part
-    before = cloud.once(_shared_neighbours)
-    distances, indices = before.distances[stays, :k], before.indices[stays, :k]
+    distances, indices = (found[stays] for found in cloud_neighbours(cloud, k))
     incomplete = (~stays[indices]).any(1).nonzero().flatten()
     if _MANY * len(incomplete) < len(indices):
         found = Neighbours(distances, number[indices])
-        again = neighbours_of(incomplete, part.x, k, groups=groups)
-        found.distances[incomplete], found.indices[incomplete] = again
-        part.keep(_shared_neighbours, found)
+        found.distances[incomplete], found.indices[incomplete] = cloud_neighbours(part, k, incomplete)
+        part.results[cloud_neighbours] = found
     return part
 
 
 def _later_of_close(cloud: Cloud, limit: float) -> Tensor:
     """Return the later point of each pair closer than a limit, among nearest neighbours and within groups."""
-    later = []
-    if cloud.once(fewest_candidates) > 0:
-        distances, indices = cloud.once(_shared_neighbours)
-        first = torch.arange(len(indices), device=indices.device)
-        later.append(first.maximum(indices[:, 0])[distances[:, 0] < limit])
-    for first, second, distances in cloud.once(_pairs_in_groups):
-        later.append(first.maximum(second)[distances < limit])
-    return torch.cat(later).unique() if later else torch.empty(0, dtype=torch.int64, device=cloud.x.device)
+    if not bool((torch.minimum(*cloud.once(nearest_by_origin)) < limit).any()):
+        return torch.empty(0, dtype=torch.int64, device=cloud.x.device)
+    pairs = list(cloud.once(_pairs_in_groups))
+    if cloud.n_candidates > 0:
+        distances, indices = cloud_neighbours(cloud, 1)
+        pairs.append((torch.arange(len(indices), device=indices.device), indices[:, 0], distances[:, 0]))
+    return torch.cat([first.maximum(second)[distances < limit] for first, second, distances in pairs]).unique()
 
 
-def nearest_outside(cloud: Cloud) -> Tensor:
-    """Return the distance of each distinct point to the nearest one outside its group, (n_unique,) float64, infinite
-    where all points are of one group."""
-    if cloud.once(fewest_candidates) == 0:
-        return torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
+def nearest_by_origin(cloud: Cloud) -> tuple[Tensor, Tensor]:
+    """Return the distance of each distinct point to the nearest one outside its group, and to the nearest one of its
+    group: (n_unique,) float64, infinite where there is none."""
+    inside = torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
+    outside = inside.clone()
     with full_precision(cloud.x.device):
-        return cloud_neighbours(cloud, 1).distances[:, 0]
-
-
-def nearest_in_group(cloud: Cloud) -> Tensor:
-    """Return the distance of each distinct point to the nearest one of its group, (n_unique,) float64, infinite where
-    it is alone."""
-    found = torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
-    with full_precision(cloud.x.device):
+        if cloud.n_candidates > 0:
+            outside = cloud_neighbours(cloud, 1).distances[:, 0]
         for first, second, distances in cloud.once(_pairs_in_groups):
-            found.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(0, second, distances, "amin")
-    return found
+            inside.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(0, second, distances, "amin")
+    return outside, inside
 
 
 def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return pairs of distinct points of one group, with their distances: all of a small group, of a larger one each
     point with its nearest."""
-    points, groups = cloud.distinct, cloud.distinct_groups
+    points, groups, *_ = cloud.distinct
     if groups is None:
         return []
     pairs = []
@@ -213,16 +175,14 @@ def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
 def radius(cloud: Cloud) -> float:
     """Return the median distance of the distinct points from their centre: from the mean of all of them, then three
     times from the mean of the nearer half."""
-    points = cloud.centred if cloud.repeats is None else cloud.centred[cloud.repeats.first]
-    distances = _distances(points, points.mean(0))
-    for _ in range(_N_ITERATIONS):
-        nearer = (distances <= distances.median()).to(points.dtype)
-        distances = _distances(points, (nearer @ points) / nearer.sum())
-    return distances.median().item() / unit_scale(cloud.x)
-
-
-def _distances(points: Tensor, centre: Tensor) -> Tensor:
-    return torch.cat([torch.linalg.vector_norm(rows - centre, dim=1) for rows in row_chunks(points)])
+    points = cloud.centred if cloud.n_unique == cloud.n_vectors else cloud.centred[cloud.distinct.first]
+    centre, distances = points.mean(0), points.new_empty(0)
+    for iteration in range(_N_ITERATIONS + 1):
+        if iteration:
+            nearer = (distances <= distances.median()).to(points.dtype)
+            centre = (nearer @ points) / nearer.sum()
+        distances = torch.cat([torch.linalg.vector_norm(rows - centre, dim=1) for rows in row_chunks(points)])
+    return distances.median().item() / cloud.scale
 
 
 def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) -> Neighbours:
@@ -308,7 +268,7 @@ class _Float64Search:
     def __init__(self, points: Tensor, k: int, n_candidates: int, groups: Tensor | None = None) -> None:
         self.points, self.k, self.n_candidates, self.groups = points, k, n_candidates, groups
         self.max_rows = max(1, (1 << 20) // n_candidates)
-        self.frame = Frame.fit(points)
+        self.frame = Frame.fit(points, unit_scale(points))
 
     def search(self, rows: Tensor) -> tuple[Neighbours, Tensor]:
         """Return the k nearest neighbours of some rows, and for which rows they are proven."""
@@ -399,8 +359,8 @@ def same_group_share(cloud: Cloud) -> float:
         return math.nan
     if cloud.groups is None:
         return math.nan
-    own, other = cloud.once(nearest_in_group), cloud.once(nearest_outside)
-    return (own < other).double().mean().item()
+    outside, inside = cloud.once(nearest_by_origin)
+    return (inside < outside).double().mean().item()
 
 
 def near_duplicate_share(cloud: Cloud) -> float:
@@ -420,10 +380,6 @@ def near_duplicate_share(cloud: Cloud) -> float:
     except Undefined:
         return math.nan
     with full_precision(cloud.x.device):
-        nearest_any = cloud.once(nearest_outside)
-        if cloud.groups is not None:
-            nearest_any = nearest_any.minimum(cloud.once(nearest_in_group))
-        is_near = nearest_any < NEAR_DUPLICATE * cloud.once(radius)
-        if cloud.repeats is not None:
-            is_near = (is_near | (cloud.repeats.inverse.bincount() > 1))[cloud.repeats.inverse]
-        return is_near.double().mean().item()
+        is_near = torch.minimum(*cloud.once(nearest_by_origin)) < NEAR_DUPLICATE * cloud.once(radius)
+        inverse = cloud.distinct.inverse
+        return (is_near | (inverse.bincount() > 1))[inverse].double().mean().item()

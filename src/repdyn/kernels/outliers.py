@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import (
+    RESOLUTION,
     Cloud,
-    Frame,
     Undefined,
     as_cloud,
     full_precision,
     nan_if_undefined,
-    resolution,
     row_chunks,
-    unit_scale,
 )
 from repdyn.kernels.cosines import lengths
 from repdyn.kernels.spectrum import gram_matrix
@@ -62,12 +60,11 @@ def massive_activation_share(x: Tensor | Cloud, *, magnitude: float = 100.0, rat
     cloud.require_defined()
     with full_precision(cloud.x.device):
         at_least = ratio * cloud.x.abs().flatten().median().double()
-        scale = unit_scale(cloud.x)
         massive, total = torch.zeros(2, dtype=torch.float64, device=cloud.x.device).unbind()
         for rows in row_chunks(cloud.x):
             sizes = rows.double().abs()
             is_massive = (sizes > magnitude) & (sizes >= at_least)
-            squares = sizes.mul_(scale).square_()
+            squares = sizes.mul_(cloud.scale).square_()
             total += squares.sum()
             massive += squares.mul_(is_massive).sum()
         return massive / total
@@ -103,10 +100,9 @@ def outlier_kurtosis(x: Tensor | Cloud) -> Tensor:
     cloud = as_cloud(x)
     cloud.require_defined()
     with full_precision(cloud.x.device):
-        scale = unit_scale(cloud.x)
         squares = torch.zeros(cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
         for rows in row_chunks(cloud.x):
-            squares += rows.double().mul(scale).square_().sum(0)
+            squares += rows.double().mul(cloud.scale).square_().sum(0)
         # divided by the largest first: squares of sums need not be representable
         squares /= squares.max()
         return squares.square().mean() / squares.mean().square()
@@ -153,7 +149,7 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
     with full_precision(cloud.x.device):
         norms = torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
         shortest, longest = norms.aminmax()
-        if longest - shortest <= resolution(cloud.x.dtype) * longest:
+        if longest - shortest <= RESOLUTION[cloud.x.dtype] * longest:
             raise Undefined(f"all vectors are equally long to the precision of {cloud.x.dtype}: none are the longest")
         n_longest = math.ceil(cloud.n_vectors * Fraction(str(float(share))))
         limit = norms.topk(n_longest).values[-1]
@@ -166,11 +162,10 @@ def _squares_along_first(cloud: Cloud) -> Tensor:
     """Return the squared coordinate of each point along the first principal direction, (n,) float64, in any unit."""
     cloud.require_defined()
     with full_precision(cloud.x.device):
-        values, vectors = torch.linalg.eigh(gram_matrix(cloud.x))
+        values, vectors = torch.linalg.eigh(gram_matrix(cloud))
         if len(values) > 1 and values[-1] - values[-2] <= _EQUAL * values[-1]:
             raise Undefined("the two largest eigenvalues are equal to a millionth: no direction is the first")
         first = vectors[:, -1]
         if cloud.x.shape[0] < cloud.x.shape[1]:
             return first.square()  # that of the points' inner products holds their coordinates
-        frame = Frame.fit(cloud.x)
-        return torch.cat([frame.transform(rows) @ first for rows in row_chunks(cloud.x)]).square()
+        return torch.cat([cloud.frame.transform(rows) @ first for rows in row_chunks(cloud.x)]).square()

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import (
     Cloud,
-    Frame,
     Undefined,
     as_cloud,
-    centre,
     full_precision,
     nan_if_undefined,
     product,
@@ -77,7 +75,7 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
     with full_precision(a.x.device):
         few = a.x.shape[1] + b.x.shape[1] <= _FEW_FEATURES * a.n_vectors
         if few or a.n_vectors <= _FEW_POINTS:
-            x, y = centre(a.x, torch.float64), centre(b.x, torch.float64)
+            x, y = Cloud(a.x.double()).centred, Cloud(b.x.double()).centred
         else:
             x, y = a.centred, b.centred
         own, common, other = (_by_features if few else _by_similarities)(x, y, debiased)
@@ -180,11 +178,10 @@ def procrustes_distance(a: Tensor | Cloud, b: Tensor | Cloud) -> Tensor:
     a, b = as_cloud(a), as_cloud(b)
     require_matched(Cloud.require_defined, a, b)
     with full_precision(a.x.device):
-        frames = Frame.fit(a.x), Frame.fit(b.x)
         products = torch.zeros(a.x.shape[1], b.x.shape[1], dtype=torch.float64, device=a.x.device)
         squares = torch.zeros(2, dtype=torch.float64, device=a.x.device)
         for pair in zip(a.x.split(_ROWS), b.x.split(_ROWS), strict=True):
-            own, other = (frame.transform(rows) for frame, rows in zip(frames, pair, strict=True))
+            own, other = (cloud.frame.transform(rows) for cloud, rows in zip((a, b), pair, strict=True))
             products.addmm_(own.mT, other)
             squares += torch.stack([own.square().sum(), other.square().sum()])
         # one norm after the other: their product need not be representable
@@ -246,7 +243,9 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
         )
     require_matched(Cloud.require_defined, a, b)
     with full_precision(a.x.device):
-        kept = _distinct_in_both(a, b)
+        is_first = torch.zeros(a.n_vectors, dtype=torch.bool, device=a.x.device)
+        is_first[b.distinct.first] = True
+        kept = a.distinct.first if b.n_unique == b.n_vectors else a.distinct.first[is_first[a.distinct.first]]
         a, b = _restricted(a, kept), _restricted(b, kept)
         n_possible = _n_possible(a)
         if k >= (fewest := int(n_possible.min())):
@@ -265,26 +264,16 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
         return (overlap - chance) / (1 - chance)
 
 
-def _distinct_in_both(a: Cloud, b: Cloud) -> Tensor | None:
-    """Return the rows that are the first of their kind in both clouds, ascending; None if all are."""
-    if a.repeats is None and b.repeats is None:
-        return None
-    is_first = torch.zeros(2, a.n_vectors, dtype=torch.bool, device=a.x.device)
-    for mask, cloud in zip(is_first, (a, b), strict=True):
-        mask[... if cloud.repeats is None else cloud.repeats.first] = True
-    return is_first.all(0).nonzero().flatten()
-
-
-def _restricted(cloud: Cloud, kept: Tensor | None) -> Cloud:
+def _restricted(cloud: Cloud, kept: Tensor) -> Cloud:
     """Return the cloud of these rows; the cloud itself if they are its distinct ones."""
-    if kept is None or len(kept) == cloud.n_unique:  # whose neighbours may be known
+    if len(kept) == cloud.n_unique:  # whose neighbours may be known
         return cloud
     return Cloud(cloud.x[kept], groups=None if cloud.groups is None else cloud.groups[kept])
 
 
 def _n_possible(cloud: Cloud) -> Tensor:
     """Return for each distinct point the number of others outside its group, (n_unique,) int64."""
-    groups = cloud.distinct_groups
+    groups = cloud.distinct.groups
     if groups is None:
         return torch.full((cloud.n_unique,), cloud.n_unique - 1, device=cloud.x.device)
     _, group, sizes = groups.unique(return_inverse=True, return_counts=True)
@@ -398,7 +387,7 @@ class _Fit:
         # columns of unit length, for accuracy; a constant one, up to the rounding of its mean, explains nothing and is
         # replaced by one orthogonal to all others
         lengths = gram.diagonal().sqrt()
-        constant = lengths <= _CONSTANT * len(cloud.x) ** 0.5 * cloud.once(_frame).mean.abs()
+        constant = lengths <= _CONSTANT * len(cloud.x) ** 0.5 * cloud.frame.mean.abs()
         weights = (1 / lengths).masked_fill(constant, 0)[:, None]
         gram, cross = gram * weights * weights.mT, cross * weights
         gram.diagonal()[constant] = 1
@@ -421,14 +410,10 @@ class _Fit:
 
     def _blocks(self, cloud: Cloud) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Yield rows of the layer and of what it explains, centred, in float64."""
-        frame, following_frame = cloud.once(_frame), self.following.once(_frame)
+        frame, following_frame = cloud.frame, self.following.frame
         for before, after in zip(cloud.x.split(_ROWS), self.following.x.split(_ROWS), strict=True):
             x, y = frame.transform(before), following_frame.transform(after)
             explained = {"state": y}
             if x.shape == y.shape:
                 explained["step"] = y - x * (following_frame.scale / frame.scale)
             yield x, explained
-
-
-def _frame(cloud: Cloud) -> Frame:
-    return Frame.fit(cloud.x)

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, Frame, Undefined, as_cloud, full_precision, nan_if_undefined, row_chunks
 
 
-def spectrum_of(cloud: Cloud) -> Tensor:
+def spectrum_of(cloud: Cloud, *, centred: bool = True) -> Tensor:
     """Compute the eigenvalues of the scatter matrix of a cloud, up to a common factor; use as
     ``cloud.once(spectrum_of)``.
 
     Returns:
-        float64, shape (min(n_vectors, dim),), descending, none negative: the squared singular values of the centred
-        points. Off by 1e-13 of the largest or so: centred and multiplied in float64, whatever the points are in.
+        float64, shape (min(n_vectors, dim),), descending, none negative: the squared singular values of the points,
+        centred or not. Off by 1e-13 of the largest or so: multiplied in float64, whatever the points are in.
     """
     cloud.require_defined()
     with full_precision(cloud.x.device):
-        return eigenvalues(gram_matrix(cloud.x))
-
-
-def uncentred_spectrum_of(cloud: Cloud) -> Tensor:
-    """Compute the squared singular values of the points as they are, up to a common factor; see :func:`spectrum_of`."""
-    cloud.require_defined()
-    with full_precision(cloud.x.device):
-        return eigenvalues(gram_matrix(cloud.x, centred=False))
+        return torch.linalg.eigvalsh(gram_matrix(cloud, centred=centred)).flip(0).clamp_min(0)
 
 
 @nan_if_undefined
@@ -109,16 +100,15 @@ def rank_me(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
         2.0
     """
     cloud = as_cloud(x)
-    values = cloud.once(spectrum_of if centred else uncentred_spectrum_of)
+    values = cloud.once(spectrum_of) if centred else spectrum_of(cloud, centred=False)
     return torch.special.entr(values / values.sum()).sum().exp()
 
 
-def gram_matrix(x: Tensor, *, centred: bool = True) -> Tensor:
+def gram_matrix(cloud: Cloud, *, centred: bool = True) -> Tensor:
     """Return the products of the points, centred or not, as rows or as columns, whichever are fewer: float64, times a
     power of two."""
-    frame, (n, dim) = Frame.fit(x), x.shape
-    if not centred:
-        frame = replace(frame, mean=torch.zeros_like(frame.mean))
+    x, (n, dim) = cloud.x, cloud.x.shape
+    frame = cloud.frame if centred else Frame(cloud.scale, torch.zeros_like(cloud.frame.mean))
     gram = torch.zeros(min(n, dim), min(n, dim), dtype=torch.float64, device=x.device)
     if n >= dim:
         for rows in row_chunks(x):
@@ -129,11 +119,6 @@ def gram_matrix(x: Tensor, *, centred: bool = True) -> Tensor:
             wide = columns.double().mul(frame.scale).sub_(mean[:, None])
             gram.addmm_(wide.mT, wide)
     return gram
-
-
-def eigenvalues(gram: Tensor) -> Tensor:
-    """Return the eigenvalues of a positive semidefinite matrix, descending."""
-    return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0)
 
 
 # eigenvalues that a slope is fitted to, at least

@@ -12,15 +12,13 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import (
     Cloud,
-    Frame,
-    Repeats,
     Undefined,
     as_cloud,
     full_precision,
     nan_if_undefined,
     row_chunks,
 )
-from repdyn.kernels.neighbours import Neighbours, cloud_neighbours, find_resolved, resolved
+from repdyn.kernels.neighbours import Neighbours, cloud_neighbours, resolved
 
 # nearest distance, relative to the mean length of the centred points, that counts as zero; also a ratio's excess over 1
 _EPSILON = 1e-8
@@ -30,17 +28,15 @@ def _ratios_with_duplicates(cloud: Cloud) -> tuple[Tensor, int]:
     """Return the log-ratios of the distances to the two nearest points, duplicates included: float64, ascending, of the
     points used in the fit; and the number of those that are not fitted but counted in the cumulative distribution."""
     cloud.require_defined()
-    if cloud.groups is None or cloud.repeats is None:
-        found = cloud_neighbours(cloud, 2)
-        one_each = found.indices.new_ones(cloud.n_unique)
-        n_points = one_each if cloud.repeats is None else cloud.repeats.inverse.bincount()
+    if cloud.groups is None or cloud.n_unique == cloud.n_vectors:
+        found, inverse = cloud_neighbours(cloud, 2), cloud.distinct.inverse
+        n_points = torch.ones_like(inverse) if cloud.n_unique == cloud.n_vectors else inverse.bincount()
         has_copy, n_nearest = n_points > 1, n_points[found.indices[:, 0]]
     else:
-        found, has_copy, n_points, n_nearest = _value_neighbours_in_groups(cloud, cloud.groups, cloud.repeats)
+        found, has_copy, n_points, n_nearest = _value_neighbours_in_groups(cloud, cloud.groups)
     first, second = found.distances.unbind(1)
-    frame = Frame.fit(cloud.x)
-    lengths = torch.cat([torch.linalg.vector_norm(frame.transform(rows), dim=1) for rows in row_chunks(cloud.x)])
-    coincides = has_copy | (first * frame.scale < _EPSILON * lengths.mean())
+    lengths = torch.cat([torch.linalg.vector_norm(cloud.frame.transform(rows), dim=1) for rows in row_chunks(cloud.x)])
+    coincides = has_copy | (first * cloud.scale < _EPSILON * lengths.mean())
     ratios = torch.where(n_nearest > 1, 1.0, second / first)
     if not (ratios.isfinite() | coincides).all():
         raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
@@ -49,9 +45,7 @@ def _ratios_with_duplicates(cloud: Cloud) -> tuple[Tensor, int]:
     return log_ratios, cloud.n_vectors - len(log_ratios)
 
 
-def _value_neighbours_in_groups(
-    cloud: Cloud, groups: Tensor, repeats: Repeats
-) -> tuple[Neighbours, Tensor, Tensor, Tensor]:
+def _value_neighbours_in_groups(cloud: Cloud, groups: Tensor) -> tuple[Neighbours, Tensor, Tensor, Tensor]:
     """Return the neighbours if points of one group are not each other's neighbours.
 
     For each distinct value, which equal points share: its two nearest others, whether its points have an equal one as a
@@ -60,14 +54,14 @@ def _value_neighbours_in_groups(
     A value that occurs in several groups is a possible neighbour of every point, and each of its points has a copy in
     another group. For the search such a value is a group of its own.
     """
-    groups = groups.unique(return_inverse=True)[1]
-    n_groups, own = int(groups.max()) + 1, groups[repeats.first]
+    groups, (points, _, first, inverse) = groups.unique(return_inverse=True)[1], cloud.distinct
+    n_groups, own = int(groups.max()) + 1, groups[first]
     # value and group in one number, and how many points have it
-    kinds, n_of_kind = (repeats.inverse * n_groups + groups).unique(return_counts=True)
+    kinds, n_of_kind = (inverse * n_groups + groups).unique(return_counts=True)
     has_copy = (kinds // n_groups).bincount() > 1
-    n_points = repeats.inverse.bincount()
-    alone = n_groups + torch.arange(cloud.n_unique, device=own.device)
-    found = cloud_neighbours(Cloud(cloud.distinct, groups=own.where(~has_copy, alone)), 2)
+    n_points = inverse.bincount()
+    alone = n_groups + torch.arange(len(points), device=own.device)
+    found = cloud_neighbours(Cloud(points, groups=own.where(~has_copy, alone)), 2)
     nearest = found.indices[:, 0]
     wanted = nearest * n_groups + own
     place = torch.searchsorted(kinds, wanted).clamp_max(len(kinds) - 1)
@@ -104,11 +98,9 @@ def _std_error(
     if duplicates == "count":
         return cloud.x.new_full((), math.nan, dtype=torch.float64)
     # on the CPU: a device is waited for in each of the fits, which are small
-    log_ratios, order = (part.cpu() for part in resolved(cloud).once(_sorted_log_ratios))
-    own = windows if cloud.repeats is None else windows[cloud.repeats.first]
-    found = cloud.once(find_resolved)
-    own = own if found is None else own[found.kept]
-    names, number = own.cpu()[order].unique(return_inverse=True)
+    part, rows = resolved(cloud)
+    log_ratios, order = (of_points.cpu() for of_points in part.once(_sorted_log_ratios))
+    names, number = windows[rows].cpu()[order].unique(return_inverse=True)
     n_groups = min(JACKKNIFE_GROUPS, len(names))
     # random groups, so that no order of the windows, such as that of a text, makes groups alike
     generator = torch.Generator().manual_seed(0)
@@ -192,7 +184,8 @@ def two_nn(
     with full_precision(cloud.x.device):
         if duplicates == "count":
             return _regression_with_duplicates(*cloud.once(_ratios_with_duplicates), discard)
-        log_ratios, _ = resolved(cloud).once(_sorted_log_ratios)
+        part, _ = resolved(cloud)
+        log_ratios, _ = part.once(_sorted_log_ratios)
         if estimator == "maximum_likelihood":
             return _maximum_likelihood(log_ratios)
         return _regression(log_ratios, _heights(len(log_ratios), discard, log_ratios.device))

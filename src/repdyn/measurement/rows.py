@@ -226,5 +226,5 @@ def _sizes(
     points = [x if isinstance(x, Cloud) else Cloud(x) for x in first if isinstance(x, Cloud | Tensor)]
     clouds = distinct = points or view.clouds(subset)
     if metric.collapses_duplicates and reason is None and all(len(inputs) == 1 for inputs in batches):
-        distinct = [resolved(cloud) for cloud in clouds]
+        distinct = [resolved(cloud)[0] for cloud in clouds]
     return min(cloud.n_vectors for cloud in clouds), min(cloud.n_unique for cloud in distinct)

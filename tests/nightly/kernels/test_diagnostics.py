@@ -36,7 +36,7 @@ def naive_radius(points):
 
 @pytest.mark.parametrize(("name", "grouping"), [case for case in GROUPED if case[0] != "integer_grid"])
 def test_same_group_share_is_that_of_brute_force(name, grouping):
-    points = Cloud(HOSTILE[name]()).distinct
+    points = Cloud(HOSTILE[name]()).distinct.points
     groups = GROUPINGS[grouping](len(points))
     assert same_group_share(Cloud(points, groups=groups)) == naive_same_group_share(points, groups)
 
@@ -83,5 +83,5 @@ def test_near_duplicates_are_counted_whatever_the_sinks(sinks, size, n_found, dt
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_radius_is_that_of_the_rule(name):
-    points = Cloud(HOSTILE[name]()).distinct
+    points = Cloud(HOSTILE[name]()).distinct.points
     assert neighbours.radius(Cloud(points)) == pytest.approx(naive_radius(points), rel=1e-4)  # from points in float32

@@ -61,7 +61,7 @@ def likelihood(dimension, ratios, k):
 
 
 def naive_gride(points, k):
-    distances = naive_nearest(Cloud(points).distinct, k)
+    distances = naive_nearest(Cloud(points).distinct.points, k)
     ratios = distances[:, -1] / distances[:, k // 2 - 1]
 
     def slope(dimension):
@@ -99,10 +99,9 @@ def naive_slope(ratios):
 
 def naive_local_dimension(points, k, chosen, groups=None):
     """Point by point in float64."""
-    x = Cloud(points).distinct.double().numpy()
+    x = Cloud(points).distinct.points.double().numpy()
     groups = torch.arange(len(points)) if groups is None else groups
-    repeats = Cloud(points).repeats
-    of = (groups if repeats is None else groups[repeats.first]).numpy()
+    of = groups[Cloud(points).distinct.first].numpy()
     chosen = [i * len(x) // chosen for i in range(chosen)] if chosen < len(x) else range(len(x))
     dimensions = []
     for i in chosen:
