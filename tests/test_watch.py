@@ -32,9 +32,9 @@ def read(monkeypatch):
     counts = Counter()
     read_tables = runs.read_tables
 
-    def counting(paths):
+    def counting(paths, columns):
         counts[paths[0]] += 1
-        return read_tables(paths)
+        return read_tables(paths, columns)
 
     monkeypatch.setattr(runs, "read_tables", counting)
     return counts

@@ -1,7 +1,14 @@
 """What happened in a run: a status, and ranked statements with their evidence."""
 
 from repdyn.diagnosis.insight import Insight, RunInsights, Severity, Status
-from repdyn.diagnosis.run import DescribedRun, continuity_statements, describe_run, insights, stacks_of_run
+from repdyn.diagnosis.run import (
+    DescribedRun,
+    continuity_statements,
+    describe_run,
+    described_runs,
+    insights,
+    stacks_of_run,
+)
 
 __all__ = [
     "DescribedRun",
@@ -11,6 +18,7 @@ __all__ = [
     "Status",
     "continuity_statements",
     "describe_run",
+    "described_runs",
     "insights",
     "stacks_of_run",
 ]

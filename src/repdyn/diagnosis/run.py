@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -55,14 +55,23 @@ class DescribedRun(MeasuredRun):
     @cached_property
     def insights(self) -> RunInsights:
         """The status and the statements, with links to a report that shows the run under its label."""
-        statements = _ranked(chain(_of_training(self), _of_continuity(self), _of_metrics(self)))
+        statements = _ranked(chain(self._of_training, _of_continuity(self), _of_metrics(self)))
         linked = tuple(replace(each, stack=self.stack, link=_link(each, self.label)) for each in statements)
         probe, correlations = str(self.rows["probe"].iloc[0]), metrics.loss_correlations(self.frame, self.series)
-        return RunInsights(self.name, probe, self.stack, *_status(self, linked), linked, correlations)
+        return RunInsights(self.name, probe, self.stack, *self.status, linked, correlations)
+
+    @cached_property
+    def status(self) -> tuple[Status, str]:
+        """The status and the reason for it; statements on the course of single metrics do not change it."""
+        return _status(self, _ranked(self._of_training))
+
+    @cached_property
+    def _of_training(self) -> list[Insight]:
+        return list(_of_training(self))
 
     @property
     def failed(self) -> bool:
-        return self.insights.status == "failed"
+        return self.status[0] == "failed"
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -79,14 +88,13 @@ def stacks_of_run(frame: pd.DataFrame, rules: Sequence[Rule] = RULES, label: str
     ]
 
 
-def described_runs(
-    store: Store, runs: Sequence[str] | None = None, probe: str | None = None, columns: Sequence[str] | None = None
-) -> list[DescribedRun]:
-    """Return the measured runs of a store for each probe and stack, in the order of the store, with their own rules.
+def described_runs(store: Store, runs: Sequence[str] | None = None, probe: str | None = None) -> list[DescribedRun]:
+    """Return the measured runs of a store for each probe and stack, in the order of the store, with their own rules and
+    the columns that insights rest on.
 
     The arguments are those of :func:`repdyn.tables.runs.select`.
     """
-    selected = select(store, runs, probe, columns=columns)
+    selected = select(store, runs, probe, columns=_COLUMNS)
     found = {key: rows for key, rows in selected.items() if is_measured(rows)}
     labels = run_labels({run: rows for (run, _), rows in found.items()})
     return [
@@ -112,7 +120,7 @@ def insights(store: Store, runs: Sequence[str] | None = None, probe: str | None 
     Raises:
         ValueError: nothing is stored; no such run or probe.
     """
-    return [run.insights for run in described_runs(store, runs, probe, _COLUMNS)]
+    return [run.insights for run in described_runs(store, runs, probe)]
 
 
 def describe_run(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> RunInsights:
@@ -126,7 +134,7 @@ def continuity_statements(
 ) -> list[tuple[str, Insight]]:
     """Return the statements of :func:`insights` on steps that repeat another one or are out of line, each with the name
     of its run."""
-    found = described_runs(store, runs, probe, _COLUMNS)
+    found = described_runs(store, runs, probe)
     return [(of_stack(run.name, run.stack), each) for run in found for each in _ranked(_of_continuity(run))]
 
 
@@ -181,7 +189,7 @@ def _chosen(run: DescribedRun) -> Iterator[MetricSeries]:
         yield run.series[metric, "no_sink" if "no_sink" in subsets else subsets[0]]
 
 
-def _ranked(statements: Iterator[Insight]) -> list[Insight]:
+def _ranked(statements: Iterable[Insight]) -> list[Insight]:
     weighted = (
         each if each.metric is None or base_name(each.metric) in DEFAULT_METRICS
         else replace(each, weight=_OTHER_METRICS * each.weight)

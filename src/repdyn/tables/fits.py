@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from scipy.special import fdtrc, lambertw
 
 from repdyn.metrics.metric import base_name
-from repdyn.tables.frames import measurements
+from repdyn.tables.frames import log_spaced, measurements
 from repdyn.tables.series import MetricSeries, metric_series
 
 METRIC = "largest_activation"
@@ -28,6 +28,8 @@ _RATES = np.logspace(-2, 4, 37)
 """lambda * gamma"""
 _OFFSETS = np.logspace(-6, 1, 36)
 """t0 / gamma"""
+_GRID_STEPS = 200
+"""Largest number of steps, log-spaced, that the grid is searched on; it is refined on all of them."""
 _LOG_SCALES = np.log([0.1, 1e6])
 """Least and largest log(gamma)."""
 _MAX_DECAYED = 5.0
@@ -98,8 +100,10 @@ def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None
         return None
     t, y = t[known], y[known]
     t, last, scaled = t / t[-1], float(t[-1]), (y - y.mean()) / np.ptp(y)
+    some = log_spaced((last * t).tolist(), _GRID_STEPS)
+    coarse = t[some], scaled[some] - scaled[some].mean()
     # one rate after another bounds the memory
-    grid = np.stack([_best(t, scaled, np.full(len(_OFFSETS), rate), _OFFSETS)[0] for rate in _RATES])
+    grid = np.stack([_best(*coarse, np.full(len(_OFFSETS), rate), _OFFSETS)[0] for rate in _RATES])
     row, column = np.unravel_index(grid.argmin(), grid.shape)
     found = minimize(
         lambda logs: float(_best(t, scaled, *np.exp(logs[:, None]))[0][0]),

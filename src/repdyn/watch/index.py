@@ -85,7 +85,7 @@ class Index:
         with self._lock:
             by_key = {run.key: run for run in self._runs.values()}
             runs = [by_key[key] for key in dict.fromkeys(keys)]
-            found = {(run.store, run.name, probe): frame for run in runs for probe, frame in run.frames().items()}
+            found = {(run.store, run.path.name, probe): rows for run in runs for probe, rows in run.frames().items()}
             if not found:
                 raise ValueError("expected runs with measurements, got none; wait for the first one")
             return found, {run.key: run.version for run in runs}

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from datetime import datetime
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,15 +16,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from repdyn.alerts import stored_rules
-from repdyn.diagnosis import DescribedRun, Status, stacks_of_run
+from repdyn.diagnosis import DescribedRun, Status, described_runs
 from repdyn.store import Store
 from repdyn.store.files import ROW_FILE, is_failure, read_tables, step_of
 from repdyn.store.find import RUN_STORE
-from repdyn.store.frame import BY_LAYER, as_frame
 from repdyn.store.runs import RunPath
 from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS
-from repdyn.tables.runs import is_measured, split
+from repdyn.tables.runs import is_measured, select
 from repdyn.tables.series import thin
 from repdyn.utils.records import json_values, read_yaml
 
@@ -74,9 +72,8 @@ class WatchedFolder:
 
 
 class Checkpoint(NamedTuple):
-    """The rows of one file, and the fields of it that the table of runs shows."""
+    """The fields of a checkpoint that the table of runs shows."""
 
-    rows: pa.Table
     step: int
     measured_at: str
     loss: float
@@ -87,14 +84,9 @@ class Checkpoint(NamedTuple):
     finished: bool
     """Whether it is that of a finished model, whose step is none of a training."""
 
-    @classmethod
-    def of(cls, rows: pa.Table, failed: bool) -> Checkpoint:
-        """Look up the fields in the rows."""
-        metrics = rows["metric"].cast(pa.string())
-        places = [pc.index(metrics, name).as_py() for name in (LOSS, PROBE_LOSS)]
-        loss, probe_loss = (rows["value"][at].as_py() if at >= 0 else math.nan for at in places)
-        measured_at, stage = max(rows["measured_at"].unique().to_pylist()), rows["stage"][0].as_py()
-        return cls(rows, rows["step"][0].as_py(), measured_at, loss, probe_loss, failed, stage == FINISHED)
+
+_READ = ("model", "step", "stage", "metric", "value", "measured_at")
+"""Columns of a file that the table shows something of."""
 
 
 STATUSES: tuple[Status, ...] = ("failed", "watch", "healthy", "unknown")
@@ -108,15 +100,18 @@ _DESCRIBING_SHARE = 0.05
 
 
 class WatchedRun:
-    """A history of which each file is read once, described at most every ``interval`` seconds."""
+    """A history whose files are looked through once each, described at most every ``interval`` seconds.
+
+    Its rows are read when it is described or shown, and are not kept.
+    """
 
     def __init__(self, store: Store, path: RunPath, interval: float) -> None:
         self.store = store
-        self.name = self.model = ""
-        """Of the run and of its model, once a file is read."""
-        self.checkpoints: dict[str, Checkpoint] = {}
-        """By the name of the file that they were read from."""
-
+        self.path = path
+        self.model = ""
+        """The model of the run, once a file is read."""
+        self.checkpoints: dict[str, list[Checkpoint]] = {}
+        """By the path of the file with their rows."""
         self.damaged: dict[str, str] = {}
         """Why a file could not be read, by its path."""
         self.version = 0
@@ -125,10 +120,7 @@ class WatchedRun:
         folder = path.parts[-1].folder
         self.key = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()[:_KEY_DIGITS]
         """Name of the run in addresses."""
-        self.path = path
         self._folders = [(part, WatchedFolder(part.folder)) for part in path.parts]
-        self._steps: dict[str, list[str]] = {}
-        """Names of the checkpoints that were read of each file with the rows of many."""
         self._unread: list[str] = []
         self._interval = interval
         self._described = 0
@@ -179,12 +171,8 @@ class WatchedRun:
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """Return the rows of each probe, by its hash; without those that it was never measured on."""
-        if not self.checkpoints:
-            return {}
-        # failures come last, as a store lists them
-        tables = [self.checkpoints[name].rows for name in sorted(self.checkpoints, key=is_failure)]
-        frame = as_frame(pa.concat_tables(tables), order=BY_LAYER)
-        return {probe: rows for probe, rows in split(frame, "probe").items() if is_measured(rows)}
+        found = select(self.store, [self.path.name]) if self.checkpoints else {}
+        return {probe: rows for (_, probe), rows in found.items() if is_measured(rows)}
 
     def is_due(self) -> bool:
         """Return whether it is to be described: it has changed, is read to the end, and some time has passed."""
@@ -195,9 +183,8 @@ class WatchedRun:
         started, self._described = time.monotonic(), self.version
         try:
             self._total = self._total or total_steps(self.store.path)
-            rules = stored_rules(self.store.alerts_path(self.name)) if self.name else []
-            described = [one for frame in self.frames().values() for one in stacks_of_run(frame, rules)]
-            worst = min(described, key=lambda one: STATUSES.index(one.insights.status), default=None)
+            described = described_runs(self.store, [self.path.name]) if self.checkpoints else []
+            worst = min(described, key=lambda one: STATUSES.index(one.status[0]), default=None)
         except ValueError as error:  # rows that cannot be judged together, such as those of two models
             self._judged = _unknown(str(error))
         else:
@@ -207,7 +194,7 @@ class WatchedRun:
 
     def summary(self, label: str) -> dict[str, Any]:
         """Return what the table shows of the run, as values of JSON."""
-        known = sorted(self.checkpoints.values(), key=lambda one: one.step)
+        known = sorted(chain.from_iterable(self.checkpoints.values()), key=lambda one: one.step)
         measured = [one for one in known if not one.failed]
         last = max(known, key=lambda one: one.measured_at, default=None)
         # that of the training, or of a sweep that on the probe
@@ -238,28 +225,30 @@ class WatchedRun:
 
     def _put(self, name: str) -> None:
         path = Path(name)
-        table = read_tables([path])
-        shown = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int32), [self.path.name])
-        table = table.set_column(table.column_names.index("run"), table.schema.field("run"), shown)
-        named = {name: table}
-        if step_of(path.name) is None:
-            part = next(part for part in self.path.parts if part.folder == path.parent)
-            steps = table["step"].to_numpy()
-            # most files are sorted: slices of them are no copies
-            table = table if (np.diff(steps) >= 0).all() else table.take(np.argsort(steps, kind="stable"))
-            found, starts = np.unique(np.sort(steps), return_index=True)
-            spans = zip(found.tolist(), starts.tolist(), np.diff(starts, append=len(steps)).tolist(), strict=True)
-            named = {f"{name}/{step}": table.slice(at, length) for step, at, length in spans if part.has_step(step)}
-            self._steps[name] = [*named]
-        for each, rows in named.items():
-            self.name, self.model = rows["run"][0].as_py(), rows["model"][0].as_py()
-            self.checkpoints[each] = Checkpoint.of(rows, is_failure(each))
+        part = next(part for part in self.path.parts if part.folder == path.parent)
+        table, failed = read_tables([path], _READ), is_failure(path.name)
+        steps = table["step"].to_numpy()
+        # most files are sorted: slices of them are no copies
+        table = table if (np.diff(steps) >= 0).all() else table.take(np.argsort(steps, kind="stable"))
+        found, starts = np.unique(np.sort(steps), return_index=True)
+        spans = zip(found.tolist(), starts.tolist(), np.diff(starts, append=len(steps)).tolist(), strict=True)
+        self.model = table["model"][0].as_py()
+        self.checkpoints[name] = [
+            _checkpoint(step, table.slice(at, length), failed) for step, at, length in spans if part.has_step(step)
+        ]
 
     def _forget(self, name: str) -> None:
-        for each in (name, *self._steps.pop(name, ())):
-            self.checkpoints.pop(each, None)
-
+        self.checkpoints.pop(name, None)
         self.damaged.pop(name, None)
+
+
+def _checkpoint(step: int, rows: pa.Table, failed: bool) -> Checkpoint:
+    """Look up the fields of a checkpoint in its rows."""
+    metrics = rows["metric"].cast(pa.string())
+    places = [pc.index(metrics, name).as_py() for name in (LOSS, PROBE_LOSS)]
+    losses = (rows["value"][at].as_py() if at >= 0 else math.nan for at in places)
+    measured_at = max(rows["measured_at"].unique().to_pylist())
+    return Checkpoint(step, measured_at, *losses, failed, rows["stage"][0].as_py() == FINISHED)
 
 
 def total_steps(store: Path) -> int | None:
@@ -285,4 +274,4 @@ def _judgement(run: DescribedRun) -> dict[str, Any]:
     for metric, subset in product(METRICS, ("all", "no_sink")):
         if (metric, subset) in run.series and len(mean := run.series[metric, subset].layer_mean.mean):
             means[metric] = float(mean.iloc[-1])
-    return _unknown(run.insights.reason) | {"status": run.insights.status} | means
+    return _unknown(run.status[1]) | {"status": run.status[0]} | means
