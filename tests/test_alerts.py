@@ -23,6 +23,7 @@ from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.charts import MARKED
 from repdyn.figures.run import heatmap
 from repdyn.store.schema import too_few_distinct
+from repdyn.tables.runs import measured_runs
 from repdyn.tables.style import ALERT_COLOUR
 from repdyn.tables.texts import alert_lines
 from repdyn.terminal.runs import list_alerts, print_alerts, print_summary
@@ -290,12 +291,12 @@ def test_one_line_for_all_layers_with_the_one_that_changed_most(run):
 
 
 def test_cells_of_a_heatmap_are_outlined(collapsed):
-    frame, alerts = collapsed
-    figure = heatmap(frame, "two_nn", "all", alerts)
+    (one,) = measured_runs(collapsed[0])
+    figure = heatmap(one, "two_nn", "all")
     # step 20 stands in the third column
     assert marks(figure.axes[0]) == [(2.0, 3.0), (2.0, 4.0), (2.0, 5.0), (2.0, 6.0)]
     assert MARKED in caption(figure)[-1]
-    other = heatmap(frame, "anisotropy", "all", alerts)
+    other = heatmap(one, "anisotropy", "all")
     assert marks(other.axes[0]) == []
     assert MARKED not in " ".join(caption(other))
 

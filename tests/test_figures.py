@@ -27,10 +27,22 @@ from repdyn.figures.run import (
     steps_overview,
 )
 from repdyn.studies.convergence_estimates import isotonic_fit, lower_envelope
-from repdyn.tables.frames import measurements
+from repdyn.tables.runs import measured_runs
+from repdyn.tables.seeds import seed_groups, with_seeds
 
 NAN = math.nan
 SAMPLED = "8 x 4,096 vectors (independent)"
+
+
+def of(frame):
+    """The only run of a frame."""
+    (one,) = measured_runs(frame)
+    return one
+
+
+def compared(frame):
+    runs = measured_runs(frame)
+    return ComparedRuns(with_seeds(runs, seed_groups(runs)))
 
 
 def panels(figure):
@@ -46,7 +58,7 @@ def legend_of(axes):
 
 def test_profile_draws_selected_steps_with_their_values(run):
     frame = run(n_blocks=4, steps=PYTHIA)
-    figure = profile_over_depth(frame, "anisotropy")
+    figure = profile_over_depth(of(frame), "anisotropy")
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "all tokens",
         "without first positions and special tokens",
@@ -66,7 +78,7 @@ def test_profile_draws_selected_steps_with_their_values(run):
 
 def test_profile_band_is_the_interval(run):
     frame = run(n_blocks=1, steps=(0,), anisotropy=lambda step, depth: 0.2 + 0.2 * depth, noise=0.5)
-    axes = profile_over_depth(frame, "anisotropy").axes[0]
+    axes = profile_over_depth(of(frame), "anisotropy").axes[0]
     (band,) = [artist for artist in axes.collections if isinstance(artist, FillBetweenPolyCollection)]
     corners = {(x, round(y, 9)) for x, y in np.asarray(band.get_paths()[0].vertices, float).tolist()}
     ends = frame.query("metric == 'anisotropy' and subset == 'all'")[["layer", "low", "high"]].to_numpy(float)
@@ -76,7 +88,7 @@ def test_profile_band_is_the_interval(run):
 
 def test_mean_over_layers_with_loss(run):
     frame = run(n_blocks=2, steps=(0, 8, 64), dimension=lambda step, depth: 10 + depth + step)
-    figure = mean_over_layers(frame)
+    figure = mean_over_layers(of(frame))
     dimension, anisotropy = panels(figure)[:2]
     np.testing.assert_array_equal(dimension.lines[0].get_xdata(), [0, 8, 64])
     np.testing.assert_allclose(np.asarray(dimension.lines[0].get_ydata(), float), [10.5, 18.5, 74.5])
@@ -91,7 +103,7 @@ def test_mean_over_layers_with_loss(run):
 
 def test_a_finished_model_has_profiles_alone(run):
     frame = run(steps=(0,), stage="finished", causal=False)
-    figures = all_figures(frame)
+    figures = all_figures(of(frame))
     assert list(figures) == ["profile_anisotropy", "profile_two_nn"]
     for figure in figures.values():
         assert figure.legends == []
@@ -101,7 +113,7 @@ def test_a_finished_model_has_profiles_alone(run):
 def test_heatmap_shows_every_cell(run):
     steps = (0, 1, 100)
     frame = run(n_blocks=3, steps=steps, dimension=lambda step, depth: NAN if step == depth == 0 else step + depth)
-    figure = heatmap(frame, "two_nn", "all")
+    figure = heatmap(of(frame), "two_nn", "all")
     axes = figure.axes[0]
     cells = axes.images[0].get_array()
     assert cells is not None
@@ -128,7 +140,7 @@ def rows(frame_of):
 
 def test_heads_at_the_last_step(rows):
     frame = rows(HEADS)
-    figure = heads_heatmap(frame, HEADS, "all")
+    figure = heads_heatmap(of(frame), HEADS, "all")
     axes = figure.axes[0]
     cells = axes.images[0].get_array()
     assert cells is not None
@@ -148,7 +160,7 @@ def test_heads_at_the_last_step(rows):
     ids=["ranks", "lengths", "differences"],
 )
 def test_colours_follow_the_scale_of_the_metric(rows, metric, norm):
-    figure = heatmap(rows(metric), metric, "all")
+    figure = heatmap(of(rows(metric)), metric, "all")
     figure.draw_without_rendering()
     assert isinstance(figure.axes[0].images[0].norm, norm)
 
@@ -166,7 +178,7 @@ def solid(panel):
 
 def test_dimension_against_neighbours(rows_of_scales):
     frame = rows_of_scales()
-    figure = scales(frame)
+    figure = scales(of(frame))
     assert [panel.get_title(loc="left") for panel in figure.axes] == ["step 0", "step 8", "step 64"]
     last = figure.axes[-1]
     assert len(solid(last)) == 7
@@ -213,7 +225,7 @@ def title(axes):
 
 def test_over_depth_a_line_is_a_step(everything):
     frame = everything(metrics=("effective_rank", "alpha_req"))
-    figure = depth_overview(frame, "spectrum")
+    figure = depth_overview(of(frame), "spectrum")
     rank, alpha = figure.axes
     assert [title(axes) for axes in (rank, alpha)] == ["Effective rank", "Decay of the spectrum (alpha-ReQ)"]
     assert [axes.get_ylabel() for axes in (rank, alpha)] == ["directions", "exponent"]
@@ -229,7 +241,7 @@ def test_over_depth_a_line_is_a_step(everything):
 
 def test_against_step_a_line_is_a_mean_over_layers(everything):
     frame = everything(metrics=("norm", "linearity"))
-    norm, linearity = steps_overview(frame, "evolution").axes
+    norm, linearity = steps_overview(of(frame), "evolution").axes
     assert legend_of(norm) == ["all tokens", "no sinks"]
     expected = frame.query("metric == 'norm' and subset == 'all'").groupby("step")["value"].mean()
     np.testing.assert_allclose(np.asarray(norm.lines[0].get_ydata(), float), expected)
@@ -239,11 +251,12 @@ def test_against_step_a_line_is_a_mean_over_layers(everything):
 
 
 @pytest.fixture
-def rows_of_panes(frame_of):
-    """Of some metrics at two steps of a model with two blocks."""
+def panes(frame_of):
+    """Of some metrics at two steps of a model with two blocks, over depth."""
 
     def make(*metrics, **given):
-        return measurements(frame_of(make_everything(steps=(0, 8), n_blocks=2, metrics=metrics, **given)))
+        run = of(frame_of(make_everything(steps=(0, 8), n_blocks=2, metrics=metrics, **given)))
+        return panes_of(run.keys_of(metrics), "depth")
 
     return make
 
@@ -252,17 +265,17 @@ def told(panes):
     return [(pane.title, pane.tokens, [trace.label for trace in pane.traces]) for pane in panes]
 
 
-def test_each_metric_and_subset_has_a_panel(rows_of_panes):
-    assert told(panes_of(rows_of_panes("mean_cosine", "isoscore"), ("mean_cosine", "isoscore"), "depth")) == [
+def test_each_metric_and_subset_has_a_panel(panes):
+    assert told(panes("mean_cosine", "isoscore")) == [
         ("Mean cosine of two tokens", "all tokens", ["all tokens"]),
         ("Mean cosine of two tokens", "no sinks", ["no sinks"]),
         ("IsoScore", "all tokens", ["all tokens"]),
     ]
 
 
-def test_classes_that_are_held_against_each_other_share_a_panel(rows_of_panes):
+def test_classes_that_are_held_against_each_other_share_a_panel(panes):
     classes = ("rare", "verbs", "function", "frequent", "nouns", "content")
-    found = panes_of(rows_of_panes("token_cosine", classes=classes), ["token_cosine"], "depth")
+    found = panes("token_cosine", classes=classes)
     assert [(pane.tokens, [trace.label for trace in pane.traces], pane.pair) for pane in found] == [
         ("all tokens", ["all tokens"], False),
         ("frequent and rare", ["frequent", "rare"], True),
@@ -277,7 +290,7 @@ def legend(figure):
 
 
 def test_profiles_are_ordered_by_kind_and_size(several):
-    figure = profiles(ComparedRuns(several), "anisotropy")
+    figure = profiles(compared(several), "anisotropy")
     assert legend(figure) == ["decoders", "b-70m", "a-160m", "encoders", "bert-base", "bert-large"]
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "all tokens",
@@ -290,7 +303,7 @@ def test_profiles_are_ordered_by_kind_and_size(several):
 
 
 def test_profiles_are_taken_at_the_end_over_relative_depth(several):
-    small, large, *_ = profiles(ComparedRuns(several), "anisotropy").axes[1].lines
+    small, large, *_ = profiles(compared(several), "anisotropy").axes[1].lines
     np.testing.assert_array_equal(small.get_xdata(), [0, 0.25, 0.5, 0.75, 1])
     assert len(np.asarray(large.get_xdata())) == 9
     expected = several.query("run == 'lab/b-70m' and subset == 'no_sink' and step == 512").sort_values("layer")
@@ -298,7 +311,7 @@ def test_profiles_are_taken_at_the_end_over_relative_depth(several):
 
 
 def test_means_against_tokens(several):
-    figure = means_over_layers(ComparedRuns(several))
+    figure = means_over_layers(compared(several))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == [
         "Intrinsic dimension (TwoNN), all tokens",
@@ -357,7 +370,7 @@ HALF = student_t.ppf(0.975, 2) * np.std([1, 2, 6], ddof=1) / np.sqrt(3)
 
 
 def test_seeds_are_one_line_with_a_band_above_thin_lines(frame):
-    figure = profiles(ComparedRuns(frame), "two_nn")
+    figure = profiles(compared(frame), "two_nn")
     assert legend_of_seed_figures(figure) == ["decoders", "own", "m (3 seeds)"]
     own, *seeds, mean = figure.axes[0].lines
     assert lines(figure.axes[0]) == [[4.0] * 3, [1.0] * 3, [2.0] * 3, [6.0] * 3, [3.0] * 3]

@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn.figures.run import heatmap
 from repdyn.publish.loggers import log_figures, log_rows, logged_values, target_of
+from repdyn.tables.runs import measured_runs
 
 NAN = math.nan
 
@@ -66,7 +67,7 @@ def test_tensorboard_scalars_and_figures(row, run, tmp_path):
     logger = TensorBoardLogger(tmp_path, name="", version="")
     for step in (0, 4):
         log_rows(checkpoint(row, step), [logger], step)
-    log_figures({"map": heatmap(run(steps=(0, 4)), "anisotropy", "all")}, [logger], 4)
+    log_figures({"map": heatmap(*measured_runs(run(steps=(0, 4))), "anisotropy", "all")}, [logger], 4)
     logger.finalize("success")
     events = EventAccumulator(str(tmp_path))
     events.Reload()
@@ -109,7 +110,7 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
     for step in (0, 4, 2):
         log_rows(checkpoint(row, step), [wandb_logger], step)
         wandb_logger.log_metrics({"train/loss": 4.5}, step=100)
-    log_figures({"map": heatmap(run(steps=(0, 4)), "anisotropy", "all")}, [wandb_logger], 4)
+    log_figures({"map": heatmap(*measured_runs(run(steps=(0, 4))), "anisotropy", "all")}, [wandb_logger], 4)
     records = read_back(tmp_path)
 
     history = [record["history"]["item"] for record in records if record["type"] == "history"]
@@ -158,7 +159,7 @@ def test_every_logger_is_served(row, wandb_logger, tmp_path):
 
 def test_figures_pass_over_loggers_without_pictures(run, tmp_path):
     logger = CSVLogger(tmp_path, name="", version="")
-    log_figures({"map": heatmap(run(steps=(0,)), "anisotropy", "all")}, [logger], 0)
+    log_figures({"map": heatmap(*measured_runs(run(steps=(0,))), "anisotropy", "all")}, [logger], 0)
     logger.save()
     assert list(tmp_path.iterdir()) == []
 

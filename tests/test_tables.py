@@ -34,7 +34,6 @@ from repdyn.tables.frames import (
     of_heads,
     scalar,
     select_steps,
-    stack_of,
     subsets_of,
     tokens_by_step,
 )
@@ -177,7 +176,7 @@ def test_by_stack_gives_each_its_layers_and_all_the_scalars(two_stacks, failures
     assert list(stacks) == ["encoder", "decoder"]
     for name, n_layers, causal in (("encoder", 5, False), ("decoder", 7, True)):
         rows = measurements(stacks[name])
-        assert (stack_of(rows), len(rows["layer"].unique()), causality(rows)) == (name, n_layers, causal)
+        assert (len(rows["layer"].unique()), causality(rows)) == (n_layers, causal)
         assert (rows["depth"].min(), rows["depth"].max()) == (0, 1)
         assert len(scalar(stacks[name], "train/loss")) == 2
         assert failures_of(stacks[name])["step"].tolist() == [16, 16]

@@ -80,7 +80,7 @@ def test_the_rows_are_those_of_the_store(followed, tmp_path):
     (key,) = followed.summaries
     rows, _ = followed.rows([key])
     (frame,) = rows.values()
-    pd.testing.assert_frame_equal(frame, store.to_pandas("first", categorical=True))
+    pd.testing.assert_frame_equal(frame, store.to_pandas("first", columns=list(frame), categorical=True))
 
 
 def test_what_the_table_shows(followed, tmp_path):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from repdyn.alerts import ALERT_COLUMNS, RULES, Alert, Rule, find_alerts, stored_rules
+from repdyn.alerts import ALERT_COLUMNS, RULES, Rule, stored_rules
 from repdyn.diagnosis import metrics, training
 from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
 from repdyn.metrics import DEFAULT_METRICS
@@ -19,7 +19,7 @@ from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED, Finding, findings
 from repdyn.tables.frames import by_stack, loss_of_run, scalar
 from repdyn.tables.runs import MeasuredRun, is_measured, run_labels, select
-from repdyn.tables.series import MetricSeries, metric_series
+from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import of_stack
 
 if TYPE_CHECKING:
@@ -40,17 +40,6 @@ _WATCHED_KINDS = {"overfitting", "missing values", "failed measurement"}
 @dataclass(frozen=True, eq=False)
 class DescribedRun(MeasuredRun):
     """One run on one probe, or one stack of its model, with what every view says of it."""
-
-    rules: Sequence[Rule] = RULES
-
-    @cached_property
-    def series(self) -> dict[tuple[str, str], MetricSeries]:
-        """Return the series by metric and token subset, in the order of display, with the values of single heads."""
-        return metric_series(self.rows, self.frame)
-
-    @cached_property
-    def alerts(self) -> list[Alert]:
-        return find_alerts(self.frame, self.rules)
 
     @cached_property
     def insights(self) -> RunInsights:

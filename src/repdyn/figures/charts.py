@@ -13,7 +13,7 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.metrics import metric_info
-from repdyn.tables.frames import OF_THE_SAME_VECTORS, stack_of
+from repdyn.tables.frames import OF_THE_SAME_VECTORS
 from repdyn.tables.runs import Key, MeasuredRun
 from repdyn.tables.seeds import SeedSeries
 from repdyn.tables.series import MetricSeries
@@ -398,10 +398,9 @@ def heads_panel(
     return Panel(x=Axis(label="attention head"), y=Axis(label="layer"), cells=cells)
 
 
-def run_title(rows: pd.DataFrame, text: str) -> str:
+def run_title(run: MeasuredRun, text: str) -> str:
     """Return a title that begins with the stack of the run's model, if it has several."""
-    stack = stack_of(rows)
-    return text if stack is None else f"{stack}: {text}"
+    return text if run.stack is None else f"{run.stack}: {text}"
 
 
 def run_caption(rows: pd.DataFrame, *more: str) -> str:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -35,11 +36,11 @@ from repdyn.figures.drawing import LEGEND_ROWS, draw, draw_all
 from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, panes_of
 from repdyn.metrics import FAMILIES
 from repdyn.metrics.metric import file_stem
-from repdyn.tables.frames import concatenated, log_spaced, members_of, metrics_of
-from repdyn.tables.runs import MeasuredRun, differences, measured_runs, spans
-from repdyn.tables.seeds import INTERVAL, SeedGroup, seed_groups, with_seeds
+from repdyn.tables.frames import concatenated, in_registry_order, log_spaced
+from repdyn.tables.runs import MeasuredRun, spans
+from repdyn.tables.seeds import INTERVAL, SeedGroup
 from repdyn.tables.series import MetricSeries, intervals
-from repdyn.tables.style import KINDS, has_own_figures, metric_title, overview_families
+from repdyn.tables.style import KINDS, family_of, has_own_figures, metric_title, overview_families
 from repdyn.tables.texts import brief_sampling
 from repdyn.utils.attempts import Attempt
 
@@ -48,21 +49,18 @@ _MARKERS = "os^DvPX*<>"
 
 
 class ComparedRuns:
-    """Comparable runs in order, with the colour and marker of each; runs that are seeds of one model, as found by
-    :func:`repdyn.tables.seeds.seed_groups`, are one group."""
+    """Comparable runs in the order of :func:`repdyn.tables.seeds.with_seeds`, with the colour and marker of each."""
 
-    def __init__(self, frame: pd.DataFrame, seeds: Sequence[str] | None = None) -> None:
-        runs = measured_runs(frame)
-        if why := differences(runs):
-            raise ValueError(f"expected runs that compare, got {why}; choose among them")
-        self.runs = with_seeds(runs, seed_groups(runs, seeds))
-        colours, of_kind, self.looks = run_colours(self.runs), Counter[bool | None](), {}
-        for run in self.runs:
+    def __init__(self, runs: Sequence[MeasuredRun]) -> None:
+        self.runs = runs
+        colours, of_kind, self.looks = run_colours(runs), Counter[bool | None](), {}
+        for run in runs:
             marker, opacity = _MARKERS[of_kind[run.causal] % len(_MARKERS)], 0.2 if isinstance(run, SeedGroup) else 0.1
             look = {"colour": colours[run.key], "marker": marker, "marker_size": 4.5, "band_opacity": opacity}
             self.looks[run.key] = look
             of_kind[run.causal] += 1
-        self.at_end = concatenated([run.at_end() for run in self.runs])
+        self.valued = {key for run in runs for key, one in run.series.items() if not np.isnan(one.values[:, -1]).all()}
+        """The metrics with their token subsets that have a value at the end of some run."""
 
     def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:
         """Return the legend: the runs under a heading for each kind, with a suffix for each name."""
@@ -76,9 +74,6 @@ class ComparedRuns:
 
 def profiles(compared: ComparedRuns, metric: str) -> Figure:
     """Draw a metric over relative depth, a panel for each token subset on one axis of values."""
-    if not any(metric in metrics_of(run.rows) for run in compared.runs):
-        measured = ", ".join(sorted(compared.at_end["metric"].unique()))
-        raise ValueError(f"expected a measured metric, got {metric!r}; measured were {measured}")
     return _over_depth(compared, [metric], metric_title(metric), LARGE)
 
 
@@ -88,10 +83,11 @@ def _over_depth(compared: ComparedRuns, metrics: Sequence[str], title: str, pane
     A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
     second dashed. Values between two layers are drawn between them. Layers without a value leave a gap.
     """
-    drawn = [run for run in compared.runs if set(metrics) & set(metrics_of(run.rows))]
-    board = Board(panes_of(compared.at_end, metrics, "runs"), panel)
-    (when, suffixes), ends = _end_checkpoints(drawn), {run.label: run.at_end() for run in drawn}
-    cells = {name: rows.loc[rows["metric"].isin(metrics)] for name, rows in ends.items()}
+    drawn = [run for run in compared.runs if any(metric in metrics for metric, _ in run.series)]
+    keys = sorted((key for key in compared.valued if key[0] in metrics), key=lambda key: metrics.index(key[0]))
+    board = Board(panes_of(keys, "runs"), panel)
+    when, suffixes = _end_checkpoints(drawn)
+    cells = {run.label: (ends := run.at_end()).loc[ends["metric"].isin(metrics)] for run in drawn}
     panels = _panels(board, RELATIVE_DEPTH, drawn, lambda run, series: end_lines(series, **compared.looks[run.key]))
     about = board.about_tokens(), about_checkpoints(concatenated([*cells.values()]))
     legend = compared.legend(drawn, suffixes)
@@ -107,8 +103,8 @@ def _panels(
             replace(line, dash=dash)
             for trace, dash in zip(pane.traces, ("-", "--"), strict=False)
             for run in runs
-            if (trace.metric, trace.subset) in run.series
-            for line in lines_of(run, run.series[trace.metric, trace.subset])
+            if trace.key in run.series
+            for line in lines_of(run, run.series[trace.key])
         ]
         for pane in board.panes
     ]
@@ -124,18 +120,12 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
     :func:`repdyn.tables.frames.layer_mean`. The legend tells which runs are averaged over fewer layers than they have.
     """
     drawn = [run for run in compared.runs if len(run.steps) > 1]
-    if not drawn:
-        raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
-    rows = concatenated([run.rows for run in drawn])
-    wanted = [metric for metric in reversed(metrics_of(rows)) if has_own_figures(metric)]
-    if not wanted:
-        raise ValueError(
-            f"expected metrics of geometry or the user's own, got {', '.join(metrics_of(rows))}; draw families"
-        )
+    there = in_registry_order({metric for run in drawn for metric in run.metrics() if has_own_figures(metric)})
+    wanted = there[::-1]
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     axis = training_axis([x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens)
-    board = Board(panes_of(rows, wanted, "runs"), WIDE)
-    keys = [(trace.metric, trace.subset) for pane in board.panes for trace in pane.traces]
+    keys = {key for run in drawn for key in run.keys_of(wanted)}
+    board = Board(panes_of(sorted(keys, key=lambda key: wanted.index(key[0])), "runs"), WIDE)
     n_left = len(compared.runs) - len(drawn)
 
     def lines_of(run: MeasuredRun, series: MetricSeries) -> list[Line]:
@@ -147,33 +137,32 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
     title = f"Mean over layers during training, {_count_kinds(drawn)}" + (
         f"; {n_left} with one checkpoint left out" if n_left else ""
     )
-    legend = compared.legend(drawn, [_layers_used(run, keys) for run in drawn])
-    cells = {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}
+    legend = compared.legend(drawn, [_layers_used(run, [*keys]) for run in drawn])
+    cells = {run.label: run.rows_of(wanted) for run in drawn}
     return _drawn(board, _panels(board, axis, drawn, lines_of), legend, title, drawn, cells)
 
 
-def comparison_figures(
-    frame: pd.DataFrame, attempt: Attempt = nullcontext, seeds: Sequence[str] | None = None
-) -> dict[str, Figure]:
-    """Return all comparison figures of these runs, each measured on one probe, by name.
+def comparison_figures(runs: Sequence[MeasuredRun], attempt: Attempt = nullcontext) -> dict[str, Figure]:
+    """Return all figures that compare these runs, by name.
 
     A metric of geometry, or of the user's own, has its profiles and its place in the means over layers; any other
-    family has its profiles in one overview. ``attempt`` collects the errors of figures, so that the others are drawn;
-    by default they are raised at once.
+    family has its profiles in one overview.
+
+    Args:
+        runs: with values that compare, in the order of :func:`repdyn.tables.seeds.with_seeds`.
+        attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
     """
-    compared = ComparedRuns(frame, seeds)
-    at_end = compared.at_end
-    valued = sorted(at_end.loc[at_end["value"].notna(), "metric"].unique())
+    compared = ComparedRuns(runs)
+    valued = sorted({metric for metric, _ in compared.valued})
     own = [metric for metric in valued if has_own_figures(metric)]
     drawings: dict[str, Callable[[], Figure]] = {
         f"profiles_{file_stem(metric)}": partial(profiles, compared, metric) for metric in own
     }
-    if any(run.rows.loc[run.rows["metric"].isin(own), "step"].nunique() > 1 for run in compared.runs):
+    if any(run.rows_of(own)["step"].nunique() > 1 for run in runs):
         drawings["means_over_layers"] = partial(means_over_layers, compared)
     for family in overview_families(valued):
-        drawings[f"compare_{family}"] = partial(
-            _over_depth, compared, members_of(at_end, family), FAMILIES[family], SMALL
-        )
+        members = in_registry_order(metric for metric in valued if family_of(metric) == family)
+        drawings[f"compare_{family}"] = partial(_over_depth, compared, members, FAMILIES[family], SMALL)
     return draw_all(drawings, attempt)
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
-
-import pandas as pd
+from typing import Any, Literal, NamedTuple
 
 from repdyn.figures.charts import Chart, Line, Panel, axis_of_lines, wrapped
 from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
-from repdyn.tables.frames import NO_CLASSES, defined_subsets, in_order, missing_values, of_metric
+from repdyn.tables.frames import NO_CLASSES, in_order
 from repdyn.tables.style import ORDERED, SUBSET_COLOURS, metric_title, metric_unit, shades, subset_title
 from repdyn.tables.style import short_subset_title as short
 
@@ -24,8 +22,7 @@ _MAX_COLUMNS = 4
 _TITLE_WIDTH = {SMALL: 50, LARGE: 50, WIDE: 80}
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(NamedTuple):
     """One line: a metric on a token subset, under a label that distinguishes it from the others of the panel."""
 
     metric: str
@@ -33,6 +30,10 @@ class Trace:
     label: str
     layer: int | None = None
     """The layer of a line against step; None for the mean over layers."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.metric, self.subset
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +75,33 @@ class Pane:
 
 
 def panes_of(
-    rows: pd.DataFrame,
-    metrics: Sequence[str],
+    keys: Iterable[tuple[str, str]],
     along: Literal["depth", "step", "runs"],
     name: Callable[[str], str] = short,
+    embeddings: Container[tuple[str, str]] = (),
 ) -> list[Pane]:
-    """Return the panels of those of some metrics that have a value; ``name`` names a token subset.
+    """Return the panels of metrics, each with a token subset on which it has a value; ``name`` names a subset.
 
     Over depth, metrics on one scale that differ in a number share a panel, and any other metric has one for all tokens
-    and one without sinks. Against step these two share one, with the embedding output for metrics that show it. Two
-    contrasted classes of tokens share one, and so do all other classes. Of several runs, each metric and subset has a
-    panel of its own, except contrasted classes.
+    and one without sinks. Against step these two share one, with the embedding output for metrics that show it and have
+    a value there, which are among ``embeddings``. Two contrasted classes of tokens share one, and so do all other
+    classes. Of several runs, each metric and subset has a panel of its own, except contrasted classes.
     """
-    groups: dict[str, list[str]] = {}
-    for metric in metrics:
-        if defined_subsets(rows, metric):
-            # a variant with other settings does not belong to the group
-            panel = metric_info(metric).panel if metric == base_name(metric) and along != "runs" else ""
-            groups.setdefault(panel or metric, []).append(metric)
-    if not groups:
-        reasons = dict.fromkeys(reason for *_, reason in missing_values(rows.loc[rows["metric"].isin(metrics)]))
-        raise ValueError(
-            f"expected a value of {', '.join(metrics)} at some layer and step, got none; {'; '.join(reasons)}"
-        )
-    panes = [pane for panel, members in groups.items() for pane in _panes(rows, panel, members, along, name)]
+    groups: dict[str, dict[str, list[str]]] = {}
+    for metric, subset in keys:
+        # a variant with other settings does not belong to the group
+        panel = metric_info(metric).panel if metric == base_name(metric) and along != "runs" else ""
+        groups.setdefault(panel or metric, {}).setdefault(metric, []).append(subset)
+    panes: list[Pane] = []
+    for panel, members in groups.items():
+        subsets = in_order({subset for measured in members.values() for subset in measured})
+        if len(members) > 1:
+            for subset in subsets:
+                of_subset = [metric for metric, measured in members.items() if subset in measured]
+                lines = tuple(Trace(metric, subset, metric_info(metric).line) for metric in of_subset)
+                panes.append(Pane(panel, name(subset), lines, ordered=True))
+        else:
+            panes += _panes(*members, subsets, along, name, embeddings)
     # metrics with fewer panels than fit a row come last if one metric fills a row
     counts = Counter(pane.metric for pane in panes)
     of_one = max(counts.values())
@@ -105,22 +109,13 @@ def panes_of(
 
 
 def _panes(
-    rows: pd.DataFrame, panel: str, metrics: Sequence[str], along: str, name: Callable[[str], str]
+    metric: str, subsets: Sequence[str], along: str, name: Callable[[str], str], embeddings: Container[tuple[str, str]]
 ) -> list[Pane]:
-    """Return the panels of one metric, or of several that share theirs."""
-    by_metric = {metric: defined_subsets(rows, metric) for metric in metrics}
-    subsets = in_order({subset for measured in by_metric.values() for subset in measured})
-    if len(metrics) > 1:
-        members = {subset: [metric for metric in metrics if subset in by_metric[metric]] for subset in subsets}
-        return [
-            Pane(panel, name(subset), tuple(Trace(m, subset, metric_info(m).line) for m in of_subset), ordered=True)
-            for subset, of_subset in members.items()
-        ]
-    (metric,) = metrics
-    title = metric_title(metric)
+    """Return the panels of one metric that shares none with another."""
 
     def pane(subsets: Iterable[str], tokens: str, *, pair: bool = False) -> Pane:
-        return Pane(title, tokens, tuple(Trace(metric, subset, name(subset)) for subset in subsets), pair=pair)
+        lines = tuple(Trace(metric, subset, name(subset)) for subset in subsets)
+        return Pane(metric_title(metric), tokens, lines, pair=pair)
 
     pairs = [pair for pair in PAIRS if set(pair) <= set(subsets)]
     whole = [subset for subset in subsets if subset in NO_CLASSES]
@@ -130,22 +125,16 @@ def _panes(
         return [*(pane([subset], name(subset)) for subset in (*whole, *classes)), *of_pairs]
     of_whole = [pane([subset], name(subset)) for subset in whole]
     if along == "step" and whole:
-        of_whole = [_with_embeddings(rows, pane(whole, "" if len(whole) > 1 else name(whole[0])))]
+        together = pane(whole, "" if len(whole) > 1 else name(whole[0]))
+        first = together.traces[0]
+        if first.key in embeddings and metric_info(metric).shows_embeddings:
+            lines = (first._replace(label="mean over layers"), first._replace(label="layer 0", layer=0))
+            if len(whole) > 1:
+                lines = (*together.traces, first._replace(label=f"{first.label},\nlayer 0", layer=0))
+            together = replace(together, traces=lines)
+        of_whole = [together]
     tokens = name(classes[0]) if len(classes) == 1 else "classes of tokens"
     return [*of_whole, *of_pairs, *([pane(classes, tokens)] if classes else [])]
-
-
-def _with_embeddings(rows: pd.DataFrame, pane: Pane) -> Pane:
-    """Return a panel with the embedding output beside the means over layers, if the metric shows it."""
-    first = pane.traces[0]
-    embeddings = of_metric(rows.loc[rows["layer"] == 0, ["metric", "subset", "value"]], first.metric, first.subset)
-    if not metric_info(first.metric).shows_embeddings or not bool(embeddings["value"].notna().any()):
-        return pane
-    if pane.tokens:
-        traces = (replace(first, label="mean over layers"), replace(first, label="layer 0", layer=0))
-    else:
-        traces = (*pane.traces, replace(first, label=f"{first.label},\nlayer 0", layer=0))
-    return replace(pane, traces=traces)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from repdyn.report.plots import (
 )
 from repdyn.report.runs import report_data, report_runs
 from repdyn.store import Store
-from repdyn.tables.frames import by_stack, filled, of_training, select_steps
+from repdyn.tables.frames import by_stack, filled, select_steps
 from repdyn.tables.runs import differences, select
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
@@ -72,7 +72,7 @@ def heatmap(store: Store, metric: str, subset: str = "all", **which: Unpack[Whic
         ValueError: no such run, probe, stack, metric or subset, or several to choose from; a finished model, which has
             no steps.
     """
-    found, series = _series(_of_a_training(store, which), metric, subset)
+    found, series = _series(_rows(store, **which), metric, subset, of_training=True)
     plot = heatmap_plot(found, series)
     plot["layout"]["shapes"] = []
     return _figure(plot, _title(metric, subset), _about(found))
@@ -109,7 +109,7 @@ def profile(
 def means(store: Store, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
     """Return a metric averaged over layers during training, with the loss; buttons change the axis. Arguments and
     errors are those of :func:`heatmap`."""
-    found, series = _series(_of_a_training(store, which), metric, subset)
+    found, series = _series(_rows(store, **which), metric, subset, of_training=True)
     return _figure(_with_axis_buttons(course_plot(found, series), found), _title(metric, subset), _about(found))
 
 
@@ -161,12 +161,6 @@ def compare(
     return _figure(plot, title, _in_lines(f"not comparable: {why}") if why else "")
 
 
-def _of_a_training(store: Store, which: Which) -> pd.DataFrame:
-    frame = _rows(store, **which)
-    of_training(frame, "profile")  # a finished model is an error
-    return frame
-
-
 def _rows(store: Store, run: str | None = None, probe: str | None = None, stack: str | None = None) -> pd.DataFrame:
     """Return the rows of one stack of one run on one probe."""
     frames = select(store, None if run is None else [run], probe)
@@ -189,12 +183,20 @@ def _require_one(what: str, there: Sequence[str], of: str) -> None:
         raise ValueError(f"expected {what}= for {of}, got None; there are {', '.join(there)}")
 
 
-def _series(frame: pd.DataFrame, metric: str, subset: str) -> tuple[DescribedRun, MetricSeries]:
-    """Return the only run of a frame, with the rows of one series where there are some, and this series."""
+def _series(
+    frame: pd.DataFrame, metric: str, subset: str, *, of_training: bool = False
+) -> tuple[DescribedRun, MetricSeries]:
+    """Return the only run of a frame, with the rows of one series where there are some, and this series; a finished
+    model is an error where a training is needed."""
     of_layers = frame["layer"].notna()
     chosen = of_layers & (frame["metric"] == metric) & (filled(pd.Series(frame["subset"]), "all") == subset)
     runs = report_runs(frame.loc[chosen | ~of_layers] if bool(chosen.any()) else frame)
     (found,) = runs
+    if of_training and found.finished:
+        raise ValueError(
+            f"expected checkpoints of a training, got the finished model {found.name!r}, which has no steps; draw its "
+            "profile"
+        )
     if (metric, subset) not in found.series:
         raise _not_measured(runs, metric, subset)
     return found, found.series[metric, subset]

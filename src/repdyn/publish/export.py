@@ -74,7 +74,7 @@ def export_run(
             with attempt():
                 log_rows(_records(stored), loggers, step, also=_scalars(stored), log_layers=log_layers)
         for one in stacks:
-            log_figures(all_figures(one.frame, attempt, one.alerts), loggers, one.steps[-1], one.stack, attempt)
+            log_figures(all_figures(one, attempt), loggers, one.steps[-1], one.stack, attempt)
         if any(target_of(logger).takes_pages for logger in loggers):
             with attempt(), TemporaryDirectory() as folder:
                 page = write_report(store, Path(folder) / "report.html", runs=[run], probe=probe)

@@ -23,7 +23,7 @@ from repdyn.store.files import folder_inside
 from repdyn.tables.fits import activation_fits
 from repdyn.tables.frames import by_stack, concatenated, tokens_by_step
 from repdyn.tables.runs import differences, is_measured, measured_runs, select
-from repdyn.tables.seeds import groups_or_reason, seed_table
+from repdyn.tables.seeds import groups_or_reason, seed_table, with_seeds
 from repdyn.tables.style import KINDS, has_own_figures
 from repdyn.tables.texts import copies_line, failure_line, sampling
 from repdyn.terminal.runs import print_closing, print_comparison, print_line, print_summary
@@ -163,7 +163,7 @@ def _draw(
     and all files."""
     from repdyn.figures.run import all_figures  # with Matplotlib, which a run without views does without
 
-    figures = all_figures(run.frame, attempt, run.alerts)
+    figures = all_figures(run, attempt)
     files = _save(figures, folder, attempt, formats)
     fits = activation_fits(run.frame)
     if not fits.empty:
@@ -208,7 +208,7 @@ def _draw_comparison(
         return []
     from repdyn.figures.comparison import comparison_figures
 
-    files = _save(comparison_figures(frame, attempt, () if refused else seeds), folder, attempt)
+    files = _save(comparison_figures(with_seeds(runs, groups), attempt), folder, attempt)
     if groups:
         table = folder / "seeds.csv"
         write_atomically(table, lambda temporary: seed_table(groups).to_csv(temporary, index=False))
@@ -271,7 +271,7 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
                     lines = dict(zip(names, series.values.tolist(), strict=True))
                     chart = "_".join(filter(None, [stem, one.stack, subset]))
                     target.log_lines(f"{prefix}{chart}_layers", ("step", series.steps), lines, last)
-                    figures[f"heatmap_{stem}_{subset}"] = heatmap(one.rows, metric, subset, one.alerts)
+                    figures[f"heatmap_{stem}_{subset}"] = heatmap(one, metric, subset)
             target.log_images(named_figures(figures, one.stack, prefix), last, attempt)
 
 

@@ -13,10 +13,18 @@ import pandas as pd
 from repdyn.alerts import RULES, Rule, stored_rules
 from repdyn.diagnosis import DescribedRun
 from repdyn.store import Store
+from repdyn.store.schema import COLUMNS
 from repdyn.tables.findings import JUDGED
 from repdyn.tables.frames import SUBSETS, concatenated, design_names
 from repdyn.tables.runs import measured_runs, select, short_names
 from repdyn.tables.seeds import SeedGroup, groups_or_reason
+
+_UNSHOWN = {
+    *("run_id", "trainer_step", "weights", "weights_kind", "module", "n_unique", "on_distinct", "near_duplicate_share"),
+    *("way", "rank"),
+}
+_COLUMNS = [name for name in COLUMNS if name not in _UNSHOWN]
+"""Columns that a report shows something of."""
 
 RunKey: TypeAlias = tuple[Store, str, str]
 """Store, name and probe of a run."""
@@ -43,7 +51,7 @@ def report_data(
     seeds: Sequence[str] | None = None,
 ) -> ReportData:
     """Read the runs of a report from stores; the arguments are those of :func:`repdyn.report.write_report`."""
-    return data_of_rows(_selected(stores, runs, probe), seeds)
+    return data_of_rows(selected_rows(stores, runs, probe), seeds)
 
 
 def data_of_rows(
@@ -60,7 +68,7 @@ def rows_of_stores(
     stores: Sequence[Store], runs: Sequence[str] | None = None, probe: str | None = None
 ) -> pd.DataFrame:
     """Return the rows of the runs of stores, selected as by :func:`report_data`, each under its name in a report."""
-    return _named(_selected(stores, runs, probe))
+    return _named(selected_rows(stores, runs, probe))
 
 
 def _named(found: Mapping[RunKey, pd.DataFrame]) -> pd.DataFrame:
@@ -78,8 +86,10 @@ def report_runs(frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] = Mappi
     return [DescribedRun(run.name, run.label, run.stack, run.frame, rules.get(run.name, RULES)) for run in runs]
 
 
-def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None) -> dict[RunKey, pd.DataFrame]:
-    """Return the rows of the selected runs by store, run and probe."""
+def selected_rows(
+    stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None = None
+) -> dict[RunKey, pd.DataFrame]:
+    """Return the rows of the selected runs by store, run and probe, with the columns that a report shows."""
     if not stores:
         raise ValueError("expected at least one store, got none")
     there = {store: store.runs() for store in stores}
@@ -91,7 +101,7 @@ def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | 
     for store in stores:
         named = runs if runs is None or len(stores) == 1 else [run for run in runs if run in there[store]]
         if named is None or named:
-            found |= {(store, *key): rows for key, rows in select(store, named, probe).items()}
+            found |= {(store, *key): rows for key, rows in select(store, named, probe, columns=_COLUMNS).items()}
     return found
 
 

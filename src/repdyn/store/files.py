@@ -22,7 +22,7 @@ from repdyn.utils.redaction import redacted
 
 ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
 """Names of files with rows: ``step000000008-PROBE-METRICS.parquet`` of one measurement, ``rows.parquet`` of many."""
-_THREADS = 4
+_THREADS, _FILES_AT_ONCE = 4, 128
 _REQUIRED = {field.name for field in SCHEMA if not field.nullable}
 STATES_FOLDER = "kept_states"
 """Name of the folder of cached states within a run's folder."""
@@ -183,13 +183,21 @@ def read_tables(
             rows: it is left out. Without it, the ValueError is raised.
     """
     wanted = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns]))
+    read, tables = partial(_read, wanted=wanted), []
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(partial(_read, wanted=wanted), paths))
-    tables = [each for each in found if isinstance(each, pa.Table)]
-    for error in (each for each in found if isinstance(each, ValueError)):
-        if damaged is None:
-            raise error
-        damaged(error)
+        for start in range(0, len(paths), _FILES_AT_ONCE):
+            some = paths[start : start + _FILES_AT_ONCE]
+            # starting threads takes longer than a small file
+            found = list(map(read, some) if len(paths) == 1 else pool.map(read, some))
+            for error in (each for each in found if isinstance(each, ValueError)):
+                if damaged is None:
+                    raise error
+                damaged(error)
+            if whole := [each for each in found if isinstance(each, pa.Table)]:
+                # the memory of many small columns would not be given back
+                tables.append(pa.concat_tables(whole).unify_dictionaries().combine_chunks())
+            del found, whole
+            pa.default_memory_pool().release_unused()
     return pa.concat_tables(tables).unify_dictionaries() if tables else wanted.empty_table()
 
 

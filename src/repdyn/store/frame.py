@@ -40,9 +40,16 @@ def as_frame(table: pa.Table, columns: Sequence[str] = COLUMNS, order: Sequence[
         columns: of the frame.
         order: :data:`BY_METRIC` or :data:`BY_LAYER`.
     """
-    frame = _newest(_without_replaced(to_pandas(table)))
-    frame["kind"] = np.where(frame["layer"].isna(), 2, frame["head"].notna())
-    return frame.sort_values(list(order), kind="stable", ignore_index=True).loc[:, list(columns)]
+    table = table.unify_dictionaries()
+    keys = _newest(_without_replaced(to_pandas(table.select([*IDENTITY, *_JUDGED]))))
+    keys["kind"] = np.where(keys["layer"].isna(), 2, keys["head"].notna())
+    places = keys[list(order)].sort_values(list(order), kind="stable").index.to_numpy()
+    del keys
+    frame = {}
+    for name in columns:  # one by one, so that the table shrinks as the frame grows
+        frame[name] = to_pandas(table.select([name]))[name].take(places).reset_index(drop=True)
+        table = table.drop_columns([name])
+    return pd.DataFrame(frame, copy=False)
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
@@ -66,9 +73,12 @@ def with_strings(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows without older ones of the same measurement."""
-    by_time = frame.loc[:, [*IDENTITY, "measured_at"]].sort_values("measured_at", kind="stable")
-    repeated = by_time.duplicated(IDENTITY, keep="last").sort_index()
-    return frame.loc[~repeated] if bool(repeated.any()) else frame
+    # columns of one value would take time and memory
+    cell = [name for name in IDENTITY if frame[name].nunique(dropna=False) > 1] or ["run"]
+    if not bool(frame.duplicated(cell).any()):
+        return frame
+    by_time = frame.loc[:, [*cell, "measured_at"]].sort_values("measured_at", kind="stable")
+    return frame.loc[~by_time.duplicated(cell, keep="last").sort_index()]
 
 
 def _without_replaced(frame: pd.DataFrame) -> pd.DataFrame:

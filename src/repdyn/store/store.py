@@ -267,11 +267,13 @@ class Store:
         names = list(COLUMNS if columns is None else columns)
         needed = columns_to_read(names)
         paths = self.paths() if run is None else [path for path in [self.path_of(run)] if path is not None]
-        tables = [table for path in paths for table in self._tables(path, needed, metrics)]
-        if not tables:
+        found = [table for path in paths for table in self._tables(path, needed, metrics)]
+        if not found:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
-        frame = as_frame(pa.concat_tables(tables), needed, BY_LAYER if categorical else BY_METRIC)
+        whole = [pa.concat_tables(found)]
+        del found  # the frame takes the place of the table
+        frame = as_frame(whole.pop(), needed, BY_LAYER if categorical else BY_METRIC)
         if metrics is not None:
             frame = frame.loc[frame["metric"].isin(list(metrics))].reset_index(drop=True)
         frame = frame.loc[:, names]
@@ -288,13 +290,11 @@ class Store:
             table = read_tables(part.files(), columns, damaged=lambda error: _warn_once(f"{error}; it is left out"))
             if len(table) == 0:
                 continue
-            condition = pc.scalar(True)
             if part.last_step is not None:
-                condition &= pc.field("step") <= part.last_step
+                table = table.filter(pc.field("step") <= part.last_step)
             if metrics is not None:
                 is_foreign = pc.field("same_as").is_valid() | pc.field("mixed_with").is_valid()
-                condition &= pc.field("metric").isin(list(metrics)) | is_foreign
-            table = table.filter(condition)
+                table = table.filter(pc.field("metric").isin(list(metrics)) | is_foreign)
             name = pa.DictionaryArray.from_arrays(pa.nulls(len(table), pa.int32()).fill_null(0), [path.name])
             yield table.set_column(table.column_names.index("run"), table.schema.field("run"), name)
 

@@ -261,9 +261,6 @@ class Finding:
         return self.sentence + (other if self.with_embeddings != self.verdict else "")
 
 
-_OF_INPUTS = "measured on other inputs than text, which the finding is about"
-
-
 def findings(frame: pd.DataFrame) -> list[Finding]:
     """Judge each published finding on one run, or on one stack if its model has several.
 

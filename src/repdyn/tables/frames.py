@@ -14,7 +14,6 @@ from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.probe.design import NO_MASSIVE, NORMED, VIEWS
 from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS
-from repdyn.tables.style import family_of
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:
@@ -72,12 +71,6 @@ def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
     return stacks
 
 
-def stack_of(rows: pd.DataFrame) -> str | None:
-    """Return the name of the stack of blocks of ``rows``; None if it has no name."""
-    named = rows["stack"].dropna()
-    return None if named.empty else str(named.iloc[0])
-
-
 def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measured rows of one run, or of one of its stacks, sorted by step and layer.
 
@@ -99,17 +92,6 @@ def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the values of single attention heads, as :func:`measurements` those of layers; empty if there are none."""
     chosen = (frame["layer"].notna() & frame["head"].notna()).to_numpy(bool)
     return _checked(frame, chosen, [*_CELL, "head"]).astype({"head": int}) if chosen.any() else frame.iloc[:0]
-
-
-def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
-    """Return the :func:`measurements` of a training; the error for a finished model suggests ``instead``."""
-    rows = measurements(frame)
-    if is_finished(rows):
-        raise ValueError(
-            f"expected checkpoints of a training, got the finished model {rows['run'].iloc[0]!r}, which has no "
-            f"steps; draw its {instead}"
-        )
-    return rows
 
 
 def scalar_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -150,9 +132,14 @@ def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.
 
 
 def metrics_of(rows: pd.DataFrame) -> list[str]:
-    """Return the metrics in ``rows``: registered ones in the order of the registry, then others by name."""
+    """Return the metrics in ``rows`` in the order in which they are shown."""
+    return in_registry_order(rows["metric"].unique())
+
+
+def in_registry_order(metrics: Iterable[str]) -> list[str]:
+    """Return registered metrics in the order of the registry, then others by name."""
     places = {name: place for place, name in enumerate(METRICS)}
-    return sorted(rows["metric"].unique(), key=lambda name: (places.get(base_name(name), len(places)), name))
+    return sorted(metrics, key=lambda name: (places.get(base_name(name), len(places)), name))
 
 
 def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
@@ -315,20 +302,6 @@ def require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
         f"({first['subset']}) at {place}, with settings {' and '.join(sorted(same['settings'].astype(str)))}; "
         "select one of them"
     )
-
-
-def members_of(rows: pd.DataFrame, family: str) -> list[str]:
-    """Return the measured metrics of a family; a ValueError if there are none."""
-    found = [metric for metric in metrics_of(rows) if family_of(metric) == family]
-    if not found:
-        there = sorted({family_of(metric) for metric in metrics_of(rows)})
-        raise ValueError(f"expected a family of measured metrics, got {family!r}; measured were {', '.join(there)}")
-    return found
-
-
-def defined_subsets(rows: pd.DataFrame, metric: str) -> list[str]:
-    """Return the token subsets on which a metric has a value at some layer and step; in any order."""
-    return rows.loc[(rows["metric"] == metric) & rows["value"].notna(), "subset"].unique().tolist()
 
 
 def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
+from repdyn.alerts import RULES, Alert, Rule, find_alerts
 from repdyn.metrics import FAMILIES
 from repdyn.probe.design import NO_MASSIVE
 from repdyn.store import Store
@@ -117,6 +118,11 @@ def _elsewhere(store: Store) -> str:
 _SIZE_INDEPENDENT = FAMILIES.keys() - {"geometry", "dimension", "spectrum"}
 """Families whose estimates do not change with the number of vectors; of a user's own it is not known."""
 
+_OF_CAPTIONS = (
+    *("run", "probe", "design", "n_batches", "n_vectors", "step", "layer", "metric", "subset", "settings"),
+    *("compared_to", "value", "margin"),
+)
+
 Key: TypeAlias = tuple[str, str | None]
 """The name of a run and that of a stack of its model, None where the blocks have none."""
 
@@ -131,6 +137,8 @@ class MeasuredRun:
     stack: str | None
     frame: pd.DataFrame
     """Its rows, scalars and failures among them."""
+    rules: Sequence[Rule] = RULES
+    """Those of its alerts."""
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -183,8 +191,12 @@ class MeasuredRun:
 
     @cached_property
     def series(self) -> Mapping[tuple[str, str], MetricSeries]:
-        """The series of each metric and token subset."""
-        return metric_series(self.rows)
+        """The series of each metric and token subset, in the order of display, with the values of single heads."""
+        return metric_series(self.rows, self.frame)
+
+    @cached_property
+    def alerts(self) -> list[Alert]:
+        return find_alerts(self.frame, self.rules)
 
     def loss(self, name: str) -> pd.Series:
         """Return a loss against step by the name of its scalar; empty where none is stored and for a finished model."""
@@ -195,6 +207,21 @@ class MeasuredRun:
         """Training tokens by step; empty for a finished model, and unless every row knows them."""
         tokens = self.tokens.iloc[: None if not self.finished else 0]
         return dict(zip(tokens.index.astype(int).tolist(), tokens.tolist(), strict=True))
+
+    def metrics(self, family: str | None = None) -> list[str]:
+        """Return the metrics that have a value, or those of a family, in the order in which they are shown."""
+        names = dict.fromkeys(metric for (metric, _), series in self.series.items() if series.steps_with_values)
+        return [name for name in names if family in (None, family_of(name))]
+
+    def keys_of(self, metrics: Sequence[str]) -> list[tuple[str, str]]:
+        """Return each of some metrics, in their order, with each token subset on which it has a value."""
+        valued = [key for key, series in self.series.items() if series.steps_with_values]
+        return [key for metric in metrics for key in valued if key[0] == metric]
+
+    def rows_of(self, metrics: Sequence[str], subset: str | None = None) -> pd.DataFrame:
+        """Return the values of some metrics, on all subsets or on one, with the columns that captions tell about."""
+        chosen = self.rows["metric"].isin([*metrics]) & (True if subset is None else self.rows["subset"] == subset)
+        return self.rows.loc[chosen, [*_OF_CAPTIONS]]
 
     def at_end(self) -> pd.DataFrame:
         """Return the rows of each metric at the last step it was measured at."""

@@ -229,7 +229,9 @@ def _group(name: str, members: Sequence[MeasuredRun], patterns: Sequence[str] | 
     rows = concatenated([member.rows for member in members], ignore_index=True)
     cells = pd.MultiIndex.from_arrays([rows["metric"], rows["subset"], rows["step"]])
     number, label = f" ({len(members)} seeds)", name if patterns is not None else model_of(members[0].label) or name
-    return SeedGroup(name + number, label + number, members[0].stack, rows.loc[cells.isin(shared)], tuple(members))
+    return SeedGroup(
+        name + number, label + number, members[0].stack, rows.loc[cells.isin(shared)], members=tuple(members)
+    )
 
 
 def _differences(members: Sequence[MeasuredRun]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from repdyn.report.runs import RunKey, names_in_stores
+from repdyn.report.runs import RunKey, names_in_stores, selected_rows
 from repdyn.store import Store, find_stores
 from repdyn.store.remote import RemoteError
 from repdyn.watch.run import WatchedRun
@@ -85,7 +85,9 @@ class Index:
         with self._lock:
             by_key = {run.key: run for run in self._runs.values()}
             runs = [by_key[key] for key in dict.fromkeys(keys)]
-            found = {(run.store, run.path.name, probe): rows for run in runs for probe, rows in run.frames().items()}
+            found: dict[RunKey, pd.DataFrame] = {}
+            for run in (run for run in runs if run.checkpoints):
+                found |= selected_rows([run.store], [run.path.name])
             if not found:
                 raise ValueError("expected runs with measurements, got none; wait for the first one")
             return found, {run.key: run.version for run in runs}

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +21,6 @@ from repdyn.store.files import ROW_FILE, is_failure, read_tables, step_of
 from repdyn.store.find import RUN_STORE
 from repdyn.store.runs import RunPath
 from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS
-from repdyn.tables.runs import is_measured, select
 from repdyn.tables.series import thin
 from repdyn.utils.records import json_values, read_yaml
 
@@ -168,11 +166,6 @@ class WatchedRun:
                 self.damaged[name] = str(error)
         self.version += bool(names)
         return bool(names)
-
-    def frames(self) -> dict[str, pd.DataFrame]:
-        """Return the rows of each probe, by its hash; without those that it was never measured on."""
-        found = select(self.store, [self.path.name]) if self.checkpoints else {}
-        return {probe: rows for (_, probe), rows in found.items() if is_measured(rows)}
 
     def is_due(self) -> bool:
         """Return whether it is to be described: it has changed, is read to the end, and some time has passed."""

@@ -7,6 +7,7 @@ from matplotlib.colors import to_rgb
 
 from repdyn.figures.comparison import ComparedRuns, comparison_figures, profiles
 from repdyn.figures.drawing import save
+from repdyn.tables.runs import measured_runs
 
 
 def hue(line):
@@ -18,7 +19,7 @@ def lightness(line):
 
 
 def test_kinds_differ_in_hue_and_sizes_in_lightness(several):
-    small, large, base, big = profiles(ComparedRuns(several), "two_nn").axes[0].lines
+    small, large, base, big = profiles(ComparedRuns(measured_runs(several)), "two_nn").axes[0].lines
     assert 0.5 < hue(large) < 0.7, "decoders are blue"
     assert 0.0 < hue(base) < 0.12, "encoders are orange"
     assert lightness(small) > lightness(large) + 0.2
@@ -27,10 +28,10 @@ def test_kinds_differ_in_hue_and_sizes_in_lightness(several):
 
 
 def test_files_and_determinism(several, tmp_path):
-    written = save(comparison_figures(several), tmp_path / "new" / "folder")
+    written = save(comparison_figures(measured_runs(several)), tmp_path / "new" / "folder")
     names = ["profiles_anisotropy", "profiles_two_nn", "means_over_layers"]
     assert [path.name for path in written] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
-    again = save(comparison_figures(several.sample(frac=1, random_state=0)), tmp_path / "again")
+    again = save(comparison_figures(measured_runs(several.sample(frac=1, random_state=0))), tmp_path / "again")
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
 
 
@@ -39,7 +40,7 @@ def test_no_text_lies_on_another(published, frame_of, n_runs):
     frame = frame_of(
         *(published(f"lab/a-model-of-size-{n}", steps=(0, 1, 1000), n_blocks=2, parameters=n) for n in range(n_runs))
     )
-    for figure in comparison_figures(frame).values():
+    for figure in comparison_figures(measured_runs(frame)).values():
         figure.draw_without_rendering()
         (box,) = [found.get_window_extent() for found in figure.legends]
         assert box.x1 <= figure.bbox.x1

@@ -4,6 +4,7 @@ import pytest
 from synthetic_families import make_everything
 
 from repdyn.figures.run import depth_overview, steps_overview
+from repdyn.tables.runs import measured_runs
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(everything, draw, n_bl
     frame = everything(
         n_blocks=n_blocks, metrics=metrics, run="a rather long name of a run " * 3, steps=(0, 4, 143_000)
     )
-    figure = draw(frame, "tokens")
+    figure = draw(*measured_runs(frame), "tokens")
     figure.draw_without_rendering()
     panels = [axes.get_window_extent() for axes in figure.axes]
     legends = [found for axes in figure.axes if (found := axes.get_legend())] + list(figure.legends)

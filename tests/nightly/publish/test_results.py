@@ -162,10 +162,10 @@ def test_a_stack_may_have_any_name(two_stacks, filled, tmp_path, unpainted):
 def broken_heatmap(monkeypatch):
     """One figure of two_nn cannot be drawn."""
 
-    def draw(frame, metric, subset, alerts):
+    def draw(run, metric, subset):
         if metric == "two_nn":
             raise RuntimeError("no heatmap today")
-        return heatmap(frame, metric, subset, alerts)
+        return heatmap(run, metric, subset)
 
     monkeypatch.setattr("repdyn.figures.run.heatmap", draw)
 

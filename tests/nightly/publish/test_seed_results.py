@@ -14,11 +14,11 @@ from repdyn.publish.results import show_store
 
 @pytest.fixture
 def no_figures(monkeypatch):
-    """Return the patterns that figures were asked for."""
+    """Return the labels of the runs that figures were asked for."""
     asked = []
 
-    def draw(frame, attempt, seeds):
-        asked.append(seeds)
+    def draw(runs, attempt):
+        asked.append([run.label for run in runs])
         return {}
 
     monkeypatch.setattr("repdyn.figures.comparison.comparison_figures", draw)
@@ -54,7 +54,7 @@ def test_the_table_has_a_line_for_the_seeds(tmp_path, no_figures):
     table = pd.read_csv(files[0])
     assert set(table["seeds"]) == {"lab/m (3 seeds)"}
     assert table.loc[table["metric"] == "two_nn", "mean"].tolist() == [3.0] * 15
-    assert no_figures == [None]
+    assert no_figures == [["m (3 seeds)"]]
 
 
 def test_runs_named_like_seeds_that_differ_are_compared_as_runs(tmp_path, no_figures):
@@ -63,7 +63,7 @@ def test_runs_named_like_seeds_that_differ_are_compared_as_runs(tmp_path, no_fig
     assert "warning: not shown as seeds of one model: expected runs that differ in their seed alone" in text
     assert "different layers of" in text
     assert files == []
-    assert no_figures == [()]
+    assert no_figures == [["m-seed1", "m-seed2"]]
     with pytest.raises(ValueError, match="different layers of"):
         shown(show_store, store, seeds=["lab/m-seed*"])
 
@@ -71,11 +71,11 @@ def test_runs_named_like_seeds_that_differ_are_compared_as_runs(tmp_path, no_fig
 def test_the_command_takes_several_stores_and_patterns(tmp_path, no_figures, monkeypatch, capsys):
     monkeypatch.setattr(
         "repdyn.figures.comparison.comparison_figures",
-        lambda frame, attempt, seeds: no_figures.append(seeds) or {"means": Figure((1, 1))},
+        lambda runs, attempt: no_figures.append([run.label for run in runs]) or {"means": Figure((1, 1))},
     )
     paths = [str(fill(tmp_path / name, seed(number)).path) for number, name in ((1, "a"), (3, "b"))]
     main(["figures", *paths, "--seeds", "none"])
     assert "seeds)" not in capsys.readouterr().out
     main(["figures", *paths, "--seeds", "*-s*"])
     assert "*-s* (2 seeds)" in capsys.readouterr().out
-    assert no_figures == [[], ["*-s*"]]
+    assert no_figures == [["m-seed1", "m-seed3"], ["*-s* (2 seeds)"]]
