@@ -294,23 +294,20 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
         is_first = trajectory is one
         for place in sorted(set(range(len(trajectory.tokens))) - set(places)):
             points, number = path[:, place], place if is_first else partner.get(place, len(one.tokens) + place)
-            _draw_token_path(axes, points, f"C{number % 10}", "-" if is_first else (0, (4, 2)))
+            colour = f"C{number % 10}"
+            line: dict[str, Any] = {"color": colour, "linewidth": 1.1, "linestyle": "-" if is_first else (0, (4, 2))}
+            axes.plot(*points[:-1].T, alpha=0.85, **line)
+            axes.plot(*points[1:-1].T, ".", color=colour, markersize=4)
+            axes.plot(*points[0], "o", color=colour, markerfacecolor="white", markersize=5)
+            axes.plot(*points[-1], alpha=0)  # annotations do not widen the axes
+            axes.annotate("", *points[:-3:-1], arrowprops={"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, **line})
             if is_first or partner.get(place) not in same:
-                labels.append((points[-1], points[-2], _display(trajectory.tokens[place]), f"C{number % 10}"))
+                labels.append((points[-1], points[-2], _display(trajectory.tokens[place]), colour))
     axes.set_xlabel(f"first component ({plane.shares[0]:.0%} of the variance)")
     axes.set_ylabel(f"second component ({plane.shares[1]:.0%})")
     axes.margins(0.08)
     _place_labels(figure, axes, labels)
     return figure
-
-
-def _draw_token_path(axes: Axes, points: np.ndarray, colour: str, style: Any) -> None:
-    axes.plot(*points[:-1].T, color=colour, linewidth=1.1, linestyle=style, alpha=0.85)
-    axes.plot(*points[1:-1].T, ".", color=colour, markersize=4)
-    axes.plot(*points[0], "o", color=colour, markerfacecolor="white", markersize=5)
-    arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.1, "linestyle": style, "shrinkA": 0, "shrinkB": 0}
-    axes.plot(*points[-1], alpha=0)  # annotations do not widen the axes
-    axes.annotate("", points[-1], points[-2], arrowprops=arrow)
 
 
 def _place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[np.ndarray, np.ndarray, str, str]]) -> None:

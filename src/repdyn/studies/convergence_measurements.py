@@ -92,7 +92,11 @@ def _by_class(
     """Return the cosines by stack and subset, and those of tokens in sequences of each length if wanted."""
     look = {"leave": False, "bar_format": "{desc} {percentage:3.0f}% {bar} {elapsed}"}
     with tqdm(total=1.0, desc=f"{loaded.name}: {what}", **look) as bar:
-        stacks = token_cosines(loaded, probe, subsets, layers, progress=lambda share: bar.update(share - bar.n))
+
+        def progress(share: float) -> None:
+            bar.update(share - bar.n)
+
+        stacks = token_cosines(loaded, probe, subsets, layers, progress=progress)
     samples = {name: probe.sample(name).ravel() for name in subsets}
     if by_length:
         samples |= _split_by_length(samples, probe)

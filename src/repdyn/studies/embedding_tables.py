@@ -35,10 +35,7 @@ UNUSED = re.compile(r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_
 """Names of tokens that vocabularies reserve: no text is ever encoded as them."""
 NO_TOKEN, UNUSED_TOKEN, NO_POSITION, TWINS = "no token has them", "unused tokens", "before position 0", "with a twin"
 """Reasons for leaving rows out."""
-_QUANTILES = {
-    **{"min": 0.0, "q01": 0.01, "q05": 0.05, "q25": 0.25, "median": 0.5},
-    **{"q75": 0.75, "q95": 0.95, "q99": 0.99, "max": 1.0},
-}
+_STATISTICS = ("n", "mean", "std", "min", "q01", "q05", "q25", "median", "q75", "q95", "q99", "max")
 _PAIRS_AT_ONCE = 1 << 22
 # rows of one tile of cosines: 64 MB in float32
 _TILE = 4096
@@ -157,9 +154,8 @@ def cosine_matrix(rows: Tensor | np.ndarray) -> np.ndarray:
 
 def describe(values: np.ndarray) -> dict[str, Any]:
     """Return number, mean, standard deviation (n - 1) and quantiles of the values that are not NaN."""
-    found = pd.Series(values).dropna()
-    quantiles = dict(zip(_QUANTILES, found.quantile([*_QUANTILES.values()]), strict=True))
-    return {"n": len(found), "mean": found.mean(), "std": found.std(), **quantiles}
+    found = pd.Series(values).dropna().describe([0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99])
+    return {**dict(zip(_STATISTICS, found, strict=True)), "n": int(found["count"])}
 
 
 def about_mean(rows: Tensor) -> pd.DataFrame:
@@ -240,13 +236,14 @@ def closest_pairs(
             kept = scores.topk(min(n, int((scores > -torch.inf).sum()))).indices
             scores, places = scores[kept], places[kept]
     pairs = torch.stack([numbers[places[:, 0]], others[places[:, 1]]])
+    values = pair_values(rows, pairs, other)
     found = pd.DataFrame(pairs.T.cpu().numpy(), columns=["first", "second"])
-    found = found.assign(**pair_values(rows, pairs, other))[["first", "second", "cosine", "dot", "distance"]]
-    found["score"] = score(found["cosine"])
-    found = found.sort_values(["score", "first", "second"], ascending=[False, True, True], ignore_index=True)
+    found = found.assign(**{name: values[name] for name in ("cosine", "dot", "distance")})
+    order = ["score", "first", "second"]
+    found = found.assign(score=score(found["cosine"])).sort_values(order, ascending=[False, True, True])
     of_all = torch.full((len(rows),), -1.0)
     of_all[numbers.cpu()] = nearest.cpu()
-    return found.drop(columns="score").head(k), of_all
+    return found.drop(columns="score").head(k).reset_index(drop=True), of_all
 
 
 def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:

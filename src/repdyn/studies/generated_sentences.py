@@ -60,7 +60,8 @@ def complex_sentences(n: int, seed: int = 0) -> list[str]:
     >>> complex_sentences(1)
     ['these singers that many women admire think that every tall boy runs quietly.']
     """
-    return [_as_text(words) for words in _derivations(n, np.random.RandomState(seed))]
+    state = np.random.RandomState(seed)
+    return [_as_text(_Grammar(state).sentence()) for _ in range(n)]
 
 
 def simple_sentences(n: int, seed: int = 0) -> list[str]:
@@ -70,7 +71,7 @@ def simple_sentences(n: int, seed: int = 0) -> list[str]:
     ['runs singers that every that quietly think admire boy these many women tall.']
     """
     state = np.random.RandomState(seed)
-    ordered = _derivations(n, state)
+    ordered = [_Grammar(state).sentence() for _ in range(n)]
     words = [word for sentence in ordered for word in sentence]
     shuffled = iter([words[place] for place in state.permutation(len(words))])
     return [_as_text([next(shuffled) for _ in sentence]) for sentence in ordered]
@@ -168,10 +169,6 @@ def sentence_probe(
             "sentences; make more"
         )
     return replace(whole, batch_vectors=min(BATCH_VECTORS, fewest // _N_BATCHES), n_batches=_N_BATCHES, classes=classes)
-
-
-def _derivations(n: int, state: np.random.RandomState) -> list[list[str]]:
-    return [_Grammar(state).sentence() for _ in range(n)]
 
 
 def _cut(tokenizer: PreTrainedTokenizerBase, sentences: list[str], longest: int) -> list[str]:

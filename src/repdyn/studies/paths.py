@@ -15,6 +15,7 @@ from torch import Tensor
 
 from repdyn.reading import LayerPatterns, LoadedModel, layer_states
 from repdyn.studies.embedding_tables import cosine_matrix
+from repdyn.studies.token_measurements import encode_sentence
 
 N_COMPONENTS = 6
 """Principal components among which a rotation is searched."""
@@ -200,16 +201,7 @@ def sentence_trajectories(
     loaded: LoadedModel, pair: Sequence[str], layers: LayerPatterns = None
 ) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory]]:
     """Return two sentences' trajectories through each stack of the model's layers, by name of the stack."""
-    ids = [list(loaded.tokenizer(sentence)["input_ids"]) for sentence in pair]
-    if not all(ids):
-        raise ValueError(
-            f"expected two sentences with tokens, got {pair[0]!r} and {pair[1]!r}; give others with --pair"
-        )
-    if (longest := max(map(len, ids))) > loaded.context:
-        raise ValueError(
-            f"expected sentences of at most {loaded.context} tokens, what fits into {loaded.name}, got one of "
-            f"{longest}; give shorter ones with --pair"
-        )
+    ids = [encode_sentence(loaded, sentence) for sentence in pair]
     names = [tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(sequence))) for sequence in ids]
     stacks: dict[str | None, dict[int, np.ndarray]] = {}
     for layer in layer_states(loaded, ids, layers):
@@ -269,12 +261,10 @@ def trajectory_table(trajectory: TokenTrajectory) -> pd.DataFrame:
 
 def cross_sentence_table(one: TokenTrajectory, other: TokenTrajectory) -> pd.DataFrame:
     """Return the cosine of matched tokens of two sentences, a row for each layer and pair; empty without a pair."""
-    cosines, pairs = cross_sentence_cosine(one, other).T, match_tokens(one.tokens, other.tokens)
-    parts = []
-    for of_pair, (a, b, _) in zip(cosines, pairs, strict=True):
-        columns = {"layer": one.layers, "first": one.tokens[a], "second": other.tokens[b]}
-        parts.append(pd.DataFrame({**columns, "place_in_first": a, "place_in_second": b, "cosine": of_pair}))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    pairs = match_tokens(one.tokens, other.tokens)
+    keys = [(layer, one.tokens[a], other.tokens[b], a, b) for a, b, _ in pairs for layer in one.layers]
+    columns = ["layer", "first", "second", "place_in_first", "place_in_second"]
+    return pd.DataFrame(keys, columns=columns).assign(cosine=cross_sentence_cosine(one, other).T.ravel())
 
 
 @dataclass(frozen=True, eq=False)

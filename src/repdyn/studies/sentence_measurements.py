@@ -33,8 +33,12 @@ BUILT_IN |= {"grammar": TEMPLATES.with_name("changes.json"), "concepts": TEMPLAT
 six kinds, those of Luisto 2024, table 6, in sentences of our own: bright to dim, doctor to nurse, woman to man, Finnish
 to Czech, funny to sad, laughing to crying."""
 SENSE, CHARACTERS, WORDS = "sentences", "random characters", "random words"
-FIRST, MEAN, LAST, MAXIMUM = POOLINGS = "first token", "mean", "last token", "maximum"
-"""The ways to make one vector of a sentence's tokens; the maximum is that of each coordinate."""
+FIRST, MEAN, LAST, MAXIMUM = "first token", "mean", "last token", "maximum"
+POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    **{FIRST: lambda states: states[0], MEAN: lambda states: states.mean(0)},
+    **{LAST: lambda states: states[-1], MAXIMUM: lambda states: states.amax(0)},
+}
+"""The ways to make one vector of a sentence's tokens, (n_tokens, dim); the maximum is that of each coordinate."""
 _SLOT = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _BATCH_SENTENCES = 64
 SHARED_TOKENS = "tokens in common"
@@ -108,20 +112,12 @@ def sentence_vectors(
     for start in tqdm(range(0, len(sequences), _BATCH_SENTENCES), desc=title, leave=False):
         batch = sequences[start : start + _BATCH_SENTENCES]
         for layer in layer_states(model, batch):
-            for pooling, vectors in _pool(layer.states, [len(sequence) for sequence in batch]).items():
-                if pooling != FIRST or not causal[layer.stack]:
-                    parts.setdefault((layer.stack, layer.index, pooling), []).append(vectors)
+            sentences = layer.states.double().split([len(sequence) for sequence in batch])
+            for name, pool in POOLINGS.items():
+                if name != FIRST or not causal[layer.stack]:
+                    pooled = torch.stack([pool(sentence) for sentence in sentences])
+                    parts.setdefault((layer.stack, layer.index, name), []).append(pooled)
     return [SentenceVectors(*key, torch.cat(pieces).cpu().numpy()) for key, pieces in parts.items()]
-
-
-def _pool(states: Tensor, lengths: Sequence[int]) -> dict[str, Tensor]:
-    """Return (n_sentences, dim) float64 by pooling, from the states of all tokens, sentence after sentence."""
-    ends = torch.tensor(lengths, device=states.device).cumsum(0)
-    starts = ends - torch.tensor(lengths, device=states.device)
-    sentences = states.double().split(list(lengths))
-    means = torch.stack([each.mean(0) for each in sentences])
-    maxima = torch.stack([each.amax(0) for each in sentences])
-    return {FIRST: states[starts].double(), MEAN: means, LAST: states[ends - 1].double(), MAXIMUM: maxima}
 
 
 def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[int] = ()) -> np.ndarray:

@@ -342,7 +342,7 @@ def collections_figure(title: str, caption: str, values: dict[str, dict[str, np.
             else:
                 outline(axes, heights, edges, texts, color=series_colour(number))
         axes.set(title="dot product" if quantity == "dot" else quantity, yticks=[])
-    legend_below(figure, axes)
+    legend_below(figure, grid[-1])
     return figure
 
 

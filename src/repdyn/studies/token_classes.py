@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from repdyn.kernels import Undefined, full_precision
-from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_ranks, unit_rows
+from repdyn.kernels import Undefined, topic_mean
+from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_ranks
 from repdyn.reading import LoadedModel, attention_weights, layer_states
 from repdyn.studies.bootstrap import Estimate, SequenceSums, bootstrap
 from repdyn.studies.study import text_probe
@@ -114,29 +113,18 @@ def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.Data
 def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[float, float]:
     """Compute the mean cosine between the steps of two tokens: 1 if all tokens move in the same direction.
 
-    With unit steps ``u = (after - before) / |after - before|`` and their sums U_s over the tokens of each sequence s
-    (m_s of them): within a sequence ``sum_s (|U_s|^2 - m_s) / sum_s m_s (m_s - 1)``, and between sequences
-    ``(|sum_s U_s|^2 - sum_s |U_s|^2) / (n^2 - sum_s m_s^2)``; each is the mean over all such pairs.
-
     Args:
         before, after: (n, dim) vectors of the same tokens at a layer and at the next.
         sequences: (n,) the sequence of each.
 
     Returns:
-        Within and between, each in [-1, 1]; NaN if there is no such pair. Tokens that do not move are left out.
+        Within a sequence and between sequences, over all pairs, each in [-1, 1]; NaN where there are not both kinds of
+        pairs. Tokens that do not move are left out.
     """
-    with full_precision(before.device):
-        steps = unit_rows(after.to(before.device).double() - before.double())
-    moved = ~steps.isnan().any(1)
-    steps, of = steps[moved], sequences.to(steps.device)[moved]
-    of = of.unique(return_inverse=True)[1]
-    members = torch.bincount(of)
-    sums = steps.new_zeros(len(members), steps.shape[1]).index_add_(0, of, steps)
-    squares, n = sums.square().sum(1), len(steps)
-    pairs_within = int((members * (members - 1)).sum())
-    pairs_between = n * (n - 1) - pairs_within
-    within = float(squares.sum() - n) / pairs_within if pairs_within else math.nan
-    between = float(sums.sum(0).square().sum() - squares.sum()) / pairs_between if pairs_between else math.nan
+    steps = after.to(before.device).double() - before.double()
+    moved = steps.any(1)
+    tokens, of = torch.arange(int(moved.sum()), device=steps.device), sequences.to(steps.device)[moved]
+    within, between = (float(topic_mean(steps[moved], tokens, of, pairs=pairs)) for pairs in ("same", "different"))
     return within, between
 
 

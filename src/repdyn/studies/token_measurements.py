@@ -211,34 +211,30 @@ def compare_with_vocabulary(
         positions: (n_tokens, dim) the embedding of each token's position, added to every row of the table before the
             token's vectors are compared with it; None for the table as it is.
     """
-    names = token_names(tokenizer, ids)
     states = torch.stack([layer.vectors for layer in layers])  # (n_states, n_tokens, dim)
     own = torch.tensor(ids, device=states.device)
     if positions is None:
-        parts = _compare(states.flatten(0, 1), own.repeat(len(layers)), Vocabulary(table, by_distance=by_distance), k)
-        values, ranks, near, rows = (part.unflatten(0, (len(layers), len(ids))) for part in parts)
+        parts = [_compare(states, own, Vocabulary(table, by_distance=by_distance), k)]
     else:
-        of_places = []
-        for place, vector in enumerate(positions):
-            vocabulary = Vocabulary(table, vector, by_distance=by_distance)
-            of_places.append(_compare(states[:, place], own[place].repeat(len(layers)), vocabulary, k))
-        values, ranks, near, rows = (torch.stack(parts, 1) for parts in zip(*of_places, strict=True))
-    tokens = list(zip(range(len(ids)), ids, names, strict=True))
+        places = zip(states.split(1, 1), own.split(1), positions, strict=True)
+        parts = [_compare(x, of, Vocabulary(table, vector, by_distance=by_distance), k) for x, of, vector in places]
+    values, ranks, near, rows = (torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True))
+    tokens = list(zip(range(len(ids)), ids, token_names(tokenizer, ids), strict=True))
     columns = ["stack", "layer", "state", "position", "token_id", "token"]
     keys = pd.DataFrame([(*layer[:3], *token) for layer in layers for token in tokens], columns=columns)
     measure, numbers = "distance" if by_distance else "cosine", rows.flatten().tolist()
-    compared = keys.assign(**{measure: values.flatten().cpu().numpy(), "rank": ranks.flatten().cpu().numpy()})
-    nearest = (
-        keys.loc[keys.index.repeat(k)]
-        .reset_index(drop=True)
-        .assign(
-            place=np.tile(np.arange(1, k + 1), len(keys)),
-            nearest_id=numbers,
-            nearest=token_names(tokenizer, numbers),
-            **{measure: near.flatten().cpu().numpy()},
-        )
-    )
+    compared = keys.assign(**{measure: values.flatten(), "rank": ranks.flatten()})
+    nearest = keys.loc[keys.index.repeat(k)].reset_index(drop=True)
+    nearest = nearest.assign(place=np.tile(np.arange(1, k + 1), len(keys)), nearest_id=numbers)
+    nearest = nearest.assign(nearest=token_names(tokenizer, numbers), **{measure: near.flatten()})
     return VocabularyComparison(compared, nearest)
+
+
+def _compare(states: Tensor, ids: Tensor, vocabulary: Vocabulary, k: int) -> list[Tensor]:
+    """Return value and rank of each token's own row, and of the nearest rows, each (n_states, n_tokens, ...)."""
+    x, own = states.flatten(0, 1), ids.repeat(len(states))
+    found = to_own(x, own, vocabulary), token_ranks(x, own, vocabulary), *nearest_rows(x, vocabulary, k)
+    return [each.unflatten(0, states.shape[:2]) for each in found]
 
 
 def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
@@ -258,10 +254,6 @@ def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
 
     known = {number: name(number) for number in set(ids)}
     return [known[number] for number in ids]
-
-
-def _compare(x: Tensor, ids: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (to_own(x, ids, vocabulary), token_ranks(x, ids, vocabulary), *nearest_rows(x, vocabulary, k))
 
 
 def to_own(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:

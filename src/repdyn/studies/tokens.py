@@ -176,7 +176,7 @@ def show_density(table: pd.DataFrame) -> None:
     show(f"mean cosine to the {NEIGHBOURS} nearest other input embeddings: {', '.join(means)}")
     if len(classes) == 2:
         share = higher_share(classes["function"], classes["content"])
-        frequency = table["count"].corr(table["density"], method="spearman")
+        frequency = pd.Series(table["count"]).corr(pd.Series(table["density"]), method="spearman")
         show(
             f"the embedding of a function word is in the denser place in {share:.1%} of all pairs with a content word; "
             f"rank correlation of density and occurrences {frequency:.2f}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -83,15 +82,10 @@ class TextTopics:
         Its probability is ``phi_kw theta_dk``, divided by the sum over topics k: phi are the word shares of
         the topics, theta the topic shares of the document.
         """
-        known = np.array([self._columns.get(word, -1) for word in words], dtype=np.int64)
+        known = pd.Index(self.words).get_indexer(list(words))
         joint = self.word_shares[:, known].T * self.document_shares[document]
         likely = joint.max(axis=1) >= certainty * joint.sum(axis=1)
         return np.where((known >= 0) & likely, joint.argmax(axis=1), -1)
-
-    @cached_property
-    def _columns(self) -> dict[str, int]:
-        """Column in ``word_shares`` by word."""
-        return {word: column for column, word in enumerate(self.words)}
 
     def probe(
         self,
