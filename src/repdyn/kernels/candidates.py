@@ -50,23 +50,29 @@ class Candidates:
 def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Candidates:
     """Find the points that could be among the k nearest neighbours of each point; arguments as for
     :func:`repdyn.kernels.neighbours.nearest_neighbours`."""
-    by_group = None if groups is None else _GroupOrder(groups)
-    rounded = RoundedPoints(points, fastest_dtype(points.device), None if by_group is None else by_group.order)
-    candidates = _CandidateLists(rounded, k)
+    rounded, n = RoundedPoints(points, fastest_dtype(points.device), groups), len(points)
+    lists = _CandidateLists(rounded, k)
     for start in range(0, rounded.n_padded, _ROWS):
         rows = slice(start, min(start + _ROWS, rounded.n_padded))
-        left = rounded.left(rows)
         for begin in range(start, rounded.n_padded, _COLUMNS):
             columns = slice(begin, min(begin + _COLUMNS, rounded.n_padded))
-            scores = product(left, rounded.right[columns])
-            if begin == start:  # no point is its own neighbour
-                scores.fill_diagonal_(torch.inf)
-            if by_group is not None:
-                by_group.mask(scores, rows, columns)
-            candidates.update(scores, 1, rows, columns)
+            scores = rounded.scores(rows, columns)
+            lists.update(scores, 1, rows, columns)
             beyond = max(rows.stop, begin)
-            candidates.update(scores[:, beyond - begin :], 0, slice(beyond, columns.stop), rows)
-    return candidates.finalize()
+            lists.update(scores[:, beyond - begin :], 0, slice(beyond, columns.stop), rows)
+    first, second, scores = lists.within()
+    complete = (lists.n_close[:n] <= lists.max_close) & (first.bincount(minlength=n) >= k)
+    if rounded.order is not None:  # back to that of the points
+        first, second = rounded.order[first], rounded.order[second]
+        back = torch.arange(rounded.n_padded, device=complete.device)
+        back[rounded.order] = back[:n].clone()
+        rounded.norms, rounded.errors, rounded.margin = (
+            of_point[back] for of_point in (rounded.norms, rounded.errors, rounded.margin)
+        )
+        complete = complete[back[:n]]
+    scores, order = scores.sort()
+    first, by_first = first[order].sort(stable=True)
+    return Candidates(first, second[order[by_first]], scores[by_first].float(), complete, rounded)
 
 
 def fastest_dtype(device: torch.device) -> torch.dtype:
@@ -86,10 +92,10 @@ class RoundedPoints:
 
     A row of ``right`` is (x, high, low, |x|^2 in parts, ones), of ``left`` (-2 x, -2 low, -2 high, ones, |x|^2 in
     parts): their product is |x|^2 + |y|^2 - 2 x.y. ``high`` and ``low`` are the two parts of the dominant coordinates.
-    The rows are the points in the given order, by default unchanged.
+    The rows are the points in their order, or group after group.
     """
 
-    def __init__(self, points: Tensor, dtype: torch.dtype, order: Tensor | None = None) -> None:
+    def __init__(self, points: Tensor, dtype: torch.dtype, groups: Tensor | None = None) -> None:
         n, dim = points.shape
         is_bfloat16 = dtype == torch.bfloat16
         self.scale = unit_scale(points)
@@ -103,7 +109,11 @@ class RoundedPoints:
         parts = 3 if is_bfloat16 else 1  # bfloat16 has 8 of float32's 24 digits
         self.widths = [dim, len(dominant), len(dominant), parts, parts]
         self.widths.append(-sum(self.widths) % 16)
-        self.order = order
+        self.order: Tensor | None = None
+        if groups is not None:
+            self.groups, self.order = groups.sort(stable=True)
+            bounds = [torch.searchsorted(self.groups, self.groups, right=right) for right in (False, True)]
+            self.begins, self.ends = torch.stack(bounds).tolist()
         self.n, self.n_padded = n, n + -n % _GROUPS
         self.right = torch.zeros(self.n_padded, sum(self.widths), dtype=dtype, device=points.device)
         self.norms = torch.zeros(self.n_padded, dtype=torch.float64, device=points.device)
@@ -141,21 +151,21 @@ class RoundedPoints:
             left = left - part
         ones.fill_(1)
 
-    def left(self, rows: slice) -> Tensor:
-        """Return rows of the left factor, built on demand: a second copy of all would double the memory."""
+    def scores(self, rows: slice, columns: slice) -> Tensor:
+        """Return approximate squared distances, infinite of a point and itself and of points of one group."""
+        # the left factor is built on demand: a second copy of all would double the memory
         x, high, low, squares, ones, filler = self.right[rows].split(self.widths, 1)
-        return torch.cat([-2 * x, -2 * low, -2 * high, ones, squares, filler], 1)
-
-    def max_distance(self, scores: Tensor, rows: slice) -> Tensor:
-        """Return the largest distance, float64, that a pair with the given score can have.
-
-        With rounded points x', y', e_x = |x - x'|, and e_y <= r |y'|:
-
-        - a score s has |s - |x' - y'|^2| <= g (|x'| + |y'|)^2 <= g (8 |x'|^2 + 2 |x' - y'|^2), and is rounded itself;
-        - the distance d of the points themselves has |d - |x' - y'|| <= e_x + e_y, and |y'| <= |x'| + |x' - y'|.
-        """
-        between = ((scores.double().clamp_min(0) * self.output + self.margin[rows]) / (1 - 2 * self.gamma)).sqrt()
-        return between + self.errors[rows] + self.ratio * (self.norms[rows] + between)
+        scores = product(torch.cat([-2 * x, -2 * low, -2 * high, ones, squares, filler], 1), self.right[columns])
+        if columns.start == rows.start:
+            scores.fill_diagonal_(torch.inf)
+        last = rows.start if self.order is None else min(rows.stop, self.n)
+        for start in range(rows.start, last, _MASKED):
+            stop = min(start + _MASKED, last)
+            begin, end = max(self.begins[start], columns.start), min(self.ends[stop - 1], columns.stop)
+            if begin < end:
+                block = scores[start - rows.start : stop - rows.start, begin - columns.start : end - columns.start]
+                block.masked_fill_(self.groups[start:stop, None] == self.groups[begin:end], torch.inf)
+        return scores
 
     def max_score(self, distance: Tensor, rows: slice) -> Tensor:
         """Return the largest score, float32, that a pair with at most the given distance can have."""
@@ -163,25 +173,6 @@ class RoundedPoints:
         between = (distance + self.errors[rows] + self.ratio * self.norms[rows]) / (1 - self.ratio).clamp_min(1e-300)
         score = (between.square() * (1 + 2 * self.gamma) + self.margin[rows]) * self.output
         return score.float() * (1 + 2**-22)
-
-
-class _GroupOrder:
-    """An order that puts the points of a group next to each other."""
-
-    def __init__(self, groups: Tensor) -> None:
-        self.groups, self.order = groups.sort(stable=True)
-        bounds = [torch.searchsorted(self.groups, self.groups, right=right) for right in (False, True)]
-        self.begins, self.ends = torch.stack(bounds).tolist()
-
-    def mask(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        """Set the scores of a tile to infinity for pairs of one group."""
-        last = min(rows.stop, len(self.groups))
-        for start in range(rows.start, last, _MASKED):
-            stop = min(start + _MASKED, last)
-            begin, end = max(self.begins[start], columns.start), min(self.ends[stop - 1], columns.stop)
-            if begin < end:
-                block = scores[start - rows.start : stop - rows.start, begin - columns.start : end - columns.start]
-                block.masked_fill_(self.groups[start:stop, None] == self.groups[begin:end], torch.inf)
 
 
 class _CandidateLists:
@@ -216,31 +207,24 @@ class _CandidateLists:
         member, hit = (inside <= limit[point]).nonzero().unbind(1)
         self.found.append((point[hit] + points.start, other[member, hit] + others.start, inside[member, hit]))
         if sum(len(first) for first, _, _ in self.found) > max(_MAX_PAIRS, 4 * self.k) * self.rounded.n:
-            self.found = [self._within()]
+            self.found = [self.within()]
 
     def limit(self, points: slice) -> Tensor:
-        """Return the score up to which a point may be among the k nearest: finite, so that masked pairs exceed it."""
-        limit = self.rounded.max_score(self.rounded.max_distance(self.best[-1, points], points), points)
+        """Return the score up to which a point may be among the k nearest: finite, so that masked pairs exceed it.
+
+        It is that of the largest distance that a pair with the k-th best score can have. With rounded points x', y',
+        e_x = |x - x'|, and e_y <= r |y'|:
+
+        - a score s has |s - |x' - y'|^2| <= g (|x'| + |y'|)^2 <= g (8 |x'|^2 + 2 |x' - y'|^2), and is rounded itself;
+        - the distance d of the points themselves has |d - |x' - y'|| <= e_x + e_y, and |y'| <= |x'| + |x' - y'|.
+        """
+        rounded, best = self.rounded, self.best[-1, points].double().clamp_min(0)
+        between = ((best * rounded.output + rounded.margin[points]) / (1 - 2 * rounded.gamma)).sqrt()
+        farthest = between + rounded.errors[points] + rounded.ratio * (rounded.norms[points] + between)
+        limit = rounded.max_score(farthest, points)
         return limit.clamp_max(torch.finfo(limit.dtype).max)
 
-    def finalize(self) -> Candidates:
-        rounded, n = self.rounded, self.rounded.n
-        first, second, scores = self._within()
-        complete = (self.n_close[:n] <= self.max_close) & (first.bincount(minlength=n) >= self.k)
-        if rounded.order is not None:  # back to that of the points
-            first, second = rounded.order[first], rounded.order[second]
-            back = torch.arange(rounded.n_padded, device=complete.device)
-            back[rounded.order] = back[:n].clone()
-            rounded.norms, rounded.errors, rounded.margin = (
-                of_point[back] for of_point in (rounded.norms, rounded.errors, rounded.margin)
-            )
-            complete = complete[back[:n]]
-        scores, order = scores.sort()
-        first, by_first = first[order].sort(stable=True)
-        order = order[by_first]
-        return Candidates(first, second[order], scores[by_first].float(), complete, rounded)
-
-    def _within(self) -> tuple[Tensor, Tensor, Tensor]:
+    def within(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the pairs found so far that are still below the limit, except those of abandoned points."""
         first, second, scores = (torch.cat(parts) for parts in zip(*self.found, strict=True))
         valid = (scores <= self.limit(slice(None))[first]) & (second < self.rounded.n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Literal, get_args
 
 import torch
@@ -105,13 +105,8 @@ def _std_error(
     # random groups, so that no order of the windows, such as that of a text, makes groups alike
     generator = torch.Generator().manual_seed(0)
     group = (torch.randperm(len(names), generator=generator) % n_groups)[number]
-    kept = [log_ratios[group != left_out] for left_out in range(n_groups)]
-    heights = cache(partial(_heights, discard=discard, device=log_ratios.device))  # most groups are of one size
-    if estimator == "regression":
-        fits = [_regression(of_others, heights(len(of_others))) for of_others in kept]
-    else:
-        fits = [_maximum_likelihood(of_others) for of_others in kept]
-    without = torch.stack(fits)
+    kept = (log_ratios[group != left_out] for left_out in range(n_groups))
+    without = torch.stack([_fitted(of_others, discard, estimator) for of_others in kept])
     return (SHARED_NEIGHBOURS * ((n_groups - 1) * without.var(correction=0)).sqrt()).to(cloud.x.device)
 
 
@@ -185,10 +180,7 @@ def two_nn(
         if duplicates == "count":
             return _regression_with_duplicates(*cloud.once(_ratios_with_duplicates), discard)
         part, _ = resolved(cloud)
-        log_ratios, _ = part.once(_sorted_log_ratios)
-        if estimator == "maximum_likelihood":
-            return _maximum_likelihood(log_ratios)
-        return _regression(log_ratios, _heights(len(log_ratios), discard, log_ratios.device))
+        return _fitted(part.once(_sorted_log_ratios)[0], discard, estimator)
 
 
 def _sorted_log_ratios(cloud: Cloud) -> tuple[Tensor, Tensor]:
@@ -202,13 +194,15 @@ def _sorted_log_ratios(cloud: Cloud) -> tuple[Tensor, Tensor]:
     return log_ratios, order
 
 
-def _regression(log_ratios: Tensor, heights: Tensor) -> Tensor:
+def _fitted(log_ratios: Tensor, discard: float, estimator: Estimator) -> Tensor:
+    heights = _heights(len(log_ratios), discard, log_ratios.device) if estimator == "regression" else log_ratios
     x = log_ratios[: len(heights)]
     if x[-1] <= TIE:
         raise Undefined(ALL_TIED.format(len(x)))
-    return (x @ heights) / (x @ x)
+    return (x @ heights) / (x @ x) if estimator == "regression" else (len(x) - 1) / x.sum()
 
 
+@lru_cache(maxsize=16)  # most groups that a jackknife leaves out are of one size
 def _heights(n: int, discard: float, device: torch.device) -> Tensor:
     """Return -log(1 - F_i) of the ratios that are kept, the largest of which is finite because some are not."""
     n_kept = n_kept_of(n, discard)
@@ -234,9 +228,3 @@ def _regression_with_duplicates(x: Tensor, n_removed: int, discard: float) -> Te
 def n_kept_of(n: int, discard: float) -> int:
     """Return the largest whole number up to ``n * (1 - discard)``; in binary 5 * (1 - 0.8) is less than 1."""
     return math.floor(n * (1 - Fraction(str(float(discard)))))
-
-
-def _maximum_likelihood(log_ratios: Tensor) -> Tensor:
-    if log_ratios[-1] <= TIE:
-        raise Undefined(ALL_TIED.format(len(log_ratios)))
-    return (len(log_ratios) - 1) / log_ratios.sum()
