@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, Blocks, is_a
+from repdyn.capture.blocks import Block, is_a
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.states import STATES_BYTES, Buffers, watched
-from repdyn.capture.token_states import Slot, TokenStates
+from repdyn.capture.states import STATES_BYTES, Buffers
+from repdyn.capture.token_states import Slot, TokenStates, by_slot, watched
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.utils.caller_state import plain_state
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    pass
 
 TOKENS = 2048
 """How many tokens are examined by default, from the first sequence of the probe on."""
@@ -83,19 +83,49 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
         The weights; for a layer without any, or a model that does not compute them, the reason.
     """
     model = model.on(probe)
-    batches = list(_first_sequences(probe, n_tokens))
-    reason = ""
-    with model.evaluating() as run:
-        recorder = _WeightRecorder(run.model.blocks, TokenStates(model.token_positions))
-        with eager_attention(run.model.module), recorder.watching():
-            try:
-                for batch in batches:
-                    recorder.begin(batch)
-                    run(batch)
-            except Exception as error:  # errors outside its attention appear in capture
-                cause = error.__cause__ or error
-                reason = f"the model does not run with eager attention: {type(cause).__name__}: {cause}"
-    return AttentionWeights([batch.tokens for batch in batches], recorder.layers, reason)
+    batches, token_states = list(_first_sequences(probe, n_tokens)), TokenStates(model.token_positions)
+    layers: dict[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str] = {}
+    running: list[Tensor | None] = []  # what the blocks that have been entered have put out so far
+    n_calls: Counter[str | None] = Counter()  # the l-th call of a block in a stack is layer l
+    buffers, reason = Buffers(STATES_BYTES), ""
+
+    def search(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        if not running or running[-1] is not None:
+            return
+        if type(module).forward is nn.MultiheadAttention.forward:  # which is asked for what its block does not want
+            call = inspect.signature(module.forward).bind(*args, **kwargs)
+            call.arguments.update(need_weights=True, average_attn_weights=False)
+            output = module.forward(*call.args, **call.kwargs)
+        running[-1] = find_weights(by_slot(output), token_states)
+
+    def leave(block: Block, _returned: Mapping[Slot, Any]) -> None:
+        weights = running.pop()
+        n_calls[block.stack] += 1
+        layer = block.stack, n_calls[block.stack]
+        kept = layers.setdefault(layer, [])
+        if weights is None:
+            layers[layer] = f"nothing in {block.name!r} puts out attention weights, from each token to each"
+        elif not isinstance(kept, str):
+            rows = weights.flatten(0, 1)
+            copied = buffers.new(len(rows), rows).copy_(rows).unflatten(0, (len(weights), -1))
+            kept.append((copied, weights.device))
+
+    with model.evaluating() as run, eager_attention(run.model.module), ExitStack() as hooks:
+        blocks = run.model.blocks
+        hooks.enter_context(watched(blocks, lambda _block, _taken: running.append(None)))
+        for module in dict.fromkeys(inner for block in blocks for inner in block.module.modules()):
+            hooks.enter_context(module.register_forward_hook(search, with_kwargs=True))
+        hooks.enter_context(watched(blocks, leave=leave))
+        try:
+            for batch in batches:
+                token_states.batch = batch
+                running.clear()
+                n_calls.clear()
+                run(batch)
+        except Exception as error:  # errors outside its attention appear in capture
+            cause = error.__cause__ or error
+            reason = f"the model does not run with eager attention: {type(cause).__name__}: {cause}"
+    return AttentionWeights([batch.tokens for batch in batches], layers, reason)
 
 
 def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
@@ -125,7 +155,8 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
     """
     models = [module for module in model.modules() if is_a(module, "PreTrainedModel")]
     recording = {id(one.config) for one in models if getattr(one, "_can_record_outputs", None)}
-    configs = {id(config): config for one in models for config in _with_parts(one.config)}
+    found = [config for one in models for config in (one.config, *vars(one.config).values())]
+    configs = {id(config): config for config in found if is_a(config, "PreTrainedConfig")}
     before = [(config, dict(vars(config))) for config in configs.values()]
     try:
         for config in configs.values():
@@ -137,81 +168,6 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
         for config, fields in before:
             vars(config).clear()
             vars(config).update(fields)
-
-
-def _with_parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
-    yield config
-    for part in vars(config).values():
-        if is_a(part, "PreTrainedConfig"):
-            yield from _with_parts(part)
-
-
-class _WeightRecorder:
-    """Hooks that record the weights among the outputs of modules inside the blocks, one sequence after the other.
-
-    The l-th call of a block in a stack is layer l.
-    """
-
-    def __init__(self, blocks: Blocks, token_states: TokenStates) -> None:
-        self._blocks, self._token_states, self._buffers = blocks, token_states, Buffers(STATES_BYTES)
-        self.layers: dict[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str] = {}
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        inside = dict.fromkeys(inner for block in self._blocks for inner in block.module.modules())
-        asked = [module for module in inside if type(module).forward is nn.MultiheadAttention.forward]
-        with ExitStack() as hooks:
-            hooks.enter_context(watched(self._blocks, lambda _block, _taken: self._running.append(None)))
-            hooks.enter_context(watched(inside, leave=self._find))
-            for module, request in ((module, _WeightRequest()) for module in asked):
-                hooks.enter_context(module.register_forward_pre_hook(request.before, with_kwargs=True))
-                hooks.enter_context(module.register_forward_hook(request.after))
-            hooks.enter_context(watched(self._blocks, leave=self._leave))
-            yield
-
-    def begin(self, batch: ProbeBatch) -> None:
-        """Begin one more sequence."""
-        self._token_states.batch = batch
-        self._running: list[Tensor | None] = []  # the weights that each block has put out so far
-        self._n_calls: Counter[str | None] = Counter()
-
-    def _find(self, _module: nn.Module, returned: Mapping[Slot, Any]) -> None:
-        if self._running and self._running[-1] is None:
-            self._running[-1] = find_weights(returned, self._token_states)
-
-    def _leave(self, block: Block, _returned: Mapping[Slot, Any]) -> None:
-        weights = self._running.pop()
-        self._n_calls[block.stack] += 1
-        layer = block.stack, self._n_calls[block.stack]
-        if weights is None:
-            self.layers[layer] = f"nothing in {block.name!r} puts out attention weights, from each token to each"
-            return
-        kept = self.layers.setdefault(layer, [])
-        if not isinstance(kept, str):
-            rows = weights.flatten(0, 1)
-            copied = self._buffers.new(len(rows), rows).copy_(rows).unflatten(0, (len(weights), -1))
-            kept.append((copied, weights.device))
-
-
-class _WeightRequest:
-    """Hooks that make an ``nn.MultiheadAttention`` compute weights for each head, invisibly to its caller."""
-
-    def __init__(self) -> None:
-        self._requested: list[tuple[bool, bool]] = []
-
-    def before(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        call = inspect.signature(module.forward).bind(*args, **kwargs)
-        call.apply_defaults()
-        self._requested.append((call.arguments["need_weights"], call.arguments["average_attn_weights"]))
-        call.arguments.update(need_weights=True, average_attn_weights=False)
-        return call.args, call.kwargs
-
-    def after(self, _module: nn.Module, _args: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
-        states, weights = output
-        needed, averaged = self._requested.pop()
-        if not needed:
-            return states, None
-        return states, weights.mean(dim=-3) if averaged else weights
 
 
 _EXCESS = 0.02

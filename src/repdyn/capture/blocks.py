@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import combinations, count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeGuard
@@ -93,6 +93,18 @@ def list_candidates(model: nn.Module) -> str:
     return _format_candidates(list(_candidates(model, model))) or "none"
 
 
+def silent_blocks(model: nn.Module, blocks: Blocks, called: Collection[str]) -> str:
+    """Return what is wrong where some blocks were not called in a pass; "" where all were."""
+    silent = [block.name for block in blocks if block.name not in called]
+    if not silent:
+        return ""
+    few = ", ".join(silent[:4]) + (", ..." if len(silent) > 4 else "")
+    return (
+        f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {few}; the forward pass does not go "
+        f"through them. Name the blocks it does go through with layers=; the model has {list_candidates(model)}"
+    )
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the model inside all wrappers: torch.compile, (Distributed)DataParallel, FSDP, DeepSpeed and Fabric."""
     while True:
@@ -143,13 +155,13 @@ def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
 
 # What torch.compile, FSDP, checkpoint_wrapper and Lightning Fabric put into the names of what they wrap.
 _FABRIC = "_forward_module"
-_WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", _FABRIC)
+WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", _FABRIC)
 
 
 def _named_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return every module by its name without the wrappers' parts; of a wrapper and what it wraps, the latter."""
     return {
-        ".".join(part for part in name.split(".") if part not in _WRAPPINGS): module
+        ".".join(part for part in name.split(".") if part not in WRAPPINGS): module
         for name, module in model.named_modules()
     }
 
@@ -250,7 +262,7 @@ def _names_matching(pattern: str, names: Iterable[str]) -> set[str]:
 
 
 def _innermost(module: nn.Module) -> nn.Module:
-    wrapped = (getattr(module, name, None) for name in _WRAPPINGS)
+    wrapped = (getattr(module, name, None) for name in WRAPPINGS)
     inner = next((inner for inner in wrapped if isinstance(inner, nn.Module)), None)
     return module if inner is None else _innermost(inner)
 

@@ -9,9 +9,8 @@ module's output (blocks that add both parts at once). What nothing confirms is r
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, Blocks
-from repdyn.capture.states import Branch, Branches, Buffers, LayerKey, Recorder, watched
-from repdyn.capture.token_states import Slot, TokenStates
+from repdyn.capture.blocks import Block
+from repdyn.capture.states import Branch, Branches, Buffers, LayerKey, Recorder
+from repdyn.capture.token_states import Slot, watched
 from repdyn.probe import ProbeBatch
 
 if TYPE_CHECKING:
@@ -40,26 +39,6 @@ _ROUNDINGS = 2
 _MIN_SIZE = 10
 
 
-def find_branches(run: Run, batch: ProbeBatch, states_bytes: int) -> Branches:
-    """Learn from one forward pass, of one sequence, where each block adds its attention's output to its input."""
-    blocks = run.model.blocks
-    recorder = Recorder(run.model, np.arange(len(batch.positions)), Buffers(states_bytes))
-    observer = _ModuleObserver(recorder.token_states)
-    with observer.watching(blocks), recorder.recording(batch):
-        run(batch)
-    layers = {(layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers}
-    keys = [key for key in layers if key[1] > 0]
-    modules = {block.module for block in blocks}
-    if any(modules & set(module.modules()) - {module} for module in modules):
-        return dict.fromkeys(keys, NESTED)
-    return {
-        (s, index): _branch(observer.tensors[s, index], layers[s, index - 1], layers[s, index])
-        if observer.has_attention[s, index]
-        else NO_ATTENTION
-        for s, index in keys
-    }
-
-
 @dataclass(frozen=True, eq=False)
 class _ModuleTensor:
     """The first tokens' vectors in one part of a module's inputs or outputs, (_TOKENS, dim)."""
@@ -74,56 +53,56 @@ class _ModuleTensor:
     """Whether it was returned inside the block's attention, or by a module that received that unchanged."""
 
 
-class _ModuleObserver:
-    """Hooks on all modules of the blocks: their inputs and outputs by stack and layer, in the order of time."""
+def find_branches(run: Run, batch: ProbeBatch, states_bytes: int) -> Branches:
+    """Learn from one forward pass, of one sequence, where each block adds its attention's output to its input."""
+    blocks = run.model.blocks
+    modules = {block.module for block in blocks}
+    stack_of = {module: block.stack for block in blocks for module in block.module.modules()}
+    inside = [Block("", module, stack) for module, stack in stack_of.items() if module not in modules]
+    attention = {module: _attention_of(module) for module in modules}
+    attentive = set().union(*attention.values())
+    recorder = Recorder(run.model, np.arange(len(batch.positions)), Buffers(states_bytes))
+    rows_by_slot = recorder.token_states.rows_by_slot
+    tensors: dict[LayerKey, list[_ModuleTensor]] = defaultdict(list)  # in the order of time
+    has_attention: dict[LayerKey, bool] = {}
+    n_entered, calls, dims = Counter[str | None](), Counter[nn.Module](), set[int]()
 
-    def __init__(self, token_states: TokenStates) -> None:
-        self.tensors: dict[LayerKey, list[_ModuleTensor]] = {}
-        self.has_attention: dict[LayerKey, bool] = {}
-        self._token_states = token_states
-        self._n_entered: Counter[str | None] = Counter()
-        self._calls: Counter[nn.Module] = Counter()
-        self._dims: set[int] = set()
+    def enter(block: Block, taken: Mapping[Slot, Any]) -> None:
+        n_entered[block.stack] += 1
+        has_attention[block.stack, n_entered[block.stack]] = bool(attention[block.module])
+        calls.clear()
+        dims.clear()
+        dims.update(rows.shape[1] for rows in rows_by_slot(taken).values())
 
-    @contextmanager
-    def watching(self, blocks: Blocks) -> Iterator[None]:
-        modules = {block.module for block in blocks}
-        stack_of = {module: block.stack for block in blocks for module in block.module.modules()}
-        inside = [Block("", module, stack) for module, stack in stack_of.items() if module not in modules]
-        self._attention = {module for block in blocks for module in _attention_of(block.module)}
-        with watched(blocks, self._enter), watched(inside, self._before, self._after):
-            yield
-
-    def _enter(self, block: Block, taken: Mapping[Slot, Any]) -> None:
-        self._n_entered[block.stack] += 1
-        self._calls.clear()
-        self._dims = {rows.shape[1] for rows in self._token_states.rows_by_slot(taken).values()}
-        key = block.stack, self._n_entered[block.stack]
-        self.tensors[key], self.has_attention[key] = [], bool(_attention_of(block.module))
-
-    def _before(self, part: Block, taken: Mapping[Slot, Any]) -> None:
-        self._keep(part, taken, is_input=True)
-
-    def _after(self, part: Block, returned: Mapping[Slot, Any]) -> None:
-        _, module, stack = part
-        tensors, call = self._current(stack), self._calls[module]
-        received = [one.rows for one in tensors if one.is_input and one.module is module and one.call == call]
-        passed_on = any(one.of_attention and any(_equal(rows, one.rows) for rows in received) for one in tensors)
-        self._keep(part, returned, is_input=False, of_attention=module in self._attention or passed_on)
-        self._calls[module] += 1
-
-    def _current(self, stack: str | None) -> list[_ModuleTensor]:
-        return self.tensors.get((stack, self._n_entered[stack]), [])
-
-    def _keep(self, part: Block, parts: Mapping[Slot, Any], *, is_input: bool, of_attention: bool = False) -> None:
+    def keep(part: Block, parts: Mapping[Slot, Any], *, of_attention: bool | None = None) -> None:
         _, module, stack = part
         # rows without an axis of sequences confirm a sum here, where there is one sequence, and are no branch
-        for slot, rows in self._token_states.rows_by_slot(parts, flat=not of_attention).items():
-            if rows.shape[1] in self._dims:
-                tensor = _ModuleTensor(
-                    rows[:_TOKENS].clone(), module, slot, self._calls[module], is_input, of_attention
-                )
-                self._current(stack).append(tensor)
+        for slot, rows in rows_by_slot(parts, flat=not of_attention).items():
+            if rows.shape[1] in dims:
+                first, is_input = rows[:_TOKENS].clone(), of_attention is None
+                tensor = _ModuleTensor(first, module, slot, calls[module], is_input, bool(of_attention))
+                tensors[stack, n_entered[stack]].append(tensor)
+
+    def leave(part: Block, returned: Mapping[Slot, Any]) -> None:
+        _, module, stack = part
+        seen, call = tensors[stack, n_entered[stack]], calls[module]
+        received = [one.rows for one in seen if one.is_input and one.module is module and one.call == call]
+        passed_on = any(one.of_attention and any(_equal(rows, one.rows) for rows in received) for one in seen)
+        keep(part, returned, of_attention=module in attentive or passed_on)
+        calls[module] += 1
+
+    with watched(blocks, enter), watched(inside, keep, leave), recorder.recording(batch):
+        run(batch)
+    layers = {(layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers}
+    keys = [key for key in layers if key[1] > 0]
+    if any(modules & set(module.modules()) - {module} for module in modules):
+        return dict.fromkeys(keys, NESTED)
+    return {
+        (s, index): _branch(tensors[s, index], layers[s, index - 1], layers[s, index])
+        if has_attention[s, index]
+        else NO_ATTENTION
+        for s, index in keys
+    }
 
 
 def _attention_of(block: nn.Module) -> set[nn.Module]:

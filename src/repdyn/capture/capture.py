@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,16 +24,12 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import class_name
 from repdyn.capture.branches import find_branches
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, EmbeddingSearch, Recorder, States
-from repdyn.capture.token_states import split_where_square
+from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, Recorder, States
+from repdyn.capture.token_states import EmbeddingSearch, split_where_square
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.sampling import padded_batches
 from repdyn.utils.caller_state import plain_state
 from repdyn.utils.distributed import ALONE, Ranks
-
-Trial: TypeAlias = list[ProbeBatch]
-"""Two batches of one shape, so that equal inputs go through the same arithmetic, of a few sequences of which some are
-changed. Where they are rounded differently all the same, the unchanged ones show by how much."""
 
 _SHORT = 64
 """Tokens of a trial: more cost more and show no more. Models that need a certain length get the probe's."""
@@ -181,18 +177,51 @@ def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_
     model = model.on(probe)
     if probe.inputs is not None:
         return {stack: probe.inputs.is_causal(stack) for stack in model.stacks}
+    tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())]
+    tokens, vocabulary = tokens[: _SHORT if model.any_length else None], probe.tokens.unique()
+    if len(vocabulary) == 1 or len(tokens) < 2:
+        return dict.fromkeys(model.stacks)
+    split = (len(tokens) // 2 - 1) | 1  # odd: windows, chunks and blocks of attention do not end there
+    others = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
+    changed = [torch.cat([tokens[:split], others[split:]]), torch.cat([others[:split], tokens[split:]])]
     found: dict[str | None, bool | None] = {}
     for stack in model.stacks:
-        trial = causality_trial(probe, _SHORT if model.any_length else None)
-        states = {} if trial is None else _run_trial(model, trial, states_bytes, of_stack=stack)
-        found[stack] = is_causal(states[stack]) if states else None
+        states = _try(model, tokens, changed, torch.ones_like(tokens), states_bytes, of_stack=stack)[stack]
+        found[stack] = is_causal(states, split)
     return found
 
 
+def is_causal(states: Tensor, split: int) -> bool | None:
+    """Return whether no position sees a later one; None if undecidable.
+
+    Args:
+        states: (2, n_sequences, length, dim), the last layer's of a trial of two changes: of the tokens from a position
+            on, and of those before it.
+        split: that position.
+    """
+    if not bool(states.isfinite().all()):
+        return None
+    moved, rounding = _movement(states)
+    by_later, by_earlier = moved[1, :split], moved[2, split:]
+    if rounding > 0:  # those next to the change see it if any do
+        by_later, by_earlier = by_later[-8:], by_earlier[:8]
+    if _has_moved(by_later, states, rounding):
+        return False
+    # Blocks that are initialised as the identity let no position see any other.
+    return True if _has_moved(by_earlier, states, rounding) else None
+
+
 def check_padding(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_BYTES) -> None:
-    """Raise ValueError where the states of a padded sequence change with the tokens in its padding."""
-    trial = padding_trial(probe, _SHORT if model.any_length else None)
-    for states in (_run_trial(model, trial, states_bytes) if trial else {}).values():
+    """Raise ValueError where the states of a padded sequence, the shortest, change with the tokens in its padding."""
+    tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmin())]
+    padding = torch.full((int(probe.lengths.max()) - len(tokens),), probe.pad_id)
+    padding, others = padding[: _SHORT if model.any_length else None], probe.tokens.unique()
+    others = others[others != probe.pad_id]
+    if not len(padding) or not len(others):
+        return
+    changed = torch.cat([tokens, others[torch.arange(len(padding)) % len(others)]])
+    now, mask = torch.cat([tokens, padding]), (torch.arange(len(changed)) < len(tokens)).long()
+    for states in _try(model, now, [changed], mask, states_bytes).values():
         moved, rounding = _movement(states)
         if _has_moved(moved[1], states, rounding):
             raise ValueError(
@@ -202,15 +231,47 @@ def check_padding(model: PreparedModel, probe: Probe, *, states_bytes: int = STA
             )
 
 
-def _run_trial(
-    model: PreparedModel, trial: Trial, states_bytes: int, *, of_stack: str | None = None
+def _try(
+    model: PreparedModel,
+    now: Tensor,
+    changed: Sequence[Tensor],
+    mask: Tensor,
+    states_bytes: int,
+    *,
+    of_stack: str | None = None,
 ) -> dict[str | None, Tensor]:
-    """Return the last states of each stack, (2, n_sequences, n_tokens, dim); ``of_stack`` as ``only_changing``."""
-    rows = np.arange(sum(len(batch.positions) for batch in trial))
-    states = record(model, trial, rows, states_bytes, only_changing=of_stack)
+    """Return the last states of each stack, (2, n_sequences, n_tokens, dim), for a sequence and changed ones.
+
+    They are those of two batches of one shape, so that equal inputs go through the same arithmetic. In the second, all
+    sequences but the first and the last are changed. Where these are rounded differently all the same, they show by how
+    much. Other stacks than ``of_stack`` give the same states for both, if it is not None.
+    """
+    n = len(changed) + 2
+    controls = [now] * (2 if n == len(now) else 1)  # no batch is square
+    masks = mask.repeat(n - 1 + len(controls), 1)
+    positions = np.flatnonzero(masks.numpy())
+    rows = np.arange(2 * len(positions)).reshape(2, -1)
+    sequences = [torch.stack([now, *each, *controls]) for each in ([now] * len(changed), changed)]
+    trial = [ProbeBatch(ids, masks, positions, numbers) for ids, numbers in zip(sequences, rows, strict=True)]
+    states = record(model, trial, rows.ravel(), states_bytes, only_changing=of_stack)
     last = {layer.stack: layer.states for layer in states.layers}
-    shape = len(trial), len(trial[0].input_ids), -1
-    return {stack: found.double().unflatten(0, shape) for stack, found in last.items()}
+    return {stack: found.double().unflatten(0, (2, len(masks), -1)) for stack, found in last.items()}
+
+
+def _movement(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far each vector moved, (n_sequences, length), and how far it may by rounding alone.
+
+    Tokens that are sorted into batches of their own, as experts do, are rounded differently when others change, and a
+    few go to another expert.
+    """
+    moved = (states[1] - states[0]).abs().amax(dim=-1)
+    return moved, 4 * moved[[0, -1]].mean(dim=1).max()
+
+
+def _has_moved(moved: Tensor, states: Tensor, rounding: Tensor) -> bool:
+    """Return whether vectors moved: any one of them, or half of them where one alone may be an accident."""
+    least = torch.maximum(rounding, 1e-7 * states[0].square().mean().sqrt())
+    return bool((moved.median() if rounding > 0 else moved.max()) > least)
 
 
 def record(
@@ -250,89 +311,6 @@ def record(
             progress((number + 1) / len(batches))
     found = recorder.states(run.watch.autocast)
     return replace(found, embeddings=search.table()) if search else found
-
-
-def causality_trial(probe: Probe, most: int | None = None) -> Trial | None:
-    """Return a sequence four times; then unchanged, with its second part changed, with its first, and unchanged.
-
-    It is the probe's longest, cut to ``most`` tokens; None where the probe has no second token to try.
-    """
-    tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())][:most]
-    vocabulary = probe.tokens.unique()
-    if len(vocabulary) == 1 or len(tokens) < 2:
-        return None
-    others, split = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)], _split(len(tokens))
-    later, earlier = torch.cat([tokens[:split], others[split:]]), torch.cat([others[:split], tokens[split:]])
-    controls = [tokens] * (2 if len(tokens) == 4 else 1)  # no batch is square
-    tried = ((tokens, tokens), (later, earlier))
-    return _as_trial([[tokens, *pair, *controls] for pair in tried], torch.ones_like(tokens))
-
-
-def padding_trial(probe: Probe, most: int | None = None) -> Trial | None:
-    """Return the shortest sequence, padded, three times; then unchanged, with other padding, and unchanged.
-
-    The padding is that to the longest, cut to ``most`` tokens; None where the probe has none.
-    """
-    tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmin())]
-    padding = torch.full((int(probe.lengths.max()) - len(tokens),), probe.pad_id)[:most]
-    others = probe.tokens.unique()
-    others = others[others != probe.pad_id]
-    if not len(padding) or not len(others):
-        return None
-    now = torch.cat([tokens, padding])
-    then = torch.cat([tokens, others[torch.arange(len(padding)) % len(others)]])
-    controls = [now] * (2 if len(now) == 3 else 1)
-    mask = (torch.arange(len(now)) < len(tokens)).long()
-    return _as_trial([[now, tried, *controls] for tried in (now, then)], mask)
-
-
-def is_causal(states: Tensor) -> bool | None:
-    """Return whether no position sees a later one; None if undecidable.
-
-    Args:
-        states: (2, n_sequences, length, dim), the last layer's for the two batches of :func:`causality_trial`.
-    """
-    if not bool(states.isfinite().all()):
-        return None
-    split = _split(states.shape[2])
-    moved, rounding = _movement(states)
-    by_later, by_earlier = moved[1, :split], moved[2, split:]
-    if rounding > 0:  # those next to the change see it if any do
-        by_later, by_earlier = by_later[-8:], by_earlier[:8]
-    if _has_moved(by_later, states, rounding):
-        return False
-    # Blocks that are initialised as the identity let no position see any other.
-    return True if _has_moved(by_earlier, states, rounding) else None
-
-
-def _movement(states: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how far each vector moved, (n_sequences, length), and how far it may by rounding alone.
-
-    Tokens that are sorted into batches of their own, as experts do, are rounded differently when others change, and a
-    few go to another expert.
-    """
-    moved = (states[1] - states[0]).abs().amax(dim=-1)
-    return moved, 4 * moved[[0, -1]].mean(dim=1).max()
-
-
-def _has_moved(moved: Tensor, states: Tensor, rounding: Tensor) -> bool:
-    """Return whether vectors moved: any one of them, or half of them where one alone may be an accident."""
-    least = torch.maximum(rounding, 1e-7 * states[0].square().mean().sqrt())
-    return bool((moved.median() if rounding > 0 else moved.max()) > least)
-
-
-def _split(length: int) -> int:
-    """Return a position near the middle, odd: windows, chunks and blocks of attention do not end there."""
-    return (length // 2 - 1) | 1
-
-
-def _as_trial(sequences: Sequence[Sequence[Tensor]], mask: Tensor) -> Trial:
-    """Return batches of sequences that share one mask, tokens numbered through both."""
-    stacked = [torch.stack(list(batch)) for batch in sequences]
-    masks = mask.expand_as(stacked[0]).contiguous()
-    positions = np.flatnonzero(masks.numpy())
-    numbers = np.arange(len(positions))
-    return [ProbeBatch(ids, masks, positions, i * len(positions) + numbers) for i, ids in enumerate(stacked)]
 
 
 @plain_state()

@@ -35,25 +35,23 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
             f"expected a probe without padding, because {type(model).__name__}.forward takes no attention_mask; "
             "use sequences of one length, or run the model with forward=lambda model, batch: ..."
         )
-    offered = {"attention_mask": batch.attention_mask, "use_cache": False}
-    arguments = {name: value for name, value in offered.items() if takes_any or name in parameters}
-    if not logits and "logits_to_keep" in parameters:
-        arguments["logits_to_keep"] = 1
+    ids, mask = batch.input_ids, batch.attention_mask
+    arguments = {"attention_mask": mask, "use_cache": False}
+    offered: dict[str, Any] = {} if logits else {"logits_to_keep": 1}
     required = {name for name, p in parameters.items() if p.default is p.empty}
     if "token_type_ids" in required:
-        arguments["token_type_ids"] = torch.zeros_like(batch.input_ids)
+        offered["token_type_ids"] = torch.zeros_like(ids)
     if "position_ids" in required:
-        arguments["position_ids"] = (
-            torch.arange(batch.input_ids.shape[1]).expand_as(batch.input_ids).to(batch.input_ids)
-        )
+        offered["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids).to(ids)
     if "decoder_input_ids" in parameters:
-        offered = {"decoder_input_ids": batch.input_ids, "decoder_attention_mask": batch.attention_mask}
-        arguments |= {name: value for name, value in offered.items() if name in parameters}
+        offered |= {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+    arguments = {name: value for name, value in arguments.items() if takes_any or name in parameters}
+    arguments |= {name: value for name, value in offered.items() if name in parameters}
     first = next(iter(parameters.values()))
     if "input_ids" not in parameters and first.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        return model(batch.input_ids, **arguments)
+        return model(ids, **arguments)
     name = first.name if "input_ids" not in parameters and first.kind is first.KEYWORD_ONLY else "input_ids"
-    return model(**{name: batch.input_ids}, **arguments)
+    return model(**{name: ids}, **arguments)
 
 
 def call_with_ids(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
@@ -107,10 +105,10 @@ def evaluating(
         repdyn.capture.shadow.NoShadow: the model has none; see :func:`restoring`.
         RuntimeError: the weights were overwritten by code invisible to PyTorch.
     """
-    with plain_state(), variables_restored(model) as outside:
-        shadow = Shadow(model, parameters=parameters, onlookers=onlookers, shared=outside.objects)
+    with plain_state(), variables_restored(model) as (tensors, objects):
+        shadow = Shadow(model, parameters=parameters, onlookers=onlookers, shared=objects)
         shadow.module.eval()
-        watch = Watch(device, shadow.module, [*shadow.shared, *outside.tensors])
+        watch = Watch(device, shadow.module, [*shadow.shared, *tensors])
         dtype = next((p.dtype for p in shadow.module.parameters() if p.is_floating_point()), None)
         with settings(device), defaults_of_model(device, dtype), shadow.global_hooks(), watch:
             yield shadow, watch
@@ -132,27 +130,22 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
         # Private attributes hold the state of wrappers such as FSDP, which must not be restored.
         public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
         attributes = {name: value for name, value in public.items() if not isinstance(value, Tensor)}
-        modules.append((module, module.training, attributes, dict(module._modules), dict(module._buffers)))
-    held = [value for _, _, attributes, _, _ in modules for value in attributes.values()]
+        modules.append((module, module.training, attributes))
+    held = [part for each, _, own in modules for part in (*own.values(), each._modules, each._buffers)]
     try:
         with (
             plain_state(),
             settings(device),
-            variables_restored(model, held) as outside,
-            _without_accelerate_autocast(model),
-            Watch(device, model, [*model.parameters(), *model.buffers(), *outside.tensors]) as watch,
+            variables_restored(model, held) as (tensors, _),
+            Watch(device, model, [*model.parameters(), *model.buffers(), *tensors]) as watch,
         ):
+            if {"_original_forward", "forward"} <= vars(model).keys():  # accelerate has wrapped it in autocast
+                vars(model).update(forward=vars(model)["_original_forward"])
             model.eval()
             yield watch
     finally:
-        for module, is_training, attributes, submodules, buffers in modules:
-            for name, value in attributes.items():
-                if vars(module).get(name) is not value:
-                    vars(module)[name] = value
-            for now, before in ((module._modules, submodules), (module._buffers, buffers)):
-                if len(now) != len(before) or any(now.get(name) is not member for name, member in before.items()):
-                    now.clear()
-                    now.update(before)
+        for module, is_training, attributes in modules:
+            vars(module).update(attributes)
             if module.training != is_training:  # of TorchScript it is no plain attribute
                 module.training = is_training
 
@@ -231,18 +224,6 @@ _UPDATING = {
     "embedding_bag": "max_norm",
 }
 """Operations that update some of their arguments internally, invisibly to a mode, and the argument that says so."""
-
-
-@contextmanager
-def _without_accelerate_autocast(model: nn.Module) -> Iterator[None]:
-    """Restore the forward of an instance that accelerate has wrapped in autocast, which keeps it under another name."""
-    attributes = vars(model)
-    before = {"forward": attributes["forward"]} if {"_original_forward", "forward"} <= set(attributes) else {}
-    attributes.update({name: attributes["_original_forward"] for name in before})
-    try:
-        yield
-    finally:
-        attributes.update(before)
 
 
 @contextmanager

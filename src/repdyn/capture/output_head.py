@@ -8,7 +8,7 @@ states in another order, give the model's own logits up to rounding.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from repdyn.capture.blocks import is_sharded
 from repdyn.capture.forward import restoring, settings
-from repdyn.capture.prepared_model import PreparedModel, Run, Way
-from repdyn.capture.states import watched
-from repdyn.capture.token_states import Slot
+from repdyn.capture.prepared_model import PreparedModel, Way
+from repdyn.capture.token_states import Slot, watched
 from repdyn.probe import ProbeBatch
 
 NO_LOGITS = "the model returns no logits: it has no output head, or was loaded without it"
@@ -80,7 +79,7 @@ def find_output_head(model: PreparedModel, input_ids: Tensor) -> OutputHead | st
         model: prepared with its head, as an instance of ``AutoModelForCausalLM`` or ``AutoModelForMaskedLM``.
         input_ids: (n_sequences, length) tokens that it is tried on.
     """
-    return _run(model, input_ids, _head)
+    return _find(model, input_ids)
 
 
 def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str:
@@ -90,83 +89,60 @@ def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str
     all modules of its output head except the last one. Usually there is one, the final norm.
     """
     if model.whole is not None:
-        return _run(model, input_ids, _norm)
+        return _find(model, input_ids, to_last_state=True)
     head = find_output_head(model, input_ids)
     if isinstance(head, str):
         return head
     return replace(head, modules=head.modules[:-1], scale=OutputScale()) if len(head.modules) > 1 else NO_NORM
 
 
-@dataclass(frozen=True, eq=False)
-class _Pass:
-    """Holds the results of one forward pass."""
-
-    model: PreparedModel
-    """The model that ran."""
-    last: list[Tensor]
-    """Outputs of the last block, as rows."""
-    calls: list[_Call]
-    """Calls of modules outside the blocks."""
-
-    def head_to(self, wanted: Tensor, cap: float | None = None) -> OutputHead | str:
-        """Return the head that maps the output of the last block to the wanted tensor, or why there is none."""
-        if not bool(wanted.isfinite().all()):
-            return NOT_FINITE
-        for start in self.last:
-            if (found := _chain(start, self.calls, wanted, cap)) is not None:
-                head = OutputHead(nn.ModuleList(found[0]), found[1], self.model.device, self.model.way)
-                return head if _reproduces(head, start, wanted) else NOT_REPRODUCED
-        return NOT_A_CHAIN
-
-
-def _run(
-    model: PreparedModel, input_ids: Tensor, find: Callable[[_Pass, Run, ProbeBatch], OutputHead | str]
-) -> OutputHead | str:
-    """Run a model on tokens, watched by hooks, and return what a function finds of the pass."""
+def _find(model: PreparedModel, input_ids: Tensor, *, to_last_state: bool = False) -> OutputHead | str:
+    """Return the modules from the output of the last block to the logits, or to ``last_hidden_state``; or a reason."""
     if len(model.stacks) > 1:
         return SEVERAL_STACKS
     if is_sharded(model.root_module):
         return SHARDED
     numbers = np.arange(input_ids.numel())
     batch = ProbeBatch(input_ids, torch.ones_like(input_ids), numbers, numbers)
+    last: list[Tensor] = []  # outputs of the last block, as rows
+    running: list[list[Tensor]] = []  # what the modules that have been entered took
+    calls: list[_Call] = []  # of modules outside the blocks
+
+    def keep_last(_module: nn.Module, returned: Mapping[Slot, Any]) -> None:
+        last[:] = _states(returned)
+
+    def enter(_module: nn.Module, taken: Mapping[Slot, Any]) -> None:
+        running.append(_states(taken))
+
+    def leave(module: nn.Module, parts: Mapping[Slot, Any]) -> None:
+        taken, returned = running.pop(), _states(parts)
+        if len(taken) == len(returned) == 1:
+            calls.append(_Call(module, taken[0], returned[0]))
+
     with model.on(batch).evaluating() as run:
-        blocks = [block.module for block in run.model.blocks]
+        module, whole, blocks = run.model.module, run.model.whole, [block.module for block in run.model.blocks]
         inside = {module for block in blocks for module in block.modules()}
-        outside = [m for m in run.model.module.modules() if m not in inside and not set(blocks) & set(m.modules())]
-        seen = _Pass(run.model, [], [])
-
-        running: list[list[Tensor]] = []  # what the modules that have been entered took
-
-        def keep_last(_module: nn.Module, returned: Mapping[Slot, Any]) -> None:
-            seen.last[:] = _states(returned)
-
-        def enter(_module: nn.Module, taken: Mapping[Slot, Any]) -> None:
-            running.append(_states(taken))
-
-        def leave(module: nn.Module, parts: Mapping[Slot, Any]) -> None:
-            taken, returned = running.pop(), _states(parts)
-            if len(taken) == len(returned) == 1:
-                seen.calls.append(_Call(module, taken[0], returned[0]))
-
+        outside = [m for m in module.modules() if m not in inside and not set(blocks) & set(m.modules())]
         with watched([blocks[-1]], leave=keep_last), watched(outside, enter, leave):
-            return find(seen, run, batch)
-
-
-def _head(seen: _Pass, run: Run, batch: ProbeBatch) -> OutputHead | str:
-    module = seen.model.module
-    logits = _logits(run(batch, logits=True), module, {part.shape[-1] for part in seen.last})
-    config = None if seen.model.whole is None else seen.model.whole.config.get_text_config()
-    return NO_LOGITS if logits is None else seen.head_to(logits, getattr(config, "final_logit_softcapping", None))
-
-
-def _norm(seen: _Pass, run: Run, batch: ProbeBatch) -> OutputHead | str:
-    whole = seen.model.whole
-    states = getattr(run(batch, whole and whole.base_model, logits=True), "last_hidden_state", None)
-    if not isinstance(states, Tensor):
-        return NO_LAST_STATE
-    if any(_equal(part, states.reshape(-1, states.shape[-1])) for part in seen.last):
-        return NO_NORM
-    return seen.head_to(states)
+            output = run(batch, whole.base_model if whole is not None and to_last_state else None, logits=True)
+        if to_last_state:
+            wanted, cap = getattr(output, "last_hidden_state", None), None
+            if not isinstance(wanted, Tensor):
+                return NO_LAST_STATE
+            if any(_equal(part, wanted.reshape(-1, wanted.shape[-1])) for part in last):
+                return NO_NORM
+        else:
+            wanted = _logits(output, module, {part.shape[-1] for part in last})
+            cap = None if whole is None else getattr(whole.config.get_text_config(), "final_logit_softcapping", None)
+            if wanted is None:
+                return NO_LOGITS
+        if not bool(wanted.isfinite().all()):
+            return NOT_FINITE
+        for start in last:
+            if (found := _chain(start, calls, wanted, cap)) is not None:
+                head = OutputHead(nn.ModuleList(found[0]), found[1], run.model.device, run.model.way)
+                return head if _reproduces(head, start, wanted) else NOT_REPRODUCED
+        return NOT_A_CHAIN
 
 
 def _logits(output: Any, model: nn.Module, dims: Collection[int]) -> Tensor | None:

@@ -27,6 +27,7 @@ from repdyn.capture.blocks import (
     hugging_face_model,
     is_a,
     list_candidates,
+    silent_blocks,
     unwrapped,
 )
 from repdyn.capture.forward import (
@@ -42,8 +43,7 @@ from repdyn.capture.forward import (
     restoring,
 )
 from repdyn.capture.shadow import NoShadow, own_names
-from repdyn.capture.states import EmbeddingSearch, silent_blocks, watched
-from repdyn.capture.token_states import InputStates, Slot, TokenPositions, TokenStates
+from repdyn.capture.token_states import EmbeddingSearch, InputStates, Slot, TokenPositions, TokenStates, watched
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
 from repdyn.utils.caller_state import plain_state
@@ -262,28 +262,10 @@ class PreparedModel:
 
     def _linked(self, batch: ProbeBatch, largest: int) -> PreparedModel:
         """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of the probe."""
-
-        def check(embedding: nn.Embedding) -> None:
-            if largest >= embedding.num_embeddings:
-                raise ValueError(
-                    f"expected token ids below {embedding.num_embeddings}, the vocabulary of {class_name(self.module)},"
-                    f" got a probe whose ids go up to {largest}; make the probe with the model's own tokenizer"
-                )
-
         with self.evaluating() as run:
-            links = Links(run.model, batch)
-            search = EmbeddingSearch(run.model.module, check=check)
-            with search.during(batch), watched(run.model.blocks, links.enter, links.leave):
-                try:
-                    run(batch)
-                except ForwardFailed:
-                    if links.failure and not self.blocks_named:
-                        raise RuntimeError(links.failure) from None
-                    raise
-        tried = replace(self, slots=links.slots, onlookers=run.onlookers)
-        reason = self.unfound
-        if not reason and not self.blocks_named:
-            reason = links.failure or silent_blocks(run.model, links.called)
+            slots, failure = _links(run, batch, largest)
+        tried = replace(self, slots=slots, onlookers=run.onlookers)
+        reason = self.unfound or ("" if self.blocks_named else failure)
         if not reason:
             return tried
         if self.forward is None and self.way == "shadow" and self.whole is not None:
@@ -308,57 +290,66 @@ class PreparedModel:
 
 def _structure_of(model: nn.Module) -> list[tuple]:
     """Return the modules of a model by name, with the class, the hooks and any forward of its own of each."""
-    structure = []
-    for name, module in model.named_modules():
-        own = vars(module)
-        hooks = [tuple(own.get(kind, ())) for kind in _HOOKS]
-        structure.append((name, id(module), type(module), id(own.get("forward")), *hooks))
-    return structure
+    own = [(name, module, vars(module)) for name, module in model.named_modules()]
+    return [
+        (name, id(module), type(module), *(tuple(state.get(kind, ())) for kind in _HOOKS), id(state.get("forward")))
+        for name, module, state in own
+    ]
 
 
-class Links:
-    """Watch a pass over one batch, and find whether each block takes what the one before returned."""
+def _links(run: Run, batch: ProbeBatch, largest: int) -> tuple[dict[str | None, tuple[Slot, Slot]], str]:
+    """Run one batch, and find whether each block takes what the one before returned.
 
-    def __init__(self, model: PreparedModel, batch: ProbeBatch) -> None:
-        self._model, self._states = model.module, model.token_states()
-        self._states.batch = batch
-        self._entered: dict[str | None, dict[Slot, Tensor]] = {}
-        self._left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
-        self.slots: dict[str | None, tuple[Slot, Slot]] = {}
-        """By stack, which part of what blocks take and which of what they return the states are."""
-        self.called: set[str] = set()
-        self.failure = ""
-        """What was wrong with the blocks that ran."""
+    Returns:
+        By stack, which part of what blocks take and which of what they return the states are; and what is wrong with
+        the blocks, or "".
+    """
+    model, states = run.model, run.model.token_states()
+    states.batch = batch
+    entered: dict[str | None, dict[Slot, Tensor]] = {}
+    left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
+    slots: dict[str | None, tuple[Slot, Slot]] = {}
+    called: set[str] = set()
+    failures: list[str] = []
 
-    def enter(self, block: Block, taken: Mapping[Slot, Any]) -> None:
-        entered = self._rows(block, taken)
-        previous, left = self._left.get(block.stack, ("", {}))
-        before = self._entered.get(block.stack, {}).values()
-        self._entered[block.stack] = entered
-        if not left or self.failure:
+    def rows(block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
+        states.stack = block.stack
+        found = states.rows_by_slot(parts)
+        if not found:
+            failures.append(states.explain_mismatch(block.name, parts))
+        return found
+
+    def enter(block: Block, taken: Mapping[Slot, Any]) -> None:
+        before, entered[block.stack] = entered.get(block.stack, {}).values(), rows(block, taken)
+        name, returned = left.get(block.stack, ("", {}))
+        if not returned or failures:
             return
-        pairs = [(into, out) for out in left for into in entered if _are_same(left[out], entered[into])]
+        into = entered[block.stack]
+        pairs = [(take, give) for give in returned for take in into if _are_same(returned[give], into[take])]
         # what a block only passes on, such as positions, is not its states
-        pairs.sort(key=lambda pair: any(_are_same(states, left[pair[1]]) for states in before))
+        pairs.sort(key=lambda pair: any(_are_same(one, returned[pair[1]]) for one in before))
         if pairs:
-            self.slots.setdefault(block.stack, pairs[0])
+            slots.setdefault(block.stack, pairs[0])
             return
-        self.failure = (
+        failures.append(
             f"expected blocks that each take the output of the one before, but {block.name!r} does not take the output "
-            f"of {previous!r}, so that these are not the layers of one stream; name the blocks that are with layers=, "
-            f"or run the model once with forward=; the model has {list_candidates(self._model)}"
+            f"of {name!r}, so that these are not the layers of one stream; name the blocks that are with layers=, "
+            f"or run the model once with forward=; the model has {list_candidates(model.module)}"
         )
 
-    def leave(self, block: Block, returned: Mapping[Slot, Any]) -> None:
-        self.called.add(block.name)
-        self._left[block.stack] = block.name, self._rows(block, returned)
+    def leave(block: Block, returned: Mapping[Slot, Any]) -> None:
+        called.add(block.name)
+        left[block.stack] = block.name, rows(block, returned)
 
-    def _rows(self, block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
-        self._states.stack = block.stack
-        found = self._states.rows_by_slot(parts)
-        if not found and not self.failure:
-            self.failure = self._states.explain_mismatch(block.name, parts)
-        return found
+    search = EmbeddingSearch(model.module, largest=largest)
+    with search.during(batch), watched(model.blocks, enter, leave):
+        try:
+            run(batch)
+        except ForwardFailed:
+            if failures and not model.blocks_named:
+                raise RuntimeError(failures[0]) from None
+            raise
+    return slots, failures[0] if failures else silent_blocks(model.module, model.blocks, called)
 
 
 def _are_same(states: Tensor, others: Tensor) -> bool:
@@ -475,7 +466,15 @@ def prepare(
     root_module, model = model if root_module is None else root_module, unwrapped(model)
     if forward is None:
         model = find_network(model)
-    check_no_prompt_tuning(model, token_positions)
+    for module in filter(has_prompt, model.modules() if token_positions is None else ()):
+        config: Any = module.active_peft_config
+        if config.peft_type != "PREFIX_TUNING":
+            raise ValueError(
+                f"expected states of the probe's tokens alone, but the active adapter of this {type(module).__name__} "
+                f"({config.peft_type.value}) puts {config.num_virtual_tokens} learned vectors before them; measure the "
+                "model without its prompt, model.get_base_model(), or leave their positions out with "
+                f"token_positions=slice({config.num_virtual_tokens}, None)"
+            )
     whole, unfound, blocks = hugging_face_model(model), "", []
     try:
         blocks = find_blocks(model, layers)
@@ -515,21 +514,6 @@ def device_of(model: nn.Module, root_module: nn.Module | None = None) -> torch.d
             if parameter.device.type != "meta":  # accelerate loads such ones as they are needed
                 return parameter.device
     return torch.device("cpu")
-
-
-def check_no_prompt_tuning(model: nn.Module, token_positions: TokenPositions | None = None) -> None:
-    """Raise ValueError for an adapter that puts learned vectors before the tokens, which ``token_positions`` keeps."""
-    if token_positions is not None:
-        return
-    for module in filter(has_prompt, model.modules()):
-        config: Any = module.active_peft_config
-        if config.peft_type != "PREFIX_TUNING":
-            raise ValueError(
-                f"expected states of the probe's tokens alone, but the active adapter of this {type(module).__name__} "
-                f"({config.peft_type.value}) puts {config.num_virtual_tokens} learned vectors before them; measure the "
-                "model without its prompt, model.get_base_model(), or leave their positions out with "
-                f"token_positions=slice({config.num_virtual_tokens}, None)"
-            )
 
 
 def has_prompt(module: nn.Module) -> bool:

@@ -28,7 +28,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,9 +38,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from repdyn.capture.blocks import is_sharded
+from repdyn.capture.blocks import WRAPPINGS, is_sharded
 
-_WRAPPINGS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 _SHARED_BYTES = 1 << 20
 """Larger tensors share their memory with the model's."""
 _MOST_OBJECTS = 300_000
@@ -70,7 +69,8 @@ class Shadow:
 
     Args:
         model: the model; wrappers of ``torch.compile`` inside it are left out.
-        parameters: by their names in the model, parameters or buffers that stand in for its own, such as averages.
+        parameters: parameters or buffers that stand in for the model's own, such as averages, as :func:`own_names`
+            returns them.
         onlookers: the numbers of hooks that change nothing, as a pass of a former shadow has shown, and which are left
             out; None where none has run: then the hooks are tried.
         shared: objects that the shadow has in common with the model.
@@ -78,7 +78,6 @@ class Shadow:
     Raises:
         NoShadow: the model is sharded, of TorchScript, or moved between devices as it runs; a class or an object in it
             refuses to be copied.
-        ValueError: ``parameters`` have unknown names or other shapes.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Shadow:
                 raise NoShadow("accelerate moves the weights as the model runs")
         if parameters:
             own = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
-            for name, tensor in own_names(model, parameters).items():
+            for name, tensor in parameters.items():
                 self._memo[id(own[name])] = own[name], self._tensor(own[name], tensor)
         try:
             self.module: nn.Module = self._copy(model)
@@ -258,21 +257,22 @@ class Shadow:
     def _object(self, x: Any) -> Any:
         """Return a container or an object with copies of what is in it, or itself where it is not the model's own."""
         kind, is_container = type(x), isinstance(x, list | set | deque | dict)
-        if kind.__module__.startswith(_WRITERS):
-            return _Silent()
-        if not is_container and ((kind is not RemovableHandle and not _is_owned(kind)) or hasattr(kind, "__del__")):
-            return x  # the end of a copy would end what the object holds
+        if not is_container:
+            if kind.__module__.startswith(_WRITERS):
+                return _Silent()
+            if (kind is not RemovableHandle and not _is_owned(kind)) or hasattr(kind, "__del__"):
+                return x  # the end of a copy would end what the object holds
         values = [*x, *x.values()] if isinstance(x, dict) else x if is_container else ()
         is_plain = kind in {list, set, dict, OrderedDict, deque}
         new: Any
         try:
             if is_plain and {*map(type, values)} <= _ATOMS:
                 new, values = x.copy(), ()
+            elif is_container:
+                new = copy.copy(x)
+                new.clear()
             else:
-                make = kind if kind is types.SimpleNamespace else partial(object.__new__, kind)
-                new = copy.copy(x) if is_container else make()
-                if is_container:
-                    new.clear()
+                new = types.SimpleNamespace() if kind is types.SimpleNamespace else object.__new__(kind)
         except Exception:  # it has rules of its own, such as being read only, or state that Python does not see
             return x
         self._memo[id(x)] = x, new
@@ -308,10 +308,7 @@ class _Tried:
     """A copy of a user's hook whose effect is watched: it changes what passes through, or it only looks on."""
 
     def __init__(self, hook: Any, number: int, onlookers: set[int]) -> None:
-        self._hook = hook
-        self._number = number
-        self._onlookers = onlookers
-        self._acts = _may_act(hook)
+        self._hook, self._number, self._onlookers, self._acts = hook, number, onlookers, _may_act(hook)
 
     def __call__(self, module: nn.Module, *passed: Any) -> Any:
         tensors = [t for t in tree_leaves(passed) if isinstance(t, Tensor) and not t.is_inference()]
@@ -377,7 +374,7 @@ def own_names(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, T
 
 
 def _plain_name(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPINGS)
+    return ".".join(part for part in name.split(".") if part not in {"module", *WRAPPINGS})
 
 
 def _looks_on(hook: Any) -> bool:
@@ -411,35 +408,30 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-class ExternalState(NamedTuple):
-    """Holds what the code of a model refers to outside of the model."""
-
-    tensors: list[Tensor]
-    """Those that :class:`repdyn.capture.forward.Watch` restores."""
-    objects: list[Any]
-    """Objects without parts, such as sentinels and settings, which are what they are by identity."""
-
-
 @contextmanager
-def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iterator[ExternalState]:
+def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iterator[tuple[list[Tensor], list[Any]]]:
     """Restore what the code of a model keeps outside of it: in variables of Python modules, classes and functions.
 
     A shadow cannot have variables of its own. Restored are those that the code of the model's classes and hooks names,
     and the functions of the user's that it calls: what they are bound to, and what is in these containers, generators,
     arrays and objects. Others, such as a flag that a signal handler sets, are not touched. What is in ``attributes`` of
     a model that has no shadow is restored likewise.
+
+    Yields:
+        The tensors among all this, which :class:`repdyn.capture.forward.Watch` restores, and the objects without parts,
+        such as sentinels and settings, which are what they are by identity.
     """
     held = [*_reachable([model, *(getattr(torch_module, kind) for kind in _GLOBAL)])]
     modules = [each for each in held if isinstance(each, nn.Module)]
     variables = _variables(frozenset(each if isinstance(each, types.FunctionType) else type(each) for each in held))
     before = [read() for read, _ in variables]
     shared = [vars(each) for each in model.parameters() if type(each) is not nn.Parameter]  # as quantised weights are
-    outside, containers = ExternalState([], []), []
+    tensors, objects, containers = [], [], []
     with ExitStack() as undo:
         for value in _reachable([*before, *shared, *attributes], modules):
             own = getattr(value, "__dict__", {})
             if isinstance(value, Tensor):
-                outside.tensors.append(value)
+                tensors.append(value)
             elif isinstance(value, torch.Generator | np.random.RandomState):
                 undo.callback(value.set_state, value.get_state())  # type: ignore[arg-type]
             elif isinstance(value, random.Random):
@@ -451,12 +443,12 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
             elif type(value) in _REFILLED:
                 containers.append((value, value.copy()))
             elif _is_own(type(value)) and {*map(type, own.values())} <= _ATOMS:
-                outside.objects.append(value)
+                objects.append(value)
         try:
             for (_, write), value in zip(variables, before, strict=True):
                 if not isinstance(value, type) and f"{_home(value)}.".startswith(_WRITERS):  # what a forward logs to
                     write(_Silent())
-            yield outside
+            yield tensors, objects
         finally:
             for (read, write), value in zip(variables, before, strict=True):
                 if read() is not value:

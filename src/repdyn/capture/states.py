@@ -12,25 +12,22 @@ import mmap
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from tempfile import TemporaryFile, gettempdir
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, is_a, list_candidates
-from repdyn.capture.token_states import Slot
+from repdyn.capture.blocks import Block, silent_blocks
+from repdyn.capture.prepared_model import PreparedModel
+from repdyn.capture.token_states import Slot, watched
 from repdyn.probe import ProbeBatch
 
-if TYPE_CHECKING:
-    from repdyn.capture.prepared_model import PreparedModel
-
-Watched = TypeVar("Watched", Block, nn.Module)
 STATES_BYTES = 2 << 30
 
 CaptureKind: TypeAlias = Literal[
@@ -163,55 +160,6 @@ def _reserve(file: int, n_bytes: int) -> None:
         os.truncate(file, n_bytes)
 
 
-NONE_FOUND = "no nn.Embedding of the model is given the token ids"
-NOT_IN_MEMORY = "the weights of the input embedding are not in this process's memory"
-SEVERAL = "the stacks have input embeddings of their own, and which is whose is not known"
-NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each token"
-
-
-def by_slot(value: Any, *, open_parts: bool = True) -> Mapping[Any, Any]:
-    """Return a module's output by position or name, as its arguments; where no part is a tensor, what is in them."""
-    if is_dataclass(value) and not isinstance(value, Mapping):
-        value = vars(value)
-    elif not isinstance(value, Mapping):
-        value = dict(enumerate(value if isinstance(value, tuple | list) else [value]))
-    if not open_parts or any(isinstance(part, Tensor) for part in value.values()):
-        return value
-    return {(slot, name): x for slot, part in value.items() for name, x in by_slot(part, open_parts=False).items()}
-
-
-@contextmanager
-def watched(
-    modules: Iterable[Watched],
-    enter: Callable[[Watched, Mapping[Slot, Any]], None] | None = None,
-    leave: Callable[[Watched, Mapping[Slot, Any]], None] | None = None,
-) -> Iterator[None]:
-    """Call ``enter(module, taken)`` before and ``leave(module, returned)`` after each call of modules or of blocks."""
-    with ExitStack() as hooks:
-        for each in modules:
-            module = each.module if isinstance(each, Block) else each
-            if enter:
-                taking = lambda _, args, kwargs, each=each: enter(each, by_slot(dict(enumerate(args)) | kwargs))  # noqa: E731
-                hooks.enter_context(module.register_forward_pre_hook(taking, with_kwargs=True))
-            if leave:
-                returning = lambda _module, _args, output, each=each: leave(each, by_slot(output))  # noqa: E731
-                hooks.enter_context(module.register_forward_hook(returning))
-        yield
-
-
-def silent_blocks(model: PreparedModel, called: Collection[str]) -> str:
-    """Return what is wrong where some blocks were not called in a pass; "" where all were."""
-    blocks = model.blocks
-    silent = [block.name for block in blocks if block.name not in called]
-    if not silent:
-        return ""
-    few = ", ".join(silent[:4]) + (", ..." if len(silent) > 4 else "")
-    return (
-        f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {few}; the forward pass does not go "
-        f"through them. Name the blocks it does go through with layers=; the model has {list_candidates(model.module)}"
-    )
-
-
 LayerKey: TypeAlias = tuple[str | None, int]
 """A stack and a layer."""
 
@@ -287,7 +235,7 @@ class Recorder:
             yield
         called = {name for stack in self._stacks.values() for name in stack.calls}
         if {block.name for block in self._model.blocks} - called:
-            raise RuntimeError(silent_blocks(self._model, called))
+            raise RuntimeError(silent_blocks(self._model.module, self._model.blocks, called))
         for stack in self._stacks.values():
             stack.order = stack.order or stack.calls
             if stack.calls != stack.order:
@@ -390,56 +338,3 @@ class _Stack:
     calls: list[str] = field(default_factory=list)
     n_entered: int = 0
     """How many blocks the current batch has entered."""
-
-
-class EmbeddingSearch:
-    """A search for the input embedding: the ``nn.Embedding`` that is called with exactly the tokens of a batch.
-
-    Several stacks may have several; ``check`` is called with each that is found, before it runs.
-    """
-
-    def __init__(
-        self, model: nn.Module, n_stacks: int = 1, *, check: Callable[[nn.Embedding], None] | None = None
-    ) -> None:
-        self._several_stacks, self._check = n_stacks > 1, check
-        self._candidates = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-        self._found: Any = None
-        self._several = False
-
-    def during(self, batch: ProbeBatch) -> AbstractContextManager[None]:
-        """Search while a batch runs inside."""
-        self._ids = batch.input_ids
-        return watched(self._candidates, self._enter)
-
-    def table(self) -> Tensor | str:
-        """Return the rows, (vocabulary, dim), without copy or gradient; or why there are none.
-
-        Shards of FSDP2 are gathered, so all ranks must call.
-        """
-        if self._found is None or self._several:
-            return SEVERAL if self._several else NONE_FOUND
-        weight = self._found.weight.detach()
-        if is_a(weight, "DTensor"):
-            weight = weight.full_tensor()
-        # accelerate loads weights when they are needed, FSDP1 keeps flat pieces
-        is_whole = weight.device.type != "meta" and weight.ndim > 1
-        is_whole = is_whole and weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
-        if weight.is_floating_point() and not is_whole:
-            return NOT_IN_MEMORY
-        return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
-
-    def _enter(self, module: Any, taken: Mapping[Slot, Any]) -> None:
-        if self._found is not None and not self._several_stacks:
-            return
-        given = [x for x in taken.values() if isinstance(x, Tensor) and x.ndim == 2]
-        # BART's position embedding gets the ids too, for their shape
-        is_of_positions = "position" in type(module).__name__.lower()
-        if any(
-            each.shape == self._ids.shape and torch.equal(each.to(self._ids), self._ids)
-            for x in given
-            for each in (x, x.mT)
-        ):
-            if self._check is not None and not is_of_positions:
-                self._check(module)
-            self._found = self._found or module
-            self._several |= module.weight is not self._found.weight and not is_of_positions

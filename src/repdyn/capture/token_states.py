@@ -1,4 +1,4 @@
-"""Token states: which tensors in a forward pass hold one vector for each token of a batch.
+"""Token states: which tensors in a forward pass hold one vector for each token of a batch, and the hooks that see them.
 
 Models that put learned vectors among the tokens (meta tokens, a tuned prompt, registers) pass more positions through
 their blocks than there are tokens. The user says which of them belong to the tokens, with ``token_positions``.
@@ -7,16 +7,16 @@ their blocks than there are tokens. The user says which of them belong to the to
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import is_dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from repdyn.capture.blocks import Block, class_name, is_a
 from repdyn.probe import ProbeBatch
-from repdyn.probe.inputs import CountingRule, InputBatch
 
 TokenPositions: TypeAlias = slice | Callable[[Tensor, ProbeBatch], Tensor]
 """Which positions of a model's states belong to the tokens: a slice of the positions, ``slice(k, None)`` where k
@@ -26,7 +26,14 @@ those of its tokens, (n_sequences, length, dim)."""
 Slot: TypeAlias = int | str | tuple
 """Position or name of states among a block's arguments or outputs, or a pair of these inside one of them."""
 
+Watched = TypeVar("Watched", Block, nn.Module)
+
 _NAME_BLOCKS = "name blocks that pass one vector for each token with layers="
+
+NONE_FOUND = "no nn.Embedding of the model is given the token ids"
+NOT_IN_MEMORY = "the weights of the input embedding are not in this process's memory"
+SEVERAL = "the stacks have input embeddings of their own, and which is whose is not known"
+NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each token"
 
 
 def positions_name(token_positions: TokenPositions | None) -> str:
@@ -261,25 +268,26 @@ class InputStates(TokenStates):
         return (~counting).int().argsort(dim=1, stable=True).gather(1, place)
 
     def _counting(self, states: Tensor) -> Tensor:
-        """Return which positions count, (n_inputs, n_positions) on the CPU."""
-        inputs, rule = self.batch.inputs, self.batch.rule_of(self.stack)
-        return counting_positions(states, inputs, rule)
+        """Return which positions count by the stack's rule, (n_inputs, n_positions) on the CPU.
 
-
-def counting_positions(states: Tensor, inputs: InputBatch, rule: CountingRule) -> Tensor:
-    """Return which positions count by a rule, (n_inputs, n_positions) on the CPU.
-
-    A mask with more positions than the states (n_inputs, n_positions, dim), of samples where these are of frames, is
-    scaled to them: where it covers the first part of an input, as many frames count as are covered in full.
-    """
-    shape = states.shape[:2]
-    if rule is None:
-        return torch.ones(shape, dtype=torch.bool)
-    if isinstance(rule, slice):
-        counting = torch.zeros(shape, dtype=torch.bool)
-        counting[:, rule] = True
-        return counting
-    if isinstance(rule, str):
+        A mask with more positions than the states (n_inputs, n_positions, dim), of samples where these are of frames,
+        is scaled to them: where it covers the first part of an input, as many frames count as are covered in full.
+        """
+        inputs, rule, shape = self.batch.inputs, self.batch.rule_of(self.stack), states.shape[:2]
+        if rule is None or isinstance(rule, slice):
+            counting = torch.zeros(shape, dtype=torch.bool)
+            counting[:, rule or slice(None)] = True
+            return counting
+        if callable(rule):
+            counting = rule(states, inputs)
+            if isinstance(counting, Tensor) and counting.dtype == torch.bool and counting.shape == shape:
+                return counting.cpu()
+            is_tensor = isinstance(counting, Tensor)
+            came = f"{tuple(counting.shape)} of {counting.dtype}" if is_tensor else type(counting).__name__
+            raise ValueError(
+                f"expected positions= to return a mask of shape {tuple(shape)} of torch.bool, got {came}; return True "
+                "for each position that counts"
+            )
         mask = inputs.get(rule) if isinstance(inputs, Mapping) else None
         if not isinstance(mask, Tensor) or mask.ndim != 2:
             names = ", ".join(inputs) if isinstance(inputs, Mapping) else f"{len(inputs)} without names"
@@ -287,27 +295,98 @@ def counting_positions(states: Tensor, inputs: InputBatch, rule: CountingRule) -
                 f"expected positions={rule!r} to name a mask (n_inputs, length) among the inputs, got {names}; give "
                 "the mask with the inputs, or a slice or a function as positions="
             )
-        return _scaled(mask.cpu() != 0, shape[1], rule)
-    counting = rule(states, inputs)
-    if not isinstance(counting, Tensor) or counting.dtype != torch.bool or counting.shape != shape:
-        came = (
-            f"{tuple(counting.shape)} of {counting.dtype}" if isinstance(counting, Tensor) else type(counting).__name__
-        )
-        raise ValueError(
-            f"expected positions= to return a mask of shape {tuple(shape)} of torch.bool, got {came}; return True for "
-            "each position that counts"
-        )
-    return counting.cpu()
+        mask, length, n_positions = mask.cpu() != 0, mask.shape[1], shape[1]
+        if length == n_positions:
+            return mask
+        covered = mask.sum(1, keepdim=True)
+        if length < n_positions or not bool((mask == (torch.arange(length) < covered)).all()):
+            raise ValueError(
+                f"expected the mask {rule!r} with one value for each of {n_positions} positions, or padding at the end "
+                f"of longer inputs, got length {length}; give a function as positions= that returns the mask of the "
+                "positions"
+            )
+        return torch.arange(n_positions) < covered * n_positions // length
 
 
-def _scaled(mask: Tensor, n_positions: int, name: str) -> Tensor:
-    length = mask.shape[1]
-    if length == n_positions:
-        return mask
-    covered = mask.sum(1, keepdim=True)
-    if length < n_positions or not bool((mask == (torch.arange(length) < covered)).all()):
-        raise ValueError(
-            f"expected the mask {name!r} with one value for each of {n_positions} positions, or padding at the end of "
-            f"longer inputs, got length {length}; give a function as positions= that returns the mask of the positions"
-        )
-    return torch.arange(n_positions) < covered * n_positions // length
+def by_slot(value: Any, *, open_parts: bool = True) -> Mapping[Any, Any]:
+    """Return a module's output by position or name, as its arguments; where no part is a tensor, what is in them."""
+    if is_dataclass(value) and not isinstance(value, Mapping):
+        value = vars(value)
+    elif not isinstance(value, Mapping):
+        value = dict(enumerate(value if isinstance(value, tuple | list) else [value]))
+    if not open_parts or any(isinstance(part, Tensor) for part in value.values()):
+        return value
+    return {(slot, name): x for slot, part in value.items() for name, x in by_slot(part, open_parts=False).items()}
+
+
+@contextmanager
+def watched(
+    modules: Iterable[Watched],
+    enter: Callable[[Watched, Mapping[Slot, Any]], None] | None = None,
+    leave: Callable[[Watched, Mapping[Slot, Any]], None] | None = None,
+) -> Iterator[None]:
+    """Call ``enter(module, taken)`` before and ``leave(module, returned)`` after each call of modules or of blocks."""
+    with ExitStack() as hooks:
+        for each in modules:
+            module = each.module if isinstance(each, Block) else each
+            if enter:
+                taking = lambda _, args, kwargs, each=each: enter(each, by_slot(dict(enumerate(args)) | kwargs))  # noqa: E731
+                hooks.enter_context(module.register_forward_pre_hook(taking, with_kwargs=True))
+            if leave:
+                returning = lambda _module, _args, output, each=each: leave(each, by_slot(output))  # noqa: E731
+                hooks.enter_context(module.register_forward_hook(returning))
+        yield
+
+
+class EmbeddingSearch:
+    """A search for the input embedding: the ``nn.Embedding`` that is called with exactly the tokens of a batch.
+
+    Several stacks may have several. One that does not know the token id ``largest`` is an error before it runs.
+    """
+
+    def __init__(self, model: nn.Module, n_stacks: int = 1, *, largest: int = -1) -> None:
+        self._name, self._several_stacks, self._largest = class_name(model), n_stacks > 1, largest
+        self._candidates = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        self._found: Any = None
+        self._several = False
+
+    def during(self, batch: ProbeBatch) -> AbstractContextManager[None]:
+        """Search while a batch runs inside."""
+        self._ids = batch.input_ids
+        return watched(self._candidates, self._enter)
+
+    def table(self) -> Tensor | str:
+        """Return the rows, (vocabulary, dim), without copy or gradient; or why there are none.
+
+        Shards of FSDP2 are gathered, so all ranks must call.
+        """
+        if self._found is None or self._several:
+            return SEVERAL if self._several else NONE_FOUND
+        weight = self._found.weight.detach()
+        if is_a(weight, "DTensor"):
+            weight = weight.full_tensor()
+        # accelerate loads weights when they are needed, FSDP1 keeps flat pieces
+        is_whole = weight.device.type != "meta" and weight.ndim > 1
+        is_whole = is_whole and weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
+        if weight.is_floating_point() and not is_whole:
+            return NOT_IN_MEMORY
+        return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
+
+    def _enter(self, module: Any, taken: Mapping[Slot, Any]) -> None:
+        if self._found is not None and not self._several_stacks:
+            return
+        given = [x for x in taken.values() if isinstance(x, Tensor) and x.ndim == 2]
+        # BART's position embedding gets the ids too, for their shape
+        is_of_positions = "position" in type(module).__name__.lower()
+        if any(
+            each.shape == self._ids.shape and torch.equal(each.to(self._ids), self._ids)
+            for x in given
+            for each in (x, x.mT)
+        ):
+            if self._largest >= module.num_embeddings and not is_of_positions:
+                raise ValueError(
+                    f"expected token ids below {module.num_embeddings}, the vocabulary of {self._name}, got a probe "
+                    f"whose ids go up to {self._largest}; make the probe with the model's own tokenizer"
+                )
+            self._found = self._found or module
+            self._several |= module.weight is not self._found.weight and not is_of_positions

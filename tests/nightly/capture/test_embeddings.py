@@ -20,7 +20,7 @@ from transformers import (
 from repdyn import Probe
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.capture.states import NONE_FOUND, NOT_A_TABLE, NOT_IN_MEMORY, EmbeddingSearch
+from repdyn.capture.token_states import NONE_FOUND, NOT_A_TABLE, NOT_IN_MEMORY, EmbeddingSearch
 
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 50}
 BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
