@@ -100,6 +100,9 @@ def test_models_that_functions_load_are_measured(tmp_path, probe):
     assert repdyn.sweep(loads, name="mine", probe=probe, store=tmp_path, **QUIET).measured == ()
     with pytest.raises(ValueError, match="probe="):
         repdyn.sweep(loads, store=tmp_path, **QUIET)
+    for wrong in (dict(loads), [(10, models[10])], [loads[0], loads[0]]):
+        with pytest.raises(ValueError, match="pairs of a step and a function|one checkpoint for each step"):
+            repdyn.sweep(wrong, probe=probe, store=tmp_path, **QUIET)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_
 from repdyn.checkpoints.hub import GGUF, Files, Hub
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import LIGHTNING, Selection, Target
+from repdyn.checkpoints.targets import LIGHTNING, Selection, Target, is_model
 from repdyn.checkpoints.temporary import temporary_folder
 from repdyn.checkpoints.weights import base_of, load_lightning, place_of
 from repdyn.probe import Probe
@@ -63,7 +63,8 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
 
     The tokenizer is the one the options name, or that of the newest checkpoint with one.
     """
-    paths = [target.path for target in reversed(targets) if target.path is not None]
+    found = [target.path for target in reversed(targets) if target.path is not None]
+    paths = [path for path in found if path.is_file() or is_model(path)] or found  # others were not saved to their end
     with_code = options.trust_remote_code
     with model_errors("its configuration does not load"):
         of_base = base_of(paths[0], with_code=with_code) or paths[0]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,7 +18,13 @@ from repdyn.checkpoints.audit import audit, fault_lines, foreign_targets, list_h
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.options import Loads, SweepOptions, available_device
-from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel, find_models, models_of
+from repdyn.checkpoints.suites import (
+    PublishedCheckpoint,
+    PublishedModel,
+    find_models,
+    models_of,
+    require_distinct_steps,
+)
 from repdyn.checkpoints.targets import (
     DEFAULT_PATTERN,
     FOREIGN,
@@ -51,6 +58,7 @@ UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
 """How long the end of a sweep waits for the uploads to a remote store."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 """What may be the name of a hub repository."""
+_LOADS = "a folder, a repository, or pairs of a step and a function that returns the model of that step"
 _FOLDERS_OF_RUNS = {"hf_checkpoints", "checkpoints"}
 """Names of folders in a run's folder that hold its checkpoints."""
 
@@ -341,7 +349,14 @@ def _of_loads(options: SweepOptions, hub: Hub) -> list[Selection]:
     if options.engine == "ray":
         raise ValueError("expected folders or repositories with the engine ray, got functions; leave out the engine")
     run = options.name or "model"
-    targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in options.source]
+    try:
+        loads = [(index(step), load) for step, load in options.source]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"expected {_LOADS}, got {options.source!r:.200}: {error}") from error
+    if wrong := next((load for _, load in loads if not callable(load) or hasattr(load, "parameters")), None):
+        raise ValueError(f"expected {_LOADS}, got {type(wrong).__name__} in place of a function; pass lambda: model")
+    require_distinct_steps([(step, f"step{step}") for step, _ in loads], "leave one out")
+    targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in loads]
     chosen = tuple(select_revisions(targets, options.revisions))
     return [Selection(run, chosen, make_probe=partial(make_probe, options, hub))]
 

@@ -405,7 +405,7 @@ def checkpoints_folder(folder: Path) -> Path:
     return inside.absolute() if inside.is_dir() else folder.absolute()
 
 
-def _is_model(folder: Path) -> bool:
+def is_model(folder: Path) -> bool:
     """Return whether a folder has the configuration of a model, or of an adapter of one."""
     return any((folder / name).exists() for name in ("config.json", ADAPTER))
 
@@ -425,14 +425,14 @@ def find_checkpoints(folder: str | Path, run: str | None = None) -> Selection:
     """
     folder = checkpoints_folder(Path(folder))
     run = run or "/".join(folder.resolve().parts[1:][-2:])
-    if folder.is_file() and _is_model(folder.parent) and folder.suffix not in _FILES:
+    if folder.is_file() and is_model(folder.parent) and folder.suffix not in _FILES:
         folder = folder.parent  # of a single file of weights
     inside = sorted(folder.glob("[!.]*"))  # others are unfinished
-    links_first = sorted(filter(_is_model, inside), key=lambda path: not path.is_symlink())
+    links_first = sorted(filter(is_model, inside), key=lambda path: not path.is_symlink())
     models = sorted({path.resolve(): path for path in links_first}.values())  # no links to others of them
     lightning, quantised = ([path for path in inside if path.suffix == suffix] for suffix in _FILES)
-    without_model = [path for path in inside if _STEP.fullmatch(path.name) and not _is_model(path)]
-    own = [folder] if _is_model(folder) or folder.suffix in _FILES else []
+    without_model = [path for path in inside if _STEP.fullmatch(path.name) and not is_model(path)]
+    own = [folder] if is_model(folder) or folder.suffix in _FILES else []
     found = (
         _with_steps(models)
         or _with_steps(own)
@@ -444,7 +444,8 @@ def find_checkpoints(folder: str | Path, run: str | None = None) -> Selection:
     if not found:
         raise ValueError(
             "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf files) in "
-            f"{folder}, got none; give the folder that contains them, such as runs/quickstart/TIME/hf_checkpoints"
+            f"{folder}, got none; give the folder that contains them, such as runs/quickstart/TIME/hf_checkpoints; "
+            "weights without a configuration are measured by repdyn.sweep([(step, load), ...], probe=...)"
         )
     require_distinct_steps([(at.step, str(at.path)) for at in found], "sweep them separately")
     by_step = {at.step: at for at in [*_with_steps(without_model), *found]}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -18,7 +18,7 @@ from repdyn.cli.options import Records
 from repdyn.cli.tables import print_audits, print_outcomes, print_plans, print_recipes, print_suites, say, warn
 from repdyn.utils.arguments import Count, Destination, Output, Place
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.printing import printable
+from repdyn.utils.printing import Lossy, printable
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.sweep import Prepared, Sweep
@@ -109,17 +109,20 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
     if prepared.options.shard:
         say(f"when all shards are done: repdyn figures {store.location}, repdyn report {store.location}")
         return True
+    # a reader that has seen enough, such as head, prevents neither the report nor the export
+    out: Any = Lossy(sys.stdout, BrokenPipeError)
     try:
-        if runs := sorted(set(swept.runs) & set(store.runs())):
-            show_store(store, runs)
-            print(printable(f"report: {write_report(store, store.output / PAGE)}"))
-            for name, statement in continuity_statements(store, runs):
-                warn(f"{name}: {statement.sentence}")
-        if runs and export:
-            from repdyn.publish.export import export_store
+        with redirect_stdout(out):
+            if runs := sorted(set(swept.runs) & set(store.runs())):
+                show_store(store, runs)
+                print(printable(f"report: {write_report(store, store.output / PAGE)}"))
+                for name, statement in continuity_statements(store, runs):
+                    warn(f"{name}: {statement.sentence}")
+            if runs and export:
+                from repdyn.publish.export import export_store
 
-            for line in export_store(store, runs, to=export):
-                print(printable(line))
+                for line in export_store(store, runs, to=export):
+                    print(printable(line))
     except Exception as error:  # a failing view must not hide the outcome of the measurements
         say(f"the measurements are stored, but cannot be shown: {error}")
         return False

@@ -82,19 +82,19 @@ def print_above_bars(text: str) -> None:
 class Lossy:
     """A stream that loses what it cannot write, being closed or full: what is said of a training must not end it."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, *errors: type[Exception]) -> None:
+        self._stream, self._errors = stream, errors or (OSError, ValueError)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with suppress(OSError, ValueError):
+        with suppress(*self._errors):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with suppress(OSError, ValueError):
+        with suppress(*self._errors):
             self._stream.flush()
 
 
@@ -131,14 +131,18 @@ def silence_notices() -> None:
 @contextmanager
 def without_reports() -> Iterator[None]:
     """Hide transformers' warnings and its progress bars, of which each of many small files has one."""
-    from transformers.utils import logging as reports  # which --help does not wait for
+    from transformers import modeling_gguf_pytorch_utils as of_gguf  # which --help does not wait for
+    from transformers.utils import logging as reports
 
     verbosity, shown = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    bar: Any = of_gguf.tqdm  # of which nothing else disposes
+    of_gguf.tqdm = lambda tensors, **_: tensors
     reports.disable_progress_bar()
     reports.set_verbosity_error()
     try:
         yield
     finally:
+        of_gguf.tqdm = bar
         reports.set_verbosity(verbosity)
         if shown:
             reports.enable_progress_bar()

@@ -49,6 +49,14 @@ def test_the_network_fails_during_a_sweep(hub, commits, command, monkeypatch):
 # as a process
 
 
+@pytest.mark.process
+def test_a_reader_that_has_seen_enough_prevents_no_report(hub, commits, start, tmp_path):
+    process = start("lab/model", "--metrics", "anisotropy", "--revisions", "step0,step8")
+    process.stdout.close()
+    assert process.wait() == 0
+    assert (tmp_path / "sweeps" / "report.html").exists()
+
+
 @pytest.mark.once
 @pytest.mark.process
 def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp_path):

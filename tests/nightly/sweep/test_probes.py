@@ -171,9 +171,6 @@ def test_sequences_are_no_longer_than_the_context(save, text, tmp_path, context,
     assert lengths(text_probe("model", folder, AutoConfig.from_pretrained(folder), text)) == {expected}
 
 
-# of which text
-
-
 # in a local folder
 
 
@@ -184,6 +181,7 @@ def local(folder: Path, text: SweepOptions, **named) -> Probe:
 def test_tokenizer_of_local_checkpoints(save, text):
     save("step1", tokens=tokenizer())
     folder = save("step2", context=11).parent
+    (folder / "step3").mkdir()  # not saved to its end, it stopped the sweep of all others
     assert lengths(local(folder, text)) == {11}
 
 

@@ -165,6 +165,3 @@ def test_a_given_tokenizer(hub, family, tmp_path, kind):
     published, local = one("lab/model", *text).probe, one(family[0].parent, *text).probe
     assert published.hash == local.hash
     assert set(published.lengths.tolist()[:-1]) == {12}
-
-
-# contradictions
