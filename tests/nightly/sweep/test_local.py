@@ -58,13 +58,6 @@ def measured(tmp_path, probe):
 
 
 @pytest.fixture
-def undrawn(monkeypatch) -> None:
-    """Figures take their time, and few tests look at them."""
-    monkeypatch.setattr("repdyn.publish.results.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
-
-
-@pytest.fixture
 def command(capsys, tmp_path, monkeypatch):
     """Runs the command in an empty folder; gives its exit status, output and errors."""
     monkeypatch.chdir(tmp_path)
@@ -89,9 +82,6 @@ def values(frame: pd.DataFrame) -> pd.DataFrame:
     return kept.sort_values(columns[:4]).reset_index(drop=True)
 
 
-# found
-
-
 def test_a_trainers_output_with_its_final_model(run, tmp_path):
     folder = tmp_path / "output"
     shutil.copytree(run / "hf_checkpoints" / "step16", folder)
@@ -109,7 +99,7 @@ def test_a_partially_saved_checkpoint_is_ignored(run):
 
 
 @pytest.mark.parametrize("step", [12, 24])
-def test_a_step_without_a_configuration_is_a_failure(run, command, undrawn, step):
+def test_a_step_without_a_configuration_is_a_failure(run, command, shown, step):
     """Also where it is the newest, by which the tokenizer's context would be found."""
     folder = run / "hf_checkpoints" / f"step{step}"
     shutil.copytree(run / "hf_checkpoints" / "step8", folder)
@@ -136,9 +126,6 @@ def test_the_head_is_loaded_for_metrics_that_read_through_it(run, measured, prob
     assert bool(swept["value"].notna().all())
 
 
-# measured
-
-
 def test_a_checkpoint_saved_again_is_measured_again(run, tmp_path, measured):
     store = open_store(tmp_path / "swept")
     measured(run, store)
@@ -153,9 +140,7 @@ def test_a_checkpoint_saved_again_is_measured_again(run, tmp_path, measured):
     assert set(changed) == {8}
 
 
-def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(
-    tmp_path, probe, command, undrawn, without_figures
-):
+def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(tmp_path, probe, command, shown, without_figures):
     metrics = ["anisotropy@last_token", "anisotropy@window_mean", "rank_me@differences", "rank_me@all.normed"]
     live = tracker(probe, 3, metrics=metrics, probe_loss=True)
     saved = SavePretrainedCheckpoint(3, tmp_path / "run" / "hf_checkpoints")
@@ -204,17 +189,14 @@ def test_a_checkpoint_of_another_module_is_an_error(tmp_path):
         load_lightning(found.path)
 
 
-# the command
-
-
-def test_unknown_layers_fail_with_the_names_of_existing_ones(run, command, undrawn):
+def test_unknown_layers_fail_with_the_names_of_existing_ones(run, command, shown):
     status, _, err = command(run, "--layers", "h.*")
     assert status == 1
     assert err.count("'h.*' matches none; lists of blocks in it: \"gpt_neox.layers.*\" (2 of GPTNeoXLayer)") == 6
     assert command(run, "--retry-failed")[0] == 0
 
 
-def test_one_of_several_probes_must_be_selected(run, command, probe, undrawn):
+def test_one_of_several_probes_must_be_selected(run, command, probe, shown):
     other = Probe.from_tokens(random_tokens(24, 12, seed=1), max_vectors=192, batch_vectors=96)
     file = open_store(run / "repdyn").save_probe(other)
     status, _, err = command(run)
