@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 
 
@@ -131,12 +132,11 @@ def silence_notices() -> None:
 @contextmanager
 def without_reports() -> Iterator[None]:
     """Hide transformers' warnings and its progress bars, of which each of many small files has one."""
-    from transformers import modeling_gguf_pytorch_utils as of_gguf  # which --help does not wait for
-    from transformers.utils import logging as reports
+    from transformers.utils import logging as reports  # which --help does not wait for
 
+    of_gguf: Any = import_module("transformers.modeling_gguf_pytorch_utils")
     verbosity, shown = reports.get_verbosity(), reports.is_progress_bar_enabled()
-    bar: Any = of_gguf.tqdm  # of which nothing else disposes
-    of_gguf.tqdm = lambda tensors, **_: tensors
+    bar, of_gguf.tqdm = of_gguf.tqdm, lambda tensors, **_: tensors  # which no setting hides
     reports.disable_progress_bar()
     reports.set_verbosity_error()
     try:
