@@ -250,7 +250,9 @@ def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
     for number, (name, table) in enumerate(profiles.items()):
         depth = table["layer"] / (1 if same_depth else len(table) - 1)
         _draw_profile(axes, table, "alignment", depth, color=series_colour(number), label=name)
-    layer_axis(axes) if same_depth else axes.set_xlabel(RELATIVE_DEPTH)
+    axes.set_xlabel(RELATIVE_DEPTH)
+    if same_depth:
+        layer_axis(axes)
     axes.set_ylabel("mean cosine to the last layer")
     axes.legend()
     return figure

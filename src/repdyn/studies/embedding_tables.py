@@ -154,8 +154,9 @@ def cosine_matrix(rows: Tensor | np.ndarray) -> np.ndarray:
 
 def describe(values: np.ndarray) -> dict[str, Any]:
     """Return number, mean, standard deviation (n - 1) and quantiles of the values that are not NaN."""
-    found = pd.Series(values).dropna().describe([0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99])
-    return {**dict(zip(_STATISTICS, found, strict=True)), "n": int(found["count"])}
+    found = pd.Series(values).dropna()
+    statistics = found.describe([0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]).tolist()
+    return {**dict(zip(_STATISTICS, statistics, strict=True)), "n": len(found)}
 
 
 def about_mean(rows: Tensor) -> pd.DataFrame:

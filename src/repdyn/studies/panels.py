@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
@@ -125,12 +124,11 @@ def outline(
 
 def image(
     axes: Axes, values: ArrayLike, label: str | None = None, *, bar: Mapping[str, Any] | None = None, **look: Any
-) -> AxesImage:
+) -> None:
     """Draw a matrix in colours, without a grid, and with a colour bar."""
     drawn = axes.imshow(values, **look)
     axes.grid(visible=False)
     axes.figure.colorbar(drawn, ax=axes, label=label or "", **(bar or {}))
-    return drawn
 
 
 def heads_size(values: pd.DataFrame) -> tuple[float, float]:
