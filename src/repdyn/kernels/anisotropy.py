@@ -14,7 +14,6 @@ from repdyn.kernels.cloud import (
     Cloud,
     as_cloud,
     error_of_sum,
-    full_precision,
     nan_if_undefined,
     row_chunks,
     sample,
@@ -52,21 +51,20 @@ def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
     """
     cloud = as_cloud(x)
     cloud.require_defined()
-    with full_precision(cloud.x.device):
-        found = None if min(cloud.x.shape) <= _SMALL_SIDE else cloud.once(_iterated)
-        if found is None:
-            values, vectors = torch.linalg.eigh(gram_matrix(cloud))
-            found = values[-1] / values.sum(), vectors[:, -1]
-        share, direction = found
-        if cloud.x.shape[0] < cloud.x.shape[1]:  # of the points' products among themselves
-            direction = normalize(direction @ cloud.centred.double(), dim=0)
-        influence, total = [], torch.zeros_like(share)
-        for rows in row_chunks(cloud.x):
-            wide = cloud.frame.transform(rows)
-            squares = wide.square().sum(1)
-            influence.append((wide @ direction).square_().sub_(share * squares))
-            total += squares.sum()
-        return error_of_sum(torch.cat(influence), windows) / total
+    found = None if min(cloud.x.shape) <= _SMALL_SIDE else cloud.once(_iterated)
+    if found is None:
+        values, vectors = torch.linalg.eigh(gram_matrix(cloud))
+        found = values[-1] / values.sum(), vectors[:, -1]
+    share, direction = found
+    if cloud.x.shape[0] < cloud.x.shape[1]:  # of the points' products among themselves
+        direction = normalize(direction @ cloud.centred.double(), dim=0)
+    influence, total = [], torch.zeros_like(share)
+    for rows in row_chunks(cloud.x):
+        wide = cloud.frame.transform(rows)
+        squares = wide.square().sum(1)
+        influence.append((wide @ direction).square_().sub_(share * squares))
+        total += squares.sum()
+    return error_of_sum(torch.cat(influence), windows) / total
 
 
 @partial(nan_if_undefined, std_error=_std_error)
@@ -99,12 +97,11 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
     """
     cloud = as_cloud(x)
     cloud.require_defined()
-    with full_precision(cloud.x.device):
-        found = None if cloud.whole_spectrum or min(cloud.x.shape) <= _SMALL_SIDE else cloud.once(_iterated)
-        if found is not None:
-            return found[0]
-        spectrum = cloud.once(spectrum_of)
-        return spectrum[0] / spectrum.sum()
+    found = None if cloud.whole_spectrum or min(cloud.x.shape) <= _SMALL_SIDE else cloud.once(_iterated)
+    if found is not None:
+        return found[0]
+    spectrum = cloud.once(spectrum_of)
+    return spectrum[0] / spectrum.sum()
 
 
 @dataclass(frozen=True, eq=False)

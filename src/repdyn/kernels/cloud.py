@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 class Undefined(ArithmeticError):
@@ -37,7 +38,7 @@ class Kernel(Protocol[P]):
 
 
 def nan_if_undefined(compute: Callable[P, Tensor], std_error: Callable[..., Tensor] | None = None) -> Kernel[P]:
-    """Turn a function that raises :class:`Undefined` into a kernel that returns NaN instead.
+    """Turn a function that raises :class:`Undefined` into a kernel that returns NaN instead, in full precision.
 
     The NaN is float64, on the device of the first argument, (n_vectors, dim), a Cloud or Sequences: one number; of
     attention weights (heads, n, n): one for each head. ``kernel.or_raise`` is the function itself, and
@@ -55,20 +56,33 @@ def nan_if_undefined(compute: Callable[P, Tensor], std_error: Callable[..., Tens
         Traceback (most recent call last):
         repdyn.kernels.cloud.Undefined: 0 vectors, at least 1 needed
     """
-    first = next(iter(signature(compute).parameters))
+    or_raise, first = in_full_precision(compute), next(iter(signature(compute).parameters))
 
     @wraps(compute)
     def kernel(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         try:
-            return compute(*args, **kwargs)
+            return or_raise(*args, **kwargs)
         except Undefined:
             points: Any = args[0] if args else kwargs[first]
             x: Tensor = points if isinstance(points, Tensor) else points.x
             return x.new_full(x.shape[:-2], torch.nan, dtype=torch.float64)
 
     result: Any = kernel
-    result.or_raise, result.std_error = compute, std_error
+    result.or_raise, result.std_error = or_raise, std_error and in_full_precision(std_error)
     return cast(Kernel[P], result)
+
+
+def in_full_precision(compute: Callable[P, Result]) -> Callable[P, Result]:
+    """Turn a function of points, a Cloud or Sequences into one that computes in :func:`full_precision`."""
+    first = next(iter(signature(compute).parameters))
+
+    @wraps(compute)
+    def computed(*args: P.args, **kwargs: P.kwargs) -> Result:
+        points: Any = args[0] if args else kwargs[first]
+        with full_precision((points if isinstance(points, Tensor) else points.x).device):
+            return compute(*args, **kwargs)
+
+    return computed
 
 
 def mean_over_vectors(values: Callable[P, Tensor]) -> Kernel[P]:
@@ -81,6 +95,7 @@ def mean_over_vectors(values: Callable[P, Tensor]) -> Kernel[P]:
     def compute(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         return values(*args, **kwargs).mean()
 
+    @wraps(values)
     def std_error(*args: Any, windows: Tensor, **kwargs: Any) -> Tensor:
         of_vectors = values(*args, **kwargs)
         return error_of_sum(of_vectors - of_vectors.mean(), windows) / len(of_vectors)
@@ -107,8 +122,6 @@ _INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CHUNK = 1 << 17
 # rows of a sample
 _SAMPLE_ROWS = 128
-
-Result = TypeVar("Result")
 
 
 @contextmanager

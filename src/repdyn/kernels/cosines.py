@@ -12,7 +12,6 @@ from repdyn.kernels.cloud import (
     Cloud,
     Undefined,
     as_cloud,
-    full_precision,
     mean_over_vectors,
     nan_if_undefined,
     row_chunks,
@@ -118,19 +117,18 @@ def mean_cosine(x: Tensor | Cloud) -> Tensor:
     cloud = as_cloud(x)
     cloud.require_defined()
     n = cloud.n_vectors
-    with full_precision(cloud.x.device):
-        total = torch.zeros(cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
-        n_zero = torch.zeros((), dtype=torch.int64, device=cloud.x.device)
-        for rows in row_chunks(cloud.x):
-            wide = rows.double()
-            largest = wide.abs().amax(1, keepdim=True)
-            n_zero += (largest == 0).sum()
-            # divided by its largest coordinate first, no vector has squares that leave the range of float64
-            wide = wide / largest
-            total += (wide / torch.linalg.vector_norm(wide, dim=1, keepdim=True)).sum(0)
-        if n_zero:
-            raise Undefined(f"{int(n_zero)} of {n} vectors are zero and have no direction")
-        return ((total @ total - n) / (n * (n - 1))).clamp_max(1)
+    total = torch.zeros(cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
+    n_zero = torch.zeros((), dtype=torch.int64, device=cloud.x.device)
+    for rows in row_chunks(cloud.x):
+        wide = rows.double()
+        largest = wide.abs().amax(1, keepdim=True)
+        n_zero += (largest == 0).sum()
+        # divided by its largest coordinate first, no vector has squares that leave the range of float64
+        wide = wide / largest
+        total += (wide / torch.linalg.vector_norm(wide, dim=1, keepdim=True)).sum(0)
+    if n_zero:
+        raise Undefined(f"{int(n_zero)} of {n} vectors are zero and have no direction")
+    return ((total @ total - n) / (n * (n - 1))).clamp_max(1)
 
 
 @mean_over_vectors
@@ -158,8 +156,7 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
     """
     cloud, last = as_cloud(x), as_cloud(last)
     require_matched(require_numbers, cloud, last, one_space=True)
-    with full_precision(cloud.x.device):
-        return cosines(cloud, last)
+    return cosines(cloud, last)
 
 
 @mean_over_vectors
@@ -186,8 +183,7 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
     """
     cloud, following, last = as_cloud(x), as_cloud(following), as_cloud(last)
     require_matched(require_numbers, cloud, following, last, one_space=True)
-    with full_precision(cloud.x.device):
-        return cosines(following, last) - cosines(cloud, last)
+    return cosines(following, last) - cosines(cloud, last)
 
 
 @mean_over_vectors
@@ -224,8 +220,7 @@ def alignment_falls(
         raise ValueError(f"expected more_than >= 0, got {more_than}")
     cloud, following, last = as_cloud(x), as_cloud(following), as_cloud(last)
     require_matched(require_numbers, cloud, following, last, one_space=True)
-    with full_precision(cloud.x.device):
-        return (cosines(cloud, last) - cosines(following, last) > max(more_than, _ROUNDING)).double()
+    return (cosines(cloud, last) - cosines(following, last) > max(more_than, _ROUNDING)).double()
 
 
 @mean_over_vectors
@@ -249,8 +244,7 @@ def norm(x: Tensor | Cloud) -> Tensor:
     """
     cloud = as_cloud(x)
     require_numbers(cloud)
-    with full_precision(cloud.x.device):
-        return torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
+    return torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
 
 
 @mean_over_vectors
@@ -275,9 +269,8 @@ def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     """
     cloud, following = as_cloud(x), as_cloud(following)
     require_matched(require_numbers, cloud, following, one_space=True)
-    with full_precision(cloud.x.device):
-        moved = (lengths(after.double() - before) for before, after in row_pairs(cloud, following))
-        return torch.cat(list(moved))
+    moved = (lengths(after.double() - before) for before, after in row_pairs(cloud, following))
+    return torch.cat(list(moved))
 
 
 @mean_over_vectors
@@ -302,5 +295,4 @@ def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     """
     cloud, following = as_cloud(x), as_cloud(following)
     require_matched(require_numbers, cloud, following, one_space=True)
-    with full_precision(cloud.x.device):
-        return cosines(cloud, following)
+    return cosines(cloud, following)

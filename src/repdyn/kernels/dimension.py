@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, full_precision, nan_if_undefined
+from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, nan_if_undefined
 from repdyn.kernels.neighbours import cloud_neighbours, resolved
 from repdyn.kernels.two_nn import TIE, n_kept_of
 
@@ -55,14 +55,13 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
     cloud, _ = resolved(cloud)
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
-    with full_precision(cloud.x.device):
-        distances = cloud_neighbours(cloud, k).distances
-        log_ratios = (distances[:, k - 1] / distances[:, k // 2 - 1]).log()
-        if not log_ratios.isfinite().all():
-            raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
-        if log_ratios.max() <= TIE:
-            raise Undefined(f"the distances r_{k} and r_{k // 2} are equal for each of the {len(log_ratios)} points")
-        return _likeliest(log_ratios, k)
+    distances = cloud_neighbours(cloud, k).distances
+    log_ratios = (distances[:, k - 1] / distances[:, k // 2 - 1]).log()
+    if not log_ratios.isfinite().all():
+        raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
+    if log_ratios.max() <= TIE:
+        raise Undefined(f"the distances r_{k} and r_{k // 2} are equal for each of the {len(log_ratios)} points")
+    return _likeliest(log_ratios, k)
 
 
 def _likeliest(log_ratios: Tensor, k: int) -> Tensor:
@@ -119,14 +118,13 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
     cloud, _ = resolved(cloud)
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
-    with full_precision(cloud.x.device):
-        distances = cloud_neighbours(cloud, k).distances
-        log_ratios = (distances[:, -1:] / distances[:, :-1]).log()
-        if not log_ratios.isfinite().all():
-            raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
-        if log_ratios.max() <= TIE:
-            raise Undefined(f"the distances r_1 to r_{k} are equal for each of the {cloud.n_unique} points")
-        return 1 / log_ratios.mean()
+    distances = cloud_neighbours(cloud, k).distances
+    log_ratios = (distances[:, -1:] / distances[:, :-1]).log()
+    if not log_ratios.isfinite().all():
+        raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
+    if log_ratios.max() <= TIE:
+        raise Undefined(f"the distances r_1 to r_{k} are equal for each of the {cloud.n_unique} points")
+    return 1 / log_ratios.mean()
 
 
 _FEWEST, _MOST = 3, 1024
@@ -181,10 +179,9 @@ def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int =
     cloud, _ = resolved(cloud)
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
-    with full_precision(cloud.x.device):
-        n_chosen = min(points, cloud.n_unique)
-        chosen = torch.arange(n_chosen, device=cloud.x.device) * cloud.n_unique // n_chosen
-        return _slopes(_sorted_log_ratios(cloud, cloud_neighbours(cloud, k, chosen).indices)).mean()
+    n_chosen = min(points, cloud.n_unique)
+    chosen = torch.arange(n_chosen, device=cloud.x.device) * cloud.n_unique // n_chosen
+    return _slopes(_sorted_log_ratios(cloud, cloud_neighbours(cloud, k, chosen).indices)).mean()
 
 
 def _sorted_log_ratios(cloud: Cloud, members: Tensor) -> Tensor:
@@ -273,15 +270,14 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
     if cloud.n_unique < fewest:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {fewest} needed")
     n = min(points, cloud.n_unique) // _DIVISIONS[-1] * _DIVISIONS[-1]
-    with full_precision(cloud.x.device):
-        distances = _distances(cloud, n)
-        sums = torch.stack([_mean_sum(distances, division, alpha) for division in _DIVISIONS])
-        if not bool((sums.isfinite() & (sums > 0)).all()):
-            raise Undefined("a subset of the points is all of one group, or distances leave the range of float64")
-        slope = _slope(sums.new_tensor([n // division for division in _DIVISIONS]).log(), sums.log())
-        if (power := slope.item()) >= 1:
-            raise Undefined(f"the sum of the lengths grows with power {power:.3g} of the number of points, not below 1")
-        return alpha / (1 - slope)
+    distances = _distances(cloud, n)
+    sums = torch.stack([_mean_sum(distances, division, alpha) for division in _DIVISIONS])
+    if not bool((sums.isfinite() & (sums > 0)).all()):
+        raise Undefined("a subset of the points is all of one group, or distances leave the range of float64")
+    slope = _slope(sums.new_tensor([n // division for division in _DIVISIONS]).log(), sums.log())
+    if (power := slope.item()) >= 1:
+        raise Undefined(f"the sum of the lengths grows with power {power:.3g} of the number of points, not below 1")
+    return alpha / (1 - slope)
 
 
 def _distances(cloud: Cloud, n: int) -> Tensor:

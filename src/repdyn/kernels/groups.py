@@ -9,7 +9,6 @@ from repdyn.kernels.cloud import (
     Cloud,
     Undefined,
     as_cloud,
-    full_precision,
     nan_if_undefined,
     row_chunks,
     unit_scale,
@@ -58,12 +57,11 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
     if not isinstance(min_vectors, int) or min_vectors < 2:
         raise ValueError(f"expected min_vectors >= 2, got {min_vectors}; a single vector has no variance")
     cloud.require_defined()
-    with full_precision(cloud.x.device):
-        order, sizes = _by_class(classes, min_vectors)
-        if len(sizes) < 2:
-            raise Undefined(f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed")
-        means, variances = _moments(cloud, order, sizes)
-        return _mean_over_pairs(means, variances)
+    order, sizes = _by_class(classes, min_vectors)
+    if len(sizes) < 2:
+        raise Undefined(f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed")
+    means, variances = _moments(cloud, order, sizes)
+    return _mean_over_pairs(means, variances)
 
 
 def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:
@@ -145,19 +143,18 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
     [words] = _checked(n, x.device, words=words)
     if not isinstance(min_contexts, int) or min_contexts < 2:
         raise ValueError(f"expected min_contexts >= 2, got {min_contexts}; a single vector has no pair")
-    with full_precision(x.device):
-        order, sizes = _by_class(words, min_contexts)
-        if not len(sizes):
-            raise Undefined(f"no word has {min_contexts} of the {n} vectors")
-        norms = _positive_norms(x)[:, None]
-        of_all, of_word = x.new_zeros((), dtype=torch.float64), x.new_zeros(len(sizes), dtype=torch.float64)
-        # the cosines of all ordered pairs of a group sum to the square of the sum of its unit vectors
-        for columns in x.split(max(1, _CHUNK // n), dim=1):
-            units = columns.double() / norms
-            of_all += units.sum(0).square().sum()
-            of_word += _sums(units[order], sizes).square().sum(1)
-        within = (of_word - sizes) / (sizes * (sizes - 1))
-        return within.mean() - (of_all - n) / (n * (n - 1))
+    order, sizes = _by_class(words, min_contexts)
+    if not len(sizes):
+        raise Undefined(f"no word has {min_contexts} of the {n} vectors")
+    norms = _positive_norms(x)[:, None]
+    of_all, of_word = x.new_zeros((), dtype=torch.float64), x.new_zeros(len(sizes), dtype=torch.float64)
+    # the cosines of all ordered pairs of a group sum to the square of the sum of its unit vectors
+    for columns in x.split(max(1, _CHUNK // n), dim=1):
+        units = columns.double() / norms
+        of_all += units.sum(0).square().sum()
+        of_word += _sums(units[order], sizes).square().sum(1)
+    within = (of_word - sizes) / (sizes * (sizes - 1))
+    return within.mean() - (of_all - n) / (n * (n - 1))
 
 
 @nan_if_undefined
@@ -295,15 +292,14 @@ def _attention_means(weights: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tens
     """Return each head's mean weight between positions of one topic, and between those of different topics."""
     require_attention(weights)
     ids, topics = _checked(weights.shape[1], weights.device, ids=ids, topics=topics)
-    with full_precision(weights.device):
-        is_pair = (topics >= 0)[:, None] & (topics >= 0) & (ids[:, None] != ids) & (weights != 0).any(0)
-        same = is_pair & (topics[:, None] == topics)
-        other = is_pair & (topics[:, None] != topics)
-        n_same, n_other = int(same.sum()), int(other.sum())
-        _require_pairs(int((topics >= 0).sum()), n_same, n_other, "positions")
-        kinds = torch.stack([same, other]).double().flatten(1)
-        heads = weights.flatten(1).split(max(1, _CHUNK // kinds.shape[1]))
-        of_same, of_other = torch.cat([some.double() @ kinds.mT for some in heads]).unbind(1)
+    is_pair = (topics >= 0)[:, None] & (topics >= 0) & (ids[:, None] != ids) & (weights != 0).any(0)
+    same = is_pair & (topics[:, None] == topics)
+    other = is_pair & (topics[:, None] != topics)
+    n_same, n_other = int(same.sum()), int(other.sum())
+    _require_pairs(int((topics >= 0).sum()), n_same, n_other, "positions")
+    kinds = torch.stack([same, other]).double().flatten(1)
+    heads = weights.flatten(1).split(max(1, _CHUNK // kinds.shape[1]))
+    of_same, of_other = torch.cat([some.double() @ kinds.mT for some in heads]).unbind(1)
     return of_same / n_same, of_other / n_other
 
 
@@ -315,29 +311,28 @@ def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tupl
     deterministic, also on a GPU.
     """
     x = as_cloud(x).x
-    with full_precision(x.device):
-        ids, topics = _checked(len(x), x.device, ids=ids, topics=topics)
-        has_topic = topics >= 0
-        x, ids, topics = (x, ids, topics) if has_topic.all() else (x[has_topic], ids[has_topic], topics[has_topic])
-        words, of_word = ids.unique(return_inverse=True)
-        of_topic = topics.unique(return_inverse=True)[1]
-        groups, of_group, sizes = (of_topic * len(words) + of_word).unique(return_inverse=True, return_counts=True)
-        n_same = int(of_topic.bincount().square().sum() - sizes.square().sum())
-        n_other = int(len(x) ** 2 - of_word.bincount().square().sum()) - n_same
-        _require_pairs(len(x), n_same, n_other, "vectors")
-        order = of_group.argsort(stable=True)  # group after group, those of a topic next to each other
-        groups_of_topic, word_of_group = (groups // len(words)).bincount(), groups % len(words)
-        groups_by_word, groups_of_word = word_of_group.argsort(stable=True), word_of_group.bincount()
-        norms = _positive_norms(x) if product == "cosine" else _norms(x)
-        unit = 1.0 if product == "cosine" else 1 / unit_scale(x)
-        factors = (1 / norms if product == "cosine" else norms.new_full((len(x),), 1 / unit))[order, None]
-        of_same, of_all = x.new_zeros(2, dtype=torch.float64)
-        for columns in x.split(max(1, _CHUNK // len(x)), dim=1):
-            by_group = _sums(columns[order].double() * factors, sizes)
-            by_topic = _sums(by_group, groups_of_topic)
-            by_word = _sums(by_group[groups_by_word], groups_of_word)
-            of_same += by_topic.square().sum() - by_group.square().sum()
-            of_all += by_topic.sum(0).square().sum() - by_word.square().sum()
+    ids, topics = _checked(len(x), x.device, ids=ids, topics=topics)
+    has_topic = topics >= 0
+    x, ids, topics = (x, ids, topics) if has_topic.all() else (x[has_topic], ids[has_topic], topics[has_topic])
+    words, of_word = ids.unique(return_inverse=True)
+    of_topic = topics.unique(return_inverse=True)[1]
+    groups, of_group, sizes = (of_topic * len(words) + of_word).unique(return_inverse=True, return_counts=True)
+    n_same = int(of_topic.bincount().square().sum() - sizes.square().sum())
+    n_other = int(len(x) ** 2 - of_word.bincount().square().sum()) - n_same
+    _require_pairs(len(x), n_same, n_other, "vectors")
+    order = of_group.argsort(stable=True)  # group after group, those of a topic next to each other
+    groups_of_topic, word_of_group = (groups // len(words)).bincount(), groups % len(words)
+    groups_by_word, groups_of_word = word_of_group.argsort(stable=True), word_of_group.bincount()
+    norms = _positive_norms(x) if product == "cosine" else _norms(x)
+    unit = 1.0 if product == "cosine" else 1 / unit_scale(x)
+    factors = (1 / norms if product == "cosine" else norms.new_full((len(x),), 1 / unit))[order, None]
+    of_same, of_all = x.new_zeros(2, dtype=torch.float64)
+    for columns in x.split(max(1, _CHUNK // len(x)), dim=1):
+        by_group = _sums(columns[order].double() * factors, sizes)
+        by_topic = _sums(by_group, groups_of_topic)
+        by_word = _sums(by_group[groups_by_word], groups_of_word)
+        of_same += by_topic.square().sum() - by_group.square().sum()
+        of_all += by_topic.sum(0).square().sum() - by_word.square().sum()
     means = of_same / n_same * unit * unit, (of_all - of_same) / n_other * unit * unit
     if not torch.stack(means).isfinite().all():
         raise Undefined("inner products leave the range of float64; rescale the vectors")

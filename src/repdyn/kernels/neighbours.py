@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad
 
 from repdyn.kernels.candidates import find_candidates
-from repdyn.kernels.cloud import RESOLUTION, Cloud, Frame, Undefined, full_precision, row_chunks, unit_scale
+from repdyn.kernels.cloud import RESOLUTION, Cloud, Frame, Undefined, in_full_precision, row_chunks, unit_scale
 
 # candidates per row beyond k, tried in turn; the last try computes all distances and needs no proof
 _N_EXTRA = (30, 1022, None)
@@ -69,6 +69,7 @@ def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighb
     return Neighbours(distances[:, :k], indices[:, :k])
 
 
+@in_full_precision
 def resolved(cloud: Cloud) -> tuple[Cloud, Tensor]:
     """Return the cloud with one of each set of near duplicates, for use by all estimators of neighbours, and which
     points its distinct ones are, int64.
@@ -85,12 +86,11 @@ def resolved(cloud: Cloud) -> tuple[Cloud, Tensor]:
         return part or cloud, rows
     cloud.require_defined()
     part, rows = cloud, cloud.distinct.first
-    with full_precision(cloud.x.device):
-        limit = RESOLUTION[cloud.x.dtype] * cloud.once(radius)
-        while len(rows) >= 3 and len(later := _later_of_close(part, limit)):
-            stays = torch.ones_like(rows, dtype=torch.bool)
-            stays[later] = False
-            part, rows = _part(part, stays), rows[stays]
+    limit = RESOLUTION[cloud.x.dtype] * cloud.once(radius)
+    while len(rows) >= 3 and len(later := _later_of_close(part, limit)):
+        stays = torch.ones_like(rows, dtype=torch.bool)
+        stays[later] = False
+        part, rows = _part(part, stays), rows[stays]
     if len(rows) < 3:
         raise Undefined(
             f"{len(rows)} of {cloud.n_vectors} points differ by more than the precision of {cloud.x.dtype}, at least 3 "
@@ -138,11 +138,10 @@ def nearest_by_origin(cloud: Cloud) -> tuple[Tensor, Tensor]:
     group: (n_unique,) float64, infinite where there is none."""
     inside = torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
     outside = inside.clone()
-    with full_precision(cloud.x.device):
-        if cloud.n_candidates > 0:
-            outside = cloud_neighbours(cloud, 1).distances[:, 0]
-        for first, second, distances in cloud.once(_pairs_in_groups):
-            inside.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(0, second, distances, "amin")
+    if cloud.n_candidates > 0:
+        outside = cloud_neighbours(cloud, 1).distances[:, 0]
+    for first, second, distances in cloud.once(_pairs_in_groups):
+        inside.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(0, second, distances, "amin")
     return outside, inside
 
 
@@ -341,6 +340,7 @@ def _smallest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 NEAR_DUPLICATE = 1e-2
 
 
+@in_full_precision
 def same_group_share(cloud: Cloud) -> float:
     """Compute the share of the distinct points whose nearest other distinct point is of their own group.
 
@@ -363,6 +363,7 @@ def same_group_share(cloud: Cloud) -> float:
     return (inside < outside).double().mean().item()
 
 
+@in_full_precision
 def near_duplicate_share(cloud: Cloud) -> float:
     """Compute the share of all points whose nearest other point, of any group, is an exact or a near duplicate.
 
@@ -379,7 +380,6 @@ def near_duplicate_share(cloud: Cloud) -> float:
         cloud.require_defined()
     except Undefined:
         return math.nan
-    with full_precision(cloud.x.device):
-        is_near = torch.minimum(*cloud.once(nearest_by_origin)) < NEAR_DUPLICATE * cloud.once(radius)
-        inverse = cloud.distinct.inverse
-        return (is_near | (inverse.bincount() > 1))[inverse].double().mean().item()
+    is_near = torch.minimum(*cloud.once(nearest_by_origin)) < NEAR_DUPLICATE * cloud.once(radius)
+    inverse = cloud.distinct.inverse
+    return (is_near | (inverse.bincount() > 1))[inverse].double().mean().item()

@@ -13,7 +13,6 @@ from repdyn.kernels.cloud import (
     Cloud,
     Undefined,
     as_cloud,
-    full_precision,
     nan_if_undefined,
     row_chunks,
 )
@@ -58,16 +57,15 @@ def massive_activation_share(x: Tensor | Cloud, *, magnitude: float = 100.0, rat
         if not 0 <= value < math.inf:
             raise ValueError(f"expected a finite {name} >= 0, got {value}; the criterion of the source is 100 and 1000")
     cloud.require_defined()
-    with full_precision(cloud.x.device):
-        at_least = ratio * cloud.x.abs().flatten().median().double()
-        massive, total = torch.zeros(2, dtype=torch.float64, device=cloud.x.device).unbind()
-        for rows in row_chunks(cloud.x):
-            sizes = rows.double().abs()
-            is_massive = (sizes > magnitude) & (sizes >= at_least)
-            squares = sizes.mul_(cloud.scale).square_()
-            total += squares.sum()
-            massive += squares.mul_(is_massive).sum()
-        return massive / total
+    at_least = ratio * cloud.x.abs().flatten().median().double()
+    massive, total = torch.zeros(2, dtype=torch.float64, device=cloud.x.device).unbind()
+    for rows in row_chunks(cloud.x):
+        sizes = rows.double().abs()
+        is_massive = (sizes > magnitude) & (sizes >= at_least)
+        squares = sizes.mul_(cloud.scale).square_()
+        total += squares.sum()
+        massive += squares.mul_(is_massive).sum()
+    return massive / total
 
 
 @nan_if_undefined
@@ -99,13 +97,12 @@ def outlier_kurtosis(x: Tensor | Cloud) -> Tensor:
     """
     cloud = as_cloud(x)
     cloud.require_defined()
-    with full_precision(cloud.x.device):
-        squares = torch.zeros(cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
-        for rows in row_chunks(cloud.x):
-            squares += rows.double().mul(cloud.scale).square_().sum(0)
-        # divided by the largest first: squares of sums need not be representable
-        squares /= squares.max()
-        return squares.square().mean() / squares.mean().square()
+    squares = torch.zeros(cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
+    for rows in row_chunks(cloud.x):
+        squares += rows.double().mul(cloud.scale).square_().sum(0)
+    # divided by the largest first: squares of sums need not be representable
+    squares /= squares.max()
+    return squares.square().mean() / squares.mean().square()
 
 
 # difference of the two largest eigenvalues, as a share of the largest, up to which they count as equal
@@ -146,26 +143,24 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
     if not 0 < share < 1:
         raise ValueError(f"expected a share 0 < share < 1, got {share}; the longest 1 % of the points are share=0.01")
     squares = cloud.once(_squares_along_first)
-    with full_precision(cloud.x.device):
-        norms = torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
-        shortest, longest = norms.aminmax()
-        if longest - shortest <= RESOLUTION[cloud.x.dtype] * longest:
-            raise Undefined(f"all vectors are equally long to the precision of {cloud.x.dtype}: none are the longest")
-        n_longest = math.ceil(cloud.n_vectors * Fraction(str(float(share))))
-        limit = norms.topk(n_longest).values[-1]
-        longer, at_limit = norms > limit, norms == limit
-        weights = longer.double().add_(at_limit, alpha=((n_longest - longer.sum()) / at_limit.sum()).item())
-        return (weights @ squares / squares.sum()).clamp_max(1)
+    norms = torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
+    shortest, longest = norms.aminmax()
+    if longest - shortest <= RESOLUTION[cloud.x.dtype] * longest:
+        raise Undefined(f"all vectors are equally long to the precision of {cloud.x.dtype}: none are the longest")
+    n_longest = math.ceil(cloud.n_vectors * Fraction(str(float(share))))
+    limit = norms.topk(n_longest).values[-1]
+    longer, at_limit = norms > limit, norms == limit
+    weights = longer.double().add_(at_limit, alpha=((n_longest - longer.sum()) / at_limit.sum()).item())
+    return (weights @ squares / squares.sum()).clamp_max(1)
 
 
 def _squares_along_first(cloud: Cloud) -> Tensor:
     """Return the squared coordinate of each point along the first principal direction, (n,) float64, in any unit."""
     cloud.require_defined()
-    with full_precision(cloud.x.device):
-        values, vectors = torch.linalg.eigh(gram_matrix(cloud))
-        if len(values) > 1 and values[-1] - values[-2] <= _EQUAL * values[-1]:
-            raise Undefined("the two largest eigenvalues are equal to a millionth: no direction is the first")
-        first = vectors[:, -1]
-        if cloud.x.shape[0] < cloud.x.shape[1]:
-            return first.square()  # that of the points' inner products holds their coordinates
-        return torch.cat([cloud.frame.transform(rows) @ first for rows in row_chunks(cloud.x)]).square()
+    values, vectors = torch.linalg.eigh(gram_matrix(cloud))
+    if len(values) > 1 and values[-1] - values[-2] <= _EQUAL * values[-1]:
+        raise Undefined("the two largest eigenvalues are equal to a millionth: no direction is the first")
+    first = vectors[:, -1]
+    if cloud.x.shape[0] < cloud.x.shape[1]:
+        return first.square()  # that of the points' inner products holds their coordinates
+    return torch.cat([cloud.frame.transform(rows) @ first for rows in row_chunks(cloud.x)]).square()

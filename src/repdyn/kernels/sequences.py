@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, full_precision, nan_if_undefined
+from repdyn.kernels.cloud import Cloud, Undefined, nan_if_undefined
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,10 @@ def sequence_entropy(sequences: Sequences, *, normalised: bool = True) -> Tensor
     largest = [min(length, sequences.x.shape[1]) for length in sequences.lengths]
     if normalised and min(largest) == 1:
         raise Undefined("vectors of one coordinate have an entropy of 0, at most and at least")
-    with full_precision(sequences.x.device):
-        z = sequences.padded
-        values = torch.linalg.eigvalsh(z @ z.mT if z.shape[1] <= z.shape[2] else z.mT @ z).clamp_min(0)
-        entropies = torch.special.entr(values / values.sum(1, keepdim=True)).sum(1)
-        return ((entropies / z.new_tensor(largest).log()).clamp_max(1) if normalised else entropies).mean()
+    z = sequences.padded
+    values = torch.linalg.eigvalsh(z @ z.mT if z.shape[1] <= z.shape[2] else z.mT @ z).clamp_min(0)
+    entropies = torch.special.entr(values / values.sum(1, keepdim=True)).sum(1)
+    return ((entropies / z.new_tensor(largest).log()).clamp_max(1) if normalised else entropies).mean()
 
 
 @nan_if_undefined
@@ -124,17 +123,16 @@ def sequence_cosine(sequences: Sequences) -> Tensor:
         0.6666666666666666
     """
     _require_pairs(sequences)
-    with full_precision(sequences.x.device):
-        z = sequences.padded
-        largest = z.abs().amax(2, keepdim=True)
-        n_zero = int((largest == 0).sum()) - (largest.numel() - len(sequences.x))
-        if n_zero:
-            raise Undefined(f"{n_zero} of {len(sequences.x)} vectors are zero and have no direction")
-        # zeros after the end of a sequence stay zeros
-        z = z / largest.where(largest > 0, 1)
-        total = (z / torch.linalg.vector_norm(z, dim=2, keepdim=True).clamp_min(1)).sum(1)
-        n = z.new_tensor(sequences.lengths)
-        return ((total.square().sum(1) - n) / (n * (n - 1))).clamp_max(1).mean()
+    z = sequences.padded
+    largest = z.abs().amax(2, keepdim=True)
+    n_zero = int((largest == 0).sum()) - (largest.numel() - len(sequences.x))
+    if n_zero:
+        raise Undefined(f"{n_zero} of {len(sequences.x)} vectors are zero and have no direction")
+    # zeros after the end of a sequence stay zeros
+    z = z / largest.where(largest > 0, 1)
+    total = (z / torch.linalg.vector_norm(z, dim=2, keepdim=True).clamp_min(1)).sum(1)
+    n = z.new_tensor(sequences.lengths)
+    return ((total.square().sum(1) - n) / (n * (n - 1))).clamp_max(1).mean()
 
 
 @nan_if_undefined
@@ -208,8 +206,7 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
         raise ValueError(f"expected a threshold in (0, 1), got {threshold}; the source takes 0.3")
     if weights.shape[1] < 2:
         raise Undefined(f"a sequence of {weights.shape[1]} positions, at least 2 needed")
-    with full_precision(weights.device):
-        return (weights[:, 1:, 0].double().mean(1) > threshold).double()
+    return (weights[:, 1:, 0].double().mean(1) > threshold).double()
 
 
 @nan_if_undefined
@@ -238,13 +235,12 @@ def attention_evenness(weights: Tensor) -> Tensor:
         [1.0, 0.0]
     """
     require_attention(weights)
-    with full_precision(weights.device):
-        seen = (weights != 0).any(0).sum(1)
-        chosen = weights[:, seen > 1].double()
-        if not chosen.shape[1]:
-            raise Undefined(f"none of the {weights.shape[1]} positions sees two")
-        entropies = torch.special.entr(chosen / chosen.sum(2, keepdim=True)).sum(2)
-        return (entropies / seen[seen > 1].double().log()).mean(1).clamp(0, 1)
+    seen = (weights != 0).any(0).sum(1)
+    chosen = weights[:, seen > 1].double()
+    if not chosen.shape[1]:
+        raise Undefined(f"none of the {weights.shape[1]} positions sees two")
+    entropies = torch.special.entr(chosen / chosen.sum(2, keepdim=True)).sum(2)
+    return (entropies / seen[seen > 1].double().log()).mean(1).clamp(0, 1)
 
 
 def require_attention(weights: Tensor) -> None:

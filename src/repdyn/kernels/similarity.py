@@ -13,7 +13,6 @@ from repdyn.kernels.cloud import (
     Cloud,
     Undefined,
     as_cloud,
-    full_precision,
     nan_if_undefined,
     product,
     row_chunks,
@@ -72,17 +71,16 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
     require_matched(Cloud.require_defined, a, b)
     if a.n_vectors < 4:
         raise Undefined(f"{a.n_vectors} points, at least 4 needed")
-    with full_precision(a.x.device):
-        few = a.x.shape[1] + b.x.shape[1] <= _FEW_FEATURES * a.n_vectors
-        if few or a.n_vectors <= _FEW_POINTS:
-            x, y = Cloud(a.x.double()).centred, Cloud(b.x.double()).centred
-        else:
-            x, y = a.centred, b.centred
-        own, common, other = (_by_features if few else _by_similarities)(x, y, debiased)
-        for prefix, similarity, points in (("", own, x), (COMPARED_WITH, other, y)):
-            if similarity <= (_NEGLIGIBLE * torch.linalg.vector_norm(points, dtype=torch.float64).square()) ** 2:
-                raise Undefined(f"{prefix}no two points are more alike than any other two")
-        return (common / own.sqrt() / other.sqrt()).clamp(-1, 1)
+    few = a.x.shape[1] + b.x.shape[1] <= _FEW_FEATURES * a.n_vectors
+    if few or a.n_vectors <= _FEW_POINTS:
+        x, y = Cloud(a.x.double()).centred, Cloud(b.x.double()).centred
+    else:
+        x, y = a.centred, b.centred
+    own, common, other = (_by_features if few else _by_similarities)(x, y, debiased)
+    for prefix, similarity, points in (("", own, x), (COMPARED_WITH, other, y)):
+        if similarity <= (_NEGLIGIBLE * torch.linalg.vector_norm(points, dtype=torch.float64).square()) ** 2:
+            raise Undefined(f"{prefix}no two points are more alike than any other two")
+    return (common / own.sqrt() / other.sqrt()).clamp(-1, 1)
 
 
 def _by_features(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
@@ -177,16 +175,15 @@ def procrustes_distance(a: Tensor | Cloud, b: Tensor | Cloud) -> Tensor:
     """
     a, b = as_cloud(a), as_cloud(b)
     require_matched(Cloud.require_defined, a, b)
-    with full_precision(a.x.device):
-        products = torch.zeros(a.x.shape[1], b.x.shape[1], dtype=torch.float64, device=a.x.device)
-        squares = torch.zeros(2, dtype=torch.float64, device=a.x.device)
-        for pair in zip(a.x.split(_ROWS), b.x.split(_ROWS), strict=True):
-            own, other = (cloud.frame.transform(rows) for cloud, rows in zip((a, b), pair, strict=True))
-            products.addmm_(own.mT, other)
-            squares += torch.stack([own.square().sum(), other.square().sum()])
-        # one norm after the other: their product need not be representable
-        correlations = torch.linalg.svdvals(products / squares[0].sqrt() / squares[1].sqrt())
-        return (2 - 2 * correlations.sum()).clamp(0, 2)
+    products = torch.zeros(a.x.shape[1], b.x.shape[1], dtype=torch.float64, device=a.x.device)
+    squares = torch.zeros(2, dtype=torch.float64, device=a.x.device)
+    for pair in zip(a.x.split(_ROWS), b.x.split(_ROWS), strict=True):
+        own, other = (cloud.frame.transform(rows) for cloud, rows in zip((a, b), pair, strict=True))
+        products.addmm_(own.mT, other)
+        squares += torch.stack([own.square().sum(), other.square().sum()])
+    # one norm after the other: their product need not be representable
+    correlations = torch.linalg.svdvals(products / squares[0].sqrt() / squares[1].sqrt())
+    return (2 - 2 * correlations.sum()).clamp(0, 2)
 
 
 _MOST = 63
@@ -242,26 +239,25 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
             "expected both clouds to have the same groups, row by row, or none; give the groups of one to the other"
         )
     require_matched(Cloud.require_defined, a, b)
-    with full_precision(a.x.device):
-        is_first = torch.zeros(a.n_vectors, dtype=torch.bool, device=a.x.device)
-        is_first[b.distinct.first] = True
-        kept = a.distinct.first if b.n_unique == b.n_vectors else a.distinct.first[is_first[a.distinct.first]]
-        a, b = _restricted(a, kept), _restricted(b, kept)
-        n_possible = _n_possible(a)
-        if k >= (fewest := int(n_possible.min())):
-            raise Undefined(
-                f"a token has {fewest} others that it could be next to, distinct in both clouds and outside its group, "
-                f"at least {k + 1} needed"
-            )
-        (own, is_determined), (other, is_also) = (_nearest_sets(cloud, k) for cloud in (a, b))
-        compared = is_determined & is_also
-        if 2 * (n_compared := int(compared.sum())) < a.n_unique:
-            raise Undefined(f"for {a.n_unique - n_compared} of {a.n_unique} tokens neighbours {k} and {k + 1} are tied")
-        overlap = _n_shared(own[compared], other[compared]) / (k * n_compared)
-        if not calibrated:
-            return overlap
-        chance = (k / n_possible[compared].double()).mean()
-        return (overlap - chance) / (1 - chance)
+    is_first = torch.zeros(a.n_vectors, dtype=torch.bool, device=a.x.device)
+    is_first[b.distinct.first] = True
+    kept = a.distinct.first if b.n_unique == b.n_vectors else a.distinct.first[is_first[a.distinct.first]]
+    a, b = _restricted(a, kept), _restricted(b, kept)
+    n_possible = _n_possible(a)
+    if k >= (fewest := int(n_possible.min())):
+        raise Undefined(
+            f"a token has {fewest} others that it could be next to, distinct in both clouds and outside its group, "
+            f"at least {k + 1} needed"
+        )
+    (own, is_determined), (other, is_also) = (_nearest_sets(cloud, k) for cloud in (a, b))
+    compared = is_determined & is_also
+    if 2 * (n_compared := int(compared.sum())) < a.n_unique:
+        raise Undefined(f"for {a.n_unique - n_compared} of {a.n_unique} tokens neighbours {k} and {k + 1} are tied")
+    overlap = _n_shared(own[compared], other[compared]) / (k * n_compared)
+    if not calibrated:
+        return overlap
+    chance = (k / n_possible[compared].double()).mean()
+    return (overlap - chance) / (1 - chance)
 
 
 def _restricted(cloud: Cloud, kept: Tensor) -> Cloud:
@@ -371,12 +367,11 @@ class _Fit:
     following: Cloud
 
     def __call__(self, cloud: Cloud) -> tuple[Tensor, dict[str, Tensor], int]:
-        with full_precision(cloud.x.device):
-            totals: dict[str, Tensor] = {}
-            for _, explained in self._blocks(cloud):
-                totals = {of: totals.get(of, 0.0) + rows.square().sum() for of, rows in explained.items()}
-            # both have the same residual; the smaller one has less cancellation
-            return self._fitted(cloud, min(totals, key=lambda of: totals[of].item()), totals)
+        totals: dict[str, Tensor] = {}
+        for _, explained in self._blocks(cloud):
+            totals = {of: totals.get(of, 0.0) + rows.square().sum() for of, rows in explained.items()}
+        # both have the same residual; the smaller one has less cancellation
+        return self._fitted(cloud, min(totals, key=lambda of: totals[of].item()), totals)
 
     def _fitted(self, cloud: Cloud, of: str, totals: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], int]:
         gram = torch.zeros(cloud.x.shape[1], cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, as_cloud, full_precision, nan_if_undefined, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, Undefined, as_cloud, in_full_precision, nan_if_undefined, row_chunks
 
 
+@in_full_precision
 def spectrum_of(cloud: Cloud, *, centred: bool = True) -> Tensor:
     """Compute the eigenvalues of the scatter matrix of a cloud, up to a common factor; use as
     ``cloud.once(spectrum_of)``.
@@ -17,8 +18,7 @@ def spectrum_of(cloud: Cloud, *, centred: bool = True) -> Tensor:
         centred or not. Off by 1e-13 of the largest or so: multiplied in float64, whatever the points are in.
     """
     cloud.require_defined()
-    with full_precision(cloud.x.device):
-        return torch.linalg.eigvalsh(gram_matrix(cloud, centred=centred)).flip(0).clamp_min(0)
+    return torch.linalg.eigvalsh(gram_matrix(cloud, centred=centred)).flip(0).clamp_min(0)
 
 
 @nan_if_undefined

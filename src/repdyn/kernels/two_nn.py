@@ -14,7 +14,6 @@ from repdyn.kernels.cloud import (
     Cloud,
     Undefined,
     as_cloud,
-    full_precision,
     nan_if_undefined,
     row_chunks,
 )
@@ -176,19 +175,17 @@ def two_nn(
             f'expected estimator="regression" where duplicates count, got {estimator!r}; equal points have no ratio, '
             'so take duplicates="collapse"'
         )
-    with full_precision(cloud.x.device):
-        if duplicates == "count":
-            return _regression_with_duplicates(*cloud.once(_ratios_with_duplicates), discard)
-        part, _ = resolved(cloud)
-        return _fitted(part.once(_sorted_log_ratios)[0], discard, estimator)
+    if duplicates == "count":
+        return _regression_with_duplicates(*cloud.once(_ratios_with_duplicates), discard)
+    part, _ = resolved(cloud)
+    return _fitted(part.once(_sorted_log_ratios)[0], discard, estimator)
 
 
 def _sorted_log_ratios(cloud: Cloud) -> tuple[Tensor, Tensor]:
     """Return the log-ratios of the distinct points, ascending, and which point each belongs to."""
     cloud.require_defined()
-    with full_precision(cloud.x.device):
-        first, second = cloud_neighbours(cloud, 2).distances.unbind(1)
-        log_ratios, order = (second / first).log().sort()
+    first, second = cloud_neighbours(cloud, 2).distances.unbind(1)
+    log_ratios, order = (second / first).log().sort()
     if not log_ratios.isfinite().all():
         raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
     return log_ratios, order
