@@ -22,9 +22,10 @@ COMPARED_WITH = "compared with: "
 """Prefix of a reason that concerns another cloud than the first."""
 
 
-def require_matched(check: Callable[[Cloud], object], cloud: Cloud, *others: Cloud, one_space: bool = False) -> None:
-    """Raise ValueError unless the clouds have as many points (and coordinates, if of ``one_space``), and Undefined
-    unless each passes a check; the reason says if it is not the first."""
+def matched(check: Callable[[Cloud], object], *points: Tensor | Cloud, one_space: bool = False) -> list[Cloud]:
+    """Return points as clouds; raise ValueError unless they are as many (and have as many coordinates, if of
+    ``one_space``), and Undefined unless each cloud passes a check; the reason says if it is not the first."""
+    cloud, *others = clouds = [as_cloud(each) for each in points]
     for other in others:
         if other.n_vectors != cloud.n_vectors:
             raise ValueError(
@@ -42,6 +43,7 @@ def require_matched(check: Callable[[Cloud], object], cloud: Cloud, *others: Clo
             check(other)
         except Undefined as undefined:
             raise Undefined(COMPARED_WITH + undefined.reason) from undefined
+    return clouds
 
 
 def require_numbers(cloud: Cloud) -> None:
@@ -154,8 +156,7 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
         >>> alignment(torch.tensor([[3.0, 0.0], [5.0, 0.0]]), last).item()
         0.5
     """
-    cloud, last = as_cloud(x), as_cloud(last)
-    require_matched(require_numbers, cloud, last, one_space=True)
+    cloud, last = matched(require_numbers, x, last, one_space=True)
     return cosines(cloud, last)
 
 
@@ -181,8 +182,7 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
         >>> alignment_gradient(first, second, last=second).item()
         1.0
     """
-    cloud, following, last = as_cloud(x), as_cloud(following), as_cloud(last)
-    require_matched(require_numbers, cloud, following, last, one_space=True)
+    cloud, following, last = matched(require_numbers, x, following, last, one_space=True)
     return cosines(following, last) - cosines(cloud, last)
 
 
@@ -218,8 +218,7 @@ def alignment_falls(
     """
     if not more_than >= 0:
         raise ValueError(f"expected more_than >= 0, got {more_than}")
-    cloud, following, last = as_cloud(x), as_cloud(following), as_cloud(last)
-    require_matched(require_numbers, cloud, following, last, one_space=True)
+    cloud, following, last = matched(require_numbers, x, following, last, one_space=True)
     return (cosines(cloud, last) - cosines(following, last) > max(more_than, _ROUNDING)).double()
 
 
@@ -267,8 +266,7 @@ def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
         >>> step_length(torch.zeros(2, 2), torch.tensor([[3.0, 4.0], [0.0, 1.0]])).item()
         3.0
     """
-    cloud, following = as_cloud(x), as_cloud(following)
-    require_matched(require_numbers, cloud, following, one_space=True)
+    cloud, following = matched(require_numbers, x, following, one_space=True)
     moved = (lengths(after.double() - before) for before, after in row_pairs(cloud, following))
     return torch.cat(list(moved))
 
@@ -293,6 +291,5 @@ def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
         >>> step_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[0.0, 5.0], [0.0, 1.0]])).item()
         0.5
     """
-    cloud, following = as_cloud(x), as_cloud(following)
-    require_matched(require_numbers, cloud, following, one_space=True)
+    cloud, following = matched(require_numbers, x, following, one_space=True)
     return cosines(cloud, following)

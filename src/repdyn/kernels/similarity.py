@@ -17,7 +17,7 @@ from repdyn.kernels.cloud import (
     product,
     row_chunks,
 )
-from repdyn.kernels.cosines import COMPARED_WITH, require_matched, require_numbers
+from repdyn.kernels.cosines import COMPARED_WITH, matched, require_numbers
 from repdyn.kernels.neighbours import cloud_neighbours
 
 # total dimension of both clouds, relative to the number of points, up to which products of features are cheaper
@@ -67,8 +67,7 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
         >>> round(linear_cka(square, square[:, :1], debiased=False).item(), 6)
         0.707107
     """
-    a, b = as_cloud(a), as_cloud(b)
-    require_matched(Cloud.require_defined, a, b)
+    a, b = matched(Cloud.require_defined, a, b)
     if a.n_vectors < 4:
         raise Undefined(f"{a.n_vectors} points, at least 4 needed")
     few = a.x.shape[1] + b.x.shape[1] <= _FEW_FEATURES * a.n_vectors
@@ -173,8 +172,7 @@ def procrustes_distance(a: Tensor | Cloud, b: Tensor | Cloud) -> Tensor:
         >>> round(procrustes_distance(square, square[:, :1]).item(), 6)
         0.585786
     """
-    a, b = as_cloud(a), as_cloud(b)
-    require_matched(Cloud.require_defined, a, b)
+    a, b = matched(Cloud.require_defined, a, b)
     products = torch.zeros(a.x.shape[1], b.x.shape[1], dtype=torch.float64, device=a.x.device)
     squares = torch.zeros(2, dtype=torch.float64, device=a.x.device)
     for pair in zip(a.x.split(_ROWS), b.x.split(_ROWS), strict=True):
@@ -238,7 +236,7 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
         raise ValueError(
             "expected both clouds to have the same groups, row by row, or none; give the groups of one to the other"
         )
-    require_matched(Cloud.require_defined, a, b)
+    matched(Cloud.require_defined, a, b)
     is_first = torch.zeros(a.n_vectors, dtype=torch.bool, device=a.x.device)
     is_first[b.distinct.first] = True
     kept = a.distinct.first if b.n_unique == b.n_vectors else a.distinct.first[is_first[a.distinct.first]]
@@ -337,12 +335,12 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
         raise ValueError(f'expected of="state" or of="step", got {of!r}')
     if of == "step":
         # the next layer may be constant: the step is then -X and a constant
-        require_matched(require_numbers, cloud, following, one_space=True)
+        matched(require_numbers, cloud, following, one_space=True)
         cloud.require_defined()
         if following.n_unique == 1:
             return torch.ones((), dtype=torch.float64, device=cloud.x.device)
     else:
-        require_matched(Cloud.require_defined, cloud, following)
+        matched(Cloud.require_defined, cloud, following)
     dim = cloud.x.shape[1]
     if cloud.n_unique < dim + 2:
         raise Undefined(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from math import inf
 from typing import Any
 
-from repdyn.metrics.metric import of_kernel
+from repdyn.metrics.metric import COSINE, LENGTH, SHARE, of_kernel
 
 _ANATOMY = "A study on the embedding spaces of the BERT language model, 2024"
 _LINEARITY = "Razzhigaev et al. 2024, Your Transformer is Secretly Linear (ACL)"
@@ -61,10 +60,9 @@ METRICS = [
     _to_last(
         name="alignment",
         meaning="mean cosine of each token's vector to its own in the last layer",
-        range=(-1.0, 1.0),
+        **COSINE,
         source=_CONVERGENCE,
         title="Alignment with the last layer",
-        unit="cosine",
     ),
     _towards_last(
         name="alignment_gradient",
@@ -77,11 +75,10 @@ METRICS = [
     _towards_last(
         name="alignment_falls",
         meaning="share of tokens whose cosine to their vector in the last layer falls in the next block",
-        range=(0.0, 1.0),
+        **SHARE,
         settings={"more_than": 0.0},
         title="Tokens that move away from their final vector",
         unit="share of tokens",
-        scale="from_zero",
     ),
     _to_last(
         name="mutual_knn",
@@ -98,55 +95,50 @@ METRICS = [
     of_kernel(
         name="norm",
         meaning="mean length of the vectors",
-        range=(0.0, inf),
+        **LENGTH,
         source=_ANATOMY,
         subsets=("all", "no_sink"),
         title="Norm",
         unit="length",
         family="evolution",
-        scale="log_if_wide",
     ),
     _to_next(
         name="step_length",
         select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="mean distance of each token's vector to its own in the next layer",
-        range=(0.0, inf),
+        **LENGTH,
         source=_ANATOMY,
         title="Step to the next layer",
         unit="length",
-        scale="log_if_wide",
     ),
     _to_next(
         name="step_cosine",
         select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="mean cosine of each token's vector to its own in the next layer",
-        range=(-1.0, 1.0),
+        **COSINE,
         source=_ANATOMY,
         title="Cosine with the next layer",
-        unit="cosine",
     ),
     _to_next(
         name="linearity",
         select_inputs="repdyn.metrics.layer_view:with_following",
         meaning="share of the next layer's variance that a linear map of this one explains",
-        range=(0.0, 1.0),
+        **SHARE,
         source=_LINEARITY,
         settings={"of": "state", "adjusted": False},
         title="Linearity from this layer to the next",
         unit="share of variance",
-        scale="from_zero",
     ),
     _to_next(
         name="linearity_step",
         kernel="linearity",
         select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="share of what the next block adds, by variance, that a linear map of this layer explains",
-        range=(0.0, 1.0),
+        **SHARE,
         source=_LINEARITY,
         settings={"of": "step", "adjusted": False},
         title="Linearity of what the next block adds",
         unit="share of variance",
-        scale="from_zero",
     ),
     _to_next(
         name="cka_next",

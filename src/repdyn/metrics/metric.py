@@ -199,6 +199,11 @@ class Metric:
         return replace(plain, settings=plain.with_settings(**settings).settings).with_settings(**given)
 
 
+SHARE: dict[str, Any] = {"range": (0.0, 1.0), "scale": "from_zero"}
+COSINE: dict[str, Any] = {"range": (-1.0, 1.0), "unit": "cosine"}
+LENGTH: dict[str, Any] = {"range": (0.0, inf), "scale": "log_if_wide"}
+
+
 def of_kernel(name: str, kernel: str = "", **fields: Any) -> Metric:
     """Return the metric of a kernel of this package, by default of that with the metric's own name."""
     return Metric(name, f"repdyn.kernels:{kernel or name}", **fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 
-from repdyn.metrics.metric import of_kernel
+from repdyn.metrics.metric import COSINE, LENGTH, SHARE, of_kernel
 
 _GRIDE_SCALES = (2, 4, 8, 16, 32)
 
@@ -23,26 +23,24 @@ _of_attention = partial(
     select_inputs="repdyn.metrics.layer_view:attention_of_sequences",
     captures=frozenset({"attention_weights"}),
     probe_requires="tokens",
-    range=(0.0, 1.0),
+    **SHARE,
     position="blocks",
     per_head=True,
     whole_sequences=True,
     family="sinks",
-    scale="from_zero",
 )
 
 CLOUD = [
     of_kernel(
         name="anisotropy",
         meaning="share of variance along the first principal direction",
-        range=(0.0, 1.0),
+        **SHARE,
         source="Razzhigaev et al. 2024, The Shape of Learning (Findings of EACL)",
         # A few attention sinks can make up nearly all of it, so it is never shown with sinks alone.
         subsets=("all", "no_sink"),
         title="Anisotropy",
         unit="share of variance along the first direction",
         family="geometry",
-        scale="from_zero",
     ),
     of_kernel(
         name="two_nn",
@@ -148,11 +146,10 @@ SIMILARITY = [
     of_kernel(
         name="mean_cosine",
         meaning="mean cosine between the vectors of two different tokens, without centring",
-        range=(-1.0, 1.0),
+        **COSINE,
         source="Ethayarajh 2019 (EMNLP)",
         subsets=("all", "no_sink"),
         title="Mean cosine of two tokens",
-        unit="cosine",
         family="similarity",
     ),
     of_kernel(
@@ -173,13 +170,12 @@ SIMILARITY = [
     of_kernel(
         name="isoscore",
         meaning="how evenly all coordinates are used: 0 one direction, 1 all alike",
-        range=(0.0, 1.0),
+        **SHARE,
         source="Rudman, Gillman, Rayne, Eickhoff 2022 (Findings of ACL)",
         whole_spectrum=True,
         title="IsoScore",
         unit="score (1: isotropic)",
         family="similarity",
-        scale="from_zero",
     ),
     of_kernel(
         name="massive_activation_share",
@@ -212,7 +208,7 @@ SIMILARITY = [
         select_inputs="repdyn.metrics.layer_view:with_next_tokens",
         probe_requires="tokens",
         meaning="variance of the vectors before one next token, relative to the distance from those before another",
-        range=(0.0, inf),
+        **LENGTH,
         source="Wu, Papyan 2024, Linguistic Collapse (arXiv 2405.17767)",
         settings={"min_vectors": 2},
         # the embedding output knows nothing of the context, and repeats its vectors
@@ -220,7 +216,6 @@ SIMILARITY = [
         title="Variance within next-token classes",
         unit="variance / squared distance",
         family="similarity",
-        scale="log_if_wide",
     ),
 ]
 
@@ -229,13 +224,12 @@ SEQUENCE_SPECTRUM = [
     _of_sequences(
         name="sequence_entropy",
         meaning="entropy of the squared singular values of a sequence's states, as a share of the largest possible",
-        range=(0.0, 1.0),
+        **SHARE,
         source="Skean et al. 2025, Layer by Layer (ICML); Queipo-de-Llano et al. 2025 (arXiv 2510.06477)",
         settings={"normalised": True},
         title="Entropy of a sequence",
         unit="entropy",
         family="spectrum",
-        scale="from_zero",
     ),
 ]
 
@@ -243,21 +237,19 @@ SEQUENCE_SIMILARITY = [
     _of_sequences(
         name="sequence_cosine",
         meaning="mean cosine between the vectors of two different tokens of one sequence, without centring",
-        range=(-1.0, 1.0),
+        **COSINE,
         source="Liu et al. 2026, embedding condensation (arXiv 2602.00217)",
         title="Mean cosine within a sequence",
-        unit="cosine",
         family="similarity",
     ),
     _of_sequences(
         name="largest_activation",
         meaning="largest magnitude of a coordinate in a sequence, mean over sequences",
-        range=(0.0, inf),
+        **LENGTH,
         source="Sun, Chen, Kolter, Liu 2024 (COLM); Gallego-Feliciano et al. 2025 (arXiv 2508.03616)",
         title="Largest activation",
         unit="magnitude",
         family="similarity",
-        scale="log_if_wide",
     ),
 ]
 
@@ -281,7 +273,7 @@ SINKS = [
     of_kernel(
         name="top_norm_variance_share",
         meaning="share of the variance along the first principal direction that the longest 1 % of the vectors carry",
-        range=(0.0, 1.0),
+        **SHARE,
         source="this package; after Sun, Chen, Kolter, Liu 2024, Massive Activations (COLM)",
         settings={"share": 0.01},
         # what is left of it without first positions is due to other massive vectors
@@ -289,6 +281,5 @@ SINKS = [
         title="First direction due to the longest vectors",
         unit="share of variance along it",
         family="sinks",
-        scale="from_zero",
     ),
 ]

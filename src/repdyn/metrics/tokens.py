@@ -6,7 +6,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from repdyn.metrics.metric import Metric, of_kernel
+from repdyn.metrics.metric import COSINE, LENGTH, SHARE, Metric, of_kernel
 
 _LENS = "nostalgebraist, the logit lens, 2020"
 _TOPICS = "Li, Li, Risteski 2023, How Do Transformers Learn Topic Structure (ICML)"
@@ -54,9 +54,8 @@ METRICS = [
     _of_tokens(
         name="token_cosine",
         meaning="mean cosine of each token's vector to its input embedding",
-        range=(-1.0, 1.0),
+        **COSINE,
         title="Cosine with the own embedding",
-        unit="cosine",
     ),
     _of_tokens(
         name="token_rank",
@@ -67,18 +66,16 @@ METRICS = [
     _of_tokens(
         name="token_top1_match",
         meaning="share of tokens whose vector is closer to its own input embedding than to any other",
-        range=(0.0, 1.0),
+        **SHARE,
         title="Tokens closest to their own embedding",
         unit="share of tokens",
-        scale="from_zero",
     ),
     _after_attention(
         name="token_cosine_attention",
         kernel="token_cosine",
         meaning="token_cosine of the state after the block's attention, before its feed-forward part",
-        range=(-1.0, 1.0),
+        **COSINE,
         title="Cosine with the own embedding, after attention",
-        unit="cosine",
     ),
     _after_attention(
         name="token_rank_attention",
@@ -90,10 +87,9 @@ METRICS = [
     _of_tokens(
         name="token_distance",
         meaning="mean Euclidean distance of each token's vector to its input embedding",
-        range=(0.0, inf),
+        **LENGTH,
         title="Distance to the own embedding",
         unit="distance",
-        scale="log_if_wide",
     ),
     _of_tokens(
         name="token_rank_distance",

@@ -160,19 +160,10 @@ class Probe(SampledTokens):
         """
         design = resolve_design(design)
         special_ids = tuple(sorted({int(token) for token in special_ids}))
-        windows = TokenizedWindows(*unpad(input_ids, attention_mask)).in_order_of(design, special_ids, seed)
-        return cls(
-            tokens=windows.tokens,
-            lengths=windows.lengths,
-            special_ids=special_ids,
-            seed=seed,
-            pad_id=pad_id,
-            name=name,
-            design=design,
-            mask_id=mask_id,
-            bytes_per_token=bytes_per_token,
-            **_plan(design, windows, special_ids, max_vectors, batch_vectors),
-        )
+        windows = TokenizedWindows(*unpad(input_ids, attention_mask), bytes_per_token=bytes_per_token)
+        windows = windows.in_order_of(design, special_ids, seed)
+        fields = _fields_of_windows(windows, design, special_ids, max_vectors, batch_vectors, seed)
+        return cls(**fields, pad_id=pad_id, name=name, mask_id=mask_id)
 
     @classmethod
     @plain_state()
@@ -228,18 +219,9 @@ class Probe(SampledTokens):
         windows = tokenize_windows(texts, tokenizer, plan, bool(classes or phrases))
         special_ids = tuple(sorted(set(tokenizer.all_special_ids)))
         windows = windows.in_order_of(design, special_ids, seed)
-        probe = cls(
-            tokens=windows.tokens,
-            lengths=windows.lengths,
-            special_ids=special_ids,
-            seed=seed,
-            pad_id=cast(int, tokenizer.pad_token_id or 0),
-            name=name,
-            design=design,
-            mask_id=cast("int | None", tokenizer.mask_token_id),
-            bytes_per_token=windows.bytes_per_token,
-            **_plan(design, windows, special_ids, max_vectors, batch_vectors),
-        )
+        fields = _fields_of_windows(windows, design, special_ids, max_vectors, batch_vectors, seed)
+        pad_id, mask_id = cast(int, tokenizer.pad_token_id or 0), cast("int | None", tokenizer.mask_token_id)
+        probe = cls(**fields, pad_id=pad_id, name=name, mask_id=mask_id)
         return probe if windows.words is None else probe.with_words(windows.words, classes, phrases)
 
     @classmethod
@@ -398,19 +380,28 @@ class Probe(SampledTokens):
         return probe
 
 
-def _plan(
-    design: Design,
+def _fields_of_windows(
     windows: TokenizedWindows,
+    design: Design,
     special_ids: tuple[int, ...],
     max_vectors: int,
     batch_vectors: int | None,
+    seed: int,
 ) -> dict[str, Any]:
-    """Return ``batch_vectors`` and ``n_batches``: those of the design, or as many as the windows have tokens for."""
+    """Return the fields of a probe of windows, its batches being the design's, or as many as there are tokens for."""
     n_tokens = len(windows.tokens)
     n_texts = n_tokens - int(sink_mask(windows.tokens, windows.lengths, special_ids).sum())
     # both subsets have equally many vectors, unless every token is a first position or special
     available = n_tokens if design.n_windows is not None or n_texts < MIN_BATCH_VECTORS else n_texts
-    return fitting(design.batch_plan(max_vectors, batch_vectors, n_tokens), available)
+    return {
+        "tokens": windows.tokens,
+        "lengths": windows.lengths,
+        "special_ids": special_ids,
+        "seed": seed,
+        "design": design,
+        "bytes_per_token": windows.bytes_per_token,
+        **fitting(design.batch_plan(max_vectors, batch_vectors, n_tokens), available),
+    }
 
 
 def _read(path: str | Path) -> tuple[dict[str, Any], str]:
