@@ -18,7 +18,7 @@ Lightning calls :func:`lightning_callbacks` for every Trainer, through the entry
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,14 +42,9 @@ def lightning_callbacks() -> list[Callback]:
 
 
 def hugging_face_callbacks() -> list[TrainerCallback]:
-    """Return the tracker for a ``transformers.Trainer`` that the environment asks for, as a list.
+    """Return the tracker for a ``transformers.Trainer``, as :func:`lightning_callbacks` does.
 
-        Trainer(model, arguments, callbacks=hugging_face_callbacks())
-
-    The list is empty where ``REPDYN_PROBE`` is not set.
-
-    Raises:
-        ValueError, OSError: as for :func:`lightning_callbacks`.
+    Trainer(model, arguments, callbacks=hugging_face_callbacks())
     """
     if (settings := settings_of_environment()) is None:
         return []
@@ -71,17 +66,12 @@ def settings_of_environment() -> dict[str, Any] | None:
     from repdyn.probe import Probe  # with torch
 
     settings: dict[str, Any] = {"probe": Probe.load(path)}
-    if schedule := os.environ.get(f"{_PREFIX}SCHEDULE"):
-        settings["schedule"] = _schedule(schedule)
-    if metrics := os.environ.get(f"{_PREFIX}METRICS"):
-        settings["metrics"] = "all" if metrics.strip() == "all" else tuple(metrics.split())
-    if store := os.environ.get(f"{_PREFIX}STORE"):
-        settings["store"] = store
-    if share := os.environ.get(f"{_PREFIX}MAX_OVERHEAD"):
-        try:
-            settings["max_overhead"] = float(share)
-        except ValueError:
-            raise ValueError(f"expected {_PREFIX}MAX_OVERHEAD as a number such as 0.02, got {share!r}") from None
+    for name, (convert, form) in _FORMS.items():
+        if text := os.environ.get(f"{_PREFIX}{name}", "").strip():
+            try:
+                settings[name.lower()] = convert(text)
+            except ValueError:
+                raise ValueError(f"expected {_PREFIX}{name} as {form}, got {text!r}") from None
     return settings
 
 
@@ -91,13 +81,18 @@ def _schedule(text: str) -> int | list[int] | str:
     >>> _schedule("1000"), _schedule("0,10,100"), _schedule("pythia")
     (1000, [0, 10, 100], 'pythia')
     """
-    text = text.strip()
-    if re.fullmatch(r"\d+(\s*,\s*\d+)*", text):
-        steps = [int(step) for step in text.split(",")]
-        return steps if "," in text else steps[0]
-    if text not in {"pythia", "checkpoints"}:
-        raise ValueError(
-            f'expected {_PREFIX}SCHEDULE as a number of steps, steps separated by commas, "pythia" or "checkpoints", '
-            f"got {text!r}"
-        )
-    return text
+    if text in {"pythia", "checkpoints"}:
+        return text
+    steps = [int(step) for step in text.split(",")]
+    if min(steps) < 0:
+        raise ValueError
+    return steps if "," in text else steps[0]
+
+
+_FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "SCHEDULE": (_schedule, 'a number of steps, steps separated by commas, "pythia" or "checkpoints"'),
+    "METRICS": (lambda text: text if text == "all" else tuple(text.split()), "names"),
+    "STORE": (str, "a folder or URL"),
+    "MAX_OVERHEAD": (float, "a number such as 0.02"),
+}
+"""How each argument is read, and what is expected."""

@@ -113,16 +113,14 @@ class HuggingFaceTracker(TrainerCallback):
             self._probe,
             run,
             open_store(self._requested_store or folder / "repdyn", refresh=False),
-            loggers=lambda: defaults() if self._requested_loggers is None else self._requested_loggers,
-            label=self._name,
-        )
-        tracked.begin(
             unwrapped(model),
             state.global_step,
             self._schedule.schedule,
-            n_steps=known_steps(state.max_steps),
             root_module=model,
+            n_steps=known_steps(state.max_steps),
             origin=self._origin(state),
+            loggers=lambda: defaults() if self._requested_loggers is None else self._requested_loggers,
+            label=self._name,
             monitors=[args.metric_for_best_model],
         )
         self._tracked, self._schedule.has_time = tracked, tracked.cost.allows

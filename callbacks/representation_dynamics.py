@@ -28,15 +28,7 @@ from repdyn.store import Store, open_store
 from repdyn.store.schema import LEARNING_RATE, LOSS
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import (
-    Moment,
-    Origin,
-    TrackedRun,
-    Weights,
-    add_tokens,
-    read_optimizers,
-    weights_of,
-)
+from repdyn.tracking.run import Moment, Origin, TrackedRun, Weights, add_tokens, read_optimizers, weights_of
 from repdyn.tracking.schedule import Schedule, ScheduleLike
 from repdyn.utils.files import is_url
 
@@ -166,16 +158,14 @@ class RepresentationDynamics(ScheduledCallback):
             self.probe,
             f"{name}.{self.name}" if self.name else name,
             None if trainer.fast_dev_run else open_store(store or folder / "repdyn", refresh=False),
-            loggers=lambda: trainer.loggers,
-            label=self.name,
-        )
-        tracked.begin(
             tracked_module(pl_module, self.model),
             self.step,
             self._schedule.schedule,
-            n_steps=known_steps(trainer.estimated_stepping_batches),
             root_module=trainer.strategy.model,
+            n_steps=known_steps(trainer.estimated_stepping_batches),
             origin=origin,
+            loggers=lambda: trainer.loggers,
+            label=self.name,
             monitors=[getattr(callback, "monitor", None) for callback in trainer.callbacks],  # type: ignore[attr-defined]
         )
         self._tracked, self._schedule.has_time = tracked, tracked.cost.allows

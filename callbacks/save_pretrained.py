@@ -10,14 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from repdyn.callbacks.scheduled import (
-    LightningModule,
-    ScheduledCallback,
-    Trainer,
-    is_a,
-    run_folder,
-    tracked_module,
-)
+from repdyn.callbacks.scheduled import LightningModule, ScheduledCallback, Trainer, is_a, run_folder, tracked_module
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.printing import without_reports

@@ -60,7 +60,11 @@ class ScheduledCallback(Callback, ABC):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._schedule = ScheduleState(self._schedule.schedule)
-        self.step = steps_at_start(trainer)
+        loop = trainer.fit_loop.epoch_loop
+        batches = loop.batch_progress.total
+        # a checkpoint that was saved at the end of a batch has a count without this batch, which is added with the next
+        was_saved_within = loop.restarting and batches.completed < batches.processed and not loop._should_accumulate()
+        self.step = loop._batches_that_stepped + was_saved_within
         self.begin(trainer, pl_module)
         self._is_training = True
         if self._schedule.is_due(self.step, "start"):
@@ -142,17 +146,6 @@ def take_places(trainer: Trainer, owner: ScheduledCallback) -> None:
     others = [one for one in callbacks if one not in [*saving, *ends] and one is not owner]
     # another list: Lightning is going through this one
     trainer.callbacks = [_First(owner), *others, owner, *saving, *ends, _Last(owner)]  # type: ignore[attr-defined]
-
-
-def steps_at_start(trainer: Trainer) -> int:
-    """Return how many steps have been taken, before the first batch.
-
-    A checkpoint that was saved at the end of a batch holds a count without this batch, which is added with the next.
-    """
-    loop = trainer.fit_loop.epoch_loop
-    batches = loop.batch_progress.total
-    was_saved_within = loop.restarting and batches.completed < batches.processed and not loop._should_accumulate()
-    return loop._batches_that_stepped + was_saved_within
 
 
 def is_a(one: object, *names: str) -> bool:

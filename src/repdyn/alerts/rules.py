@@ -38,19 +38,14 @@ ALERT_COLUMNS = (
     *("head", "run", "probe"),
 )
 """Columns of a store that rules are evaluated on."""
-HISTORY = 8
-"""Largest number of earlier changes with which a change of a profile is compared."""
-MIN_STDS = 2.0
-"""Distance beyond which two values differ, in standard deviations of their difference."""
-MIN_JUMP = 0.2
-"""Smallest jump of a profile, as mean relative change over layers."""
-MIN_HISTORY = 4
-"""Least number of earlier changes with which a change of a profile is compared."""
+HISTORY = 8  # largest number of earlier changes with which a change of a profile is compared
+MIN_STDS = 2.0  # distance beyond which two values differ, in standard deviations of their difference
+MIN_JUMP = 0.2  # smallest jump of a profile, as mean relative change over layers
+MIN_HISTORY = 4  # least number of earlier changes with which a change of a profile is compared
 UNUSUAL = 2.0
 """How many times the largest of its last changes a scalar must change, on a logarithmic scale, to be said to fall or
 rise."""
-_REMEMBERED = 1000
-"""Measurements that a live evaluation remembers."""
+_REMEMBERED = 1000  # measurements that a live evaluation remembers
 _KEY = ["metric", "subset", "stack"]
 
 
@@ -413,6 +408,7 @@ class AlertEvaluator:
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self._rules = tuple(rules)
         self._courses: dict[SeriesKey, Course] = {}
+        self._applying: dict[SeriesKey, list[tuple[int, Rule]]] = {}
 
     def update(self, rows: pd.DataFrame | Iterable[Row]) -> list[Alert]:
         """Evaluate the rules on further rows and return the alerts at their steps.
@@ -431,13 +427,14 @@ class AlertEvaluator:
             rows = pd.DataFrame([{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows])
         found: list[tuple[int, int, Alert]] = []
         for key, course in courses(rows, self._courses):
+            if key not in self._courses:
+                self._applying[key] = [each for each in enumerate(self._rules) if applies(each[1], key)]
             self._courses[key] = course
-            for index, rule in enumerate(self._rules):
-                if applies(rule, key):
-                    holds = course.holds(rule.when, rule.bound or 0.0)[course.n_earlier :]
-                    for place, layer in np.argwhere(holds).tolist():
-                        alert = _alert(key, rule, course, course.n_earlier + place, layer)
-                        found.append((alert.step, index, alert))
+            for index, rule in self._applying[key]:
+                holds = course.holds(rule.when, rule.bound or 0.0)[course.n_earlier :]
+                for place, layer in np.argwhere(holds).tolist():
+                    alert = _alert(key, rule, course, course.n_earlier + place, layer)
+                    found.append((alert.step, index, alert))
         return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])]
 
 

@@ -20,17 +20,12 @@ from repdyn.tables.runs import spans
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
 
-MIN_STEPS = 5
-"""Least number of measured steps for a statement about a course."""
-MIN_CHANGE = 0.1
-"""Least change that is worth a sentence, as a share of the larger value."""
+MIN_STEPS = 5  # least number of measured steps for a statement about a course
+MIN_CHANGE = 0.1  # least change that is worth a sentence, as a share of the larger value
 
-MIN_PAIRS = 12
-"""Least number of changes for a correlation."""
-SIGNIFICANCE = 0.001
-"""Largest p-value of a turn."""
-MAX_KNOTS = 500
-"""Number of steps that are tried as the place of a turn."""
+MIN_PAIRS = 12  # least number of changes for a correlation
+SIGNIFICANCE = 0.001  # largest p-value of a turn
+MAX_KNOTS = 500  # number of steps that are tried as the place of a turn
 
 
 def course_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -198,8 +193,7 @@ def _by(value: float, other: float) -> str:
     return f" (by {change_size(math.log(other / value))})" if value * other > 0 else ""
 
 
-MIN_CHECKPOINTS = 8
-"""Least number of checkpoints with both a value of the metric and a loss."""
+MIN_CHECKPOINTS = 8  # least number of checkpoints with both a value of the metric and a loss
 CAVEAT = (
     "Two trends correlate whatever drives them, so look at the changes. Checkpoints of one run are not independent, so "
     "that the intervals of the values are too narrow."
@@ -263,18 +257,14 @@ def activation_statements(series: MetricSeries) -> Iterator[Insight]:
     yield note(series, "activation growth", sentence, steps=steps, evidence=evidence, weight=weight, layers=layers)
 
 
-MIN_LAYERS = 5
-"""Least number of layers for a statement about one that differs."""
+MIN_LAYERS = 5  # least number of layers for a statement about one that differs
 OUTLIER = 2.0
 """Distance of a layer from its neighbours at which it stands out, in usual distances between successive layers."""
-MIN_SHARE = 0.25
-"""Least such distance, as a share of the largest absolute value."""
+MIN_SHARE = 0.25  # least such distance, as a share of the largest absolute value
 MIN_SPREAD = 0.1
 """Least difference between the largest and the smallest value of a profile, as a share of the larger one."""
-MANY_MISSING = 0.1
-"""Share of values missing at the last step above which someone should look."""
-OWN_WINDOW = 0.5
-"""Share of vectors with the nearest neighbour in their own window above which values describe windows."""
+MANY_MISSING = 0.1  # share of values missing at the last step above which someone should look
+OWN_WINDOW = 0.5  # share of vectors with the nearest neighbour in their own window above which values describe windows
 
 
 def _last_profile(series: MetricSeries) -> tuple[int, np.ndarray, np.ndarray] | None:
@@ -296,7 +286,11 @@ def layer_statements(series: MetricSeries) -> Iterator[Insight]:
         return
     step, values, margins = profile
     largest, usual = float(np.nanmax(np.abs(values))), float(np.nanmedian(np.abs(np.diff(values))))
-    distances = _distances_from_both(values)
+    distances = np.zeros(len(values))  # to the nearer of both neighbours, signed; 0 between them
+    before, after = values[1:-1] - values[:-2], values[1:-1] - values[2:]
+    with np.errstate(invalid="ignore"):
+        nearer = np.sign(before) * np.fmin(np.abs(before), np.abs(after))
+        distances[1:-1] = np.where(before * after > 0, nearer, 0.0)
     outside = np.abs(distances) > max(OUTLIER * usual, MIN_SHARE * largest)
     with np.errstate(invalid="ignore"):
         places = np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins))
@@ -394,20 +388,8 @@ def below_one_statements(rows: pd.DataFrame) -> Iterator[Insight]:
         yield Insight(severity, "below 1", sentence, str(metric), None, None, layers, steps, evidence, 0.3 * share)
 
 
-def _distances_from_both(values: np.ndarray) -> np.ndarray:
-    """Return the signed distance of each value to the nearer of both neighbours; 0 if it lies between them."""
-    distances = np.zeros(len(values))
-    before, after = values[1:-1] - values[:-2], values[1:-1] - values[2:]
-    with np.errstate(invalid="ignore"):
-        outside = before * after > 0
-    distances[1:-1] = np.where(outside, np.sign(before) * np.fmin(np.abs(before), np.abs(after)), 0.0)
-    return distances
-
-
-MIN_CORRELATION = 0.5
-"""Least absolute rank correlation with depth that is worth a sentence."""
-MIDDLE = (1 / 3, 2 / 3)
-"""Relative depths between which a layer is a middle one."""
+MIN_CORRELATION = 0.5  # least absolute rank correlation with depth that is worth a sentence
+MIDDLE = (1 / 3, 2 / 3)  # relative depths between which a layer is a middle one
 
 
 def condensation_statements(series: MetricSeries) -> Iterator[Insight]:

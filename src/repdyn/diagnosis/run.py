@@ -31,8 +31,7 @@ _COLUMNS = (
     *("own_window_excluded", "same_window_share", "same_as", "mixed_with"),
 )
 """Columns of a store that the insights rest on."""
-_OTHER_METRICS = 0.5
-"""Weight of statements about metrics that are not measured by default."""
+_OTHER_METRICS = 0.5  # weight of statements about metrics that are not measured by default
 _WATCHED_KINDS = {"overfitting", "missing values", "failed measurement"}
 """Kinds of statements by which a run is watched, apart from alerts."""
 

@@ -29,8 +29,7 @@ from repdyn.tables.texts import alert_text, steps_in_words
 
 DIVERGED = 1.25
 """The loss has diverged at this multiple of its lowest level: the bound of the default alert on the loss."""
-LEVEL_STEPS = 3
-"""Number of stored losses whose median is the level of the loss; single losses are noisy."""
+LEVEL_STEPS = 3  # number of stored losses whose median is the level of the loss; single losses are noisy
 MIN_LOSSES = 2 * LEVEL_STEPS
 MIN_GAP = 0.05
 """Least growth of validation loss above its lowest level that counts as overfitting, as a share of that level."""
@@ -48,7 +47,8 @@ def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
         return
     last_step, last = int(rows["step"].iloc[-1]), float(rows["value"].iloc[-1])
     if not math.isfinite(last):
-        since = _first_of_the_end(rows)
+        finite = np.flatnonzero(np.isfinite(rows["value"].to_numpy(float)))
+        since = int(rows["step"].iloc[finite[-1] + 1 if len(finite) else 0])
         sentence = f"The training loss has been {'NaN' if math.isnan(last) else 'infinite'} since step {since:,}."
         yield Insight("failed", "loss not finite", sentence, steps=(since, last_step), weight=1.0)
         return
@@ -155,32 +155,19 @@ def repeated_checkpoints(frame: pd.DataFrame, rows: pd.DataFrame) -> Iterator[In
     same_values = repeated_values(rows)
     for steps in same_values:
         if list(steps) != first_two:
-            named = steps_in_words(steps).capitalize()
-            sentence = (
-                f"{named} have the same values to the last bit: copies of one checkpoint, or no update of "
-                "the weights in between."
-            )
+            why = "copies of one checkpoint, or no update of the weights in between."
+            sentence = f"{steps_in_words(steps).capitalize()} have the same values to the last bit: {why}"
             yield Insight("watch", "repeated checkpoint", sentence, steps=steps, weight=0.8)
-    known = [set(steps) for steps in same_values]
     for steps in repeated_embeddings(frame):
-        if not any(set(steps) <= group for group in known):
-            named = steps_in_words(steps).capitalize()
-            sentence = (
-                f"{named} have the same input embeddings but other values: files of several checkpoints may be mixed."
-            )
+        if not any(set(steps) <= set(group) for group in same_values):
+            why = "files of several checkpoints may be mixed."
+            sentence = f"{steps_in_words(steps).capitalize()} have the same input embeddings but other values: {why}"
             yield Insight("watch", "repeated embeddings", sentence, steps=steps, weight=0.7)
 
 
 def _levels(losses: np.ndarray) -> np.ndarray:
     """Return the running median of :data:`LEVEL_STEPS` losses, for each that ends such a window."""
     return np.median(np.lib.stride_tricks.sliding_window_view(losses, LEVEL_STEPS), axis=-1)
-
-
-def _first_of_the_end(rows: pd.DataFrame) -> int:
-    """Return the first step of the uninterrupted end without a finite value."""
-    finite = np.isfinite(rows["value"].to_numpy(float))
-    after = int(np.flatnonzero(finite)[-1]) + 1 if finite.any() else 0
-    return int(rows["step"].iloc[after])
 
 
 def embedding_statements(frame: pd.DataFrame) -> Iterator[Insight]:
@@ -190,17 +177,17 @@ def embedding_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     first, cosines = embeddings_out_of_line(frame)
     norms = losses_out_of_line(scalar(frame, EMBEDDING_NORM), may_turn=True)
     known = {jump.step for jump in cosines.found}
-    others = [jump for jump in norms.found if jump.step not in known]
-    of_first = f" to those of step {first:,}"
-    for name, what, end, found in (("cosine", "cosine", of_first, cosines.found), ("norm", "median norm", "", others)):
-        if found:
-            of_step = (
-                f"The input embeddings of step {found[0].step:,} have a {what} of {number_text(found[0].loss)}{end}"
-            )
+    norms = norms._replace(found=[jump for jump in norms.found if jump.step not in known])
+    for name, what, end, judged in (
+        ("cosine", "cosine", f" to those of step {first:,}", cosines),
+        ("norm", "median norm", "", norms),
+    ):
+        yield from _too_many(judged, f"The {what} of the input embeddings{end}", kind)
+        if found := judged.found:
+            value = f"{number_text(found[0].loss)}{end}"
+            of_step = f"The input embeddings of step {found[0].step:,} have a {what} of {value}"
             more = _others_text("So are those of", found)
             yield _out_of_line(kind, of_step, "the weights of another step", more, found, {name: found[0].loss}, 0.75)
-    yield from _too_many(cosines, f"The cosine of the input embeddings{of_first}", kind)
-    yield from _too_many(norms, "The median norm of the input embeddings", kind)
 
 
 def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -254,10 +241,8 @@ def _out_of_line(
 def _too_many(judged: Jumps, what: str, kind: str, **about: Any) -> Iterator[Insight]:
     """Yield that the continuity of a quantity is not judged, if too many steps would be out of line."""
     if judged.are_too_many:
-        sentence = (
-            f"{what} would be out of line at more than a sixth of the steps: not judged, since nothing tells which "
-            "steps are wrong."
-        )
+        why = "not judged, since nothing tells which steps are wrong."
+        sentence = f"{what} would be out of line at more than a sixth of the steps: {why}"
         yield Insight("note", kind, sentence, weight=0.3, **about)
 
 

@@ -40,12 +40,7 @@ from repdyn.utils.redaction import redacted
 
 
 def export_run(
-    store: Store,
-    run: str,
-    loggers: Sequence[Logger],
-    *,
-    probe: str | None = None,
-    log_layers: LogLayers = "default",
+    store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None = None, log_layers: LogLayers = "default"
 ) -> int:
     """Log a stored run to loggers, which stay open: one row for each step, the figures, and their provenance.
 

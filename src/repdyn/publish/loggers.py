@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import translate
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
@@ -27,10 +28,8 @@ TOKENS_KEY = "repdyn/tokens"
 """Training tokens seen, for use as the x axis."""
 LOGGED_SCALARS = {LOSS: "repdyn/loss", VALIDATION_LOSS: "repdyn/val_loss", LEARNING_RATE: "repdyn/learning_rate"}
 """Names beside the metrics of what the training did at the step; it may log the stored ones itself, on another axis."""
-MLFLOW_BATCH = 1000
-"""Largest number of metrics that MLflow takes at once."""
-MLFLOW_TAG = 5000
-"""Largest number of characters in a tag of MLflow."""
+MLFLOW_BATCH = 1000  # largest number of metrics that MLflow takes at once
+MLFLOW_TAG = 5000  # largest number of characters in a tag of MLflow
 
 LogLayers: TypeAlias = str | Sequence[str]
 """Metrics of which every layer is logged: "default", "all", "none", or patterns such as ``("two_nn", "cka_*")``."""
@@ -56,7 +55,7 @@ def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str
     Traceback (most recent call last):
     ValueError: expected patterns of log_layers that match a measured metric, got 'tow_nn'; measured are two_nn@all
     """
-    patterns = _patterns(log_layers)
+    patterns = _patterns(log_layers if isinstance(log_layers, str) else tuple(log_layers))
     if isinstance(log_layers, str):
         return
     names = [f"{metric}@{subset}" for metric, subset in measured]
@@ -92,7 +91,7 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     Raises:
         ValueError: two rows have the same name, or ``log_layers`` is another word.
     """
-    patterns = _patterns(log_layers)
+    patterns = _patterns(log_layers if isinstance(log_layers, str) else tuple(log_layers))
     numbers = ([row.layer for row in rows], [row.head for row in rows])
     width, width_of_heads = (max(2, len(str(max(filter(None, each), default=0)))) for each in numbers)
     values: dict[str, float] = {}
@@ -128,7 +127,8 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     return values
 
 
-def _patterns(log_layers: LogLayers) -> list[re.Pattern[str]]:
+@lru_cache
+def _patterns(log_layers: str | tuple[str, ...]) -> list[re.Pattern[str]]:
     """Return the patterns of METRIC@SUBSET."""
     given = tuple(pattern if "@" in pattern else f"{pattern}@*" for pattern in log_layers)
     if isinstance(log_layers, str):
@@ -389,22 +389,21 @@ def layout_of(keys: Collection[str]) -> Layout:
     """
     layout: Layout = {}
     for section in dict.fromkeys(key.rpartition("/")[0] for key in sorted(keys) if key.endswith("/mean")):
-        patterns = {"layers": r"layer_\d+", "mean, min, max": "(mean|min|max)"}
-        charts = {
-            title: f"^{re.escape(section)}/{pattern}$"
-            for title, pattern in patterns.items()
-            if any(re.fullmatch(f"{re.escape(section)}/{pattern}", key) for key in keys)
+        charts = {"layers": r"layer_\d+"} if any(key.startswith(f"{section}/layer_") for key in keys) else {}
+        charts["mean, min, max"] = "(mean|min|max)"
+        beginning = f"^{re.escape(section)}/"
+        layout[section] = {
+            f"{section}: {title}": ["Multiline", [f"{beginning}{end}$"]] for title, end in charts.items()
         }
-        layout[section] = {f"{section}: {title}": ["Multiline", [tag]] for title, tag in charts.items()}
     return layout
 
 
-def each_target(loggers: Iterable[Logger], job: Callable[[Target], None]) -> None:
+def each_target(loggers: Iterable[Logger], job: Callable[[Target], None], attempt: Attempt | None = None) -> None:
     """Call ``job(target)`` for each logger; an error in one does not affect the others, after which the first is
-    raised."""
-    with attempts() as attempt:
+    raised, or has been collected by an ``attempt`` of the caller."""
+    with attempts(attempt) as each:
         for logger in loggers:
-            with attempt():
+            with each():
                 job(target_of(logger))
 
 
@@ -436,14 +435,11 @@ def log_figures(
     attempt: Attempt | None = None,
     prefix: str = "",
 ) -> None:
-    """Log figures as ``figures/NAME``, or ``figures/STACK/NAME``, to the loggers that take images; an error in one
-    affects no other. They are left open. Without an ``attempt``, which collects errors for a caller that has more to
-    do, the first error is raised here."""
+    """Log figures as ``figures/NAME``, or ``figures/STACK/NAME``, to the loggers that take images, as
+    :func:`each_target` does; they are left open."""
     named = named_figures(figures, stack, prefix)
     with attempts(attempt) as each:
-        for logger in loggers:
-            with each():
-                target_of(logger).log_images(named, step, each)
+        each_target(loggers, lambda target: target.log_images(named, step, each), each)
 
 
 def named_figures(figures: Mapping[str, Figure], stack: str | None, prefix: str) -> dict[str, Figure]:
@@ -462,11 +458,8 @@ def named_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def log_status(insights: Sequence[RunInsights], loggers: Iterable[Logger], prefix: str = "") -> None:
-    """Log the status of a run and the most important statement on it to the summary of the run.
-
-    ``repdyn/status`` and ``repdyn/headline``, a prefix before both names; in a model with several stacks
-    ``repdyn/decoder/status``. An error in one logger does not affect the others.
-    """
+    """Log the status of a run and the most important statement on it to the summary of the run: ``repdyn/status`` and
+    ``repdyn/headline``, a prefix before both names, ``repdyn/decoder/status`` in a model with several stacks."""
     summary: dict[str, str] = {}
     for found in insights:
         place = f"{_ABOUT}/{found.stack}/{prefix}" if found.stack else f"{_ABOUT}/{prefix}"

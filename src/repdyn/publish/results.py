@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from matplotlib.figure import Figure
 
-MAX_SUMMARIES = 3
-"""Largest number of runs that get a summary each."""
+MAX_SUMMARIES = 3  # largest number of runs that get a summary each
 
 
 def show_run(

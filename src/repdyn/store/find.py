@@ -11,8 +11,7 @@ from repdyn.utils.files import is_url
 
 RUN_STORE = "repdyn"
 """Name of the store in the folder of a run."""
-_MAX_DEPTH = 4
-"""A store of train.py lies three folders below that of all runs: NAME/TIME/repdyn."""
+_MAX_DEPTH = 4  # a store of train.py lies three folders below that of all runs: NAME/TIME/repdyn
 _MAX_LISTED = 8
 
 

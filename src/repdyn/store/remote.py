@@ -40,8 +40,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-UPLOAD_SECONDS = 120.0
-"""How long the end of a sweep or a training waits for the uploads."""
+UPLOAD_SECONDS = 120.0  # how long the end of a sweep or a training waits for the uploads
 REQUEST_SECONDS, TRANSFER_SECONDS = 100.0, 300.0
 """How long one request may take, such as a listing of all files, and the transfer of a file or a commit."""
 WAIT_SECONDS = 2.0
@@ -103,10 +102,13 @@ class RemoteStore(Store):
                 if index[name][0] is not None:  # otherwise it was sent, and is not listed yet
                     (self.path / name).unlink(missing_ok=True)
                     del index[name]
-            versions = {name: index.get(name, [""])[0] for name in sorted(listed.keys() - waiting)}
-            for name in (name for name, version in versions.items() if version is None):  # listed for the first time
-                index[name][0] = listed[name]
-            new = [name for name, version in versions.items() if version not in {None, listed[name]}]
+            new = []
+            for name in sorted(listed.keys() - waiting):
+                known = index.setdefault(name, [""])
+                if known[0] is None:  # sent, and listed for the first time
+                    known[0] = listed[name]
+                elif known[0] != listed[name]:
+                    new.append(name)
 
             def download(name: str) -> None:
                 try:
@@ -132,14 +134,10 @@ class RemoteStore(Store):
                 has_begun = True
             time.sleep(min(remaining, _POLL_SECONDS))
         self._draining.clear()
-        if not left:
-            return None
         reason = self.error or f"they took more than {seconds:g} s"
-        code = f"import repdyn; repdyn.open_store({json.dumps(self.location)}).drain(600)"
-        return (
-            f"{left} files are not uploaded: {reason}; they are in {self.path}, and uploaded by "
-            f"python -c {shlex.quote(code)}"
-        )
+        code = shlex.quote(f"import repdyn; repdyn.open_store({json.dumps(self.location)}).drain(600)")
+        told = f"{left} files are not uploaded: {reason}; they are in {self.path}, and uploaded by python -c {code}"
+        return told if left else None
 
     def waiting(self, index: Mapping[str, list] | None = None) -> list[str]:
         """Return the names of the files that are to be uploaded, the oldest first."""
@@ -233,9 +231,7 @@ class RemoteFolder:
 
         try:
             found = self._attempt("listing", find, REQUEST_SECONDS)
-        except FileNotFoundError as error:
-            if "bucket" in str(error).lower() or type(error).__name__ == "RepositoryNotFoundError":
-                raise self._missing(error) from error
+        except FileNotFoundError:
             return {}
         files = {path: info for path, info in found.items() if info.get("type") != "directory"}
         return {path.removeprefix(root).lstrip("/"): _version(info) for path, info in files.items()}
@@ -266,10 +262,7 @@ class RemoteFolder:
                     filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
                 filesystem.put_file(str(source), path)
 
-        try:
-            self._attempt(what, send, TRANSFER_SECONDS)
-        except FileNotFoundError as error:
-            raise self._missing(error) from error
+        self._attempt(what, send, TRANSFER_SECONDS, is_upload=True)
 
     @cached_property
     def _opened(self) -> tuple[AbstractFileSystem, str]:
@@ -288,14 +281,21 @@ class RemoteFolder:
             ) from error
         return filesystem, root.rstrip("/")
 
-    def _attempt(self, what: str, function: Callable[[], T], seconds: float) -> T:
-        """Return what a request returns, which is repeated once, or raise a RemoteError or FileNotFoundError."""
+    def _attempt(self, what: str, function: Callable[[], T], seconds: float, *, is_upload: bool = False) -> T:
+        """Return what a request returns, which is repeated once, or raise a RemoteError; FileNotFoundError where the
+        bucket or repository is there."""
         filesystem = self._opened[0]  # a missing package is an error of its own
         for is_last in (False, True):
             try:
                 return TimeoutRunner(seconds)(what, function)
-            except FileNotFoundError:
-                raise
+            except FileNotFoundError as error:
+                is_place = "bucket" in str(error).lower() or type(error).__name__ == "RepositoryNotFoundError"
+                if not (is_upload or is_place):
+                    raise
+                raise RefusedError(
+                    f"expected an existing bucket or repository at {self.shown}, got: {_brief(error)}; create it, or "
+                    "check the URL"
+                ) from error
             except Exception as error:
                 if _is_refusal(error):
                     # the next request reads the credentials again: those of a long training expire and are renewed
@@ -312,12 +312,6 @@ class RemoteFolder:
                     ) from error
             time.sleep(WAIT_SECONDS * random.uniform(1, 1.25))  # many workers do not return at once
         raise AssertionError
-
-    def _missing(self, error: Exception) -> RefusedError:
-        return RefusedError(
-            f"expected an existing bucket or repository at {self.shown}, got: {_brief(error)}; create it, or check "
-            "the URL"
-        )
 
 
 def _commit(filesystem: Any, root: str, files: Mapping[str, Path]) -> None:

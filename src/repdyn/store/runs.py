@@ -102,11 +102,7 @@ def find_run(store: Path, run_id: str) -> Run | None:
 
 
 class History:
-    """The runs of a store as they are at one moment, and the paths through them.
-
-    Args:
-        store: folder of the store.
-    """
+    """The runs of the store in a folder as they are at one moment, and the paths through them."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -146,15 +142,12 @@ class History:
 
     def family(self, run: Run) -> Iterator[Path]:
         """Yield the folders of a run, of its ancestors and of all that descend from one of these."""
-        yield self.folder(run)
-        for part in reversed(self.path_to(run, run.name).parts[:-1]):
-            yield part.folder
-        root = run
-        seen = {run.id}
+        yield from (part.folder for part in reversed(self.path_to(run, run.name).parts))
+        root, seen = run, {run.id}
         while (parent := self.runs.get(root.parent or "")) is not None and parent.id not in seen:
             seen.add(parent.id)
             root = parent
-        yield from (self.folder(each) for each in self._descendants(root))
+        yield from map(self.folder, self._descendants(root))
 
     def folder(self, run: Run) -> Path:
         """Return the folder of a run."""
@@ -170,12 +163,9 @@ class History:
             history = History(copy_folder(elsewhere) if is_url(elsewhere) else self._store / elsewhere)
             parent = history.runs.get(run.parent)
         if parent is None:
-            place = run.parent_store or self._store
-            return (
-                [],
-                f"the run {run.parent}, which {run.name} goes on from, is not in {place}; its steps are not shown: "
-                "had it moved, store= at the resume would have named its new place",
-            )
+            which = f"the run {run.parent}, which {run.name} goes on from, is not in {run.parent_store or self._store}"
+            told = "its steps are not shown: had it moved, store= at the resume would have named its new place"
+            return [], f"{which}; {told}"
         parts, missing = history._ancestors(parent, seen | {parent.id})
         return [part.until(run.parent_step) for part in [*parts, Part(history.folder(parent), None)]], missing
 
@@ -188,18 +178,14 @@ class History:
 
     def _is_continued(self, run: Run, child: Run) -> bool:
         """Return whether a child, or one that descends from it, has the steps that a run measured after it left."""
-        folders = [self.folder(each) for each in self._descendants(child) if has_row_files(self.folder(each))]
-        if not folders:
-            return False
+        folders = [folder for folder in map(self.folder, self._descendants(child)) if has_row_files(folder)]
         left = Part(self.folder(run), child.parent_step)
-        for name in row_files(left.folder):
-            step = step_of(name)
-            if is_failure(name) or step is None or left.has_step(step):
-                continue
-            weights = weights_of(left.folder / name)
-            if weights is None or all(weights_of(folder / name) != weights for folder in folders):
-                return False
-        return True
+        beyond = (name for name in row_files(left.folder) if not (is_failure(name) or left.has_step(step_of(name))))
+        weights = ((name, weights_of(left.folder / name)) for name in beyond)
+        return bool(folders) and all(
+            known is not None and any(weights_of(folder / name) == known for folder in folders)
+            for name, known in weights
+        )
 
     def _descendants(self, run: Run) -> Iterator[Run]:
         """Yield a run and all that go on from it."""
@@ -215,17 +201,14 @@ def weights_of(path: Path) -> str | None:
     """Return the fingerprint of the weights that a file was measured on; None if unknown, or if there is no file."""
     try:
         stat = path.stat()
-    except FileNotFoundError:
+        return _weights(path, stat.st_mtime_ns, stat.st_size)
+    except (FileNotFoundError, ValueError):  # damaged: it is named where its rows are read
         return None
-    return _weights(path, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=4096)
 def _weights(path: Path, mtime_ns: int, size: int) -> str | None:
-    try:
-        return read_tables([path], ["weights"])["weights"][0].as_py()
-    except ValueError:  # damaged: it is named where its rows are read
-        return None
+    return read_tables([path], ["weights"])["weights"][0].as_py()
 
 
 def _run_in(folder: Path) -> Run | None:

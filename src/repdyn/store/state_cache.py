@@ -34,16 +34,11 @@ _STEP = re.compile(r"step(\d{9,})")
 
 
 class StateCache:
-    """The stored states of earlier checkpoints of one run, on one probe and one selection of layers.
+    """The stored states of earlier checkpoints of one run, on one probe and one selection of layers, in a folder that
+    others may share.
 
-    Args:
-        folder: folder of the files, which other runs, probes and selections may share.
-        run: name of the run.
-        probe: hash of the probe.
-        layers: selection of layers, as recorded in rows.
-        earlier: the cache of the run that this one goes on from, which is looked into before the first step of this one
-            is complete, and left as it is.
-        last_step: the last step that is loaded, of a run that another one has left there.
+    ``earlier`` is the cache of the run that this one goes on from, which is looked into before the first step of this
+    one is complete, and left as it is; ``last_step`` the last one that is loaded, where another run has left it.
     """
 
     def __init__(
@@ -62,19 +57,15 @@ class StateCache:
         self._folder = folder / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def begin(self, step: int) -> None:
-        """Begin to save the states of a step, which remain incomplete until :meth:`complete` is called.
-
-        The step's states of an earlier attempt may stem from other weights and must not be mixed with new ones.
-        """
+        """Begin to save the states of a step, which stay incomplete until :meth:`complete`: those of an earlier attempt
+        may stem from other weights and must not be mixed with new ones."""
         # if a file cannot be deleted, saving fails too and is reported then
         with suppress(OSError):
             (self._step_folder(step) / _COMPLETE_MARKER).unlink(missing_ok=True)
 
     def save(self, step: int, stack: str | None, layer: int, states: Tensor) -> None:
-        """Save the states of a layer, (n, dim), in place of any that the step already has.
-
-        If that fails, as on a full disk, a warning is logged, and the values that need these states become undefined.
-        """
+        """Save the states of a layer, (n, dim), in place of any that the step already has; where that fails, as on a
+        full disk, the values that need them are undefined."""
         path = self._path(step, stack, layer)
         try:
             # not save_file, which leaves a file of its own if it is killed, readable by its owner alone

@@ -34,7 +34,7 @@ from repdyn.store.files import (
     write_table,
 )
 from repdyn.store.runs import RUN_FILE, History, Run, RunPath, find_run, weights_of
-from repdyn.store.schema import COLUMNS, Row, to_table
+from repdyn.store.schema import COLUMNS, HAS_FOREIGN_WEIGHTS, Row, to_table
 from repdyn.utils.files import TEMPORARY_FILE, is_url, write_atomically
 
 if TYPE_CHECKING:
@@ -102,17 +102,18 @@ class Store:
             ValueError: the name is empty, or no text that UTF-8 can encode.
             OSError: the folder cannot be written.
         """
+        folder_name(name)  # refuses an empty one
         elsewhere = None
         if parent is not None and parent_store is not None and self.find_run(parent) is None:
-            elsewhere = str(parent_store) if is_url(parent_store) else self._relative(Path(parent_store))
-        folder_name(name)  # refuses an empty one
+            elsewhere = str(parent_store)
+            if not is_url(parent_store):  # relative, so that both can be moved together
+                elsewhere = Path(os.path.relpath(Path(parent_store).resolve(), self.path.resolve())).as_posix()
         started = datetime.now(UTC).isoformat(timespec="milliseconds")
-        # random, whatever seeds are set
-        run_id = f"{name}--{secrets.token_hex(_ID_BYTES)}"
+        run_id = f"{name}--{secrets.token_hex(_ID_BYTES)}"  # random, whatever seeds are set
         run = Run(run_id, name, started, parent, parent_step, elsewhere, configuration or {})
         content = json.dumps(asdict(run), indent=2, ensure_ascii=False, default=str) + "\n"
-        self.folder_of(run_id).mkdir(parents=True)
-        write_atomically(self.folder_of(run_id) / RUN_FILE, lambda path: path.write_text(content, encoding="utf-8"))
+        (folder := self.folder_of(run_id)).mkdir(parents=True)
+        write_atomically(folder / RUN_FILE, lambda path: path.write_text(content, encoding="utf-8"))
         self._written()
         return run
 
@@ -132,11 +133,8 @@ class Store:
             return False
 
     def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
-        """Write the rows of one checkpoint atomically, in place of those under the same key.
-
-        Raises:
-            ValueError: there are no rows, or the folder of the run is a symbolic link.
-        """
+        """Write the rows of one checkpoint atomically, in place of those under the same key; ValueError if there are
+        none, or if the folder of the run is a symbolic link."""
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         target = self.path / key.filename
@@ -146,23 +144,15 @@ class Store:
         return target
 
     def read(self, key: MeasurementKey) -> list[Row]:
-        """Return the rows written under a key.
-
-        Raises:
-            ValueError: there are none, or the file cannot be read.
-        """
+        """Return the rows written under a key; ValueError if there are none or the file cannot be read."""
         try:
             return read_rows(self.path / key.filename)
         except FileNotFoundError:
             raise ValueError(f"expected rows of {key.run} at step {key.step} in {self.path}, found none") from None
 
     def find_measurement(self, key: MeasurementKey, weights: str | None) -> list[Row] | None:
-        """Return the rows of a measurement of the same weights; None if there is none.
-
-        Args:
-            key: where it is looked for: in the run, in its ancestors, and in all that went on from one of these.
-            weights: fingerprint of the weights.
-        """
+        """Return the rows of a measurement of the weights with this fingerprint, by the run of the key, its ancestors,
+        or any that went on from one of these; None if there is none."""
         run, name = self.find_run(key.run), Path(key.filename).name
         if run is None or weights is None:
             return None
@@ -171,15 +161,10 @@ class Store:
 
     def distinct(self, run: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Return the distinct values of columns in the measured rows of a run; unreadable files are skipped."""
-        found: dict[tuple, dict[str, Any]] = {}
-        for name in row_files(folder := self.folder_of(run)):
-            try:
-                table = read_tables([folder / name], ["layer", *columns])
-            except ValueError:
-                continue
-            rows = table.filter(table["layer"].is_valid()).select(list(columns)).to_pylist()
-            found |= {tuple(row.values()): row for row in rows}
-        return list(found.values())
+        files = [self.folder_of(run) / name for name in row_files(self.folder_of(run))]
+        table = read_tables(files, ["layer", *columns], damaged=lambda error: None)
+        rows = table.filter(table["layer"].is_valid()).select(list(columns))
+        return rows.group_by(list(columns), use_threads=False).aggregate([]).to_pylist() if len(rows) else []
 
     def save_probe(self, probe: Probe) -> Path:
         """Save the probe in the store, so that further checkpoints can be measured on the same tokens."""
@@ -261,8 +246,7 @@ class Store:
         Raises:
             ValueError: the store has no measurement (of this run), or no such column.
         """
-        # with pandas, which no tracker waits for
-        from repdyn.store.frame import BY_LAYER, BY_METRIC, as_frame, columns_to_read, with_strings
+        from repdyn.store.frame import BY_LAYER, BY_METRIC, as_frame, columns_to_read, with_strings  # with pandas
 
         names = list(COLUMNS if columns is None else columns)
         needed = columns_to_read(names)
@@ -293,8 +277,7 @@ class Store:
             if part.last_step is not None:
                 table = table.filter(pc.field("step") <= part.last_step)
             if metrics is not None:
-                is_foreign = pc.field("same_as").is_valid() | pc.field("mixed_with").is_valid()
-                table = table.filter(pc.field("metric").isin(list(metrics)) | is_foreign)
+                table = table.filter(pc.field("metric").isin(list(metrics)) | HAS_FOREIGN_WEIGHTS)
             name = pa.DictionaryArray.from_arrays(pa.nulls(len(table), pa.int32()).fill_null(0), [path.name])
             yield table.set_column(table.column_names.index("run"), table.schema.field("run"), name)
 
@@ -306,13 +289,6 @@ class Store:
         except OSError:
             return None, False
         return times, time.time_ns() - max(times.values(), default=0) > 1e9 * _SETTLED_SECONDS
-
-    def _relative(self, other: Path) -> str:
-        """Return the path of another store, so that both can be moved together."""
-        try:
-            return Path(os.path.relpath(other.resolve(), self.path.resolve())).as_posix()
-        except ValueError:  # another drive of Windows
-            return str(other.resolve())
 
 
 @cache

@@ -89,7 +89,7 @@ class Writer:
             for key, rows in list(self.rows.items()):
                 try:
                     if self.store is not None:
-                        self.call(f"writing step {key.step} to", write)
+                        self._runner(f"writing step {key.step} to {self._path}", partial(write, self.store))
                 except Exception as failure:
                     self._keep()
                     if at_end is None:

@@ -34,14 +34,7 @@ from repdyn.store.runs import find_run
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, STORE_SECONDS, Alerts, Loggers, Views, Writer
-from repdyn.tracking.notices import (
-    Cost,
-    Interrupted,
-    LongMeasurement,
-    Notices,
-    advanced_by_use,
-    watching_signals,
-)
+from repdyn.tracking.notices import Cost, Interrupted, LongMeasurement, Notices, advanced_by_use, watching_signals
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.attempts import TimeoutRunner, attempts
@@ -113,7 +106,7 @@ class Origin:
 
 
 class TrackedRun:
-    """The tracking of one start of a training.
+    """The tracking of one start of a training: the model is tried, and a run begun in the store.
 
     All processes of a job may make one, and call its methods at the same steps; those that have nothing to measure
     return at once, without a word to the others.
@@ -123,9 +116,22 @@ class TrackedRun:
         probe: the tokens.
         name: of the run, which others in the store may have too.
         store: where the rows go; None stores nothing.
+        model: what will be measured; it is tried on a window of the probe, and left as it was.
+        step: optimizer steps taken.
+        schedule: by which :meth:`measure` will be called.
+        root_module: the module that the model is a part of, where that is sharded as a whole.
+        n_steps: of the whole training, if known.
+        origin: the run that the training goes on from, if any.
         loggers: returns the loggers that get the rows once they are stored.
         label: distinguishes several trackers of one training: it leads the names in the loggers.
         weights_kind: of the weights that are measured.
+        monitors: names that other callbacks decide by, the same on all ranks; None where not all of these call
+            :meth:`shared` and :meth:`Cost.allows`.
+
+    Raises:
+        ValueError: a metric needs something the probe lacks, the model does not run on the probe, or ranks differ.
+        OSError: the store cannot be written.
+        RuntimeError: on ranks other than the first, when it failed there.
     """
 
     def __init__(
@@ -134,18 +140,28 @@ class TrackedRun:
         probe: Probe,
         name: str,
         store: Store | None,
+        model: nn.Module,
+        step: int,
+        schedule: Schedule,
+        *,
+        root_module: nn.Module | None = None,
+        n_steps: int | None = None,
+        origin: Origin | None = None,
         loggers: Callable[[], Iterable[Logger]] = tuple,
         label: str = "",
         weights_kind: str = "raw",
+        monitors: Iterable[object] | None = None,
     ) -> None:
         self.options, self.probe, self.name, self.store = options, probe, name, store
-        self.label, self.weights_kind = label, weights_kind
+        self.weights_kind, self._origin = weights_kind, origin
         self.id: str | None = None
         """Id of the run in the store."""
         self.should_stop = False
         """Whether an alert has requested to stop the training."""
         self.latest: Sequence[Row] = ()
         """Rows of the last measurement of this process."""
+        self._rows: list[Row] = []
+        """Those, and its losses that were known later."""
         self.kernel_seconds = 0.0
         """How much time the metrics themselves took."""
         self.averaged: TrackedRun | None = None
@@ -156,77 +172,41 @@ class TrackedRun:
         self.prefix = f"{label}_" if label else ""
         """Leads the names in the loggers."""
         self._loggers = Loggers(loggers, options.log_layers, self.prefix)
-        self._ranks: Ranks | None = None
-        self._trial_error: Exception | None = None
-        self._prepared: PreparedModel | None = None
-        self._state_cache: StateCache | None = None
-        self._comparing: set[str] = set()
-
-    @property
-    def is_measuring(self) -> bool:
-        """Tell whether this process takes part in the measurements, once they have begun."""
-        return self._ranks is not None
-
-    def begin(
-        self,
-        model: nn.Module,
-        step: int,
-        schedule: Schedule,
-        *,
-        n_steps: int | None = None,
-        root_module: nn.Module | None = None,
-        origin: Origin | None = None,
-        monitors: Iterable[object] | None = None,
-    ) -> None:
-        """Try the model, and begin a run in the store.
-
-        Args:
-            model: what will be measured; it is tried on a window of the probe, and left as it was.
-            step: optimizer steps taken.
-            schedule: by which :meth:`measure` will be called.
-            n_steps: of the whole training, if known.
-            root_module: the module that the model is a part of, where that is sharded as a whole.
-            origin: the run that the training goes on from, if any.
-            monitors: names that other callbacks decide by, the same on all ranks; None where not all of these call
-                :meth:`shared` and :meth:`Cost.allows`.
-
-        Raises:
-            ValueError: a metric needs something the probe lacks, the model does not run on the probe, or ranks differ.
-            OSError: the store cannot be written.
-            RuntimeError: on ranks other than the first, when it failed there.
-        """
-        options = self.options
-        pairs = resolve(options.metrics, self.probe)
+        self._views: Views | None = None
+        pairs = resolve(options.metrics, probe)
         self._ranks = ranks = measuring_ranks(model if root_module is None else root_module, options.ranks)
         # what was measured decides about other ranks by a rule that stops or a value that is read
         decides = monitors is not None and (options.read_by(monitors) or any(rule.stop for rule in options.rules))
         self._listeners = Ranks.of_job() if decides and _n_processes() > 1 else None
         self.cost = Cost(options.max_overhead, schedule, n_steps, self._listeners or ranks or ALONE)
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
-        self._origin = origin
         if ranks is None:
             return
-        ranks.require_same("what a run is tracked by", {"schedule": repr(schedule), "probe": self.probe.hash})
+        ranks.require_same("what a run is tracked by", {"schedule": repr(schedule), "probe": probe.hash})
         with self.cost.counted():
             with isolated_rng(), ranks.sync_errors():
-                self._try(model, root_module, ranks)
-            self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
-            self._writer = Writer(self.store, self.probe)
+                self._prepared = self._tried(model, root_module, ranks)
+            self._writer = Writer(store, probe)
             # a trainer that fails without notice leaves rows there until the process ends
             weakref.finalize(self, self._writer.report, "the training ended before it did")
-            self._alerts = Alerts(self.options.rules, self._loggers, self.label)
-            self._views: Views | None = None
-            if self.store is not None:
-                self.id = ranks.on_rank_zero(partial(self._begin_run, self.store, step))
-            if self.store is not None and self.id is not None and self._comparing:
-                states = partial(StateCache, probe=self.probe.hash, layers=options.choice)
-                earlier, path = None, None if origin is None else self.store.path_of(self.id)
-                if origin is not None and path is not None and len(path.parts) > 1:  # those of the run's parent
-                    earlier = states(path.parts[-2].folder / STATES_FOLDER, run=origin.run_id, last_step=step)
-                self._state_cache = states(self.store.folder_of(self.id) / STATES_FOLDER, run=self.id, earlier=earlier)
-            identity = options.identity(self.probe)
-            self._key = MeasurementKey(self.id or self.name, step, self.probe.hash, identity)
+            self._alerts = Alerts(options.rules, self._loggers, label)
+            self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
+            self._state_cache: StateCache | None = None
+            if store is not None:
+                self.id = ranks.on_rank_zero(partial(self._begin, store, step))
+                if self._comparing:
+                    states = partial(StateCache, probe=probe.hash, layers=options.choice)
+                    earlier, path = None, None if origin is None else store.path_of(self.id)
+                    if origin is not None and path is not None and len(path.parts) > 1:  # those of the run's parent
+                        earlier = states(path.parts[-2].folder / STATES_FOLDER, run=origin.run_id, last_step=step)
+                    self._state_cache = states(store.folder_of(self.id) / STATES_FOLDER, run=self.id, earlier=earlier)
+            self._key = MeasurementKey(self.id or name, step, probe.hash, options.identity(probe))
             self._rank = dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None
+
+    @property
+    def is_measuring(self) -> bool:
+        """Tell whether this process takes part in the measurements."""
+        return self._ranks is not None
 
     def measure(self, model: nn.Module, moment: Moment, root_module: nn.Module | None = None) -> None:
         """Measure the model as it is now, unless its weights have been measured at this step.
@@ -234,7 +214,7 @@ class TrackedRun:
         Args:
             model: what is measured; left as it was found.
             moment: what is known of the training.
-            root_module: as for :meth:`begin`.
+            root_module: the module that the model is a part of, where that is sharded as a whole.
 
         Raises:
             Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once and stored as the
@@ -272,9 +252,6 @@ class TrackedRun:
         try:
             with ranks.sync_errors():
                 checkpoint = replace(checkpoint, weights=fingerprint(model, moment.weights))
-                error, self._trial_error = self._trial_error, None
-                if error is not None:
-                    raise error
             if ranks.size > 1:
                 ranks.require_same("the optimizer step", step)
                 if not is_sharded(model):
@@ -328,7 +305,7 @@ class TrackedRun:
 
     def _deliver(self, step: int, rows: list[Row], arrived: list[int]) -> bool:
         """Store the rows of a step, then log and draw them; return whether an alert requests to stop."""
-        self.latest = self._writer.rows[replace(self._key, step=step)] = rows
+        self.latest = self._rows = self._writer.rows[replace(self._key, step=step)] = rows
         stops = False
         with attempts() as attempt:
             with attempt():
@@ -444,7 +421,7 @@ class TrackedRun:
         averaged = self.averaged.id if self.averaged is not None else None
         return {"run": self.id, "store": self.store.location if self.store else None, AVERAGED: averaged}
 
-    def _begin_run(self, store: Store, step: int) -> str:
+    def _begin(self, store: Store, step: int) -> str:
         """Begin the run in the store, on the first of the ranks, and return its id."""
         try:
             # apart from the writing, which goes to this machine whether or not a remote store answers
@@ -488,25 +465,24 @@ class TrackedRun:
                 self.notices.error(error, key.step)
         return bool(self._found)
 
-    def _try(self, model: nn.Module, root_module: nn.Module | None, ranks: Ranks) -> None:
-        """Run the model on a few windows of the probe, and leave it as it was; raise what is wrong with it.
-
-        Too little memory and a failed connection are no fault of the configuration: the first measurement reports them.
-        """
-        options, found = self.options, None
+    def _tried(self, model: nn.Module, root_module: nn.Module | None, ranks: Ranks) -> PreparedModel | None:
+        """Return the model once it has run on a few windows of the probe, left as it was; raise what is wrong with it.
+        None where that is no fault of the configuration, or of some ranks alone: the first measurement will tell."""
+        options, prepared, found = self.options, None, None
         if options.forward is None and self.weights_kind != AVERAGED and (names := advanced_by_use(model)):
             text = f"the model keeps a generator, a queue or an open file in {', '.join(names)}, which has no copy"
             self.notices.once("advanced", f"{text}: a measurement that uses it advances it; pass a forward= without it")
         choices = {"forward": options.forward, "token_positions": options.token_positions, "root_module": root_module}
         try:
-            prepared = self._prepared = prepare(model, options.layers, **choices).on(self.probe)
+            prepared = prepare(model, options.layers, **choices).on(self.probe)
             try_model(prepared, self.probe)
+        except (OSError, MemoryError, torch.OutOfMemoryError):
+            pass
         except Exception as error:
             found = error
-        is_refused = found is not None and not isinstance(found, OSError | MemoryError | torch.OutOfMemoryError)
-        if all(ranks.all_gather(is_refused)) and found is not None:
-            raise found  # what fails on some ranks alone is left to the first measurement
-        self._trial_error = None if is_refused else found
+        if all(ranks.all_gather(found is not None)) and found is not None:
+            raise found
+        return prepared
 
     def _measure_averaged(
         self, model: nn.Module, moment: Moment, averaged: Weights, root_module: nn.Module | None
@@ -517,15 +493,22 @@ class TrackedRun:
             return
         with self.cost.counted(), self.notices.errors(moment.step):  # the budget is that of both
             if self.averaged is None:
-                options, name = replace(self.options, ranks="zero"), f"{self.name} ({AVERAGED})"
-                loggers, label = self._loggers.of_training, f"{self.prefix}{AVERAGED}"
-                run = TrackedRun(options, self.probe, name, self.store, loggers, label, AVERAGED)
-                known, cost = self._origin, self.cost
-                origin = Origin(known.averaged, known.store) if known and known.averaged else None
-                run.begin(
-                    model, moment.step, cost.schedule, n_steps=cost.n_steps, root_module=root_module, origin=origin
+                known = self._origin
+                self.averaged = TrackedRun(
+                    replace(self.options, ranks="zero"),
+                    self.probe,
+                    f"{self.name} ({AVERAGED})",
+                    self.store,
+                    model,
+                    moment.step,
+                    self.cost.schedule,
+                    root_module=root_module,
+                    n_steps=self.cost.n_steps,
+                    origin=Origin(known.averaged, known.store) if known and known.averaged else None,
+                    loggers=self._loggers.of_training,
+                    label=f"{self.prefix}{AVERAGED}",
+                    weights_kind=AVERAGED,
                 )
-                self.averaged = run
             own = weights_of(model)
             placed = {name: value.to(own[name].device) for name, value in averaged.items() if name in own}
             self.averaged.measure(model, replace(moment, averaged=None, weights=placed), root_module)
@@ -533,16 +516,13 @@ class TrackedRun:
 
     def _store_loss(self, step: int, name: str, loss: Scalar) -> bool:
         """Store a loss of a step and return whether an alert requests a stop."""
-        key = replace(self._key, step=step)
-        rows = self._writer.rows.get(key, [])
-        if not rows and self.store is not None:
-            rows = self._writer.call("reading", lambda store: store.read(key) if key in store else [])
-        if not rows or any(row.metric == name for row in rows):
+        rows = self._rows
+        if not rows or rows[0].step != step or any(row.metric == name for row in rows):
             return False
         of_step = {each: getattr(rows[0], each) for each in Checkpoint.__dataclass_fields__}
         on_error = partial(self.notices.error, step=step)
-        rows = [*rows, *scalar_rows(Checkpoint(**of_step), key.probe, {name: loss}, on_error)]
-        self._writer.rows[key] = rows
+        rows = [*rows, *scalar_rows(Checkpoint(**of_step), self.probe.hash, {name: loss}, on_error)]
+        self._rows = self._writer.rows[replace(self._key, step=step)] = rows
         stops = False
         with attempts() as attempt:
             with attempt():

@@ -106,9 +106,9 @@ class Tracker:
         self._origin = Origin.of(state)
         place = store if is_url(store) else Path(store).absolute()
         self._store = open_store(place, refresh=False)
-        given_loggers = tuple(loggers)
-        name = settings.run or (self._store.path if is_url(store) else Path(place)).resolve().name
-        self._tracked = TrackedRun(settings, probe, name, self._store, loggers=lambda: given_loggers)
+        self._name = settings.run or (self._store.path if is_url(store) else Path(place)).resolve().name
+        self._options, self._probe, self._loggers = settings, probe, tuple(loggers)
+        self._tracked: TrackedRun | None = None
 
     @property
     def store(self) -> Store:
@@ -127,11 +127,12 @@ class Tracker:
         On several ranks with a whole model each, the first alone knows: let it tell the others at each step, by
         ``stop = [tracker.should_stop]; torch.distributed.broadcast_object_list(stop)``, so that all stop at the same.
         """
-        return self._tracked.should_stop
+        return self._tracked is not None and self._tracked.should_stop
 
     def state_dict(self) -> dict[str, Any]:
         """Return what to save with a checkpoint, of built-in types, for ``Tracker(..., resume=...)``."""
-        return {**self._tracked.state(), "step": self._now, "tokens_seen": self._tokens_seen}
+        run = self._tracked.state() if self._tracked else {}
+        return {**run, "step": self._now, "tokens_seen": self._tokens_seen}
 
     def start(self) -> Tracker:
         """Start as ``with`` does on entering, for a loop that a ``with`` statement does not fit around.
@@ -142,7 +143,7 @@ class Tracker:
 
     def finish(self) -> None:
         """Finish as ``with`` does on leaving: measure the last step, draw figures and print a summary."""
-        self._require_started("finish")
+        self._started("finish")
         self.__exit__(None, None, None)
 
     def __enter__(self) -> Tracker:
@@ -150,20 +151,26 @@ class Tracker:
             raise RuntimeError("expected a tracker that is not started, got one that is already; call start() once")
         if self._origin is None and self._now > 0:
             self._origin = self._newest_run()
-        self._tracked.begin(
+        self._tracked = tracked = TrackedRun(
+            self._options,
+            self._probe,
+            self._name,
+            self._store,
             self._model,
             self._now,
             self._schedule.schedule,
-            n_steps=self._n_steps,
             root_module=self._root_module,
+            n_steps=self._n_steps,
             origin=self._origin,
+            loggers=lambda: self._loggers,
         )
+        self._schedule.has_time = tracked.cost.allows
         self._is_started = True
         try:
             if self._schedule.is_due(self._now, "start"):
-                self._measure()
+                self._measure(tracked)
         except BaseException:
-            self._interrupt()
+            self._interrupt(tracked)
             raise
         return self
 
@@ -186,7 +193,7 @@ class Tracker:
         Raises:
             RuntimeError: the tracker is not started, or finished.
         """
-        self._require_started("step")
+        tracked = self._started("step")
         self._now += 1
         self._tokens_seen = None if tokens is None or self._tokens_seen is None else self._tokens_seen + tokens
         # without the graph of a loss, which would keep the activations of the step in memory
@@ -195,8 +202,8 @@ class Tracker:
         if validation_loss is not None:
             self._scalars[VALIDATION_LOSS] = validation_loss
         if self._schedule.is_due(self._now):
-            self._measure()
-        self._tracked.count_step(self._now)
+            self._measure(tracked)
+        tracked.count_step(self._now)
 
     def measure(self) -> None:
         """Measure now, whatever the schedule, unless this step has been measured.
@@ -204,55 +211,56 @@ class Tracker:
         Raises:
             RuntimeError: the tracker is not started, or finished.
         """
-        self._require_started("measure")
+        tracked = self._started("measure")
         if self._schedule.is_due(self._now, "end"):
-            self._measure()
+            self._measure(tracked)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_started:  # finished inside the block
+        tracked = self._tracked
+        if not self._is_started or tracked is None:  # finished inside the block
             return
         try:
             if kind is None:
                 self.measure()
         except BaseException:
-            self._interrupt()
+            self._interrupt(tracked)
             raise
         if kind is not None:
-            self._interrupt()
+            self._interrupt(tracked)
             return
         self._is_started = False
-        if self._now == self._start and self._tracked.is_measuring:
+        if self._now == self._start and tracked.is_measuring:
             text = f"only step {self._now} is measured: tracker.step() was never called"
             warn(log, f"{text}; call it after each optimizer.step()")
-        self._tracked.finish()
+        tracked.finish()
 
-    def _require_started(self, method: str) -> None:
-        """Raise RuntimeError where a run has not begun."""
-        if not self._is_started:
+    def _started(self, method: str) -> TrackedRun:
+        """Return the run, for a method; RuntimeError where it has not begun, or is over."""
+        if not self._is_started or self._tracked is None:
             raise RuntimeError(
                 f"expected a started tracker for {method}(), got one that is not started or has finished; call start() "
                 "or use with"
             )
+        return self._tracked
 
     def _newest_run(self) -> Origin | None:
         """Return the newest run of this name in the store that was measured, if any."""
-        store, name = self._store, self._tracked.name
         with suppress(OSError):  # a remote store that does not answer is mentioned where the run begins
-            store.refresh()
-        paths = [path for path in store.paths() if path.run.name == name]
+            self._store.refresh()
+        paths = [path for path in self._store.paths() if path.run.name == self._name]
         so_far = [path for path in paths if any(step <= self._now for step in path.steps())]
         newest = max(so_far, key=lambda path: path.run.started, default=None)
         return None if newest is None else Origin(newest.run.id)
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, tracked: TrackedRun) -> None:
         """Leave the views to a command: whoever saves a checkpoint on an error must not wait for them."""
         self._is_started = False
-        self._tracked.flush()
-        self._tracked.name_commands()
+        tracked.flush()
+        tracked.name_commands()
 
-    def _measure(self) -> None:
+    def _measure(self, tracked: TrackedRun) -> None:
         own, average = self._model, self._averaged
         if isinstance(average, AveragedModel):
             average = unwrapped(average.module)
@@ -262,6 +270,6 @@ class Tracker:
             scalars=self._scalars,
             averaged=None if average is None else weights_of(average if average is own else unwrapped(average)),
         )
-        self._tracked.measure(own, moment, self._root_module)
-        self._tracked.close_step()  # its losses have been given
+        tracked.measure(own, moment, self._root_module)
+        tracked.close_step()  # its losses have been given
         self._scalars.pop(VALIDATION_LOSS, None)

@@ -24,11 +24,8 @@ def attempts(outer: Attempt | None = None) -> Iterator[Attempt]:
     Traceback (most recent call last):
     ValueError: invalid literal for int() with base 10: 'two'
 
-    Args:
-        outer: the function of the attempts that these are a part of, which then raise the failures at their end.
-
-    Raises:
-        Exception: what the first failing part raised, once all have been tried.
+    What the first failing part raised is raised at the end: at that of ``outer``, the function of the attempts that
+    these are a part of, if given.
     """
     failures: list[Exception] = []
 
@@ -59,15 +56,9 @@ class TimeoutRunner:
         self._running: tuple[str, Event] | None = None
 
     def __call__(self, what: str, function: Callable[[], T], watch: Callable[[], None] | None = None) -> T:
-        """Return what ``function()`` returns, or raise what it raises.
-
-        Args:
-            what: names the call in messages.
-            watch: called a few times a second meanwhile; what it raises gives the call up.
-
-        Raises:
-            TimeoutError: it took too long, or an earlier call still has not returned.
-        """
+        """Return what ``function()`` returns, or raise what it raises; TimeoutError where it takes too long, or an
+        earlier call has not returned. ``what`` names it; ``watch`` is called meanwhile, and gives it up by what it
+        raises."""
         if self._running is not None and not self._running[1].is_set():
             raise TimeoutError(f"{what} was not tried: {self._running[0]} still has not returned")
         outcome: dict[str, Any] = {}

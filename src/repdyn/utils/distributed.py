@@ -16,8 +16,7 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-_TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others before it raises an error."""
+_TIMEOUT = timedelta(minutes=30)  # how long a rank waits for the others before it raises an error
 
 
 class Ranks:
@@ -62,12 +61,8 @@ class Ranks:
 
     @contextmanager
     def sync_errors(self) -> Iterator[None]:
-        """Raise an error of one rank on all of them, so that none waits for another forever.
-
-        Raises:
-            Exception: on the rank that failed.
-            RuntimeError: on the others, naming that rank and its error.
-        """
+        """Raise an error of one rank on all of them, so that none waits for another forever: on the others a
+        RuntimeError that names that rank and its error."""
         if self._group is None:
             yield
             return
@@ -105,16 +100,9 @@ class Ranks:
             )
 
     def gather(self, part: Tensor, longest: int, owner: int) -> list[Tensor] | None:
-        """Gather the rows of all ranks on one of them.
-
-        Args:
-            part: (n_rows, dim) this rank's rows, on any device.
-            longest: the largest number of rows of a rank.
-            owner: the rank that gets them.
-
-        Returns:
-            On the owner (longest, dim) from each rank, in memory, zero-padded; None on the others.
-        """
+        """Return the rows of all ranks, (longest, dim) from each, in memory and zero-padded, on their owner; None on
+        the others. ``part`` has this rank's, (n_rows, dim), on any device, and ``longest`` the largest number of a
+        rank."""
         # as bytes, which gloo carries for every precision; of one size, since unequal ones abort it
         sent = _padded(part.cpu().contiguous().view(torch.uint8), longest)
         received = [torch.empty_like(sent) for _ in range(self.size)] if self.rank == owner else None

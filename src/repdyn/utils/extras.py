@@ -25,16 +25,7 @@ class MissingPackageError(ModuleNotFoundError):
 
 
 def require(extra: str, what: str, *packages: str) -> None:
-    """Check that packages are installed, without importing them.
-
-    Args:
-        extra: the extra that installs them.
-        what: what needs them, for the message.
-        packages: the names by which they are imported.
-
-    Raises:
-        MissingPackageError: one is not installed.
-    """
+    """Raise MissingPackageError where one of the packages of an extra is not installed; ``what`` needs them."""
     for package in packages:
         if not _is_installed(package):
             raise _missing(package, extra, what)

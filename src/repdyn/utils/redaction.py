@@ -66,8 +66,10 @@ def redacted(text: str, environment: Mapping[str, str] | None = None) -> str:
     >>> redacted("no such key 0123456789abcdef", {"WANDB_API_KEY": "0123456789abcdef"})
     'no such key REDACTED'
     """
+    known = os.environ if environment is None else environment
+    secrets = (value.strip() for name, value in known.items() if _SECRET_VARIABLE.search(name))
     # the longest first: one may be a part of another
-    for secret in sorted(_secrets(os.environ if environment is None else environment), key=len, reverse=True):
+    for secret in sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     for pattern, replacement in _PLACES:
         text = pattern.sub(replacement, text)
@@ -80,8 +82,3 @@ def _without_query(word: re.Match[str]) -> str:
     if not mark or "://" not in address:
         return word[0]
     return address + query[query.find(")") :] if ")" in query else address
-
-
-def _secrets(environment: Mapping[str, str]) -> set[str]:
-    values = {value.strip() for name, value in environment.items() if _SECRET_VARIABLE.search(name)}
-    return {value for value in values if len(value) >= _SHORTEST_SECRET}
