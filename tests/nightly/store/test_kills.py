@@ -109,10 +109,10 @@ def kill_at(event_number: int, folder: str) -> None:
         if event in FILE_EVENTS and folder in str(arguments[0]) and next(numbers) == event_number:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def audited(self: RemoteFolder, *arguments: Any) -> Any:
+    def audited(self: RemoteFolder, *arguments: Any, **named: Any) -> Any:
         sys.audit("request", folder)
         try:
-            return attempt(self, *arguments)
+            return attempt(self, *arguments, **named)
         finally:
             sys.audit("request", folder)
 
