@@ -132,13 +132,15 @@ class Store:
         except ValueError:
             return False
 
-    def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
-        """Write the rows of one checkpoint atomically, in place of those under the same key; ValueError if there are
-        none, or if the folder of the run is a symbolic link."""
+    def write(self, key: MeasurementKey, rows: Sequence[Row], probe: Probe | None = None) -> Path:
+        """Write the rows of one checkpoint atomically, in place of those under the same key, and their probe, if given;
+        ValueError if there are none, or if the folder of the run is a symbolic link."""
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         target = self.path / key.filename
         own_folder(target.parent)  # refuses a link
+        if probe is not None:
+            self.save_probe(probe)
         write_table(target, to_table(rows))
         self._written()
         return target

@@ -77,11 +77,6 @@ class Writer:
         """Write the waiting rows step by step, and call ``written`` with those of each; raise the first failure, after
         which the rest stays here and in a temporary folder. ``at_end`` of a training, the store has some seconds, and
         the folder is named instead."""
-
-        def write(store: Store) -> None:
-            store.save_probe(self._probe)  # there already, unless the store was deleted meanwhile
-            store.write(key, rows)
-
         if at_end is not None:
             self._runner.seconds = at_end
             self._runner.wait(at_end)  # for an access that took too long
@@ -89,7 +84,9 @@ class Writer:
             for key, rows in list(self.rows.items()):
                 try:
                     if self.store is not None:
-                        self._runner(f"writing step {key.step} to {self._path}", partial(write, self.store))
+                        # with the probe, which is there already, unless the store was deleted meanwhile
+                        write = partial(self.store.write, key, rows, self._probe)
+                        self._runner(f"writing step {key.step} to {self._path}", write)
                 except Exception as failure:
                     self._keep()
                     if at_end is None:
@@ -108,10 +105,9 @@ class Writer:
         with suppress(OSError):
             if self._spare is None:
                 self._spare = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
-                self._spare.save_probe(self._probe)
             for key, rows in self.rows.items():
                 if self._spared.get(key) is not rows:
-                    self._spare.write(key, rows)
+                    self._spare.write(key, rows, self._probe)
                     self._spared[key] = rows
 
     def report(self, reason: str) -> None:
@@ -131,7 +127,7 @@ class Writer:
         if self.store is None:
             return
         try:
-            self.call("writing to", lambda store: store.write(key.failed, rows))
+            self.call("writing to", lambda store: store.write(key.failed, rows, self._probe))
         except OSError as error:
             warn(log, f"the failure at step {key.step} could not be stored: {redacted(str(error))}")
 
