@@ -87,8 +87,16 @@ class ScheduledCallback(Callback, ABC):
         self._is_training = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            take_places(trainer, self)
+        """Go behind all other callbacks but those that save checkpoints, to see averages of the same step while they
+        see its values; put its companions first and last."""
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        if stage != "fit" or any(isinstance(one, _First) and one.owner is self for one in callbacks):
+            return
+        saving = [one for one in callbacks if one in trainer.checkpoint_callbacks]
+        ends = [one for one in callbacks if isinstance(one, _Last)]
+        others = [one for one in callbacks if one not in [*saving, *ends] and one is not self]
+        # another list: Lightning is going through this one
+        trainer.callbacks = [_First(self), *others, self, *saving, *ends, _Last(self)]  # type: ignore[attr-defined]
 
     def interrupted(self, exception: BaseException) -> None:
         """Deal with an exception that ends the training, after all other callbacks have."""
@@ -133,19 +141,6 @@ class _Last(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self.owner.interrupted(exception)
-
-
-def take_places(trainer: Trainer, owner: ScheduledCallback) -> None:
-    """Put a callback behind all others but those that save checkpoints, so that it sees averages of the same step and
-    they see its values; and its companions first and last."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    if any(isinstance(one, _First) and one.owner is owner for one in callbacks):
-        return
-    saving = [one for one in callbacks if one in trainer.checkpoint_callbacks]
-    ends = [one for one in callbacks if isinstance(one, _Last)]
-    others = [one for one in callbacks if one not in [*saving, *ends] and one is not owner]
-    # another list: Lightning is going through this one
-    trainer.callbacks = [_First(owner), *others, owner, *saving, *ends, _Last(owner)]  # type: ignore[attr-defined]
 
 
 def is_a(one: object, *names: str) -> bool:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from repdyn.alerts import ALERT_COLUMNS, AlertEvaluator, Rule, stored_rules, write_rules
+from repdyn.alerts import ALERT_COLUMNS, AlertEvaluator, Rule, write_rules
 from repdyn.probe import Probe
 from repdyn.publish.loggers import LogLayers, Target, logged_values, named_config, target_of
 from repdyn.report import PAGE
@@ -217,23 +217,13 @@ class Alerts:
         self._origin = f"{label}: " if label else ""
         self._read_history: Callable[[], pd.DataFrame | None] | None = None
 
-    def begin(self, writer: Writer, run_id: str, probe: str, *, has_history: bool) -> None:
+    def begin(self, writer: Writer, run_id: str, *, has_history: bool) -> None:
         """Store the rules with the rows, for later views; earlier rows are read at the first check."""
 
-        def write(store: Store) -> None:
-            path = store.alerts_path(run_id)
-            if not (path.exists() and stored_rules(path) == self._rules):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_rules(self._rules, path)
-
-        writer.call("writing alert rules to", write)
-
         def history(store: Store) -> pd.DataFrame | None:
-            if not store.steps(run_id):
-                return None
-            rows = store.to_pandas(run_id, columns=ALERT_COLUMNS)
-            return rows.loc[rows["probe"] == probe]
+            return store.to_pandas(run_id, columns=ALERT_COLUMNS) if store.steps(run_id) else None
 
+        writer.call("writing alert rules to", lambda store: write_rules(self._rules, store.alerts_path(run_id)))
         self._read_history = partial(writer.call, "reading", history) if has_history else None
 
     def check(self, rows: Sequence[Row]) -> bool:
@@ -243,7 +233,7 @@ class Alerts:
         step = rows[0].step
         if self._read_history is not None:
             if (stored := self._read_history()) is not None:
-                self._evaluator.update(stored.loc[stored["step"] < step])
+                self._evaluator.update(stored.loc[(stored["probe"] == rows[0].probe) & (stored["step"] < step)])
             self._read_history = None
         found = self._evaluator.update(rows)
         if not found:

@@ -441,7 +441,7 @@ class TrackedRun:
             "weights_kind": self.weights_kind,
         }
         run = self._writer.call("writing to", lambda store: store.begin_run(self.name, known, **parent))
-        self._alerts.begin(self._writer, run.id, self.probe.hash, has_history=origin is not None)
+        self._alerts.begin(self._writer, run.id, has_history=origin is not None)
         if self.weights_kind != AVERAGED:  # the page shows both runs
             self._views = Views(
                 store,
