@@ -27,7 +27,11 @@ class MissingPackageError(ModuleNotFoundError):
 def require(extra: str, what: str, *packages: str) -> None:
     """Raise MissingPackageError where one of the packages of an extra is not installed; ``what`` needs them."""
     for package in packages:
-        if not _is_installed(package):
+        try:
+            found = find_spec(package)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
             raise _missing(package, extra, what)
 
 
@@ -42,13 +46,6 @@ def _missing(package: str, extra: str, what: str) -> MissingPackageError:
     return MissingPackageError(
         f"expected the package {package!r}, which {what} needs, found none; pip install 'repdyn[{extra}]'", name=package
     )
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
