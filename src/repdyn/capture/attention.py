@@ -24,6 +24,7 @@ from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import Slot, TokenStates, by_slot, watched
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
+from repdyn.probe.sampling import padded_batches
 from repdyn.utils.caller_state import plain_state
 
 if TYPE_CHECKING:
@@ -133,16 +134,14 @@ def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
 
     The last one is not cut to fit: a few positions show less than many, and would weigh as much.
     """
-    left, first_token = n_tokens, 0
-    for tokens in probe.tokens.split(probe.lengths.tolist()):
-        cut = tokens[:LENGTH]
-        if len(cut) > left:
+    for batch in padded_batches(probe.tokens, probe.lengths, probe.pad_id, 1):
+        ids, mask = batch.input_ids[:, :LENGTH], batch.attention_mask[:, :LENGTH]
+        n = ids.shape[1]
+        if n > n_tokens:
             return
-        if len(cut) > 1:
-            positions = np.arange(len(cut))
-            yield ProbeBatch(cut[None], torch.ones_like(cut[None]), positions, first_token + positions)
-            left -= len(cut)
-        first_token += len(tokens)
+        if n > 1:
+            yield ProbeBatch(ids, mask, np.arange(n), batch.tokens[:n])
+            n_tokens -= n
 
 
 @contextmanager

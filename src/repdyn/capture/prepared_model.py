@@ -531,8 +531,9 @@ def _body(model: nn.Module, whole: PreTrainedModel | None, blocks: Blocks) -> tu
     if whole is None or not all(block.module in inside for block in blocks):
         return model, True
     hooks = (*model._forward_pre_hooks.values(), *model._forward_hooks.values())
+    homes = (kind.__module__ for kind in type(model).__mro__)  # fully_shard replaces the class with one of its own
     has_library_forward = (
-        type(model).forward.__module__.startswith("transformers.")
+        next(home for home in homes if not home.startswith("torch.distributed.")).startswith("transformers.")
         # accelerate attaches its autocast and its loading of weights to an instance, which makes no difference here
         and ("forward" not in vars(model) or bool({"_original_forward", "_old_forward"} & set(vars(model))))
         and all(getattr(hook, "__module__", "").startswith("torch.distributed.") for hook in hooks)

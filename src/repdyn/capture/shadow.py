@@ -135,9 +135,6 @@ class Shadow:
                 new = kind._make(parts) if hasattr(kind, "_make") else kind(parts)
         elif isinstance(x, types.MethodType):
             new = types.MethodType(self._copy(x.__func__), self._copy(x.__self__))
-        elif isinstance(x, functools.partial):
-            keywords = {name: self._copy(value) for name, value in x.keywords.items()}
-            new = kind(self._copy(x.func), *map(self._copy, x.args), **keywords)
         elif isinstance(x, functools._lru_cache_wrapper):
             new = functools.lru_cache(**x.cache_parameters())(self._copy(x.__wrapped__))
         elif isinstance(x, weakref.ref):
@@ -149,8 +146,8 @@ class Shadow:
         elif isinstance(x, np.ndarray | array | bytearray):  # of any size: nothing tells that one was written into
             is_fixed = isinstance(x, np.ndarray) and (isinstance(x, np.memmap) or not x.flags.writeable)
             new = x if is_fixed else copy.copy(x)
-        elif kind.__module__ in {"builtins", "itertools"} and hasattr(x, "__next__"):
-            new = self._iterator(x)
+        elif isinstance(x, partial) or (kind.__module__ in {"builtins", "itertools"} and hasattr(x, "__next__")):
+            new = self._rebuilt(x)
         else:
             return self._object(x)
         self._memo[id(x)] = x, new
@@ -197,7 +194,7 @@ class Shadow:
                 new.__dict__["forward"] = self._copy(state["_original_forward"])
             if any(kind.__name__ == "LightningModule" for kind in type(x).__mro__):
                 new.__dict__.update(log=_Silent(), log_dict=_Silent())
-            self._fill(x, new, [*new.__dict__])
+            self._fill(x, new, {*new.__dict__})
         for name, with_kwargs in _HOOKS.items():
             for number, hook in state.get(name, {}).items():
                 if number in self.onlookers or _looks_on(hook):
@@ -243,7 +240,8 @@ class Shadow:
             self._memo[id(x)] = x, x
         return self._memo[id(x)][1]
 
-    def _iterator(self, x: Any) -> Any:
+    def _rebuilt(self, x: Any) -> Any:
+        """Return an iterator, or a partial function, that is made of copies of what it was made of."""
         with warnings.catch_warnings(action="ignore"):
             try:
                 make, arguments, *state = x.__reduce__()
@@ -425,11 +423,11 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
     modules = [each for each in held if isinstance(each, nn.Module)]
     variables = _variables(frozenset(each if isinstance(each, types.FunctionType) else type(each) for each in held))
     before = [read() for read, _ in variables]
-    shared = [vars(each) for each in model.parameters() if type(each) is not nn.Parameter]  # as quantised weights are
+    # quantised weights are of classes of their own
+    shared = [vars(each) for each in held if isinstance(each, nn.Parameter) and type(each) is not nn.Parameter]
     tensors, objects, containers = [], [], []
     with ExitStack() as undo:
         for value in _reachable([*before, *shared, *attributes], modules):
-            own = getattr(value, "__dict__", {})
             if isinstance(value, Tensor):
                 tensors.append(value)
             elif isinstance(value, torch.Generator | np.random.RandomState):
@@ -442,7 +440,7 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
                 undo.callback(np.copyto, value, value.copy())
             elif type(value) in _REFILLED:
                 containers.append((value, value.copy()))
-            elif _is_own(type(value)) and {*map(type, own.values())} <= _ATOMS:
+            elif _is_own(type(value)) and {*map(type, getattr(value, "__dict__", {}).values())} <= _ATOMS:
                 objects.append(value)
         try:
             for (_, write), value in zip(variables, before, strict=True):
