@@ -82,6 +82,9 @@ def test_a_module_without_forward_stands_for_the_network_in_it(probe):
     with pytest.raises(ValueError, match='model="net" or model="teacher"'):
         measure(module, probe)
     assert find_network(module.net) is module.net
+    module.net, module.teacher = nn.ModuleList(module.net.blocks), None
+    with pytest.raises(ValueError, match=r"got neither: define forward\(self, input_ids\)"):  # no block is the network
+        measure(module, probe)
 
 
 def test_an_adapter_acts_while_it_is_on(probe):

@@ -55,7 +55,7 @@ def test_a_healthy_run():
     found = described([*layers_at(curve(flat)), *losses(np.linspace(5, 2, 24))])
     assert (found.status, found.headline) == (
         "healthy",
-        "healthy: The training loss fell from 5 at step 0 to 2.13 at step 230.",
+        f"healthy: {found.reason} The training loss fell from 5 at step 0 to 2.13 at step 230.",
     )
     assert found.reason == "No alert in the second half of the run, and the loss has not diverged."
 
@@ -145,6 +145,8 @@ def test_a_change_is_described(sign):
     assert change.sentence.endswith(f", and was still {'growing' if sign > 0 else 'falling'} at the end.")
     ended = described(layers_at(curve(lambda step: 20 + sign * min(step, 90) / 20), metric="effective_rank"))
     assert "at the end" not in only(ended, "change").sentence
+    fell_back = curve(lambda step: 20 + sign * (0 if step < 120 else 9 - step / 99))
+    assert "at the end" not in only(described(layers_at(fell_back, metric="effective_rank")), "change").sentence
 
 
 def test_a_change_within_the_noise_is_not_described():

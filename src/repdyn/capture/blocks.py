@@ -125,21 +125,29 @@ def find_network(model: nn.Module) -> nn.Module:
 
     So it is in a LightningModule whose ``training_step`` calls ``self.net(x)``.
     """
+    network, path = model, ""
+    while _lacks_forward(network):
+        children = {f"{path}{name}": child for name, child in network.named_children()}
+        parts = {name: child for name, child in children.items() if any(_candidates(inner := unwrapped(child), inner))}
+        names = list(parts or children)
+        if len(names) != 1:
+            blocks = not parts and isinstance(network, nn.ModuleList)  # none of which is a network
+            choice = " or ".join(f'model="{name}"' for name in names)
+            choice = f"choose with {choice} in a callback, or " if names and not blocks else ""
+            raise ValueError(
+                f"expected {type(model).__name__} to have a forward, or a single network in it, got neither: {choice}"
+                "define forward(self, input_ids), or pass a function that runs it, "
+                "forward=lambda model, batch: model.states(batch.input_ids)"
+            )
+        path, network = f"{names[0]}.", unwrapped(children[names[0]])
+    return network
+
+
+def _lacks_forward(model: nn.Module) -> bool:
+    """Return whether neither the class of a module nor the module itself defines a ``forward``."""
     own = type(model).forward
-    is_missing = own is nn.Module.forward or own.__module__.endswith("lightning.pytorch.core.module")
-    if not (is_missing or own.__module__ == "pytorch_lightning.core.module") or "forward" in vars(model):
-        return model
-    children = dict(model.named_children())
-    parts = {name: child for name, child in children.items() if any(_candidates(unwrapped(child), unwrapped(child)))}
-    if len(parts or children) == 1:
-        return find_network(unwrapped(next(iter((parts or children).values()))))
-    names = list(parts or children)
-    choice = " or ".join(f'model="{name}"' for name in names) or "a module that has one"
-    example = f".{names[0]}" if names else ""
-    raise ValueError(
-        f"expected {type(model).__name__} to have a forward or a single network in it, got {len(names)}; choose with "
-        f"{choice} in a callback, or give that module itself, as in repdyn.measure(module{example}, probe)"
-    )
+    inherited = own is nn.Module.forward or own.__module__.endswith("lightning.pytorch.core.module")
+    return (inherited or own.__module__ == "pytorch_lightning.core.module") and "forward" not in vars(model)
 
 
 def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:

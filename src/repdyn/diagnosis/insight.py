@@ -86,8 +86,9 @@ class RunInsights:
 
     @property
     def headline(self) -> str:
-        """The status and the most important statement, in one line."""
-        return f"{self.status}: {self.statements[0].sentence if self.statements else self.reason}"
+        """The status, its reason, and the most important statement where that is another, in one line."""
+        sentences = dict.fromkeys([self.reason, *(each.sentence for each in self.statements[:1])])
+        return f"{self.status}: {' '.join(sentences)}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as values of JSON; numbers that JSON does not have become None."""

@@ -16,7 +16,7 @@ from repdyn.metrics.metric import base_name
 from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import METRIC, fits_of
 from repdyn.tables.frames import LayerMean, RunLoss, drop_first_comparison, is_finished, loss_of_run, most_common_reason
-from repdyn.tables.runs import spans
+from repdyn.tables.runs import layer_names
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
 
@@ -55,7 +55,11 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
             return
     if _differs(last, first, noise):
         half = float(values[np.abs(np.array(steps) - end / 2).argmin()])
-        goes_on = _differs(last, half, noise) and (last > half) == (last > first)
+        late = max(1, len(values) // 4)
+        goes_on = _differs(last, half, noise) and all(
+            (last_ones > before) == (last > first)
+            for last_ones, before in ((last, half), (values[-late:].mean(), values[-2 * late : -late].mean()))
+        )
         sentence = (
             f"{course.format(MOVES[last < first])} {number_text(last)} at step {end:,}{_by(first, last)}"
             f"{f', and was still {MOVING[last < first]} at the end' * goes_on}."
@@ -243,7 +247,7 @@ def activation_statements(series: MetricSeries) -> Iterator[Insight]:
     largest = max(fits, key=lambda layer: float(fits[layer].at(last)))
     fit, mean = fits[largest], math.fsum(each.r_squared for each in fits.values()) / len(fits)
     peaks = [layer for layer, each in fits.items() if first < each.peak_step < last]
-    where = f"layer{'s' * (len(peaks) > 1)} {spans(peaks)}" if peaks else "none of them"
+    where = layer_names(peaks) if peaks else "none of them"
     sentence = (
         f"{metric_title(series.metric)} follows A exp(-lambda x) log(x) + K with x = gamma step + t0 in {len(fits)} of "
         f"{len(series.layers)} layers (mean R² {mean:.3f}), with a maximum within the run in "
@@ -339,7 +343,7 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     layers = tuple(sorted(missing["layer"].unique().tolist()))
     named = metric_title(metrics[0]) if len(metrics) == 1 else f"{len(metrics)} metrics"
     sentence = (
-        f"{named}: no value in {len(missing)} of {len(at_end)} cells at step {last:,} (layers {spans(layers)}): "
+        f"{named}: no value in {len(missing)} of {len(at_end)} cells at step {last:,} ({layer_names(layers)}): "
         f"{reason}."
     )
     not_finite = any(word in reason.split() for word in ("NaN", "inf"))
@@ -380,7 +384,7 @@ def below_one_statements(rows: pd.DataFrame) -> Iterator[Insight]:
         lowest, share = float(below["value"].min()), len(below) / np.count_nonzero(rows["metric"] == metric)
         at = f"at step {steps[0]:,}" if len(steps) == 1 else f"at {len(steps)} steps, the last of them {steps[-1]:,}"
         sentence = (
-            f"{metric_title(str(metric))} is below 1 in layers {spans(layers)} {at} (lowest {number_text(lowest)}): "
+            f"{metric_title(str(metric))} is below 1 in {layer_names(layers)} {at} (lowest {number_text(lowest)}): "
             f"{BELOW_ONE}."
         )
         evidence = {"lowest": lowest, "share": share}

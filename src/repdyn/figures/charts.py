@@ -229,17 +229,25 @@ def depth_axis(drawn: Sequence[MetricSeries]) -> Axis:
 
 def training_axis(counts: Sequence[float], *, in_tokens: bool = False, is_linear: bool = False) -> Axis:
     """Return the axis of a training for all steps, or numbers of tokens, that are shown: logarithmic from the smallest
-    positive count on, with its 0, or linear."""
+    positive count on, with its 0, or linear.
+
+    >>> [[*training_axis(steps).ticks] for steps in ([0, 8, 80], [20, 60], [30, 45])]
+    [[0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0], [10.0, 20.0, 50.0], [30.0, 45.0]]
+    """
     unit = "training tokens" if in_tokens else "step"
     if is_linear:
         return Axis(label=unit, is_training=True)
-    positive = [count for count in counts if count > 0] or [1.0]
-    log_from, has_zero = 10.0 ** math.floor(math.log10(min(positive))), min(counts) == 0
+    positive = sorted({float(count) for count in counts if count > 0}) or [1.0]
+    log_from, has_zero = 10.0 ** math.floor(math.log10(positive[0])), min(counts) == 0
+    name = short_count if in_tokens else "{:,.0f}".format
+    ticks = _powers(log_from, positive[-1], name, has_zero, limit=99)
+    if sum(tick >= positive[0] for tick in ticks) < 2:  # so close together are the steps
+        ticks = ({0.0: "0"} if has_zero else {}) | {count: name(count) for count in (positive[0], positive[-1])}
     return Axis(
         label=f"{unit} (logarithmic{'; 0 before training' * has_zero})",
         limits=(float(min(counts)), float(max(counts))),
         log_from=log_from,
-        ticks=_powers(log_from, max(positive), short_count if in_tokens else "{:,.0f}".format, has_zero, limit=99),
+        ticks=ticks,
         is_training=True,
     )
 
@@ -263,9 +271,11 @@ def placed(values: np.ndarray, floor: float | None) -> np.ndarray:
 def _powers(
     lowest: float, highest: float, name: Callable[[float], str], has_zero: bool, limit: int = _MAX_POWERS
 ) -> dict[float, str]:
-    """Return ticks at powers of ten, and at 0."""
+    """Return ticks at powers of ten, where there are fewer than three at their 2 and 5 multiples too, and at 0."""
     first, last = round(math.log10(lowest)), math.floor(math.log10(max(highest, lowest)) + 1e-9)
     powers = [10.0**power for power in range(first, last + 1, math.ceil((last - first + 1) / limit))]
+    if last - first < 2:
+        powers = [tick for power in powers for tick in (power, 2 * power, 5 * power) if tick <= max(highest, lowest)]
     return ({0.0: "0"} if has_zero else {}) | {power: name(power) for power in powers}
 
 

@@ -213,7 +213,8 @@ def _ends_and_half(snapshots: Sequence[_Snapshot]) -> tuple[_Snapshot, _Snapshot
     half = min(snapshots, key=lambda snapshot: abs(snapshot.step - last.step / 2))
     low, high = HALF
     if not low * last.step <= half.step <= high * last.step:
-        raise CannotBeJudgedError(f"no step measured near half of step {last.step:,}")
+        near = f"{low * last.step:,.0f} to {high * last.step:,.0f}"
+        raise CannotBeJudgedError(f"no step measured near half of step {last.step:,} ({near})")
     return first, half, last
 
 

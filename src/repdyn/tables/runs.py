@@ -348,6 +348,15 @@ def listed(names: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(f"{what} ({', '.join(runs)})" for what, runs in names.items())
 
 
+def layer_names(layers: Sequence[int]) -> str:
+    """Return layers by number, in a sentence.
+
+    >>> layer_names([3]), layer_names([0, 4, 5, 6])
+    ('layer 3', 'layers 0, 4-6')
+    """
+    return f"layer{'s' * (len(layers) > 1)} {spans(layers)}"
+
+
 def spans(layers: Sequence[int]) -> str:
     """Return numbers of layers as ranges.
 

@@ -13,7 +13,7 @@ from repdyn.alerts import Alert
 from repdyn.probe.design import INPUTS
 from repdyn.store.schema import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS, Row
 from repdyn.tables.frames import LOSS_TITLES, NOT_RECORDED, design_names, failures, is_finished, scalar, scalar_rows
-from repdyn.tables.runs import spans
+from repdyn.tables.runs import layer_names
 from repdyn.tables.style import number_text
 from repdyn.utils.printing import gigabytes
 
@@ -192,8 +192,8 @@ def alert_text(alerts: Sequence[Alert]) -> str:
     worst = max(alerts, key=lambda alert: alert.log_change)
     if len(alerts) == 1:
         return worst.message
-    layers = spans([alert.layer for alert in alerts if alert.layer is not None])
-    return f"{worst.subject} of layers {layers} {worst.event}: in layer {worst.layer}, {worst.detail}"
+    layers = layer_names([alert.layer for alert in alerts if alert.layer is not None])
+    return f"{worst.subject} of {layers} {worst.event}: in layer {worst.layer}, {worst.detail}"
 
 
 _BESIDE = {

@@ -336,8 +336,11 @@ class LongMeasurement:
             self._stage = stage
         if now < self._next or share >= 1 or not self.ranks.is_rank_zero:
             return
-        self._next, rest = now + PROGRESS_SECONDS, ""
+        rest = ""
         if share > 0:
             left = (now - self._stage_start) * (1 - share) / share
+            if left < 1:
+                return
             rest = f", about {f'{left:.0f} s' if left < 120 else f'{left / 60:.0f} min'} left of it"
+        self._next = now + PROGRESS_SECONDS
         print_above_bars(f"repdyn: measuring step {self.step}: {_STAGES.get(stage, stage)}, {share:.0%} done{rest}")
