@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -54,11 +54,6 @@ def require_numbers(cloud: Cloud) -> None:
         raise Undefined(f"the points contain {'NaN' if cloud.x.isnan().any() else 'inf'}")
 
 
-def row_pairs(cloud: Cloud, other: Cloud) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return blocks of matching rows of two clouds of one dimension, each small enough to convert to float64."""
-    return zip(row_chunks(cloud.x), row_chunks(other.x), strict=True)
-
-
 def cosines(cloud: Cloud, other: Cloud) -> Tensor:
     """Return the cosine of the angle between the two vectors of each row, (n,) float64 in [-1, 1].
 
@@ -66,7 +61,7 @@ def cosines(cloud: Cloud, other: Cloud) -> Tensor:
         Undefined: a vector is zero.
     """
     products, own, others = [], [], []
-    for rows, other_rows in row_pairs(cloud, other):
+    for rows, other_rows in zip(row_chunks(cloud.x), row_chunks(other.x), strict=True):
         wide, other_wide = _scaled(rows)[0], _scaled(other_rows)[0]
         products.append(torch.linalg.vecdot(wide, other_wide))
         own.append(torch.linalg.vector_norm(wide, dim=1))
@@ -267,8 +262,8 @@ def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
         3.0
     """
     cloud, following = matched(require_numbers, x, following, one_space=True)
-    moved = (lengths(after.double() - before) for before, after in row_pairs(cloud, following))
-    return torch.cat(list(moved))
+    pairs = zip(row_chunks(cloud.x), row_chunks(following.x), strict=True)
+    return torch.cat([lengths(after.double() - before) for before, after in pairs])
 
 
 @mean_over_vectors

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, nan_if_undefined
-from repdyn.kernels.neighbours import cloud_neighbours, resolved
+from repdyn.kernels.neighbours import cloud_neighbours, require_in_range, resolved
 from repdyn.kernels.two_nn import TIE, n_kept_of
 
 _MOST_NEIGHBOURS = 64
@@ -52,13 +52,10 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
         raise ValueError(
             f"expected an even k from 2 to {_MOST_NEIGHBOURS}, got {k}; the ratio is that of r_k and r_(k/2)"
         )
-    cloud, _ = resolved(cloud)
-    if cloud.n_unique <= k:
-        raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
+    cloud = resolved(cloud, k + 1)[0]
     distances = cloud_neighbours(cloud, k).distances
     log_ratios = (distances[:, k - 1] / distances[:, k // 2 - 1]).log()
-    if not log_ratios.isfinite().all():
-        raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
+    require_in_range(log_ratios)
     if log_ratios.max() <= TIE:
         raise Undefined(f"the distances r_{k} and r_{k // 2} are equal for each of the {len(log_ratios)} points")
     return _likeliest(log_ratios, k)
@@ -115,13 +112,10 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
     cloud = as_cloud(x, groups)
     if not isinstance(k, int) or not 2 <= k <= _MOST_NEIGHBOURS:
         raise ValueError(f"expected k from 2 to {_MOST_NEIGHBOURS}, got {k}; it counts the neighbours of each point")
-    cloud, _ = resolved(cloud)
-    if cloud.n_unique <= k:
-        raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
+    cloud = resolved(cloud, k + 1)[0]
     distances = cloud_neighbours(cloud, k).distances
     log_ratios = (distances[:, -1:] / distances[:, :-1]).log()
-    if not log_ratios.isfinite().all():
-        raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
+    require_in_range(log_ratios)
     if log_ratios.max() <= TIE:
         raise Undefined(f"the distances r_1 to r_{k} are equal for each of the {cloud.n_unique} points")
     return 1 / log_ratios.mean()
@@ -176,9 +170,7 @@ def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int =
         raise ValueError(f"expected k from {_FEWEST} to {_MOST}, got {k}; it counts the points of a neighbourhood")
     if not isinstance(points, int) or points < 1:
         raise ValueError(f"expected points >= 1, got {points}; it counts the neighbourhoods")
-    cloud, _ = resolved(cloud)
-    if cloud.n_unique <= k:
-        raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
+    cloud = resolved(cloud, k + 1)[0]
     n_chosen = min(points, cloud.n_unique)
     chosen = torch.arange(n_chosen, device=cloud.x.device) * cloud.n_unique // n_chosen
     return _slopes(_sorted_log_ratios(cloud, cloud_neighbours(cloud, k, chosen).indices)).mean()
@@ -201,8 +193,7 @@ def _sorted_log_ratios(cloud: Cloud, members: Tensor) -> Tensor:
     if n_lonely:
         raise Undefined(f"in {n_lonely} of {n} neighbourhoods a point has fewer than 2 others outside its group")
     found = torch.cat(ratios)
-    if not found.isfinite().all():
-        raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
+    require_in_range(found)
     return found.sort(1).values
 
 
@@ -266,9 +257,7 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
         raise ValueError(f"expected points >= {fewest}, got {points}; the smallest trees have an eighth of them")
     if not 0 < alpha < math.inf:
         raise ValueError(f"expected a finite alpha > 0, got {alpha}; it is the power of the lengths")
-    cloud, _ = resolved(cloud)
-    if cloud.n_unique < fewest:
-        raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {fewest} needed")
+    cloud = resolved(cloud, fewest)[0]
     n = min(points, cloud.n_unique) // _DIVISIONS[-1] * _DIVISIONS[-1]
     distances = _distances(cloud, n)
     sums = torch.stack([_mean_sum(distances, division, alpha) for division in _DIVISIONS])

@@ -70,7 +70,7 @@ def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighb
 
 
 @in_full_precision
-def resolved(cloud: Cloud) -> tuple[Cloud, Tensor]:
+def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
     """Return the cloud with one of each set of near duplicates, for use by all estimators of neighbours, and which
     points its distinct ones are, int64.
 
@@ -79,25 +79,32 @@ def resolved(cloud: Cloud) -> tuple[Cloud, Tensor]:
     its nearest. They may be of one group. Points that are joined in several steps count as one.
 
     Raises:
-        Undefined: no metric is defined on the cloud, or fewer than 3 points are left.
+        Undefined: no metric is defined on the cloud, or fewer than 3 points, or than ``fewest``, are left.
     """
-    if resolved in cloud.results:
-        part, rows = cloud.results[resolved]
-        return part or cloud, rows
     cloud.require_defined()
-    part, rows = cloud, cloud.distinct.first
-    limit = RESOLUTION[cloud.x.dtype] * cloud.once(radius)
-    while len(rows) >= 3 and len(later := _later_of_close(part, limit)):
-        stays = torch.ones_like(rows, dtype=torch.bool)
-        stays[later] = False
-        part, rows = _part(part, stays), rows[stays]
-    if len(rows) < 3:
-        raise Undefined(
-            f"{len(rows)} of {cloud.n_vectors} points differ by more than the precision of {cloud.x.dtype}, at least 3 "
-            "needed"
-        )
-    cloud.results[resolved] = (None if part is cloud else part), rows  # not the cloud, which would stay in memory
+    part, rows = cloud.results.get(resolved, (None, cloud.distinct.first))
+    part = part or cloud
+    if resolved not in cloud.results:
+        limit = RESOLUTION[cloud.x.dtype] * cloud.once(radius)
+        while len(rows) >= 3 and len(later := _later_of_close(part, limit)):
+            stays = torch.ones_like(rows, dtype=torch.bool)
+            stays[later] = False
+            part, rows = _part(part, stays), rows[stays]
+        if len(rows) < 3:
+            raise Undefined(
+                f"{len(rows)} of {cloud.n_vectors} points differ by more than the precision of {cloud.x.dtype}, at "
+                "least 3 needed"
+            )
+        cloud.results[resolved] = (None if part is cloud else part), rows  # not the cloud, which would stay in memory
+    if part.n_unique < fewest:
+        raise Undefined(f"{part.n_unique} distinct of {part.n_vectors} points, at least {fewest} needed")
     return part, rows
+
+
+def require_in_range(ratios: Tensor) -> None:
+    """Raise Undefined unless all ratios of distances are finite."""
+    if not ratios.isfinite().all():
+        raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
 
 
 def _part(cloud: Cloud, stays: Tensor) -> Cloud:

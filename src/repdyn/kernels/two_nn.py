@@ -17,7 +17,7 @@ from repdyn.kernels.cloud import (
     nan_if_undefined,
     row_chunks,
 )
-from repdyn.kernels.neighbours import Neighbours, cloud_neighbours, resolved
+from repdyn.kernels.neighbours import Neighbours, cloud_neighbours, require_in_range, resolved
 
 # nearest distance, relative to the mean length of the centred points, that counts as zero; also a ratio's excess over 1
 _EPSILON = 1e-8
@@ -37,8 +37,7 @@ def _ratios_with_duplicates(cloud: Cloud) -> tuple[Tensor, int]:
     lengths = torch.cat([torch.linalg.vector_norm(cloud.frame.transform(rows), dim=1) for rows in row_chunks(cloud.x)])
     coincides = has_copy | (first * cloud.scale < _EPSILON * lengths.mean())
     ratios = torch.where(n_nearest > 1, 1.0, second / first)
-    if not (ratios.isfinite() | coincides).all():
-        raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
+    require_in_range(ratios.masked_fill(coincides, 1.0))
     used = ~coincides & (ratios > 1 + _EPSILON)
     log_ratios = ratios[used].log().repeat_interleave(n_points[used]).sort().values
     return log_ratios, cloud.n_vectors - len(log_ratios)
@@ -186,8 +185,7 @@ def _sorted_log_ratios(cloud: Cloud) -> tuple[Tensor, Tensor]:
     cloud.require_defined()
     first, second = cloud_neighbours(cloud, 2).distances.unbind(1)
     log_ratios, order = (second / first).log().sort()
-    if not log_ratios.isfinite().all():
-        raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
+    require_in_range(log_ratios)
     return log_ratios, order
 
 

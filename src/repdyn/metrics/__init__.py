@@ -41,10 +41,5 @@ __all__ = [
 
 # with torch, which lists of metrics do without
 __getattr__ = lazy_names(
-    __name__,
-    {
-        "CheckpointContext": "repdyn.metrics.layer_view",
-        "LayerView": "repdyn.metrics.layer_view",
-        "clouds": "repdyn.metrics.layer_view",
-    },
+    __name__, dict.fromkeys(("CheckpointContext", "LayerView", "clouds"), "repdyn.metrics.layer_view")
 )

@@ -240,24 +240,26 @@ def clouds(layer: LayerView, subset: str) -> list[tuple[Cloud]]:
     return [(cloud,) for cloud in layer.clouds(subset)]
 
 
-def with_last(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
-    """Return the layer's point cloud and the last layer's."""
-    return of_same_dim(layer.clouds(subset), layer.last(subset))
+@dataclass(frozen=True)
+class Matched:
+    """Selects inputs by the names of a view's methods, batch by batch."""
+
+    names: tuple[str, ...]
+    one_space: bool = False
+    """Whether the clouds must have the same dimension."""
+
+    def __call__(self, layer: LayerView, subset: str) -> list[tuple]:
+        found = [getattr(layer, name)(subset) for name in self.names]
+        return of_same_dim(*found) if self.one_space else list(zip(*found, strict=True))
 
 
-def with_following(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
-    """Return the layer's point cloud and the next layer's."""
-    return list(zip(layer.clouds(subset), layer.following(subset), strict=True))
-
-
-def with_following_of_same_dim(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
-    """Return the layer's point cloud and the next layer's, which must have the same dimension."""
-    return of_same_dim(layer.clouds(subset), layer.following(subset))
-
-
-def with_following_and_last(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud, Cloud]]:
-    """Return the layer's point cloud, the next layer's and the last layer's."""
-    return of_same_dim(layer.clouds(subset), layer.following(subset), layer.last(subset))
+with_last = Matched(("clouds", "last"), one_space=True)
+with_following = Matched(("clouds", "following"))
+with_following_of_same_dim = Matched(("clouds", "following"), one_space=True)
+with_following_and_last = Matched(("clouds", "following", "last"), one_space=True)
+with_tokens = Matched(("clouds", "tokens"))
+with_next_tokens = Matched(("clouds", "next_tokens"))
+with_topics = Matched(("clouds", "tokens", "topics"))
 
 
 def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
@@ -283,21 +285,6 @@ def tokens_by_distance(layer: LayerView, subset: str) -> list[tuple[Tensor, Tens
 def tokens_after_attention(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:
     """Return the vectors between attention and feed-forward part, their token ids, and the input embeddings."""
     return _against_vocabulary(layer, layer.after_attention(subset), subset)
-
-
-def with_topics(layer: LayerView, subset: str) -> list[tuple[Cloud, Tensor, Tensor]]:
-    """Return the layer's point cloud, its token ids and their topics."""
-    return list(zip(layer.clouds(subset), layer.tokens(subset), layer.topics(subset), strict=True))
-
-
-def with_tokens(layer: LayerView, subset: str) -> list[tuple[Cloud, Tensor]]:
-    """Return the layer's point cloud and its token ids."""
-    return list(zip(layer.clouds(subset), layer.tokens(subset), strict=True))
-
-
-def with_next_tokens(layer: LayerView, subset: str) -> list[tuple[Cloud, Tensor]]:
-    """Return the layer's point cloud, and the id of the token after each vector's, -1 at the end of a window."""
-    return list(zip(layer.clouds(subset), layer.next_tokens(subset), strict=True))
 
 
 def attention_with_topics(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Tensor]]:
