@@ -43,7 +43,7 @@ def as_frame(table: pa.Table, columns: Sequence[str] = COLUMNS, order: Sequence[
     table = table.unify_dictionaries()
     keys = _newest(_without_replaced(to_pandas(table.select([*IDENTITY, *_JUDGED]))))
     keys["kind"] = np.where(keys["layer"].isna(), 2, keys["head"].notna())
-    places = keys[list(order)].sort_values(list(order), kind="stable").index.to_numpy()
+    places = keys.loc[:, list(order)].sort_values(list(order), kind="stable").index.to_numpy()
     del keys
     frame = {}
     for name in columns:  # one by one, so that the table shrinks as the frame grows
@@ -74,7 +74,8 @@ def with_strings(frame: pd.DataFrame) -> pd.DataFrame:
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows without older ones of the same measurement."""
     # columns of one value would take time and memory
-    cell = [name for name in IDENTITY if frame[name].nunique(dropna=False) > 1] or ["run"]
+    n_values = frame.loc[:, IDENTITY].nunique(dropna=False).to_dict()
+    cell = [name for name in IDENTITY if n_values[name] > 1] or ["run"]
     if not bool(frame.duplicated(cell).any()):
         return frame
     by_time = frame.loc[:, [*cell, "measured_at"]].sort_values("measured_at", kind="stable")
