@@ -121,7 +121,9 @@ class ConvergenceStudy(Study):
         changes = {}
         for one, other in zip(before, after, strict=True):
             title = f"{other.name} minus {one.name}"
-            change = estimates.estimate_change(one, other, *self.draws)
+            # of the same sequences, so that the differences are paired
+            earlier, later = bootstrap([each.classes["all"].alignment for each in (one, other)], *self.draws)
+            change = later.map(np.subtract, earlier)
             changes[title] = estimates.profile_table(change, with_fits=False)
             show_title(title)
             show(changes[title])

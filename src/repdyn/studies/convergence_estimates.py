@@ -212,15 +212,6 @@ def profile_table(profile: Estimate, *, with_fits: bool = True) -> pd.DataFrame:
     return frame.rename_axis("layer").reset_index()
 
 
-def estimate_change(
-    before: ConvergenceMeasurements, after: ConvergenceMeasurements, n_resamples: int, seed: int = 0
-) -> Estimate:
-    """Return the profile of a second checkpoint minus that of a first, paired over the same sequences."""
-    samples = [one.classes["all"].alignment for one in (before, after)]
-    earlier, later = bootstrap(samples, n_resamples, seed)
-    return later.map(np.subtract, earlier)
-
-
 def class_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> pd.DataFrame:
     """Return the alignment of each class of tokens or sentences, a row for each class and layer.
 

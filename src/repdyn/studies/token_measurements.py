@@ -26,8 +26,6 @@ from repdyn.reading import (
 )
 
 CAPTURES = ("after_attention", "embeddings")
-CLASSES = ("function", "content")
-NEIGHBOURS = 10
 Measure: TypeAlias = Literal["cosine", "distance"]
 State: TypeAlias = Literal["block", "attention"]
 """After a block (layer 0: what enters the first one), or after its attention."""
