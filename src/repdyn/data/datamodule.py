@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from torch.utils.data import DataLoader
 
-from repdyn.data.tokens import BYTES, bytes_to_ids, chunks, encode, load_tokenizer, special_tokens
+from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer, special_tokens
 from repdyn.data.windows import Windows, WindowsDataModule
 from repdyn.probe.design import INDEPENDENT, class_names, resolve_design
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
@@ -190,12 +190,19 @@ class TextDataModule(WindowsDataModule):
         corpus = load_corpus(self.text, clean=self.clean, max_bytes=self.max_bytes, cache_dir=self.cache_dir)
         pieces = corpus.split(self._held_out_percent)
         train, validation, test = (self._encode(piece) for piece in pieces)
-        self._validate_text_length(corpus, min(len(validation), len(test)))
+        n_tokens, percent = min(len(validation), len(test)), self._held_out_percent
+        window = self.sequence_length - len(self._before) - len(self._after)
+        if n_tokens < window:
+            raise ValueError(
+                f"expected a text of at least {window * 100 // percent:,} tokens, so that the {percent} % held out for "
+                f"validation and for testing hold a window of {window} each, got {n_tokens} tokens there from "
+                f"{len(corpus.data):,} bytes ({corpus.name}); use a longer text or a smaller sequence_length"
+            )
         return _Text(corpus, train, validation, test, bytes_per_token=len(pieces[1]) / len(validation))
 
     def _encode(self, data: bytes) -> np.ndarray:
         if self.tokenizer_name == BYTES:
-            return bytes_to_ids(data)
+            return np.frombuffer(data, dtype=np.uint8)  # equal to the tokenizer's, without its cost
         return encode(data, self.tokenizer, cache_directory(self.cache_dir) / "tokens")
 
     def _windows(self, tokens: np.ndarray, length: int | None = None) -> Windows:
@@ -204,13 +211,3 @@ class TextDataModule(WindowsDataModule):
     @property
     def _held_out_percent(self) -> int:
         return HELD_OUT_PERCENT_BUILTIN if self.text == "builtin" else HELD_OUT_PERCENT
-
-    def _validate_text_length(self, corpus: Corpus, n_tokens: int) -> None:
-        window = self.sequence_length - len(self._before) - len(self._after)
-        if n_tokens < window:
-            percent = self._held_out_percent
-            raise ValueError(
-                f"expected a text of at least {window * 100 // percent:,} tokens, so that the {percent} % held out for "
-                f"validation and for testing hold a window of {window} each, got {n_tokens} tokens there from "
-                f"{len(corpus.data):,} bytes ({corpus.name}); use a longer text or a smaller sequence_length"
-            )

@@ -69,21 +69,6 @@ def with_special_tokens(backend: Tokenizer, for_encoder: bool, **settings: Any) 
     )
 
 
-def bytes_to_ids(data: bytes) -> np.ndarray:
-    """Return the token ids of a whole corpus at once, equal to the tokenizer's and without its cost.
-
-    Args:
-        data: any bytes, valid UTF-8 or not.
-
-    Returns:
-        (len(data),) uint8, values in [0, 255]: a read-only view of ``data``, no copy.
-
-    >>> bytes_to_ids("Aé".encode()).tolist()
-    [65, 195, 169]
-    """
-    return np.frombuffer(data, dtype=np.uint8)
-
-
 BYTES = "bytes"
 _CHUNK_CHARACTERS = 1 << 16
 _CHUNKS_PER_CALL = 16

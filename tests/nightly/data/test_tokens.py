@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from repdyn.data import tokens
-from repdyn.data.tokens import byte_tokenizer, bytes_to_ids, encode
+from repdyn.data.tokens import byte_tokenizer, encode
 
 TEXT = "\n".join(f"Line {number} of naïve text, 日本." for number in range(4000)).encode()
 
@@ -23,7 +23,7 @@ def word_tokenizer(*words: str) -> PreTrainedTokenizerFast:
 def test_pieces_lose_and_add_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokens, "_CHUNK_CHARACTERS", 1000)
     ids = encode(TEXT, byte_tokenizer(for_encoder=True), tmp_path)
-    np.testing.assert_array_equal(ids, bytes_to_ids(TEXT))
+    np.testing.assert_array_equal(ids, np.frombuffer(TEXT, np.uint8))
     assert ids.dtype == np.uint16
 
 
