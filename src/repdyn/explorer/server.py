@@ -84,25 +84,18 @@ def choose_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> tuple
     """
     folder = Path(models[0])
     is_run = len(models) == 1 and folder.is_dir() and not (folder / "config.json").is_file()
-    found = [_STEP.fullmatch(name) for name in checkpoints_of_run(folder)] if is_run else []
-    folders = {int(match[1]): match[0] for match in found if match}
-    if not folders:
+    found = map(_STEP.fullmatch, checkpoints_of_run(folder) if is_run else ())
+    steps = sorted((int(match[1]), match[0]) for match in found if match)
+    if not steps:
         return tuple(revisions), []
-    steps = sorted(folders)
     if not revisions:
-        places = dict.fromkeys((0, (len(steps) - 1) // 2, len(steps) - 1))
-        chosen = tuple(folders[steps[place]] for place in places)
+        chosen = tuple(dict.fromkeys(steps[place][1] for place in (0, (len(steps) - 1) // 2, -1)))
         return chosen, [f"{', '.join(chosen)} of {len(steps)} checkpoints; choose others with --revisions"]
-    names, notes = [], []
-    for name in revisions:
-        names.append(name)
-        if wanted := _STEP.fullmatch(name):
-            step = int(wanted[1])
-            nearest = min(steps, key=lambda each, step=step: abs(each - step))
-            names[-1] = folders[nearest]
-            if nearest != step:
-                notes.append(f"no checkpoint {name}: the nearest one is {folders[nearest]}")
-    return tuple(dict.fromkeys(names)), notes
+    nearest = {name: name for name in revisions}
+    for wanted in filter(None, map(_STEP.fullmatch, revisions)):
+        nearest[wanted[0]] = min(steps, key=lambda each, step=int(wanted[1]): abs(each[0] - step))[1]
+    notes = [f"no checkpoint {name}: the nearest one is {near}" for name, near in nearest.items() if name != near]
+    return tuple(dict.fromkeys(nearest.values())), notes
 
 
 _INTERFACE = "/gradio_api/"

@@ -24,7 +24,7 @@ from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import GGUF, Files, Hub, choose_files
 from repdyn.checkpoints.options import Loading, available_device
 from repdyn.checkpoints.probes import context_length, holds_tokenizer, load_tokenizer, tokenizer_files
-from repdyn.checkpoints.targets import checkpoints_folder
+from repdyn.checkpoints.targets import checkpoints_folder, is_model
 
 _MAX_LISTED = 12
 
@@ -151,7 +151,7 @@ def load_models(options: Any, *, release: bool = True, with_heads: bool = False)
 def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Source]:
     """Return what the names on the command line stand for, by display name."""
     found = [source for model in models for source in _sources_of(model, revisions)]
-    if revisions and all((Path(model) / "config.json").is_file() or "@" in model for model in models):
+    if revisions and all(is_model(Path(model)) or "@" in model for model in models):
         raise ValueError(
             "expected --revisions with a hub repository or the folder of a run, got single checkpoints alone; leave it "
             "out"
@@ -171,7 +171,7 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
             raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
         return [_Source(repository, name) for name in ([own_revision] if own_revision else revisions or ["main"])]
     folder = Path(os.path.abspath(model))
-    if (folder / "config.json").is_file() or folder.suffix == GGUF:
+    if is_model(folder) or folder.suffix == GGUF:
         return [_Source(folder, folder=folder)]
     found = checkpoints_of_run(Path(model))
     listed = ", ".join([*found][:_MAX_LISTED]) + (", ..." if len(found) > _MAX_LISTED else "")
@@ -186,7 +186,7 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
 
 def checkpoints_of_run(run: Path) -> dict[str, Path]:
     """Return the folders of a run's checkpoints by name, in the order of their steps."""
-    found = [path.parent for path in checkpoints_folder(run).glob("[!.]*/config.json")]
+    found = filter(is_model, checkpoints_folder(run).glob("[!.]*"))
     return {path.name: path for path in sorted(found, key=lambda path: (len(path.name), path.name))}
 
 
@@ -201,25 +201,22 @@ def _distinct_tails(folders: Sequence[Path]) -> dict[Path, str]:
 
 def _folders(name: str, source: _Source, tokenizer: str | None, hub: Hub, *, with_code: bool) -> tuple[Path, Path]:
     """Return the folders of the model and its tokenizer, downloaded if necessary."""
+
+    def of_tokenizer(files: Files) -> Files:
+        return tokenizer_files(files, with_code=with_code)
+
+    def whole(files: Files) -> Files:
+        return {**of_tokenizer(files), **choose_files(files, with_code=with_code)}
+
     try:
-        model = source.folder or _fetch(hub, str(source.place), source.revision, with_weights=True, with_code=with_code)
+        model = source.folder or hub.keep(str(source.place), source.revision, whole)
         if tokenizer is None:
             return model, model
         if Path(tokenizer).is_dir():
             return model, Path(tokenizer)
         repository, _, revision = tokenizer.partition("@")
-        return model, _fetch(hub, repository, revision or "main", with_weights=False, with_code=with_code)
+        return model, hub.keep(repository, revision or "main", of_tokenizer)
     except HFValidationError as error:
         raise ValueError(f"expected a folder that exists, or a hub repository: {error}") from error
     except (CheckpointError, SweepStoppedError) as error:
         raise CheckpointError(f"expected a model at {name}, got none: {error}") from error
-
-
-def _fetch(hub: Hub, repository: str, revision: str, *, with_weights: bool, with_code: bool) -> Path:
-    """Download the files that a model or its tokenizer needs; return their folder."""
-
-    def choose(files: Files) -> Files:
-        chosen = tokenizer_files(files, with_code=with_code)
-        return {**chosen, **choose_files(files, with_code=with_code)} if with_weights else chosen
-
-    return hub.keep(repository, revision, choose)
