@@ -52,7 +52,7 @@ class Records:
         if self.json:
             print_json(list(records))
         elif self.csv:
-            _print_csv([row for record in records for row in _rows(record, each)])
+            _print_csv([json_values(row) for record in records for row in _rows(record, each)])
         else:
             print_table()
 
@@ -106,11 +106,6 @@ def _print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        values = json_values(dict(row))
-        writer.writerow({name: _cell(value) for name, value in values.items()})
-
-
-def _cell(value: Any) -> Any:
-    """Return what a CSV holds of a value; a name in it may hold characters that a terminal would obey."""
-    value = json.dumps(value) if isinstance(value, list | dict) else value
-    return in_one_line(value) if isinstance(value, str) else value
+        values = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
+        # a name may hold characters that a terminal would obey
+        writer.writerow({name: in_one_line(each) if isinstance(each, str) else each for name, each in values.items()})
