@@ -219,7 +219,7 @@ def test_a_resumed_run_is_followed_as_one(store):
     first = measured(store, store.begin_run("a"), [0, 4, 8])
     index = Index([store.path], 0.0)
     index.poll(5)
-    second = measured(store, store.begin_run("a", parent=first.id, parent_step=4), [8, 12])
+    measured(store, store.begin_run("a", parent=first.id, parent_step=4), [8, 12], value=0.5)
     while index.poll(5):
         pass
     (summary,) = index.summaries.values()
@@ -227,4 +227,4 @@ def test_a_resumed_run_is_followed_as_one(store):
     (frame,) = frames.values()
     assert (summary["label"], summary["measurements"]) == ("a", 4)
     assert frame["run"].unique().tolist() == ["a"]
-    assert frame.sort_values("step")["run_id"].tolist() == [first.id] * 2 + [second.id] * 2
+    assert frame.sort_values("step")["value"].tolist() == [0.0, 4.0, 0.5, 0.5]
