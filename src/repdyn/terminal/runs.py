@@ -21,7 +21,6 @@ from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis import DescribedRun, RunInsights, Severity, Status
 from repdyn.store import Store
 from repdyn.store.schema import FINISHED, PROBE_LOSS
-from repdyn.tables.effects import Verdict
 from repdyn.tables.findings import COLOURS, MARKS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
 from repdyn.tables.frames import concatenated, loss_of_run, missing_values
 from repdyn.tables.runs import MeasuredRun, differences, select
@@ -140,15 +139,12 @@ def print_alerts(found: Iterable[RunAlerts], console: Console | None = None) -> 
     """Print a line for each run, and one for each rule and metric at each step with an alert."""
     console = console or PrintableConsole()
     for each in found:
-        heading, n_steps, lines = f"{each.run} (probe {each.probe[:8]})", len(each.steps), alert_lines(each.alerts)
+        n_steps, lines, count = len(each.steps), alert_lines(each.alerts), "nothing measured"
         if n_steps:
-            count = f"{len(lines)} alert{'s' * (len(lines) > 1)}" if lines else "no alert"
-            scope = f"{n_steps} checkpoint{'s' * (n_steps > 1)}, {len(each.rules)} rules"
-            print_line(console, f"{heading}: {count}; {scope}")
-        else:
-            print_line(console, f"{heading}: nothing measured")
-        for line in lines:
-            print_line(console, f"  {line}")
+            n_alerts = f"{len(lines)} alert{'s' * (len(lines) > 1)}" if lines else "no alert"
+            count = f"{n_alerts}; {n_steps} checkpoint{'s' * (n_steps > 1)}, {len(each.rules)} rules"
+        for line in (f"{each.run} (probe {each.probe[:8]}): {count}", *(f"  {line}" for line in lines)):
+            print_line(console, line)
 
 
 def print_line(console: Console, line: str) -> None:
@@ -255,32 +251,35 @@ def print_summary(
     """
     console = console or PrintableConsole()
     frame, (shown, left_out) = run.frame, (list(run.series.values())[:MAX_CURVES], [*run.series][MAX_CURVES:])
-    before = [*_head(run), *_lines([probe_loss_line(frame)]), Text()]
+    model, probe = (in_one_line(str(run.rows[name].iloc[0])) for name in ("model", "probe"))
+    before = [
+        Text.assemble((in_one_line(of_stack(run.name, run.stack)), "bold"), f"  {model} ({KINDS[run.causal]})"),
+        Text(f"{run.extent}; probe {probe[:8]}, {in_one_line(sampling(run.rows))}"),
+        *_lines([probe_loss_line(frame)]),
+        Text(),
+    ]
+    lines = alert_lines(run.alerts)
+    more = len(lines) - _MAX_ALERTS
+    # the commonest reasons first
+    missing = sorted(missing_values(run.rows), key=lambda each: -len(each.metrics) * each.number)[:_MAX_REASONS]
+    reasons = [f"no value in {n:,} of {of:,} cells of {_some(keys)}: {reason}" for keys, n, of, reason in missing]
+    folders = sorted({str(Path(path).parent) for path in figures})
     after = [
         Text(),
         *_findings(run.findings),
         *_lines([f"also measured: {_some(left_out)}" if left_out else None]),
-        *_alerts(run.alerts),
-        *_missing(run.rows),
+        *_lines(lines[:_MAX_ALERTS], "alert at ", "red"),
+        *_lines([f"and {more} more alerts, which repdyn insights --alerts lists" if more > 0 else None], "", "red"),
+        *_lines(reasons, style="yellow"),
         *_lines([failure_line(frame), copies_line(frame)], "warning: ", "yellow"),
-        *_lines([cost_line(frame)]),
-        *_overhead(tracking_seconds, kernel_seconds, total_seconds),
-        *_figures(figures),
+        *_lines([cost_line(frame), _overhead(tracking_seconds, kernel_seconds, total_seconds)]),
+        *([Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")] if folders else []),
     ]
     n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
     n_layers = max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken))
     table = layer_table(shown, n_layers, run.alerts, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
         console.print(part, highlight=False)
-
-
-def _head(run: DescribedRun) -> list[Text]:
-    first = run.rows.iloc[0]
-    what = in_one_line(f"  {first['model']} ({KINDS[run.causal]})")
-    return [
-        Text.assemble((in_one_line(of_stack(run.name, run.stack)), "bold"), what),
-        Text(f"{run.extent}; probe {first['probe'][:8]}, {in_one_line(sampling(run.rows))}"),
-    ]
 
 
 def _lines(texts: Sequence[str | None], before: str = "", style: str = "") -> Iterator[Text]:
@@ -292,39 +291,14 @@ def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
     if not found:
         return
     yield Text(f"published findings, criteria version {VERSION}")
-    first = found[0]
-    if len({(finding.verdict, finding.summary) for finding in found}) == 1:
-        yield _verdict(first.verdict, f"all {len(found)}")
-        yield _evidence(first.summary)
-        return
-    for (name, verdict), group in groupby(found, key=lambda finding: (finding.name, finding.verdict)):
+    all_alike = len({(finding.verdict, finding.summary) for finding in found}) == 1
+    for _, group in groupby(found, key=lambda finding: all_alike or (finding.name, finding.verdict)):
         first, *others = group
         subsets = " and ".join(finding.subset for finding in (first, *others))
-        yield _verdict(verdict, f"{MEANINGS[name]}, {subsets}")
+        of = f"all {len(found)}" if all_alike else f"{MEANINGS[first.name]}, {subsets}"
+        yield Text.assemble((first.verdict, f"bold {COLOURS[first.verdict]}"), f": {of}")
         differ = any(finding.summary != first.summary for finding in others)
-        yield _evidence(f"{first.subset}: " * differ + first.summary)
-
-
-def _verdict(verdict: Verdict, of: str) -> Text:
-    return Text.assemble((verdict, f"bold {COLOURS[verdict]}"), f": {of}")
-
-
-def _evidence(text: str) -> Padding:
-    return Padding(Text(text, style="dim"), (0, 0, 0, 2))
-
-
-def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
-    lines = alert_lines(alerts)
-    yield from _lines(lines[:_MAX_ALERTS], "alert at ", "red")
-    if (more := len(lines) - _MAX_ALERTS) > 0:
-        yield Text(f"and {more} more alerts, which repdyn insights --alerts lists", style="red")
-
-
-def _missing(rows: pd.DataFrame) -> Iterator[Text]:
-    """Yield a line for each of the commonest reasons of missing values."""
-    found = sorted(missing_values(rows), key=lambda each: -len(each.metrics) * each.number)
-    for names, number, of, reason in found[:_MAX_REASONS]:
-        yield from _lines([f"no value in {number:,} of {of:,} cells of {_some(names)}: {reason}"], style="yellow")
+        yield Padding(Text(f"{first.subset}: " * differ + first.summary, style="dim"), (0, 0, 0, 2))
 
 
 def _some(keys: Iterable[tuple[str, str]]) -> str:
@@ -335,23 +309,14 @@ def _some(keys: Iterable[tuple[str, str]]) -> str:
     return ", ".join(shown)
 
 
-def _overhead(
-    tracking_seconds: float | None, kernel_seconds: float | None, total_seconds: float | None
-) -> Iterator[Text]:
-    if tracking_seconds is None:
-        return
-    text = f"tracking took {tracking_seconds:,.1f} s"
-    if total_seconds:
-        text += f", {tracking_seconds / total_seconds:.1%} of the training's {total_seconds:,.1f} s"
-    if kernel_seconds and tracking_seconds:
-        text += f"; kernels {kernel_seconds / tracking_seconds:.0%} of it"
-    yield Text(text)
-
-
-def _figures(figures: Sequence[Path]) -> Iterator[Text]:
-    folders = sorted({str(path.parent) for path in map(Path, figures)})
-    if folders:
-        yield Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")
+def _overhead(tracking: float | None, kernels: float | None, total: float | None) -> str | None:
+    """Say how many seconds measuring took, of which the kernels, and of how many of the training."""
+    if tracking is None:
+        return None
+    share = f", {tracking / total:.1%} of the training's {total:,.1f} s" if total else ""
+    return f"tracking took {tracking:,.1f} s{share}" + (
+        f"; kernels {kernels / tracking:.0%} of it" if kernels and tracking else ""
+    )
 
 
 MAX_WIDTH = 100
@@ -383,10 +348,22 @@ def print_comparison(
     for line in lines:
         table.add_row(*line.values())
     console.print(table, highlight=False, width=width)
-    difference = differences(runs)
-    warning = Text(in_one_line(f"warning: these values do not compare, {difference}"), style="yellow")
-    for line in [*_legend(), *_sampled(runs), *([warning] if difference else [])]:
-        console.print(line, highlight=False, width=width)
+    difference, rows = differences(runs), concatenated([run.rows for run in runs])
+    rows = rows.loc[rows["metric"].isin([metric for metric, _ in _MEANS])]
+    heads = [heading.split("\n")[0] for heading in _HEADINGS.values()]
+    legend = [
+        "",
+        ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()) + f" (criteria version {VERSION})",
+        *(f"{head:<7}{MEANINGS[name]}" for head, name in zip(heads, _HEADINGS, strict=True)),
+        f"ns     {subset_title('no_sink')} (no_sink)",
+        f"anisotropy, two_nn: means over layers at the last checkpoint; {_FEWER} over fewer than were measured",
+        *([f"sampling: {sampling(rows)}"] if len(rows) else []),
+    ]
+    for line in legend:
+        console.print(Text(in_one_line(line), style="dim"), highlight=False, width=width)
+    if difference:
+        warning = f"warning: these values do not compare, {difference}"
+        console.print(Text(in_one_line(warning), style="yellow"), highlight=False, width=width)
 
 
 def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
@@ -418,21 +395,3 @@ def _mean_at_end(run: MeasuredRun, metric: str, subset: str) -> str:
     if series is None or not series.layer_mean.n_used:
         return short_value(math.nan)
     return short_value(series.layer_mean.mean.iloc[-1]) + _FEWER * series.layer_mean.is_partial
-
-
-def _legend() -> list[Text]:
-    marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()) + f" (criteria version {VERSION})"
-    ends = f"anisotropy, two_nn: means over layers at the last checkpoint; {_FEWER} over fewer than were measured"
-    heads = [heading.split("\n")[0] for heading in _HEADINGS.values()]
-    meanings = [f"{head:<7}{MEANINGS[name]}" for head, name in zip(heads, _HEADINGS, strict=True)]
-    return [
-        Text(),
-        *(Text(line, style="dim") for line in (marks, *meanings, f"ns     {subset_title('no_sink')} (no_sink)", ends)),
-    ]
-
-
-def _sampled(runs: Sequence[MeasuredRun]) -> list[Text]:
-    """Describe the sampling of the metrics whose means are in the table."""
-    rows = concatenated([run.rows for run in runs])
-    rows = rows.loc[rows["metric"].isin([metric for metric, _ in _MEANS])]
-    return [Text(in_one_line(f"sampling: {sampling(rows)}"), style="dim")] if len(rows) else []
