@@ -28,17 +28,19 @@ from synthetic_runs import (
 )
 
 from repdyn.cli.main import main
+from repdyn.diagnosis import DescribedRun
 from repdyn.figures.charts import value_axis
 from repdyn.plots import heatmap, means, profile
 from repdyn.report import write_report
 from repdyn.report.plots import LOSS as LOSS_COLOUR
 from repdyn.report.plots import colour_axis, coloured, course_plot, plotly_axis
-from repdyn.report.runs import ReportData, report_data, report_runs
-from repdyn.report.sections import correlation_with_loss
+from repdyn.report.runs import ReportData, report_data
+from repdyn.report.sections import course_of_training
 from repdyn.report.write import as_text, packed, page_tree
 from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import grid, measurements
+from repdyn.tables.runs import measured_runs
 
 STEPS = (0, 1, 8, 64)
 
@@ -260,7 +262,8 @@ STEPS_OF_REPORT_LOSS = (0, 8, 64)
 def course(*scalars):
     """Return the title and the lines of the row of losses in the course of a run that has these scalars."""
     rows = [make_scalar(step, 5.0 - step / 100, name) for name in scalars for step in STEPS_OF_REPORT_LOSS]
-    (run,) = report_runs(to_frame([*make_rows(steps=STEPS_OF_REPORT_LOSS, n_blocks=2, loss=False), *rows]))
+    frame = to_frame([*make_rows(steps=STEPS_OF_REPORT_LOSS, n_blocks=2, loss=False), *rows])
+    (run,) = measured_runs(frame, kind=DescribedRun)
     plot = course_plot(run, run.series["two_nn", "all"])
     lines = [trace for trace in plot["data"] if trace["yaxis"] == "y" and "dash" in trace["line"]]
     return plot["layout"]["annotations"][0]["text"], lines
@@ -289,11 +292,11 @@ def test_the_losses_that_are_stored_share_a_row(scalars, title, dashes):
 
 def tables(steps, **given):
     losses = [make_scalar(step, 5.0 - step / 100, PROBE_LOSS) for step in steps]
-    return correlation_with_loss(data_of(to_frame([*make_rows(steps=steps, n_blocks=2, loss=False, **given), *losses])))
+    return course_of_training(data_of(to_frame([*make_rows(steps=steps, n_blocks=2, loss=False, **given), *losses])))
 
 
 def data_of(frame):
-    return ReportData(report_runs(frame), frame)
+    return ReportData(measured_runs(frame, kind=DescribedRun), frame)
 
 
 def test_the_correlation_with_the_loss_is_a_table():

@@ -15,9 +15,9 @@ from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import METRIC, fits_of
-from repdyn.tables.frames import LayerMean, RunLoss, drop_first_comparison, is_finished, loss_of_run, most_common_reason
+from repdyn.tables.frames import RunLoss, drop_first_comparison, is_finished, loss_of_run, most_common_reason
 from repdyn.tables.runs import layer_names
-from repdyn.tables.series import MetricSeries
+from repdyn.tables.series import LayerMean, MetricSeries
 from repdyn.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
 
 MIN_STEPS = 5  # least number of measured steps for a statement about a course

@@ -116,8 +116,8 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
 
     The metrics are those of geometry and the user's own; the panels of one share the axis of values. The x axis is in
     tokens if all runs have token counts, otherwise in steps; it is logarithmic and shows zero. Runs with one checkpoint
-    are left out, and the title says how many. The band is the 95 % interval of
-    :func:`repdyn.tables.frames.layer_mean`. The legend tells which runs are averaged over fewer layers than they have.
+    are left out, and the title says how many. The legend tells which runs are averaged over fewer layers than they
+    have.
     """
     drawn = [run for run in compared.runs if len(run.steps) > 1]
     there = in_registry_order({metric for run in drawn for metric in run.metrics() if has_own_figures(metric)})

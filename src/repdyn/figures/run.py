@@ -130,8 +130,8 @@ def mean_over_layers(run: MeasuredRun, metrics: Sequence[str] = ("two_nn", "anis
     """Draw metrics of a run averaged over layers against step, below each other, with a loss in the first panel.
 
     The loss is that of :func:`repdyn.tables.frames.loss_of_run`. The step axis is logarithmic beyond 1 and linear
-    below, so that step 0 shows. The means are those of :func:`repdyn.tables.frames.layer_mean`; one over fewer layers
-    than measured is labelled. Steps with an alert on a metric are marked in its panel.
+    below, so that step 0 shows. A mean over fewer layers than measured is labelled. Steps with an alert on a
+    metric are marked in its panel.
     """
     chart, loss = _against_step(run, metrics, "Mean over layers during training", WIDE), loss_of_run(run.frame)
     first, *others = chart.panels

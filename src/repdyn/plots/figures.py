@@ -29,10 +29,10 @@ from repdyn.report.plots import (
     profiles_plot,
     training_plot,
 )
-from repdyn.report.runs import report_data, report_runs
+from repdyn.report.runs import report_data
 from repdyn.store import Store
 from repdyn.tables.frames import by_stack, filled, select_steps
-from repdyn.tables.runs import differences, select
+from repdyn.tables.runs import differences, measured_runs, select
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
 from repdyn.tables.texts import sampling
@@ -190,7 +190,7 @@ def _series(
     model is an error where a training is needed."""
     of_layers = frame["layer"].notna()
     chosen = of_layers & (frame["metric"] == metric) & (filled(pd.Series(frame["subset"]), "all") == subset)
-    runs = report_runs(frame.loc[chosen | ~of_layers] if bool(chosen.any()) else frame)
+    runs = measured_runs(frame.loc[chosen | ~of_layers] if bool(chosen.any()) else frame, kind=DescribedRun)
     (found,) = runs
     if of_training and found.finished:
         raise ValueError(

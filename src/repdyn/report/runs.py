@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TypeAlias
 
 import pandas as pd
 
-from repdyn.alerts import RULES, Rule, stored_rules
+from repdyn.alerts import stored_rules
 from repdyn.diagnosis import DescribedRun
 from repdyn.store import Store
 from repdyn.store.schema import COLUMNS
@@ -60,7 +59,8 @@ def data_of_rows(
 ) -> ReportData:
     """Return the runs of a report from the rows of each run on one probe, scalars and failures among them."""
     names, frame = _names(found), _named(found)
-    shown = report_runs(frame, {names[key]: stored_rules(key[0].alerts_path(key[1])) for key in found})
+    rules = {names[key]: stored_rules(key[0].alerts_path(key[1])) for key in found}
+    shown = measured_runs(frame, rules, DescribedRun)
     return ReportData(shown, frame, *groups_or_reason(shown, seeds))
 
 
@@ -75,15 +75,6 @@ def _named(found: Mapping[RunKey, pd.DataFrame]) -> pd.DataFrame:
     names = _names(found)
     frames = [rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()]
     return frames[0] if len(frames) == 1 else concatenated(frames, ignore_index=True)
-
-
-def report_runs(frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] = MappingProxyType({})) -> list[DescribedRun]:
-    """Return the runs in ``frame``, each measured on one probe, in the order of a comparison.
-
-    ``rules`` are those of the alerts of a run, by its name; other runs have the default ones.
-    """
-    runs = measured_runs(frame)
-    return [DescribedRun(run.name, run.label, run.stack, run.frame, rules.get(run.name, RULES)) for run in runs]
 
 
 def selected_rows(

@@ -43,12 +43,34 @@ _SIGNS: dict[Status, str] = {"failed": "\u2715", "watch": "!", "healthy": "\u271
 
 def glance(data: ReportData) -> Markup:
     """Return the status of each run with its reason, and its statements; runs that failed come first."""
-    runs = sorted(data.runs, key=lambda run: _ORDER.index(run.insights.status))
-    if len(runs) <= MAX_WITH_CARDS:
-        return joined(_with_cards(run) for run in runs)
-    lines = [_line(run) for run in runs]
+    runs = sorted(data.runs, key=lambda run: _ORDER.index(run.status[0]))
+    lines = [_run_at_a_glance(run, has_cards=len(runs) <= MAX_WITH_CARDS) for run in runs]
     more = lines[MAX_LINES:]
     return joined([*lines[:MAX_LINES], details(f"and {len(more)} more runs", *more) if more else Markup()])
+
+
+def _run_at_a_glance(run: DescribedRun, has_cards: bool) -> Markup:
+    """Return the status of a run, with cards of its statements; or with the first of them, and cards to be opened."""
+    (status, reason), statements, rows = run.status, run.insights.statements, run.rows
+    links = [tag("a", each.sentence, href=each.link) for each in statements]
+    cards = tag("div", *map(_card, statements[:MAX_CARDS]), class_="cards")
+    if has_cards:
+        more = [tag("li", link) for link in links[MAX_CARDS:]]
+        content = [cards, *([details(f"{len(more)} more statements", tag("ul", *more))] if more else [])]
+    else:
+        content = [details("more", cards)] if links else []
+        reason = links[0] if links else reason
+    badge = tag("span", tag("span", _SIGNS[status], aria_hidden="true"), f" {status}", class_=f"status {status}")
+    parameters = f", {short_count(run.parameters)} parameters" if run.parameters else ""
+    what = f"{rows['model'].iloc[0]}, {KINDS[run.causal]}{parameters}"
+    about = f"{what}; {run.extent}; {rows['layer'].nunique()} layers; {sampling(rows)}"
+    headline = tag("p", joined([badge, tag("b", run.label), reason, tag("small", about)], " "), class_="headline")
+    return tag("div", headline, *content, class_="run-glance")
+
+
+def _card(insight: Insight) -> Markup:
+    severity = tag("span", insight.severity, class_=f"severity {insight.severity}")
+    return tag("a", severity, insight.sentence, class_=f"card {insight.severity}", href=insight.link)
 
 
 def opening(run: DescribedRun) -> dict[str, str | None]:
@@ -69,46 +91,8 @@ def opening(run: DescribedRun) -> dict[str, str | None]:
 
 def first_run(data: ReportData) -> int:
     """Return the number of the run that the page opens with: the first that failed or is watched, or was trained."""
-    ranks = [(_ORDER.index(run.insights.status), len(run.steps) < 2) for run in data.runs]
+    ranks = [(_ORDER.index(run.status[0]), len(run.steps) < 2) for run in data.runs]
     return min(range(len(ranks)), key=lambda number: (min(ranks[number][0], 2), ranks[number][1]))
-
-
-def _with_cards(run: DescribedRun) -> Markup:
-    statements = run.insights.statements
-    cards = tag("div", *map(_card, statements[:MAX_CARDS]), class_="cards")
-    more = statements[MAX_CARDS:]
-    rest = details(f"{len(more)} more statements", tag("ul", *(tag("li", _plain(each)) for each in more)))
-    return tag("div", _heading(run, run.insights.reason), cards, *([rest] if more else []), class_="run-glance")
-
-
-def _line(run: DescribedRun) -> Markup:
-    statements = run.insights.statements
-    first = _plain(statements[0]) if statements else run.insights.reason
-    cards = details("more", tag("div", *map(_card, statements[:MAX_CARDS]), class_="cards"))
-    return tag("div", _heading(run, first), *([cards] if statements else []), class_="run-glance")
-
-
-def _heading(run: DescribedRun, reason: str) -> Markup:
-    status = run.insights.status
-    sign = tag("span", _SIGNS[status], aria_hidden="true")
-    badge = tag("span", sign, f" {status}", class_=f"status {status}")
-    return tag("p", joined([badge, tag("b", run.label), reason, tag("small", _about(run))], " "), class_="headline")
-
-
-def _about(run: DescribedRun) -> str:
-    rows = run.rows
-    parameters = f", {short_count(run.parameters)} parameters" if run.parameters else ""
-    layers = f"{rows['layer'].nunique()} layers"
-    return f"{rows['model'].iloc[0]}, {KINDS[run.causal]}{parameters}; {run.extent}; {layers}; {sampling(rows)}"
-
-
-def _card(insight: Insight) -> Markup:
-    severity = tag("span", insight.severity, class_=f"severity {insight.severity}")
-    return tag("a", severity, insight.sentence, class_=f"card {insight.severity}", href=insight.link)
-
-
-def _plain(insight: Insight) -> Markup:
-    return tag("a", insight.sentence, href=insight.link)
 
 
 _CLASSES: dict[Verdict, str] = {"shown": "shown", "not shown": "not-shown", "cannot be judged": "unknown"}
@@ -322,17 +306,19 @@ _CORRELATION_METHOD = (
 )
 
 
-def correlation_with_loss(data: ReportData) -> Markup:
-    """Return a table for each run with the correlation of each metric with the loss, or why there is none."""
+def course_of_training(data: ReportData) -> Markup:
+    """Return a table for each run with the correlation of each metric with the loss, or why there is none; and the fits
+    of the largest activation."""
     found = [run for run in data.runs if run.insights.loss_correlations.of_metrics]
     missing = [run for run in data.runs if not run.insights.loss_correlations.of_metrics]
     why = [tag("li", tag("b", run.label), f": {run.insights.loss_correlations.reason}.") for run in missing]
-    return details(
+    correlations = details(
         "Correlation with the loss",
         *([tag("p", _CORRELATION_METHOD, " ", CAVEAT)] if found else []),
         *map(_correlation_table, found),
         *([tag("p", "No correlation:"), tag("ul", *why)] if why else []),
     )
+    return joined([correlations, _activation_growth(data)])
 
 
 def _correlation_table(run: DescribedRun) -> Markup:
@@ -380,8 +366,3 @@ def _activation_growth(data: ReportData) -> Markup:
         if rows:
             tables.append(table(f"Largest activation over training, {run.label}", _FIT_HEADINGS, rows, numbers=9))
     return details("Largest activation over training", tag("p", _FIT_FORMULA), *tables) if tables else Markup()
-
-
-def course_of_training(data: ReportData) -> Markup:
-    """Return how the metrics go with the loss, and the fits of the largest activation."""
-    return joined([correlation_with_loss(data), _activation_growth(data)])

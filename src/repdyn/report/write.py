@@ -69,9 +69,16 @@ def _run_tree(run: DescribedRun) -> plots.PlotlyDict:
 
 def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
-    mean = series.layer_mean.mean
+    mean, whole, agrees = series.layer_mean.mean, run.series.get((series.metric, "all")), False
+    if series.subset == "no_sink" and whole is not None and whole.values.shape == series.values.shape:
+        # by less than the intervals of all tokens
+        margins = np.nan_to_num(whole.margins)
+        agrees = np.allclose(series.values, whole.values, rtol=0.0, atol=margins, equal_nan=True)
+    # the published metrics below it, on the same token subset where they were measured
+    keys = [(name, series.subset if (name, series.subset) in run.series else "all") for name in JUDGED]
+    others = [run.series[key] for key in keys if key in run.series and key[0] != series.metric]
     return {
-        "agrees_with": _agreeing(run, series),
+        "agrees_with": "all" if agrees else None,
         "layers": series.layers,
         "depths": series.depths,
         "steps": series.steps,
@@ -82,27 +89,12 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
         "interval": series.interval,
         "profile": plots.profile_plot(run, series),
         "heatmap": plots.heatmap_plot(run, series) if is_trained else None,
-        "course": plots.course_plot(run, series, _published_metrics(run, series)) if is_trained else None,
+        "course": plots.course_plot(run, series, others) if is_trained else None,
         "lines": plots.layers_plot(run, series) if is_trained else None,
         "mean": {"steps": mean.index.tolist(), "values": mean.to_numpy(float)},
         "heads": plots.heads_plot(series),
         "by_head": series.by_head,
     }
-
-
-def _agreeing(run: DescribedRun, series: MetricSeries) -> str | None:
-    """Return "all" if the values without sinks differ from those of all tokens by less than their intervals."""
-    whole = run.series.get((series.metric, "all"))
-    if series.subset != "no_sink" or whole is None or whole.values.shape != series.values.shape:
-        return None
-    margins = np.nan_to_num(whole.margins)
-    return "all" if np.allclose(series.values, whole.values, rtol=0.0, atol=margins, equal_nan=True) else None
-
-
-def _published_metrics(run: DescribedRun, series: MetricSeries) -> list[MetricSeries]:
-    """Return the published metrics to show below a series, on the same token subset where it was measured."""
-    keys = [(metric, series.subset if (metric, series.subset) in run.series else "all") for metric in JUDGED]
-    return [run.series[key] for key in keys if key in run.series and key[0] != series.metric]
 
 
 def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[str, plots.PlotlyDict]:
@@ -223,18 +215,15 @@ def page(
     """
     texts = {"title": title, "sources": sources, "version": version("repdyn")}
     every = (live or {}).get("every")
-    security = _policy() + ("; connect-src 'self'" if live and "events" in live else "")
-    content = page_data(data, live)
+    content, scripts = page_data(data, live), dict(_scripts())
+    scripts["policy"] += "; connect-src 'self'" if live and "events" in live else ""
     return Template(asset("page.html")).substitute(
         **{name: joined([text]) for name, text in texts.items()},
         **content["packed"],
         **content["parts"],
         links=joined([links]),
-        plotly=_plotly(),
-        early=asset("early.js"),
-        script=_script(),
+        **scripts,
         every=Markup("" if every is None else f' data-every="{every}"'),
-        policy=security,
         style=asset("page.css"),
     )
 
@@ -263,28 +252,17 @@ def page_sources(stores: Sequence[Store]) -> str:
 
 
 @cache
-def _script() -> Markup:
-    """Return the page's script: one function, since a page opened from disk cannot import modules."""
-    body = "".join(asset(f"{name}.js") for name in SCRIPTS)
-    return Markup(f'"use strict";\n(async () => {{\n{body}}})();\n')
-
-
-@cache
-def _plotly() -> str:
-    return _as_text(_library().encode())
-
-
-@cache
-def _policy() -> str:
-    """Return the security policy of the page: its own scripts only, and no network."""
-    return f"{policy(asset('early.js'), _script(), _library())}; form-action 'none'"
-
-
-def _library() -> str:
+def _scripts() -> dict[str, str]:
+    """Return the scripts of the page as its template names them, and the security policy that allows them alone."""
     from plotly.offline import get_plotlyjs  # half a second, which tracking without a report should not pay
 
     # as a browser reads it
-    return get_plotlyjs().replace("\r\n", "\n")
+    library, early = get_plotlyjs().replace("\r\n", "\n"), asset("early.js")
+    # one function, since a page opened from disk cannot import modules
+    body = "".join(asset(f"{name}.js") for name in SCRIPTS)
+    script = Markup(f'"use strict";\n(async () => {{\n{body}}})();\n')
+    allowed = f"{policy(early, script, library)}; form-action 'none'"
+    return {"plotly": _as_text(library.encode()), "early": early, "script": script, "policy": allowed}
 
 
 BLOCK = "$"

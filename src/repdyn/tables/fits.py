@@ -165,7 +165,9 @@ def _best(t: np.ndarray, y: np.ndarray, rates: np.ndarray, offsets: np.ndarray) 
         second = (z[:, 1] - r[:, 1, 2] * third) / r[:, 1, 1]
         free = second / ((z[:, 0] - r[:, 0, 1] * second - r[:, 0, 2] * third) / r[:, 0, 0])
     inside = (free >= _LOG_SCALES[0]) & (free <= _LOG_SCALES[1])
-    low, high = (left_over(np.full(len(rates), end)) for end in _LOG_SCALES)
-    log_scales = np.where(inside, free, np.where(low <= high, *_LOG_SCALES))
+    log_scales = free
+    if not inside.all():
+        low, high = (left_over(np.full(len(rates), end)) for end in _LOG_SCALES)
+        log_scales = np.where(inside, free, np.where(low <= high, *_LOG_SCALES))
     decays_late = rates * (offsets + t[0]) <= _MAX_DECAYED
     return np.where(decays_late, left_over(log_scales), math.inf), log_scales

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -150,12 +149,6 @@ def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
     return in_order(found)
 
 
-def require_subset(rows: pd.DataFrame, metric: str, subset: str) -> None:
-    """Raise a ValueError if a metric was not measured, or not on a token subset."""
-    if subset not in (measured := subsets_of(rows, metric)):
-        raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
-
-
 def in_order(names: Iterable[str], first: Sequence[str] = NO_CLASSES) -> list[str]:
     """Return token subsets, or others, in display order: the ``first`` ones in their order, then any others by name."""
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
@@ -163,7 +156,8 @@ def in_order(names: Iterable[str], first: Sequence[str] = NO_CLASSES) -> list[st
 
 def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
     """Return ``column`` of ``metric`` on ``subset`` by layer (index) and step (columns), NaN where not measured."""
-    require_subset(rows, metric, subset)
+    if subset not in (measured := subsets_of(rows, metric)):
+        raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
     return grid_of(of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset), column)
 
 
@@ -175,48 +169,6 @@ def grid_of(cells: pd.DataFrame, column: str = "value") -> pd.DataFrame:
     values[layer, step] = cells[column].to_numpy(float)
     # copied to another order in memory, a mean over layers would be rounded otherwise
     return pd.DataFrame(values, pd.Index(layers, name="layer"), pd.Index(steps, name="step"), copy=False)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerMean:
-    """A metric averaged over layers, by step."""
-
-    mean: pd.Series
-    """Index step, over the same layers at every step."""
-    margin: pd.Series
-    """Index step; upper bound of half of the 95 % interval; NaN if it is unknown."""
-    n_used: int
-    """Number of layers averaged over: those with a value at every step that has any."""
-    n_layers: int
-    """Number of layers measured."""
-
-    @property
-    def coverage(self) -> str:
-        """The number of layers that the mean is over, as text."""
-        if self.n_used in (0, self.n_layers):
-            return f"{self.n_layers} layers" if self.n_used else "no value"
-        return f"{self.n_used} of {self.n_layers} layers"
-
-    @property
-    def is_partial(self) -> bool:
-        """Return whether some of the measured layers are left out."""
-        return self.n_used < self.n_layers
-
-
-def layer_mean(everything: pd.DataFrame, margins: pd.DataFrame) -> LayerMean:
-    """Average values by layer and step, as from :func:`grid`, over layers at every step, always over the same layers.
-
-    A layer without a value at some step is left out at all steps: a mean over changing layers would change although no
-    layer does. Steps at which no layer has a value are left out.
-
-    The margin is the mean of the layers' margins, an upper bound: all layers are measured on the same windows, so their
-    deviations may be correlated.
-    """
-    values = everything.dropna(axis="columns", how="all")
-    # without any step every layer would count as complete
-    values = values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
-    margins = margins.loc[values.index, values.columns]
-    return LayerMean(values.mean(), margins.mean(skipna=False), len(values), len(everything))
 
 
 def select_steps(steps: Sequence[int], limit: int) -> list[int]:
@@ -246,9 +198,11 @@ def causality(rows: pd.DataFrame) -> bool | None:
 
 def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd.DataFrame:
     """Validate chosen rows with a layer, in which each ``cell`` must occur once; return them sorted, with numbers."""
-    # what is looked at first: all columns are copied once only, in their order
-    rows = pd.DataFrame(frame[[name for name in _LOOKED_AT if name in frame]])
-    rows = rows if chosen.all() else pd.DataFrame(rows.loc[chosen])
+    places = np.flatnonzero(chosen)
+    places = places[np.lexsort([frame[name].iloc[places].to_numpy(int) for name in ("layer", "step")])]
+    in_order = bool((np.diff(places) == 1).all())
+    # a slice is no copy
+    rows = (frame.iloc[places[0] : places[-1] + 1] if in_order else frame.take(places)).reset_index(drop=True)
     for column in ("run", "model", "probe", "layers"):
         require_one(rows, column)
     if len(stacks := list(by_stack(rows))) > 1:
@@ -256,7 +210,9 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
             f"expected the rows of one stack of blocks, got {len(stacks)}: {', '.join(map(repr, stacks))}; "
             f"select one, for example by_stack(frame)[{stacks[0]!r}]"
         )
-    rows = rows.assign(subset=filled(pd.Series(rows["subset"]), "all"), layer=rows["layer"].astype(int))
+    # nullable columns of some readers have NA, arithmetic needs NaN
+    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
+    rows = rows.assign(subset=filled(pd.Series(rows["subset"]), "all"), margin=(rows["high"] - rows["low"]) / 2)
     require_distinct(rows, list(cell))
     finished = rows["stage"].isin([FINISHED])
     if bool(finished.any()) and not bool(finished.all()):
@@ -264,16 +220,7 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
             f"expected the steps of a training or one finished model, got both under {rows['run'].iloc[0]!r}; "
             "keep them as two runs"
         )
-    places = np.flatnonzero(chosen)[np.lexsort((rows["layer"].to_numpy(int), rows["step"].to_numpy(int)))]
-    in_order = bool((np.diff(places) == 1).all())
-    # a slice is no copy
-    rows = (frame.iloc[places[0] : places[-1] + 1] if in_order else frame.take(places)).reset_index(drop=True)
-    # nullable columns of some readers have NA, arithmetic needs NaN
-    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
-    return rows.assign(subset=filled(pd.Series(rows["subset"]), "all"), margin=(rows["high"] - rows["low"]) / 2)
-
-
-_LOOKED_AT = ("run", "model", "probe", "layers", "stack", "stage", "design", "settings", *_CELL, "head")
+    return rows
 
 
 def require_one(rows: pd.DataFrame, column: str) -> None:

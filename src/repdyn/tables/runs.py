@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, takewhile
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import TypeAlias, TypeVar
 
 import pandas as pd
 
@@ -29,7 +30,6 @@ from repdyn.tables.frames import (
     failures,
     is_finished,
     measurements,
-    of_metric,
     scalar,
     tokens_by_step,
 )
@@ -229,24 +229,29 @@ class MeasuredRun:
         return self.rows.loc[self.rows["step"] == last]
 
 
-def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
+Run = TypeVar("Run", bound=MeasuredRun)
+
+
+def measured_runs(
+    frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] = MappingProxyType({}), kind: type[Run] = MeasuredRun
+) -> list[Run]:
     """Return the runs in ``frame``: decoders, encoders, then those of unknown kind; each by size, then by name.
 
     Of a model with several stacks each is there on its own, under the size of the whole. Runs without a single
-    measurement are left out.
+    measurement are left out. ``rules`` are those of the alerts of a run, by its name; others have the default ones.
     """
     measured = {name: rows for name, rows in split(frame, "run").items() if is_measured(rows)}
     if not measured:
         raise ValueError("expected runs with measurements, got none; measure at least one checkpoint first")
     labels = run_labels(measured)
     return in_comparison_order(
-        MeasuredRun(name, of_stack(labels[name], stack), stack, rows)
+        kind(name, of_stack(labels[name], stack), stack, rows, rules.get(name, RULES))
         for name, of_run in measured.items()
         for stack, rows in by_stack(of_run).items()
     )
 
 
-def in_comparison_order(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
+def in_comparison_order(runs: Iterable[Run]) -> list[Run]:
     """Return runs sorted as in a comparison: decoders, encoders, then those of unknown kind; each by size and name."""
 
     def place(run: MeasuredRun) -> tuple[int, float, str, str]:
@@ -284,10 +289,10 @@ def disagreement(what: str, values: Iterable[tuple[str, str]]) -> str | None:
 def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
     by_cell: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for run in runs:
-        columns = (run.rows[name].tolist() for name in ("metric", "subset", "n_vectors"))
-        for (metric, subset), cells in groupby(sorted(set(zip(*columns, strict=True))), key=lambda cell: cell[:2]):
+        cells = run.rows[["metric", "subset", "n_vectors"]].drop_duplicates().sort_values("n_vectors")
+        for (metric, subset), of_cell in cells.groupby(["metric", "subset"], observed=True):
             if subset in NO_CLASSES or family_of(metric) not in _SIZE_INDEPENDENT:
-                found = [size for *_, size in cells]
+                found = of_cell["n_vectors"].tolist()
                 # how many vectors are left of a whole batch is up to each layer
                 sizes = " and ".join(f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found))
                 by_cell.setdefault((metric, subset), []).append((sizes, run.label))
@@ -300,13 +305,13 @@ def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
 
 
 def _of_different_settings(runs: Sequence[MeasuredRun]) -> str | None:
-    for metric in sorted({metric for run in runs for metric in run.rows["metric"].unique()}):
-        settings = (
-            (each, run.label) for run in runs for each in sorted(of_metric(run.rows, metric)["settings"].unique())
-        )
-        if found := disagreement(f"different settings of {metric}", settings):
-            return found
-    return None
+    by_metric: dict[str, list[tuple[str, str]]] = {}
+    for run in runs:
+        pairs = run.rows[["metric", "settings"]].drop_duplicates().sort_values(["metric", "settings"])
+        for metric, settings in pairs.itertuples(index=False):
+            by_metric.setdefault(metric, []).append((settings, run.label))
+    found = (disagreement(f"different settings of {metric}", by_metric[metric]) for metric in sorted(by_metric))
+    return next(filter(None, found), None)
 
 
 def run_labels(frames: Mapping[str, pd.DataFrame]) -> dict[str, str]:

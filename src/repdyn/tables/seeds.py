@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from repdyn.tables.effects import mean_over_seeds
-from repdyn.tables.frames import LayerMean, concatenated
+from repdyn.tables.frames import concatenated
 from repdyn.tables.runs import MeasuredRun, differences, disagreement, in_comparison_order, listed, spans
-from repdyn.tables.series import MetricSeries
+from repdyn.tables.series import LayerMean, MetricSeries
 
 INTERVAL = "95 % interval over seeds"
 """What a band of seeds means."""

@@ -11,10 +11,8 @@ import pandas as pd
 
 from repdyn.metrics import metric_info
 from repdyn.tables.frames import (
-    LayerMean,
     grid_of,
     in_order,
-    layer_mean,
     log_spaced,
     metrics_of,
     most_common_reason,
@@ -32,6 +30,32 @@ def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
     single = bool((unknown["n_batches"] < 2).all())
     why = f"no interval: {'a single batch' if single else 'batches share windows'}" * bool(len(unknown))
     return "; elsewhere ".join(filter(None, [meaning, why]))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMean:
+    """A metric averaged over layers, by step."""
+
+    mean: pd.Series
+    """Index step, over the same layers at every step."""
+    margin: pd.Series
+    """Index step; upper bound of half of the 95 % interval; NaN if it is unknown."""
+    n_used: int
+    """Number of layers averaged over: those with a value at every step that has any."""
+    n_layers: int
+    """Number of layers measured."""
+
+    @property
+    def coverage(self) -> str:
+        """The number of layers that the mean is over, as text."""
+        if self.n_used in (0, self.n_layers):
+            return f"{self.n_layers} layers" if self.n_used else "no value"
+        return f"{self.n_used} of {self.n_layers} layers"
+
+    @property
+    def is_partial(self) -> bool:
+        """Return whether some of the measured layers are left out."""
+        return self.n_used < self.n_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +118,17 @@ class MetricSeries:
 
     @cached_property
     def layer_mean(self) -> LayerMean:
-        return layer_mean(self._values, self._margins)
+        """The mean over layers at every step with a value, always over the same layers.
+
+        A layer without a value at some of these steps is left out at all of them: a mean over changing layers would
+        change although no layer does. The margin is the mean of the layers' margins, an upper bound: all layers are
+        measured on the same windows, so their deviations may be correlated.
+        """
+        values = self._values.dropna(axis="columns", how="all")
+        # without any step every layer would count as complete
+        values = values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
+        margins = self._margins.loc[values.index, values.columns]
+        return LayerMean(values.mean(), margins.mean(skipna=False), len(values), len(self.layers))
 
     @cached_property
     def interval(self) -> str:
