@@ -422,7 +422,9 @@ def layers_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
 
 def course_plot(run: DescribedRun, series: MetricSeries, others: Sequence[MetricSeries] = ()) -> PlotlyDict:
     """Return a training in rows on one axis: the loss, metrics averaged over layers, and the steps with alerts."""
-    rows = [*_loss_row(run), *(_mean_row(run, one) for one in (series, *others)), *_alerts_row(run)]
+    rows = [*_loss_row(run), *(_mean_row(run, one) for one in (series, *others))]
+    if marks := [replace(mark, y=0.5) for mark in marks_on(run.alerts, None)]:
+        rows.append(Panel(title="alerts", x=TRAINING, y=NO_VALUES, marks=marks))
     plot = stacked_rows(rows)
     plot["layout"]["shapes"] = [_STEP_LINE]
     return plot
@@ -460,11 +462,6 @@ def _mean_row(run: DescribedRun, series: MetricSeries) -> Panel:
         lines=[line],
         marks=marks_on(alerts, line),
     )
-
-
-def _alerts_row(run: DescribedRun) -> list[Panel]:
-    marks = [replace(mark, y=0.5) for mark in marks_on(run.alerts, None)]
-    return [Panel(title="alerts", x=TRAINING, y=NO_VALUES, marks=marks)] if marks else []
 
 
 def heads_plot(series: MetricSeries) -> PlotlyDict | None:

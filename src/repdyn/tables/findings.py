@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from repdyn.tables.effects import (
     mean_estimate,
     over_seeds,
 )
-from repdyn.tables.frames import SUBSETS, concatenated, grid, measurements, of_metric, scalar, scalar_rows
+from repdyn.tables.frames import SUBSETS, concatenated, grid_of, measurements, of_metric, scalar, scalar_rows
 
 VERSION = "2, 2026-11-22"
 """Version of the criteria, and the date on which they were fixed."""
@@ -84,29 +85,25 @@ MEANINGS = {
 """The findings by name, each with the kind of model it was published for; every one is judged on every model."""
 
 
-_Judge = Callable[[pd.DataFrame, str, str, float | None], Judgement]
+_Judge = Callable[[pd.DataFrame, float | None], Judgement]
 COLUMNS = ["metric", "subset", "step", "layer", "depth", "value", "std_error", "n_batches"]
 """Columns that a judgement needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
+class _Snapshot(NamedTuple):
     """The blocks at one step."""
 
     step: int
     blocks: tuple[Estimate, ...]
-
-    @property
-    def mean(self) -> Estimate:
-        return mean_estimate(self.blocks)
+    mean: Estimate
 
 
-def bell(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Judgement:
-    """Judge whether anisotropy is bell-shaped over depth at the last measured step."""
-    blocks, number = _last_profile(rows, metric, subset), _number_of_blocks(rows)
-    _require_blocks(blocks, BELL_BLOCKS)
-    low, high = MIDDLE
-    first = min([1, *rows["layer"].tolist()])
+def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
+    """Judge whether anisotropy, of which these are the values, is bell-shaped over depth at the last measured step."""
+    blocks, (low, high) = _last_profile(cells, BELL_BLOCKS), MIDDLE
+    block = cells.loc[cells["layer"] >= 1].iloc[0]
+    # the last block, measured or not
+    first, number = min(1, int(cells["layer"].min())), round(float(block["layer"] / block["depth"]))
     inside = [block for layer, block in blocks.items() if low <= (layer - first) / (number - first) <= high]
     if not {first, number} <= set(blocks) or not inside:
         raise CannotBeJudgedError(
@@ -122,30 +119,29 @@ def bell(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Judge
     )
 
 
-def uniform(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Judgement:
+def uniform(cells: pd.DataFrame, _: float | None) -> Judgement:
     """Judge whether anisotropy is uniform over depth at the last measured step."""
-    blocks = _last_profile(rows, metric, subset)
-    _require_blocks(blocks, UNIFORM_BLOCKS)
+    blocks = _last_profile(cells, UNIFORM_BLOCKS)
     low, high = (choose(blocks, key=lambda layer: blocks[layer].value) for choose in (min, max))
     effect, verbs = Effect.of(blocks[high], blocks[low]), ("exceeds the lowest", "is below the lowest")
     claim = Claim("the highest block", verbs, effect, below=UNIFORM_RANGE)
     return Judgement((claim,), notes=(f"blocks {high} and {low}",))
 
 
-def growth(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> Judgement:
+def growth(cells: pd.DataFrame, _: float | None) -> Judgement:
     """Judge whether anisotropy grows, then stabilises."""
-    snapshots = _snapshots(rows, metric, subset)
+    snapshots, coverage = _snapshots(cells)
     first, half, last = _ends_and_half(snapshots)
     claims = (
-        Claim(metric, MOVES, Effect.of(last.mean, first.mean), above=MORE),
+        Claim(str(cells["metric"].iloc[0]), MOVES, Effect.of(last.mean, first.mean), above=MORE),
         _late(half, last, above=-MORE, below=MORE),
     )
-    return Judgement(claims, coverage=_coverage(rows, metric, subset, snapshots))
+    return Judgement(claims, coverage=coverage)
 
 
-def dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | None) -> Judgement:
+def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
     """Judge whether the dimension rises, then declines; ``warm_up`` is the step at which the warm-up ends."""
-    snapshots = _snapshots(rows, metric, subset)
+    snapshots, coverage = _snapshots(cells)
     first, half, last = _ends_and_half(snapshots)
     # if the mean is highest at an end, the highest value between the ends does not exceed it
     peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
@@ -163,7 +159,7 @@ def dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | Non
         blocks,
         notes=(f"highest at step {peak.step:,}", known),
         objection=f"highest within {WARM_UPS:g} times the warm-up" if is_early else None,
-        coverage=_coverage(rows, metric, subset, snapshots),
+        coverage=coverage,
     )
 
 
@@ -172,38 +168,32 @@ def _late(half: _Snapshot, last: _Snapshot, above: float | None = None, below: f
     return Claim(subject, MOVES, effect, above, below, is_late=True)
 
 
-def _last_profile(rows: pd.DataFrame, metric: str, subset: str) -> dict[int, Estimate]:
-    """Return the blocks with a value at the last step at which the metric was measured, by number."""
-    cells = of_metric(rows, metric, subset)
+def _last_profile(cells: pd.DataFrame, needed: int) -> dict[int, Estimate]:
+    """Return the blocks with a value at the last step, by number; too few are an error."""
     cells = cells.loc[(cells["step"] == cells["step"].max()) & np.isfinite(cells["value"])]
     columns = (cells[name].tolist() for name in ("value", "std_error", "n_batches"))
-    return dict(zip(cells["layer"].tolist(), map(Estimate, *columns), strict=True))
+    blocks = dict(zip(cells["layer"].tolist(), map(Estimate, *columns), strict=True))
+    if len(blocks) < needed:
+        raise CannotBeJudgedError(f"needs {needed} blocks with a value; got blocks {_listed(blocks)}")
+    return blocks
 
 
-def _number_of_blocks(rows: pd.DataFrame) -> int:
-    """Return the number of the last block of the model, measured or not; 0 if no block was measured."""
-    block = rows.loc[rows["layer"] >= 1].head(1)
-    return 0 if block.empty else round(float(block["layer"].iloc[0] / block["depth"].iloc[0]))
-
-
-def _require_blocks(blocks: dict[int, Estimate], number: int) -> None:
-    if len(blocks) < number:
-        raise CannotBeJudgedError(f"needs {number} blocks with a value; got blocks {_listed(blocks)}")
-
-
-def _snapshots(rows: pd.DataFrame, metric: str, subset: str) -> list[_Snapshot]:
-    """Return, at each step with any value, the blocks that have a value at all these steps."""
-    blocks = of_metric(rows, metric, subset)
-    if len(blocks["step"].unique()) < 2:
+def _snapshots(cells: pd.DataFrame) -> tuple[list[_Snapshot], str | None]:
+    """Return, at each step with any value, the blocks that have a value at all these steps, and how many these are
+    where some are left out."""
+    if len(cells["step"].unique()) < 2:
         raise CannotBeJudgedError("one checkpoint")
-    values = grid(blocks, metric, subset).replace([np.inf, -np.inf], np.nan).dropna(axis="columns", how="all")
-    values = values.dropna(axis="index")
+    values = grid_of(cells).replace([np.inf, -np.inf], np.nan).dropna(axis="columns", how="all")
+    n_measured, values = len(values), values.dropna(axis="index")
     if values.empty:
-        raise CannotBeJudgedError(f"no block has a value of {metric} at every measured step")
-    others = (grid(blocks, metric, subset, name) for name in ("std_error", "n_batches"))
-    cells = (values, *(of_all.loc[values.index, values.columns] for of_all in others))
-    by_step = zip(values.columns.tolist(), *(grid.to_numpy().T.tolist() for grid in cells), strict=True)
-    return [_Snapshot(step, tuple(map(Estimate, *of_blocks))) for step, *of_blocks in by_step]
+        raise CannotBeJudgedError(f"no block has a value of {cells['metric'].iloc[0]} at every measured step")
+    others = (grid_of(cells, name).loc[values.index, values.columns] for name in ("std_error", "n_batches"))
+    columns = (of_all.to_numpy().T.tolist() for of_all in (values, *others))
+    found = []
+    for step, *of_blocks in zip(values.columns.tolist(), *columns, strict=True):
+        blocks = tuple(map(Estimate, *of_blocks))
+        found.append(_Snapshot(step, blocks, mean_estimate(blocks)))
+    return found, f"over {len(values)} of {n_measured} blocks" if len(values) < n_measured else None
 
 
 def _ends_and_half(snapshots: Sequence[_Snapshot]) -> tuple[_Snapshot, _Snapshot, _Snapshot]:
@@ -216,11 +206,6 @@ def _ends_and_half(snapshots: Sequence[_Snapshot]) -> tuple[_Snapshot, _Snapshot
         near = f"{low * last.step:,.0f} to {high * last.step:,.0f}"
         raise CannotBeJudgedError(f"no step measured near half of step {last.step:,} ({near})")
     return first, half, last
-
-
-def _coverage(rows: pd.DataFrame, metric: str, subset: str, snapshots: Sequence[_Snapshot]) -> str | None:
-    measured, used = len(of_metric(rows, metric, subset)["layer"].unique()), len(snapshots[0].blocks)
-    return f"over {used} of {measured} blocks" if used < measured else None
 
 
 def _listed(blocks: Iterable[int]) -> str:
@@ -298,9 +283,10 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
                 raise CannotBeJudgedError(failures[0])
             judgements = []
             for of_run, warm_up in zip(rows, warm_ups, strict=True):
-                if of_metric(of_run, metric, subset).empty:
+                cells = of_metric(of_run, metric, subset)
+                if cells.empty:
                     raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
-                judgements.append(judge(of_run.loc[of_run["layer"] >= first_layer], metric, subset, warm_up))
+                judgements.append(judge(cells.loc[cells["layer"] >= first_layer], warm_up))
         except CannotBeJudgedError as reason:
             return "cannot be judged", str(reason), str(reason)
         joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]

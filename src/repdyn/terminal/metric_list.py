@@ -76,7 +76,14 @@ def print_metrics(console: Console | None = None) -> None:
 def _cells(metric: Metric) -> list[str]:
     settings = ", ".join(f"`{name}={written(value)}`" for name, value in metric.settings.items())
     subsets = "" if metric.subsets == ("all",) else " ".join(f"`@{subset}`" for subset in metric.subsets)
-    notes = "; ".join(filter(None, [settings, subsets, _position_text(metric), _needs(metric)]))
+    position = {"layers": "", "blocks": "from layer 1 on", "between": "between layers"}[metric.position]
+    where = ", ".join(filter(None, [position, "each head" * metric.per_head]))
+    # in addition to the layer's states
+    needed = [text for capture, text in _CAPTURES.items() if capture in metric.captures]
+    needed += sorted(metric.captures - _CAPTURES.keys())
+    needed += ["topics"] * (metric.probe_requires == "topics") + ["spectrum"] * metric.whole_spectrum
+    needed += [f"{metric.n_neighbours} neighbours"] if metric.neighbours else []
+    notes = "; ".join(filter(None, [settings, subsets, where, ", ".join(needed)]))
     return [f"`{metric.name}`", metric.meaning, _range(metric), notes]
 
 
@@ -88,21 +95,3 @@ def _range(metric: Metric) -> str:
     low, high = metric.range
     opening, closing = "(" if math.isinf(low) else "[", ")" if math.isinf(high) else "]"
     return f"{opening}{low:g}, {high:g}{closing}"
-
-
-def _position_text(metric: Metric) -> str:
-    where = {"layers": "", "blocks": "from layer 1 on", "between": "between layers"}[metric.position]
-    return ", ".join(filter(None, [where, "each head" if metric.per_head else ""]))
-
-
-def _needs(metric: Metric) -> str:
-    """Return what a metric needs in addition to the layer's states."""
-    needed = [text for capture, text in _CAPTURES.items() if capture in metric.captures]
-    needed += sorted(metric.captures - _CAPTURES.keys())
-    if metric.probe_requires == "topics":
-        needed.append("topics")
-    if metric.whole_spectrum:
-        needed.append("spectrum")
-    if metric.neighbours:
-        needed.append(f"{metric.n_neighbours} neighbours")
-    return ", ".join(needed)
