@@ -101,7 +101,8 @@ def panes_of(
                 lines = tuple(Trace(metric, subset, metric_info(metric).line) for metric in of_subset)
                 panes.append(Pane(panel, name(subset), lines, ordered=True))
         else:
-            panes += _panes(*members, subsets, along, name, embeddings)
+            (metric,) = members
+            panes += _panes(metric, subsets, along, name, embeddings)
     # metrics with fewer panels than fit a row come last if one metric fills a row
     counts = Counter(pane.metric for pane in panes)
     of_one = max(counts.values())

@@ -66,7 +66,7 @@ def profile_over_depth(run: MeasuredRun, metric: str) -> Figure:
 
     The steps are the first, the last, those with the lowest and the highest mean, and others between.
     """
-    mean = run.rows_of([metric]).groupby("step")["value"].mean().dropna()
+    mean = pd.Series(run.rows_of([metric]).groupby("step")["value"].mean()).dropna()
     steps = [int(mean.index[index]) for index in thin(mean.index.tolist(), mean.tolist(), MAX_STEPS)]
     return _over_depth(run, [metric], metric_title(metric), steps, LARGE)
 
@@ -207,7 +207,7 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
 def heads_heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     """Draw a metric of a run by attention head and layer at the last measured step, hatched where it has no value."""
     series = run.series[metric, subset]
-    panel = heads_panel(metric, series.by_head[-1], series.layers, series.heads)
+    panel = heads_panel(metric, np.asarray(series.by_head)[-1], series.layers, series.heads)
     when = FINISHED if run.finished else f"at step {series.steps[-1]:,}"
     title = f"{metric_title(metric)} by layer and head, {when}, {subset_title(subset)}"
     caption = run_caption(run.rows_of([metric], subset))

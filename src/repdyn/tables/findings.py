@@ -101,9 +101,9 @@ class _Snapshot(NamedTuple):
 def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
     """Judge whether anisotropy, of which these are the values, is bell-shaped over depth at the last measured step."""
     blocks, (low, high) = _last_profile(cells, BELL_BLOCKS), MIDDLE
-    block = cells.loc[cells["layer"] >= 1].iloc[0]
+    layers, depths = cells["layer"].to_numpy(int), cells["depth"].to_numpy(float)
     # the last block, measured or not
-    first, number = min(1, int(cells["layer"].min())), round(float(block["layer"] / block["depth"]))
+    first, number = min(1, int(layers.min())), round(float(layers.max() / depths.max()))
     inside = [block for layer, block in blocks.items() if low <= (layer - first) / (number - first) <= high]
     if not {first, number} <= set(blocks) or not inside:
         raise CannotBeJudgedError(

@@ -289,8 +289,9 @@ def disagreement(what: str, values: Iterable[tuple[str, str]]) -> str | None:
 def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
     by_cell: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for run in runs:
-        cells = run.rows[["metric", "subset", "n_vectors"]].drop_duplicates().sort_values("n_vectors")
-        for (metric, subset), of_cell in cells.groupby(["metric", "subset"], observed=True):
+        cells = run.rows.loc[:, ["metric", "subset", "n_vectors"]].drop_duplicates().sort_values("n_vectors")
+        for cell, of_cell in cells.groupby(["metric", "subset"], observed=True):
+            metric, subset = map(str, cell)
             if subset in NO_CLASSES or family_of(metric) not in _SIZE_INDEPENDENT:
                 found = of_cell["n_vectors"].tolist()
                 # how many vectors are left of a whole batch is up to each layer
@@ -307,7 +308,7 @@ def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
 def _of_different_settings(runs: Sequence[MeasuredRun]) -> str | None:
     by_metric: dict[str, list[tuple[str, str]]] = {}
     for run in runs:
-        pairs = run.rows[["metric", "settings"]].drop_duplicates().sort_values(["metric", "settings"])
+        pairs = run.rows.loc[:, ["metric", "settings"]].drop_duplicates().sort_values(["metric", "settings"])
         for metric, settings in pairs.itertuples(index=False):
             by_metric.setdefault(metric, []).append((settings, run.label))
     found = (disagreement(f"different settings of {metric}", by_metric[metric]) for metric in sorted(by_metric))

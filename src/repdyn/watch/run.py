@@ -239,9 +239,9 @@ def _checkpoint(step: int, rows: pa.Table, failed: bool) -> Checkpoint:
     """Look up the fields of a checkpoint in its rows."""
     metrics = rows["metric"].cast(pa.string())
     places = [pc.index(metrics, name).as_py() for name in (LOSS, PROBE_LOSS)]
-    losses = (rows["value"][at].as_py() if at >= 0 else math.nan for at in places)
+    loss, probe_loss = (rows["value"][at].as_py() if at >= 0 else math.nan for at in places)
     measured_at = max(rows["measured_at"].unique().to_pylist())
-    return Checkpoint(step, measured_at, *losses, failed, rows["stage"][0].as_py() == FINISHED)
+    return Checkpoint(step, measured_at, loss, probe_loss, failed, rows["stage"][0].as_py() == FINISHED)
 
 
 def total_steps(store: Path) -> int | None:
