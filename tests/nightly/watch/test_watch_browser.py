@@ -75,7 +75,7 @@ def test_a_measurement_changes_the_page_of_its_run_and_nothing_that_was_chosen(w
     assert page.locator("#as-table").get_attribute("open") is not None
     assert page.evaluate("scrollY") == pytest.approx(500, abs=2)
     assert page.locator("#live").inner_text() == "Live."
-    assert "9 steps to 80" in page.locator("#glance").inner_text()
+    assert "9 steps, 0 to 80" in page.locator("#glance").inner_text()
     page.locator("#hold").click()
     fill(tmp_path, make_rows(run="first", steps=(90,), n_blocks=2))
     page.wait_for_timeout(800)
