@@ -46,7 +46,7 @@ def capture(
     subsets: Sequence[str],
     *,
     captures: Collection[CaptureKind] = (),
-    tokens_per_forward: int = 8192,
+    tokens_per_forward: int | None = None,
     states_bytes: int = STATES_BYTES,
     progress: Callable[[float], None] = no_progress,
     ranks: Ranks = ALONE,
@@ -63,7 +63,8 @@ def capture(
         subsets: whose samples to keep. Rows are ordered by the first one's sample, whose metric batches are thereby
             slices; tokens that only the others sample follow, then those of ``probe.whole_windows`` if captured.
         captures: what to capture in addition to each layer's own states, of :data:`repdyn.capture.states.CaptureKind`.
-        tokens_per_forward: bounds the size of one forward pass.
+        tokens_per_forward: bounds the size of one forward pass; None for 2,048 tokens on a CPU, whose cache has room for
+            their states, and 8,192 elsewhere.
         states_bytes: how much memory the states may take, all layers together, on the model's device; further layers
             are kept in the system's temporary folder (TMPDIR).
         progress: called after each forward pass with the share of the probe that has run.
@@ -89,7 +90,8 @@ def capture(
                 check_padding(model, probe, states_bytes=states_bytes)
         needed = probe.tokens_needed(np.array(sampled), model.is_causal is True and model.any_length)
     # those of a probe of inputs are given
-    whole = probe.batches(1 if needed is None else max(1, tokens_per_forward // int(needed.max())), needed)
+    n_tokens = tokens_per_forward or (2048 if model.device.type == "cpu" else 8192)
+    whole = probe.batches(1 if needed is None else max(1, n_tokens // int(needed.max())), needed)
     batches = list(whole)
     if isinstance(model.token_positions, slice):
         batches = [part for batch in batches for part in split_where_square(batch, model.token_positions)]

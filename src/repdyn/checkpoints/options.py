@@ -124,8 +124,8 @@ class SharedOptions(Loading):
     """Vectors measured per layer, in batches of 4096 (default: 4096)."""
     tokenizer: Annotated[str | None, _MODELS] = None
     """Folder or hub repository of the tokenizer (default: the model's own)."""
-    tokens_per_forward: Annotated[Count, _MODELS] = 8192
-    """Tokens of one forward pass."""
+    tokens_per_forward: Annotated[Count | None, _MODELS] = None
+    """Tokens of one forward pass (default: 2048 on a CPU, else 8192)."""
     retry_failed: Annotated[bool, _EXECUTION] = False
     """Retry checkpoints that failed before."""
     max_disk: Annotated[int | None, _EXECUTION, converted(n_bytes, "SIZE")] = None

@@ -55,8 +55,8 @@ class MeasurementArguments(TypedDict, total=False):
     are tokens: a slice of the positions, ``slice(k, None)`` if k vectors precede the tokens; or a function from states
     (n_sequences, n_positions, dim) and the ProbeBatch to the states of its tokens, (n_sequences, length, dim). None if
     each position is a token."""
-    tokens_per_forward: int
-    """Largest number of tokens in one forward pass; 8,192 unless given."""
+    tokens_per_forward: int | None
+    """Largest number of tokens in one forward pass; None for 2,048 on a CPU, 8,192 elsewhere."""
     states_bytes: int
     """How much memory the states of all layers may take on the model's device; the rest is written to the system's
     temporary folder (TMPDIR), with the same values in the end."""
@@ -82,7 +82,7 @@ class MeasurementOptions:
     probe_loss: bool = False
     forward: Forward | None = None
     token_positions: TokenPositions | None = None
-    tokens_per_forward: int = 8192
+    tokens_per_forward: int | None = None
     states_bytes: int = STATES_BYTES
 
     def __post_init__(self) -> None:
