@@ -93,8 +93,8 @@ class Notices:
         self.failures = {}
 
     def of_measurement(self, rows: Sequence[Row], weights: str | None, comparing: Collection[str]) -> None:
-        """Warn of what a reader of the rows of a step should know, whose ``weights`` have this fingerprint; metrics
-        that are ``comparing`` with an earlier checkpoint have no value at the first step."""
+        """Warn of what a reader of the rows of a step should know. The ``weights`` have this fingerprint, None where no
+        change is expected; metrics ``comparing`` with an earlier checkpoint have no value at the first step."""
         step = rows[0].step
         for row in rows:
             if row.reason is not None and row.metric not in comparing:

@@ -298,7 +298,9 @@ class TrackedRun:
         with ranks.sync_errors():  # a scalar that is no number may raise on the first alone
             if not ranks.is_rank_zero:
                 return []
-            self.notices.of_measurement(profile.rows, checkpoint.weights, self._comparing)
+            # an average may change once an epoch
+            trained = checkpoint.weights if self.weights_kind != AVERAGED else None
+            self.notices.of_measurement(profile.rows, trained, self._comparing)
             on_error = partial(self.notices.error, step=step)
             scalars = scalar_rows(profile.checkpoint, key.probe, moment.scalars, on_error)
             return [*profile.rows, *profile.scalars, *scalars]
