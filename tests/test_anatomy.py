@@ -289,9 +289,10 @@ def test_a_circle_is_one_loop_and_a_line_none():
     paths = {"circle": torch.stack([angle.cos(), angle.sin()], 1), "line": torch.stack([angle, 2 * angle], 1)}
     for name, loops in (("circle", 1), ("line", 0)):
         table = EmbeddingTable(name, "position", "p", paths[name], ("",) * 40, {})
-        found = geometry.loops_table(table, 0).iloc[-1]
-        assert found["loops"] == loops
-    assert found["longest"] == 0
+        found, features = geometry.loops_of(table, 0)
+        assert found["loops"].tolist() == [loops]
+        assert features["dimension"].tolist() == [0] * 39 + [1] * loops
+    assert found["longest"].tolist() == [0]
 
 
 def test_opposites_are_opposite_without_what_they_have_in_common():

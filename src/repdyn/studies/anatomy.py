@@ -81,7 +81,12 @@ class AnatomyStudy(Study):
             return
         self.add("position_layouts", pd.DataFrame(rows))
         if find_spec("ripser"):
-            self.tables["position_loops"] = pd.concat([geometry.loops_table(table, seed) for table in layouts])
+            by_table = [geometry.loops_of(table, seed) for table in layouts]
+            loops, features = map(pd.concat, zip(*by_table, strict=True))
+            self.tables |= {"position_loops": loops, "position_persistence": features}
+            for table, found_loops in zip(layouts, by_table, strict=True):
+                diagram = draw.persistence_figure(f"{name}, {table.name}", *found_loops)
+                self.figures[f"{_file_stem(table)}_persistence"] = diagram
             show("")
         else:
             show("loops of the positions are not searched: pip install 'repdyn[topology]'")

@@ -271,8 +271,8 @@ def dimension_table(clouds: Mapping[str, Tensor]) -> pd.DataFrame:
     return pd.DataFrame([{"cloud": name, "rows": len(x), **_dimensions(x, x)} for name, x in clouds.items()])
 
 
-def loops_table(table: EmbeddingTable, seed: int) -> pd.DataFrame:
-    """Return the loops of a path of positions, by persistent homology (Vietoris-Rips complex, dimension 1; ripser).
+def loops_of(table: EmbeddingTable, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the loops of a path of positions, by persistent homology (Vietoris-Rips complex; ripser).
 
     A loop is there from the distance at which its points join (birth) to the one at which it is filled (death); the
     difference is its persistence.
@@ -280,27 +280,29 @@ def loops_table(table: EmbeddingTable, seed: int) -> pd.DataFrame:
     Returns:
         For the first 2, 3 and 6 principal components and for all: loops (their number), longest and second (largest
         persistences), birth and death of the longest, chance (largest persistence of 19 tables in each of which the
-        values of every component are permuted).
+        values of every component are permuted); and birth and death of each feature, the most persistent first, with
+        its dimension: 0, a piece until it joins another, or 1, a loop.
     """
     from ripser import ripser
 
     (scores, _), random = principal(table.rows, min(table.rows.shape)), np.random.RandomState(seed)
+    columns = ["birth", "death"]
 
-    def loops(points: np.ndarray) -> tuple[np.ndarray, list[float]]:
-        """Return birth and death of each loop, the longest first, and their persistences, at least two."""
-        found = ripser(points, maxdim=1)["dgms"][1]
-        found = found[np.argsort(found[:, 0] - found[:, 1])]
-        return found, [*(found[:, 1] - found[:, 0]), 0.0, 0.0]
+    def search(points: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame, list[float]]:
+        """Return pieces and loops, the longest first, and the persistences of loops, at least two."""
+        ended = (each[np.isfinite(each[:, 1])] for each in ripser(points, maxdim=1)["dgms"])
+        pieces, loops = (pd.DataFrame(each[np.argsort(each[:, 0] - each[:, 1])], columns=columns) for each in ended)
+        return pieces, loops, [*(loops["death"] - loops["birth"]), 0.0, 0.0]
 
-    records = []
+    records, features = [], []
     for kept in dict.fromkeys(min(kept, scores.shape[1]) for kept in (2, 3, 6, scores.shape[1])):
-        points = scores[:, :kept]
-        found, (longest, second, *_) = loops(points)
+        points, keys = scores[:, :kept], {"table": table.name, "components": kept}
+        *found, (longest, second, *_) = search(points)
         permuted = [np.apply_along_axis(random.permutation, 0, points) for _ in range(_N_PERMUTATIONS)]
-        ends = {"birth": found[0, 0], "death": found[0, 1]} if len(found) else {}
-        values = {"longest": longest, "second": second, "chance": max(float(loops(each)[1][0]) for each in permuted)}
-        records.append({"table": table.name, "components": kept, "loops": len(found), **values, **ends})
-    return pd.DataFrame(records)
+        values = {"longest": longest, "second": second, "chance": max(float(search(each)[-1][0]) for each in permuted)}
+        records.append({**keys, "loops": len(found[1]), **values, **dict(*found[1].head(1).to_dict("records"))})
+        features += [each.assign(**keys, dimension=dimension) for dimension, each in enumerate(found)]
+    return pd.DataFrame(records), pd.concat(features, ignore_index=True)
 
 
 def word_rows(table: EmbeddingTable, kinds: pd.DataFrame) -> dict[str, int]:
