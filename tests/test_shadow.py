@@ -45,9 +45,6 @@ class Cache:
         NOTES.append(1.0)
 
 
-STATS, TOTAL = Cache(), torch.zeros(2)
-
-
 class Held:
     """Something that is open until it goes."""
 
@@ -65,6 +62,9 @@ class Slotted:
 
     def __init__(self):
         self.seen = []
+
+
+STATS, TOTAL, SEEN = Cache(), torch.zeros(2), Slotted()
 
 
 class Part(nn.Module):
@@ -102,6 +102,7 @@ class Part(nn.Module):
         "global dict": lambda self, x: CALLS.update(n=CALLS["n"] + 1),
         "global generator": lambda self, x: DRAW.random(),
         "global object": lambda self, x: (STATS.tensors.append(1), setattr(STATS, "length", 3)),
+        "global slots": lambda self, x: (SEEN.seen.append(1), setattr(SEEN, "seen", [2])),
         "global tensor": lambda self, x: TOTAL.add_(1),
         "cached method": lambda self, x: self.cached(),
         "iterator": lambda self, x: next(self.numbers),
@@ -136,17 +137,8 @@ class Part(nn.Module):
 
 
 def state_of(model):
-    outside = (
-        LOSSES,
-        CALLS,
-        DRAW,
-        STATS,
-        TOTAL,
-        Part.n_made,
-        torch.get_rng_state().tolist(),
-        random.getstate(),
-        np.random.get_state(),
-    )
+    generators = torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()
+    outside = LOSSES, CALLS, DRAW, STATS, SEEN, TOTAL, Part.n_made, *generators
     return plain(model.position[1]), plain(outside), [module.training for module in model.modules()]
 
 

@@ -207,12 +207,10 @@ class Shadow:
 
     def _fill(self, x: Any, new: Any, present: Collection[str] = ()) -> None:
         """Give a new object copies of the attributes of another, those in slots too, beside those that are present."""
-        state: Any = object.__getstate__(x)
-        own, slots = state if isinstance(state, tuple) else (state, None)
-        for name, value in (own or {}).items():
+        for name, value in getattr(x, "__dict__", {}).items():
             if name not in present:
                 new.__dict__[name] = value if type(value) in _ATOMS else self._copy(value)
-        for name, value in (slots or {}).items():
+        for name, value in _slots(x).items():
             object.__setattr__(new, name, self._copy(value))
 
     def _hook(self, number: int, hook: Any) -> Any:
@@ -398,6 +396,12 @@ def _held(function: types.FunctionType) -> list[Any]:
     return [*cells, *defaults, *function.__dict__.values()]
 
 
+def _slots(x: Any) -> dict[str, Any]:
+    """Return the attributes of an object that are in slots."""
+    state: Any = object.__getstate__(x)
+    return state[1] if isinstance(state, tuple) else {}
+
+
 def _is_filled(cell: types.CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018
@@ -440,8 +444,11 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
                 undo.callback(np.copyto, value, value.copy())
             elif type(value) in _REFILLED:
                 containers.append((value, value.copy()))
-            elif _is_own(type(value)) and {*map(type, getattr(value, "__dict__", {}).values())} <= _ATOMS:
-                objects.append(value)
+            elif _is_own(type(value)):
+                for name, part in _slots(value).items():
+                    undo.callback(object.__setattr__, value, name, part)
+                if {*map(type, getattr(value, "__dict__", {}).values())} <= _ATOMS:
+                    objects.append(value)
         try:
             for (_, write), value in zip(variables, before, strict=True):
                 if not isinstance(value, type) and f"{_home(value)}.".startswith(_WRITERS):  # what a forward logs to
@@ -471,7 +478,7 @@ def _reachable(values: Iterable[Any], known: Iterable[Any] = ()) -> Iterator[Any
         if isinstance(each, dict | list | tuple | set | deque) and (is_own or type(each) in _CONTAINERS):
             todo += each.values() if isinstance(each, dict) else each
         if is_own:
-            todo.append(getattr(each, "__dict__", {}))
+            todo += [getattr(each, "__dict__", {}), *_slots(each).values()]
 
 
 _REFILLED = {list, dict, set, deque, defaultdict, OrderedDict, Counter}
