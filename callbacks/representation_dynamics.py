@@ -259,5 +259,10 @@ def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) ->
             root = average.module if isinstance(average, AveragedModel) else average
             yield weights_of(root.get_submodule(place))
     for module in pl_module.modules():
-        if isinstance(module, AveragedModel) and int(module.n_averaged) and type(module.module) is type(model):
-            yield weights_of(module.module)
+        if isinstance(module, AveragedModel) and int(module.n_averaged):
+            average = weights_of(module.module)
+            shapes = {name: weight.shape for name, weight in average.items()}
+            for place, part in model.named_modules():
+                own = {name: weight.shape for name, weight in weights_of(part).items()}
+                if part is not module.module and type(part) is type(module.module) and own == shapes:
+                    yield {f"{place}.{name}".lstrip("."): weight for name, weight in average.items()}

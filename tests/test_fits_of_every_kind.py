@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.tuner.tuning import Tuner
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, IterableDataset
 
 from repdyn import measure
@@ -219,6 +220,17 @@ def test_a_search_before_the_training_leaves_no_rows(tmp_path, small_probe, sear
     running.fit(job)
     assert attached.store.runs() == [tmp_path.name]
     assert attached.store.steps(tmp_path.name) == [0, 4, 8]
+
+
+def test_an_average_in_the_module_is_measured_beside_the_network_that_it_is_of(tmp_path, small_probe):
+    """It looked like a second network, between which the user had to choose."""
+    attached, job = tracker(small_probe, 1), Job()
+    job.average = AveragedModel(job.network)
+    job.average.update_parameters(job.network)
+    trainer(tmp_path, attached, max_steps=1).fit(job, batches())
+    rows = attached.store.to_pandas().query("weights_kind == 'averaged' and step == 1").dropna(subset="layer")
+    live = {(row.metric, row.subset, row.layer): row.value for row in rows.itertuples()}
+    assert live == {(row.metric, row.subset, row.layer): row.value for row in measure(job.average, small_probe).rows}
 
 
 @pytest.mark.parametrize("order", ["tracker first", "averaging first"])

@@ -121,19 +121,11 @@ def test_every_logger_is_served_after_the_store(tmp_path, small_probe):
         assert {"two_nn/mean", "anisotropy_no_sink/layer_03", "train/loss"} <= set(logged.columns)
 
 
-@pytest.mark.parametrize("save_last", [True, False])
-def test_at_checkpoints(tmp_path, small_probe, save_last):
+def test_at_checkpoints(tmp_path, small_probe):
     attached = tracker(small_probe, "checkpoints")
-    saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=3, save_top_k=-1, save_last=save_last)
+    saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=3, save_top_k=-1)
     trainer(tmp_path, attached, saving).fit(Job(), batches())
     assert attached.store.steps("job/0") == [0, 3, 6, 8]
-
-
-def test_early_stopping_measures_the_end(tmp_path, small_probe):
-    attached = tracker(small_probe, 100)
-    stop = EarlyStopping("train/loss", stopping_threshold=100.0, check_on_train_epoch_end=True)
-    trainer(tmp_path, attached, stop, max_steps=-1, max_epochs=5).fit(Job(), batches())
-    assert attached.store.steps("job/0") == [0, 12]
 
 
 def test_the_validation_loss_of_a_measured_step_is_its_own_or_the_last_before(tmp_path, small_probe):

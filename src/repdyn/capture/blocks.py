@@ -11,15 +11,17 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import combinations, count
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Module = TypeVar("Module", bound=nn.Module)
 Patterns: TypeAlias = str | Sequence[str]
 LayerPatterns: TypeAlias = Patterns | Mapping[str, Patterns] | None
 Kind: TypeAlias = Literal[
@@ -158,7 +160,15 @@ def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
         if is_a(module, "PreTrainedModel") and module not in inside:
             outermost.append(module)
             inside.update(module.modules())
+    outermost = _without_averages(outermost, model)
     return outermost[0] if len(outermost) == 1 else None
+
+
+def _without_averages(modules: list[Module], model: nn.Module) -> list[Module]:
+    """Return those modules that are not of an average which a model keeps of its own weights; all, if all are."""
+    averages = [each for each in model.modules() if isinstance(each, AveragedModel) and each is not model]
+    inside = {module for each in averages for module in each.modules()}
+    return [module for module in modules if module not in inside] or modules
 
 
 # What torch.compile, FSDP, checkpoint_wrapper and Lightning Fabric put into the names of what they wrap.
@@ -188,7 +198,9 @@ def _parts_with_blocks(model: nn.Module) -> dict[str | None, nn.Module]:
 
 
 def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -> Blocks:
-    size = {found: sum(p.numel() for p in found[1].parameters()) for found in _candidates(model, part)}
+    names = {blocks: name for name, blocks in _candidates(model, part)}
+    lists = _without_averages(list(names), model)
+    size = {(names[blocks], blocks): sum(p.numel() for p in blocks.parameters()) for blocks in lists}
     candidates = sorted(size, key=lambda found: size[found], reverse=True)
     if not candidates:
         example = next((child for child, _ in model.named_children()), "blocks.*")
