@@ -9,22 +9,7 @@ import torch
 from small import HandWritten, random_tokens
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
-from transformers import (
-    AlbertConfig,
-    AlbertModel,
-    BertConfig,
-    BertForMaskedLM,
-    BloomConfig,
-    BloomForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from repdyn import Probe
 from repdyn.capture import attention
@@ -37,34 +22,9 @@ SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_atten
 N_LAYERS = 3
 
 
-def bert():
-    return BertForMaskedLM(BertConfig(**SIZES))
-
-
-def albert():
-    return AlbertModel(AlbertConfig(**SIZES, embedding_size=8))
-
-
-def llama():
-    return LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=1))
-
-
-def gpt2():
-    return GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=64))
-
-
-def bloom():
-    return BloomForCausalLM(BloomConfig(vocab_size=50, hidden_size=16, n_layer=3, n_head=2))
-
-
-def t5():
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 3, "num_heads": 2}
-    return T5ForConditionalGeneration(T5Config(vocab_size=50, decoder_start_token_id=0, **sizes))
-
-
-def built(build):
+def built(family, auto=AutoModel, **settings):
     torch.manual_seed(0)
-    return build()
+    return auto.from_config(AutoConfig.for_model(family, **SIZES, max_position_embeddings=64, **settings))
 
 
 @pytest.fixture
@@ -100,14 +60,14 @@ def assert_same(found, stack, reported, probe):
             torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("build", [bert, albert, llama, gpt2, bloom])
-def test_they_are_what_the_library_reports(build, probe):
-    model = built(build)
+@pytest.mark.parametrize("family", ["bert", "albert", "llama", "gpt2", "bloom"])
+def test_they_are_what_the_library_reports(family, probe):
+    model = built(family, **({"num_key_value_heads": 1} if family == "llama" else {}))
     assert_same(attention_weights(prepare(model), probe), None, as_reported(model, probe), probe)
 
 
 def test_both_stacks_of_an_encoder_decoder_attend_to_themselves(probe):
-    model = built(t5)
+    model = built("t5", num_decoder_layers=N_LAYERS)
     found = attention_weights(prepare(model), probe)
     for stack in ("encoder", "decoder"):
         assert_same(found, stack, as_reported(model, probe, f"{stack}_attentions"), probe)
@@ -156,13 +116,13 @@ def test_a_block_that_shows_no_weights_says_so():
 
 
 def test_blocks_without_attention(probe):
-    mamba = MambaForCausalLM(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, state_size=4))
+    mamba = built("mamba", state_size=4)
     with pytest.raises(Undefined, match="puts out attention weights"):
         attention_weights(prepare(mamba), probe).of(None, 1)
 
 
 def test_layers_are_numbered_as_the_states_are(probe):
-    model = built(gpt2)
+    model = built("gpt2", AutoModelForCausalLM)
     chosen = ["transformer.h.0", "transformer.h.2", "transformer.ln_f"]
     found, all_layers = attention_weights(prepare(model, chosen), probe), attention_weights(prepare(model), probe)
     states = capture(prepare(model, chosen), probe, ["all"])
@@ -178,7 +138,7 @@ def test_layers_are_numbered_as_the_states_are(probe):
 
 def test_the_first_sequences_are_looked_at_each_cut_short_but_none_for_want_of_room(monkeypatch, probe):
     monkeypatch.setattr(attention, "LENGTH", 8)
-    found = attention_weights(prepare(built(gpt2)), probe, n_tokens=20)
+    found = attention_weights(prepare(built("gpt2", AutoModelForCausalLM)), probe, n_tokens=20)
     assert [tokens.tolist() for tokens in found.tokens] == [list(range(8)), list(range(12, 20))]
     assert [weights.shape for weights, _ in found.of(None, 2)] == [(2, 8, 8), (2, 8, 8)]
 
@@ -186,9 +146,7 @@ def test_the_first_sequences_are_looked_at_each_cut_short_but_none_for_want_of_r
 @pytest.mark.parametrize("compiled", [False, True])
 def test_training_goes_on_bit_for_bit(compiled, probe):
     def trained(looked_at):
-        model = built(
-            lambda: GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=64))
-        )
+        model = built("gpt2", AutoModelForCausalLM)
         run = torch.compile(model, backend="eager") if compiled else model
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         batch = random_tokens(4, 12)

@@ -9,32 +9,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from small import Block, HandWritten, random_tokens
 from torch import nn
-from transformers import (
-    AlbertConfig,
-    AlbertModel,
-    BertConfig,
-    BertModel,
-    BloomConfig,
-    BloomModel,
-    Gemma2Config,
-    Gemma2Model,
-    GPT2Config,
-    GPT2Model,
-    GPTNeoXConfig,
-    GPTNeoXModel,
-    GraniteConfig,
-    GraniteModel,
-    LlamaConfig,
-    LlamaModel,
-    ModernBertConfig,
-    ModernBertModel,
-    Olmo2Config,
-    Olmo2Model,
-    OPTConfig,
-    OPTModel,
-    T5Config,
-    T5Model,
-)
+from transformers import AutoConfig, AutoModel
 
 from repdyn import Probe
 from repdyn.capture.branches import NESTED, NO_ATTENTION, NOT_ADDED
@@ -43,47 +18,36 @@ from repdyn.capture.prepared_model import prepare
 
 N_LAYERS, DIM, VOCABULARY = 3, 32, 50
 SIZES = {"hidden_size": DIM, "intermediate_size": 64, "num_hidden_layers": N_LAYERS, "num_attention_heads": 4}
-LLAMA = {**SIZES, "num_key_value_heads": 2, "vocab_size": VOCABULARY, "pad_token_id": 0}
-GEMMA = {**LLAMA, "head_dim": 8, "query_pre_attn_scalar": 8}
-BERT = {**SIZES, "vocab_size": VOCABULARY, "max_position_embeddings": 64}
-GPT = {"n_embd": DIM, "n_layer": N_LAYERS, "n_head": 4, "vocab_size": VOCABULARY, "rotary_dim": 4}
-NEOX = {**SIZES, "vocab_size": VOCABULARY}
-OPT = {"hidden_size": DIM, "ffn_dim": 64, "num_hidden_layers": N_LAYERS, "num_attention_heads": 4}
-MODERN = {**BERT, "pad_token_id": 0, "local_attention": 8}
-T5 = {"d_model": DIM, "d_kv": 8, "d_ff": 64, "num_layers": N_LAYERS, "num_heads": 4, "vocab_size": VOCABULARY}
+GROUPED = {"num_key_value_heads": 2, "pad_token_id": 0}
+
+
+def of(family, **settings):
+    """Return what makes a model of a family of transformers."""
+    return lambda: AutoModel.from_config(
+        AutoConfig.for_model(family, **SIZES, vocab_size=VOCABULARY, max_position_embeddings=64, **settings)
+    )
+
 
 # Who takes in the sum, the last part of its module's name first; "+" for who puts out what is added where nobody does.
 FAMILIES = {
-    "gpt2": (lambda: GPT2Model(GPT2Config(**GPT)), r"h\.\d+\.ln_2"),
-    "llama": (lambda: LlamaModel(LlamaConfig(**LLAMA)), r"layers\.\d+\.post_attention_layernorm"),
-    "opt": (
-        lambda: OPTModel(OPTConfig(**OPT, vocab_size=VOCABULARY, word_embed_proj_dim=DIM)),
-        r"decoder\.layers\.\d+\.final_layer_norm",
-    ),
-    "bloom": (
-        lambda: BloomModel(BloomConfig(hidden_size=DIM, n_layer=N_LAYERS, n_head=4, vocab_size=VOCABULARY)),
-        r"h\.\d+\.post_attention_layernorm",
-    ),
-    "bert": (lambda: BertModel(BertConfig(**BERT)), r"encoder\.layer\.\d+\.attention\.output\.LayerNorm"),
+    "gpt2": (of("gpt2"), r"h\.\d+\.ln_2"),
+    "llama": (of("llama", **GROUPED), r"layers\.\d+\.post_attention_layernorm"),
+    "opt": (of("opt", word_embed_proj_dim=DIM), r"decoder\.layers\.\d+\.final_layer_norm"),
+    "bloom": (of("bloom"), r"h\.\d+\.post_attention_layernorm"),
+    "bert": (of("bert"), r"encoder\.layer\.\d+\.attention\.output\.LayerNorm"),
     "albert": (
-        lambda: AlbertModel(AlbertConfig(**BERT, embedding_size=16)),
+        of("albert", embedding_size=16),
         r"encoder\.albert_layer_groups\.0\.albert_layers\.0\.attention\.LayerNorm",
     ),
-    "modernbert": (lambda: ModernBertModel(ModernBertConfig(**MODERN)), r"layers\.\d+\.mlp_norm"),
-    "t5": (lambda: T5Model(T5Config(**T5)), r"(en|de)coder\.block\.\d+\.layer\.1\.layer_norm"),
-    "gemma2": (lambda: Gemma2Model(Gemma2Config(**GEMMA)), r"layers\.\d+\.pre_feedforward_layernorm"),
-    "olmo2": (lambda: Olmo2Model(Olmo2Config(**LLAMA)), r"layers\.\d+\.mlp"),
-    "granite": (
-        lambda: GraniteModel(GraniteConfig(**LLAMA, residual_multiplier=0.22)),
-        r"layers\.\d+\.post_attention_layernorm",
-    ),
-    "gpt_neox in turn": (
-        lambda: GPTNeoXModel(GPTNeoXConfig(**NEOX, use_parallel_residual=False)),
-        r"layers\.\d+\.post_attention_layernorm",
-    ),
-    "gpt_neox": (lambda: GPTNeoXModel(GPTNeoXConfig(**NEOX)), r"\+layers\.\d+\.attention\.dense"),
+    "modernbert": (of("modernbert", pad_token_id=0, local_attention=8), r"layers\.\d+\.mlp_norm"),
+    "t5": (of("t5", num_decoder_layers=N_LAYERS), r"(en|de)coder\.block\.\d+\.layer\.1\.layer_norm"),
+    "gemma2": (of("gemma2", **GROUPED, head_dim=8), r"layers\.\d+\.pre_feedforward_layernorm"),
+    "olmo2": (of("olmo2", **GROUPED), r"layers\.\d+\.mlp"),
+    "granite": (of("granite", **GROUPED, residual_multiplier=0.22), r"layers\.\d+\.post_attention_layernorm"),
+    "gpt_neox in turn": (of("gpt_neox", use_parallel_residual=False), r"layers\.\d+\.post_attention_layernorm"),
+    "gpt_neox": (of("gpt_neox"), r"\+layers\.\d+\.attention\.dense"),
     "llama with an adapter": (
-        lambda: with_adapter(LlamaModel(LlamaConfig(**LLAMA))),
+        lambda: with_adapter(of("llama", **GROUPED)()),
         r".*layers\.\d+\.post_attention_layernorm",
     ),
     "nn.TransformerEncoder": (lambda: Torch(norm_first=False), r"encoder\.layers\.\d+\.norm1"),

@@ -8,24 +8,18 @@ import torch.distributed as dist
 from small import HandWritten, random_tokens
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from transformers import (
-    BartConfig,
-    BartModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    XLNetConfig,
-    XLNetModel,
-)
+from transformers import AutoConfig, AutoModel
 
 from repdyn import Probe
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import NONE_FOUND, NOT_A_TABLE, NOT_IN_MEMORY, EmbeddingSearch
 
-GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 50}
-BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
-HALVES = {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
-XLNET = {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
+SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def of(family, **settings):
+    return lambda: AutoModel.from_config(AutoConfig.for_model(family, **SIZES, **settings))
 
 
 def table_of(model, probe, **settings):
@@ -62,10 +56,10 @@ def scaled():
 MODELS = {
     "positions first": (PositionsFirst, "token"),
     "scaled": (scaled, "token"),
-    "gpt2": (lambda: GPT2LMHeadModel(GPT2Config(**GPT2)), "transformer.wte"),
-    "bart": (lambda: BartModel(BartConfig(**BART, **HALVES, vocab_size=50)), "encoder.embed_tokens"),
+    "gpt2": (of("gpt2"), "wte"),
+    "bart": (of("bart"), "encoder.embed_tokens"),
     # gives its tokens the other way round
-    "xlnet": (lambda: XLNetModel(XLNetConfig(**XLNET, vocab_size=50)), "word_embedding"),
+    "xlnet": (of("xlnet", d_head=8), "word_embedding"),
 }
 
 

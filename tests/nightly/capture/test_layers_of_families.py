@@ -5,11 +5,7 @@ import pytest
 import torch
 from small import HandWritten, random_tokens
 from torch import nn
-from transformers import (
-    AutoModelForCausalLM,
-    T5Config,
-    T5Model,
-)
+from transformers import AutoModelForCausalLM, T5Config, T5Model
 
 from repdyn import Probe
 from repdyn.capture.blocks import find_blocks

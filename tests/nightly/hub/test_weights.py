@@ -10,13 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sweeping import downloads_in, measure_tasks, settings
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, T5Config, T5ForConditionalGeneration
 
 from repdyn import Probe, measure, open_store
 from repdyn.checkpoints.errors import CheckpointError

@@ -11,12 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from repdyn import Probe
-from repdyn.studies.generated_sentences import (
-    VOCABULARY,
-    complex_sentences,
-    sentence_probe,
-    simple_sentences,
-)
+from repdyn.studies.generated_sentences import VOCABULARY, complex_sentences, sentence_probe, simple_sentences
 
 WORDS = sorted({word for words in VOCABULARY.values() for word in words})
 

@@ -6,13 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from repdyn.checkpoints.audit import (
-    Finding,
-    audit,
-    foreign_targets,
-    list_histories,
-    models_to_audit,
-)
+from repdyn.checkpoints.audit import Finding, audit, foreign_targets, list_histories, models_to_audit
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import select_targets

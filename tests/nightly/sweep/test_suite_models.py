@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from repdyn.checkpoints.suites import (
-    PublishedModel,
-    Suite,
-    find_models,
-    shipped_suites,
-)
+from repdyn.checkpoints.suites import PublishedModel, Suite, find_models, shipped_suites
 from repdyn.checkpoints.targets import match_revisions, parse_revision, select_revisions
 from repdyn.tables.seeds import model_of
 

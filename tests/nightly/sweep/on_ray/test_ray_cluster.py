@@ -12,16 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ray_helpers import (
-    SETTINGS,
-    STEPS,
-    downloads_by_step,
-    find_tasks,
-    ray,
-    slow,
-    sweep_in_one_process,
-    wait_until,
-)
+from ray_helpers import SETTINGS, STEPS, downloads_by_step, find_tasks, ray, slow, sweep_in_one_process, wait_until
 from sweeping import report_of
 
 from repdyn import open_store
