@@ -1,0 +1,73 @@
+"""Rows of public models that anybody measured and handed in, as CONTRIBUTING.md says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from repdyn import open_store
+from repdyn.store.files import MeasurementKey
+from repdyn.store.schema import SCHEMA
+
+HANDED_IN = Path(__file__).parents[1] / "docs" / "public_models" / "rows"
+VERSIONS = ["repdyn_version", "torch_version", "transformers_version"]
+
+
+def faults(folder: Path) -> list[str]:
+    """Return what is wrong with each file of rows in a store of swept models."""
+    found = []
+    for path in sorted(folder.glob("*/*.parquet")):
+        table = pq.ParquetFile(path).read()
+        if not table.schema.equals(SCHEMA):
+            found.append(f"{path.name}: expected the columns of this version")
+            continue
+        rows = table.to_pandas()
+        values, first = rows[rows["layer"].notna() & rows["value"].notna()], rows.iloc[0]
+        commit = str(first["checkpoint"]).rpartition("@")[2]
+        key = MeasurementKey(first["run"], first["step"], first["probe"], path.stem.rpartition("-")[2], commit)
+        at_layers = values.loc[(values["metric"] == "anisotropy") & (values["subset"] == "all"), "layer"].tolist()
+        within = values["value"].between(values["low"], values["high"]) | values["low"].isna()
+        expected = {
+            "the file's name": path == folder / key.filename,
+            "one checkpoint, REPOSITORY@COMMIT": rows["checkpoint"].str.fullmatch(r"[^@]+@[0-9a-f]{40}").all()
+            and rows["checkpoint"].nunique() == 1,
+            "a revision": rows["revision"].notna().all(),
+            "one probe, by its hash": rows["probe"].str.fullmatch("[0-9a-f]{16}").all()
+            and rows["probe"].nunique() == 1,
+            "versions of all packages": rows[VERSIONS].notna().all(axis=None)
+            and len(rows[VERSIONS].value_counts()) == 1,
+            "the design of the commands": (values["design"] == "paper").all(),
+            "anisotropy at each layer": sorted(at_layers) == [*range(max(1, rows["layer"].nunique()))],
+            "values in range": within.all() and values.query("metric == 'anisotropy'")["value"].between(0, 1).all(),
+        }
+        found += [f"{path.name}: expected {what}" for what, holds in expected.items() if not holds]
+    return found
+
+
+def test_rows_in_the_repository_say_what_they_are_of():
+    assert faults(HANDED_IN) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({}, None),
+        ({"checkpoint": "lab/bert"}, "one checkpoint"),
+        ({"revision": None}, "a revision"),
+        ({"probe": "mine"}, "one probe"),
+        ({"torch_version": None}, "versions"),
+        ({"design": "dense"}, "the design"),
+        ({"value": 1.5}, "values in range"),
+        ({"metric": "other"}, "anisotropy at each layer"),
+    ],
+)
+def test_a_row_that_does_not_say_it_is_named(changed, message, finished, tmp_path):
+    commit = "0123abcd" * 5
+    of_measured = {"checkpoint": f"lab/bert@{commit}", "design": "paper", "probe": "ab" * 8}
+    rows = [replace(row, **changed) for row in finished(**of_measured)]
+    open_store(tmp_path).write(MeasurementKey("lab/bert", 0, rows[0].probe, "0f" * 4, commit), rows)
+    found = faults(tmp_path)
+    assert not found if message is None else any(message in each for each in found)
