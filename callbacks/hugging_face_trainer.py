@@ -158,8 +158,9 @@ class HuggingFaceTracker(TrainerCallback):
             if self._measured_at == state.global_step:
                 self._tracked.add_loss(state.global_step, logs["loss"])
                 control.should_training_stop |= self._tracked.shared()[1]
-        # the last log of a training; in on_train_end the model may be the best one instead of the last one
-        if "train_runtime" in logs and self._schedule.is_due(state.global_step, "end"):
+        # the last log of a training, not told by its time, which each has where tokens are counted; in on_train_end the
+        # model may be the best one instead of the last one
+        if "total_flos" in logs and self._schedule.is_due(state.global_step, "end"):
             self._measure(state, control, others)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
