@@ -63,8 +63,8 @@ def capture(
         subsets: whose samples to keep. Rows are ordered by the first one's sample, whose metric batches are thereby
             slices; tokens that only the others sample follow, then those of ``probe.whole_windows`` if captured.
         captures: what to capture in addition to each layer's own states, of :data:`repdyn.capture.states.CaptureKind`.
-        tokens_per_forward: bounds the size of one forward pass; None for 2,048 tokens on a CPU, whose cache has room for
-            their states, and 8,192 elsewhere.
+        tokens_per_forward: bounds the size of one forward pass; None for 2,048 tokens on a CPU, whose cache has room
+            for their states, and 8,192 elsewhere.
         states_bytes: how much memory the states may take, all layers together, on the model's device; further layers
             are kept in the system's temporary folder (TMPDIR).
         progress: called after each forward pass with the share of the probe that has run.
