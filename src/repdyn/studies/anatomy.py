@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -108,14 +107,10 @@ class AnatomyStudy(Study):
             if len(table.rows) > 3:
                 shown[f"{_file_stem(table)}_plane"] = [table]
         for path, together in shown.items():
-            labels = [
-                pd.DataFrame({"label": each.labels, "position": math.nan, "kind": looks})
-                if each is words
-                else pd.DataFrame({"label": each.labels, "position": [*map(float, each.labels)], "kind": "position"})
-                for each in together
-            ]
-            rows = torch.cat([each.rows for each in together])
-            plane = plane_table(rows, pd.concat(labels, ignore_index=True), self.options.seed)
+            kind = [look for each in together for look in (looks if each is words else ["position"] * len(each.rows))]
+            labels = pd.DataFrame({"label": [label for each in together for label in each.labels], "kind": kind})
+            labels.insert(1, "position", labels["label"].where(labels["kind"] == "position").astype(float))
+            plane = plane_table(torch.cat([each.rows for each in together]), labels, self.options.seed)
             drawn = f"{len(plane) // plane['method'].nunique():,} rows, of each kind alike"
             self.tables[path] = plane
             self.figures[path] = plane_figure(f"{name}: embeddings in a plane", drawn, plane, "kind", "position")

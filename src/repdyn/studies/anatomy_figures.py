@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
@@ -44,6 +43,8 @@ _SHOWN_QUANTILES = (0.0005, 0.9995)
 _FEW = 12
 _GREY = "0.72"
 _MAX_NAMED = 7
+# room between panels for labels that the layout does not see
+_WIDE_GAPS = {"w_pad": 0.1, "wspace": 0.03}
 
 
 def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
@@ -57,7 +58,7 @@ def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
     caption = f"{drawn_pairs}; heights relative to the highest bin"
     figure, grid = panels(f"{name}: context-free embeddings", caption, (11, 6.4), 2, 3)
     *of_quantities, last = grid.ravel()
-    _widen_gaps(figure)
+    figure.set_layout_engine("constrained", **_WIDE_GAPS)
     for axes, quantity in zip(of_quantities, QUANTITIES, strict=True):
         for one in measured:
             _draw_distribution(axes, one, one.values.get(quantity, np.empty(0)))
@@ -73,13 +74,6 @@ def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
     last.set(title="variance explained by the first k components", xlabel="k", ylim=(0, 1.02))
     legend_below(figure, of_quantities[0])
     return figure
-
-
-def _widen_gaps(figure: Figure) -> None:
-    """Make room between panels for labels that matplotlib's layout does not see."""
-    engine = figure.get_layout_engine()
-    if isinstance(engine, ConstrainedLayoutEngine):
-        engine.set(w_pad=0.1, wspace=0.03)
 
 
 def _draw_distribution(axes: Axes, one: TableMeasurements, values: np.ndarray) -> None:
@@ -175,7 +169,7 @@ def path_figure(name: str, scores: np.ndarray, shares: np.ndarray, rotation: Rot
     plane = clear.components if clear else (0, 1)
     third = next(number for number in range(scores.shape[1]) if number not in plane)
     figure = Figure(figsize=(11, 5.0))
-    _widen_gaps(figure)
+    figure.set_layout_engine("constrained", **_WIDE_GAPS)
     _draw_path(figure.add_subplot(1, 2, 1, projection="3d"), scores, shares, (*plane, third))
     n, caption = len(scores), "no plane of the first principal components rotates clearly"
     if clear:
@@ -249,7 +243,7 @@ def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -
             look = {"ha": "left" if side > 0 else "right", "textcoords": "offset points", "fontsize": 9}
             axes.annotate(f"{row['longest']:.3f}", place, (8 * side, 2), **look)
         ends_at = -0.02 * limit, limit
-        axes.set(title=f"{row['components']} components", xlabel="birth", xlim=ends_at, ylim=ends_at, aspect="equal")
+        axes.set(title=f"{row['components']} components", xlabel="birth", xlim=ends_at, ylim=ends_at)
     grid[0].set_ylabel("death")
     legend_below(figure, grid[0])
     return figure
