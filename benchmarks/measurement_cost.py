@@ -6,7 +6,7 @@
 
 Prints ratios taken within one process, each the median over interleaved repeats with its range; absolute times are
 given for orientation only. On the CPU they are processor time, which other processes disturb less. A training step is
-in bf16-mixed where the hardware computes in bfloat16, else in float32.
+in bf16-mixed where the hardware computes in bfloat16, else, or with --float32, in float32.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=ROOT / "configs" / "quickstart.yaml", help="whose sizes")
     parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats (default: %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
+    parser.add_argument("--float32", action="store_true", help="training steps in float32, whatever the hardware")
     options = parser.parse_args()
     config = yaml.safe_load(options.config.read_text())
     print(f"{options.config.name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
-    _measurement(config, options.repeats, torch.device(options.device))
+    _measurement(config, options.repeats, torch.device(options.device), options.float32)
     _kernels(config["model"]["hidden_size"], options.repeats, options.device)
 
 
-def _measurement(config: dict, repeats: int, device: torch.device) -> None:
+def _measurement(config: dict, repeats: int, device: torch.device, in_float32: bool) -> None:
     data = TextDataModule(**config["data"] | {"text": "builtin"}, objective=objective_of(config["model"]["family"]))
     sizes = {"vocab_size": data.vocab_size, "context_length": data.sequence_length, "pad_token_id": data.pad_token_id}
     module = LanguageModel(**config["model"], **sizes).to(device)
@@ -48,7 +49,7 @@ def _measurement(config: dict, repeats: int, device: torch.device) -> None:
     batch = {name: tensor.to(device) for name, tensor in next(iter(data.train_dataloader())).items()}
     probe = data.probe()
 
-    is_fast = has_fast_bfloat16(device.type)
+    is_fast = has_fast_bfloat16(device.type) and not in_float32
 
     def step() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=is_fast):
@@ -59,7 +60,7 @@ def _measurement(config: dict, repeats: int, device: torch.device) -> None:
 
     times = _interleaved({"step": step, "measurement": lambda: measure(module.model, probe)}, repeats)
     profile = measure(module.model, probe)
-    precision = "bf16-mixed" if is_fast else "float32, since bfloat16 is emulated here"
+    precision = "bf16-mixed" if is_fast else "float32"
     kernel_share = profile.kernel_seconds / (profile.kernel_seconds + profile.forward_seconds)
     _print(f"measurement / training step in {precision}", times["measurement"], times["step"])
     print(f"  {len(profile.rows)} values; kernels take {kernel_share:.0%} of a measurement, the forward pass the rest")

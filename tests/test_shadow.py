@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from repdyn import Probe, measure
 from repdyn.capture.prepared_model import prepare
@@ -353,6 +354,19 @@ def test_weights_that_a_later_pass_overwrites_are_restored_or_an_error(out_of_si
     with failing:
         measure(model, probe, ["anisotropy"])
     assert torch.equal(model.head.weight, before) is not out_of_sight
+
+
+def test_a_hook_that_writes_in_the_last_pass_through_a_hugging_face_model_is_seen(probe):
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=12, n_embd=16, n_layer=2, n_head=2))
+    before = (weight := model.transformer.wpe.weight).detach().clone()
+
+    def writing(module, args):
+        if len(args[0]) == 4:
+            weight.add_(1)
+
+    model.transformer.h[0].register_forward_pre_hook(writing)
+    measure(model, probe, ["anisotropy"], tokens_per_forward=60)
+    assert torch.equal(weight, before)
 
 
 class Counting(TorchFunctionMode):

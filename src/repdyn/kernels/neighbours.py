@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad
 
 from repdyn.kernels.candidates import find_candidates
-from repdyn.kernels.cloud import RESOLUTION, Cloud, Frame, Undefined, in_full_precision, row_chunks, unit_scale
+from repdyn.kernels.cloud import RESOLUTION, Cloud, Distinct, Frame, Undefined, in_full_precision, row_chunks, unit_scale
 
 # candidates per row beyond k, tried in turn; the last try computes all distances and needs no proof
 _N_EXTRA = (30, 1022, None)
@@ -112,6 +112,8 @@ def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     points, groups, *_ = cloud.distinct
     groups = None if groups is None else groups[stays]
     part = Cloud(points[stays], groups=groups, n_neighbours=cloud.n_neighbours, whole_spectrum=cloud.whole_spectrum)
+    every = torch.arange(len(part.x), device=points.device)
+    part.distinct = Distinct(part.x, groups, every, every)  # what is left of distinct points is distinct
     number = stays.cumsum(0) - 1
     if len(pairs := cloud.once(_pairs_in_groups)) == 1:
         left = (stays[pairs[0][0]] & stays[pairs[0][1]]).nonzero().flatten()
