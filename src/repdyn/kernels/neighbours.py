@@ -10,7 +10,16 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad
 
 from repdyn.kernels.candidates import find_candidates
-from repdyn.kernels.cloud import RESOLUTION, Cloud, Distinct, Frame, Undefined, in_full_precision, row_chunks, unit_scale
+from repdyn.kernels.cloud import (
+    RESOLUTION,
+    Cloud,
+    Distinct,
+    Frame,
+    Undefined,
+    in_full_precision,
+    row_chunks,
+    unit_scale,
+)
 
 # candidates per row beyond k, tried in turn; the last try computes all distances and needs no proof
 _N_EXTRA = (30, 1022, None)
