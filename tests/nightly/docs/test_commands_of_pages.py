@@ -28,8 +28,9 @@ def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
 
 
 SHORT = ["--version", "metrics", "insights --print-rules", "sweep --list-suites", "study --help"]
-# those of committed stores; the others need the network, a model or a run of one's own
+# those of committed stores; the others need the network, a model, a run of one's own or rows that somebody hands in
 COMMITTED = {line for _, line in COMMANDS if line.startswith("repdyn ") and " docs/" in line.split(" -o docs")[0]}
+COMMITTED = {line for line in COMMITTED if "public_models/rows" not in line}
 
 
 @pytest.mark.parametrize("line", [*SHORT, *sorted(shlex.join(shell_words(line)[1:]) for line in COMMITTED)])
