@@ -70,7 +70,7 @@ Show: TypeAlias = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a checkpoint."""
+    """Describes the outcome of one checkpoint of a sweep."""
 
     task: Task
     text: str

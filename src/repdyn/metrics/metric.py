@@ -139,7 +139,7 @@ class Metric:
 
     @cached_property
     def is_own(self) -> bool:
-        """Whether the kernel is not one of this package."""
+        """Return whether the kernel is defined outside this package."""
         return not getattr(self.function, "__module__", "").startswith("repdyn.")
 
     @cached_property
@@ -153,7 +153,7 @@ class Metric:
 
     @cached_property
     def collapses_duplicates(self) -> bool:
-        """Whether exact duplicates count once, so that a layer with few distinct vectors is a smaller sample."""
+        """Return whether exact duplicates count once, so that few distinct vectors are a small sample."""
         return bool(self.neighbours) and self.settings.get("duplicates") != "count"
 
     @cached_property
