@@ -6,7 +6,7 @@
 Probes of disjoint windows of one text are measured by the default design: 4,096 vectors, 8 of each of 512 windows of 80
 tokens. ``covers the mean`` is the share of probes, over all blocks, in which value +- 1.96 std_error contains the mean
 over all probes, ``covers another`` the share of pairs in which [low, high] of one contains the value of the other: both
-should be 95 %. ``error / spread`` compares the root mean square of std_error with the spread over probes. The last two
+should be 95%. ``error / spread`` compares the root mean square of std_error with the spread over probes. The last two
 columns are the deviation from one vector of each of 4,096 windows: of the default, and of dense windows, all tokens of
 51 windows with the neighbours of the own window.
 

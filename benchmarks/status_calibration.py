@@ -5,8 +5,8 @@
 
 Trains small decoders on the built-in text, each with another seed and a learning rate drawn between 3e-4 and 1, which
 is held after a short warm-up, so that some trainings go well and some fail. A training counts as failed if, at its end,
-the mean of its last 20 losses lies 10 % above the lowest such mean before, or is not finite. The status is that of
-:func:`repdyn.insights`, which knows the loss at every tenth step only. Rates have 95 % intervals of Clopper and
+the mean of its last 20 losses lies 10% above the lowest such mean before, or is not finite. The status is that of
+:func:`repdyn.insights`, which knows the loss at every tenth step only. Rates have 95% intervals of Clopper and
 Pearson. A training is written to the file as soon as it is done, and is not repeated.
 """
 

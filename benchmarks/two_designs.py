@@ -4,7 +4,7 @@
         --run encoder docs/runs/encoder docs/sampling/encoder_dense --output docs/sampling/two_designs.png
 
 Each --run names a title, the store of the default design and that of the dense one, as benchmarks/remeasure.py makes
-them. The curves are means over the blocks that have a value at most steps; the band is the mean of the blocks' 95 %
+them. The curves are means over the blocks that have a value at most steps; the band is the mean of the blocks' 95%
 intervals, which bounds that of the mean.
 """
 

@@ -12,7 +12,7 @@ SHOWN, NOT_SHOWN, UNJUDGED = "shown", "not shown", "cannot be judged"
 NARROW = 0.001
 """Standard error, as a share of the value, that leaves nothing open."""
 T7 = 2.3646242510102993
-"""97.5 % quantile of Student's t with 7 degrees of freedom, from a table."""
+"""97.5% quantile of Student's t with 7 degrees of freedom, from a table."""
 
 
 def with_error(frame, error):

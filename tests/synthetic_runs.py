@@ -87,7 +87,7 @@ def make_row(**given: Any) -> Row:
 
 @cache
 def quantile_of_t(degrees: int) -> float:
-    """The 97.5 % quantile, which many thousand rows share."""
+    """The 97.5% quantile, which many thousand rows share."""
     return float(student_t.ppf(0.975, degrees))
 
 

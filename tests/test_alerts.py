@@ -129,7 +129,7 @@ def test_a_profile_jumps_relative_to_its_history():
     steady = [1, 1.05, 1.1, 1.16, 1.22]
     jumps = rule("jumps", 5)
     assert steps_and_layers(profile([*steady, 2.4]), jumps) == [(50, None)]
-    assert steps_and_layers(profile([*steady, 1.4]), jumps) == []  # a change of 13 %, too small for any profile
+    assert steps_and_layers(profile([*steady, 1.4]), jumps) == []  # a change of 13%, too small for any profile
     assert steps_and_layers(profile([*steady[:4], 2.4]), jumps) == []  # three changes are too few
     assert steps_and_layers(profile([1, 1.5, 2.3, 3.4, 5.1, 8.2]), jumps) == []  # its usual change
     assert steps_and_layers(profile([1, 1, 1, 1, 1, 1, 2.4]), jumps) == []  # steps without a change are ignored

@@ -167,7 +167,7 @@ def test_runs_are_excluded_for_their_loss_or_missing_values(run):
     frame = run.frame.copy()
     last = (frame["metric"] == "probe/loss") & (frame["step"] == 2000)
     frame.loc[last, "value"] = 6.0
-    assert "more than 10 % above the lowest" in RunRows("causal", 3, frame).reason_to_exclude()
+    assert "more than 10% above the lowest" in RunRows("causal", 3, frame).reason_to_exclude()
     frame.loc[last, "value"] = np.inf
     assert RunRows("causal", 3, frame).reason_to_exclude() == "the last loss is not finite"
     frame = run.frame.copy()

@@ -235,7 +235,7 @@ def test_over_depth_a_line_is_a_step(everything):
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["64", "8", "0"]
     assert " ".join(figure.get_suptitle().split()) == (
-        f"Spectrum over depth decoder-quickstart, {SAMPLED}; all tokens; band: 95 % interval over probes"
+        f"Spectrum over depth decoder-quickstart, {SAMPLED}; all tokens; band: 95% interval over probes"
     )
 
 
@@ -298,7 +298,7 @@ def test_profiles_are_ordered_by_kind_and_size(several):
     ]
     assert figure.get_suptitle().splitlines() == [
         "Anisotropy over depth, 2 decoders, 2 encoders",
-        f"at step 512 or finished; {SAMPLED}; band: 95 % interval over probes",
+        f"at step 512 or finished; {SAMPLED}; band: 95% interval over probes",
     ]
 
 
@@ -378,7 +378,7 @@ def test_seeds_are_one_line_with_a_band_above_thin_lines(frame):
     assert mean.get_linewidth() == own.get_linewidth() == 1.8
     assert {line.get_color() for line in (*seeds, mean)} == {mean.get_color()} != {own.get_color()}
     np.testing.assert_allclose(band(figure.axes[0], 1), [3 - HALF, 3 + HALF])
-    assert "band: 95 % interval over probes; band of seeds: 95 % interval over seeds, each a thin line" in (
+    assert "band: 95% interval over probes; band of seeds: 95% interval over seeds, each a thin line" in (
         figure.get_suptitle().replace("\n", " ")
     )
     assert figure.get_suptitle().startswith("Intrinsic dimension (TwoNN) over depth, 2 decoders")

@@ -143,8 +143,8 @@ def test_a_textbook_run_shows_everything(run):
 def test_growth_evidence(run):
     evidence = judged(course(run, "anisotropy", {0: 0.1, 500: 0.5, 1000: 0.5}, error=0.0), "growth").evidence
     assert evidence == (
-        "anisotropy grew by 400 % (interval 400 to 400); "
-        "since half of the training (step 500) it grew by 0.0 % (interval 0.0 to 0.0)"
+        "anisotropy grew by 400% (interval 400 to 400); "
+        "since half of the training (step 500) it grew by 0.0% (interval 0.0 to 0.0)"
     )
 
 
@@ -155,14 +155,14 @@ def test_the_error_of_a_mean_is_the_mean_of_the_errors(run):
     frame.loc[last & (frame["layer"] == 2), "std_error"] = 0.0
     half = T7 * 0.2 / 2
     low, high = (f"{100 * (2 * math.exp(sign * half) - 1):.0f}" for sign in (-1, 1))
-    assert f"anisotropy grew by 100 % (interval {low} to {high})" in judged(frame, "growth").evidence
+    assert f"anisotropy grew by 100% (interval {low} to {high})" in judged(frame, "growth").evidence
 
 
 def test_dimension_evidence(run):
     evidence = judged(course(run, "dimension", {0: 10, 1000: 20, 2000: 16, 4000: 12}, error=0.0), "dimension").evidence
     assert evidence == (
-        "the dimension grew by 100 % (interval 100 to 100); its highest value exceeds the last by 67 % (interval 67 to "
-        "67); since half of the training (step 2,000) it fell by 25 % (interval 25 to 25); 2 of 2 blocks fall; "
+        "the dimension grew by 100% (interval 100 to 100); its highest value exceeds the last by 67% (interval 67 to "
+        "67); since half of the training (step 2,000) it fell by 25% (interval 25 to 25); 2 of 2 blocks fall; "
         "highest at step 1,000; warm-up not known"
     )
 
@@ -230,10 +230,10 @@ def test_bell_evidence(run):
     # the mean of the middle blocks has the mean of their errors: a hundredth of it
     half = T7 * math.sqrt(2) * 0.01
     ends = [f"{100 * math.expm1(math.log(ratio) + sign * half):.0f}" for ratio in (2, 4) for sign in (-1, 1)]
-    first = f"the middle of the blocks exceeds the first by 100 % (interval {ends[0]} to {ends[1]})"
-    assert evidence == f"{first}; it exceeds the last by 300 % (interval {ends[2]} to {ends[3]})"
+    first = f"the middle of the blocks exceeds the first by 100% (interval {ends[0]} to {ends[1]})"
+    assert evidence == f"{first}; it exceeds the last by 300% (interval {ends[2]} to {ends[3]})"
     dim = judged(profile(run, [1.0, 1.2, 1.2, 1.2, 1.0], error=0.03), "bell").evidence
-    assert dim.count("), which leaves open whether by more than 10 %") == 2
+    assert dim.count("), which leaves open whether by more than 10%") == 2
 
 
 def test_each_verdict_is_also_given_with_the_embeddings_as_first_layer(run):
@@ -257,7 +257,7 @@ def test_bell_is_judged_at_the_last_step(run):
 def test_uniform_evidence(run):
     evidence = judged(profile(run, [0.8, 1.0, 1.6], error=0.0), "uniform").evidence
     assert evidence == (
-        "the highest block exceeds the lowest by 100 % (interval 100 to 100), not by less than 50 %; blocks 3 and 1"
+        "the highest block exceeds the lowest by 100% (interval 100 to 100), not by less than 50%; blocks 3 and 1"
     )
 
 
@@ -360,8 +360,8 @@ def test_an_effect_is_judged_by_its_interval_over_seeds():
     # the noise of the batches, half of the values, has no part in it
     assert finding.verdict == SHOWN
     assert finding.evidence == (
-        f"over 3 seeds: anisotropy grew by {100 * change:.0f} % (interval {100 * low:.0f} to {100 * high:.0f}); "
-        "since half of the training (step 32) it grew by 0.0 % (interval 0.0 to 0.0)"
+        f"over 3 seeds: anisotropy grew by {100 * change:.0f}% (interval {100 * low:.0f} to {100 * high:.0f}); "
+        "since half of the training (step 32) it grew by 0.0% (interval 0.0 to 0.0)"
     )
 
 

@@ -42,7 +42,7 @@ def with_near_duplicates(x: Tensor, share: float, noise: float) -> Tensor:
 @pytest.mark.parametrize("share", [0.02, 0.5])
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_an_estimate_is_that_of_the_cloud_without_them(name: str, share: float, dtype: torch.dtype, noise: float):
-    """2 % of such pairs would take gride_2 from 9.7 to 2.7 and the likelihood of TwoNN from 10.1 to 2.7."""
+    """2% of such pairs would take gride_2 from 9.7 to 2.7 and the likelihood of TwoNN from 10.1 to 2.7."""
     x = clean(dtype)
     found, expected = ESTIMATORS[name](with_near_duplicates(x, share, noise)), ESTIMATORS[name](x)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)

@@ -106,7 +106,7 @@ def test_phases():
     assert judge("phases", course, phases=("rise", "fall"), more=(0.1, 0.1)) == "shown"
     assert judge("phases", course, phases=("rise",), more=(0.1,)) == "not shown"
     _, evidence = criterion(kind="phases", **three).judge(course, "rank_me")
-    assert evidence.startswith("to step 64 it falls by 60 % (interval 60 to 60); to step 4,000 it rises by 200 %")
+    assert evidence.startswith("to step 64 it falls by 60% (interval 60 to 60); to step 4,000 it rises by 200%")
 
 
 def test_between():

@@ -186,7 +186,7 @@ def test_an_axis_of_values_holds_the_bands_and_starts_a_share_at_zero():
 
 def test_hovering_over_a_cell_tells_its_interval_where_there_is_one(tmp_path):
     (cells,) = heatmap(fill(tmp_path / "one", make_rows(steps=STEPS)), "two_nn").data
-    assert "%{customdata:.2g} (95 % interval)" in cells.hovertemplate
+    assert "%{customdata:.2g} (95% interval)" in cells.hovertemplate
     margins = grid(measurements(make_run(steps=STEPS)), "two_nn", "all", "margin")
     np.testing.assert_array_equal(cells.customdata, margins)
     (cells,) = heatmap(fill(tmp_path / "dense", make_rows(steps=STEPS, **DENSE)), "two_nn").data
@@ -344,7 +344,7 @@ def test_seeds_are_one_line_with_a_band(stores, what, points):
     assert [trace["meta"]["run"] for trace in thin] == [1, 2, 3]
     assert {(trace["meta"]["run"], *trace["meta"]["seeds"]) for trace in (low, high, mean)} == {(1, 1, 2, 3)}
     assert named(traces)["own"]["meta"]["run"] == 0
-    assert comparison["note"].startswith("4 of 4 runs; a hue for each class of models; band of seeds: 95 % interval")
+    assert comparison["note"].startswith("4 of 4 runs; a hue for each class of models; band of seeds: 95% interval")
     assert {trace["line"]["color"] for trace in of_group[:3]} <= tree["dark_colours"].keys()
 
 

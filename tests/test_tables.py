@@ -378,7 +378,7 @@ def test_a_resumed_run_has_one_design(run):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, "band: 95 % interval over probes"),
+        ({}, "band: 95% interval over probes"),
         (DENSE, "no interval: batches share windows"),
         (NO_DESIGN, "no interval: batches share windows"),
         ({"n_batches": 1}, "no interval: a single batch"),

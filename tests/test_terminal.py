@@ -69,8 +69,8 @@ def test_a_whole_screen(run):
     assert lines[lines.index("published findings, criteria version 2, 2026-11-22") :][:5] == [
         "published findings, criteria version 2, 2026-11-22",
         "shown: bell-shaped anisotropy over depth (decoders), all and no_sink",
-        "  all: the middle of the blocks exceeds the first by 87 %, and it exceeds the",
-        "  last by 441 %",
+        "  all: the middle of the blocks exceeds the first by 87%, and it exceeds the",
+        "  last by 441%",
         "not shown: uniform anisotropy over depth (encoders), all and no_sink",
     ]
     words = " ".join(" ".join(lines).split())
@@ -96,7 +96,7 @@ def test_a_terminal_without_unicode(run):
     stream.flush()
     text = raw.getvalue().decode("ascii")
     assert text.startswith("gr??er")
-    assert "exceeds the first by 87 %" in text
+    assert "exceeds the first by 87%" in text
 
 
 def test_a_sweep_tells_its_cost_and_its_failures(published, failures, frame_of):

@@ -194,7 +194,7 @@ class TextDataModule(WindowsDataModule):
         window = self.sequence_length - len(self._before) - len(self._after)
         if n_tokens < window:
             raise ValueError(
-                f"expected a text of at least {window * 100 // percent:,} tokens, so that the {percent} % held out for "
+                f"expected a text of at least {window * 100 // percent:,} tokens, so that the {percent}% held out for "
                 f"validation and for testing hold a window of {window} each, got {n_tokens} tokens there from "
                 f"{len(corpus.data):,} bytes ({corpus.name}); use a longer text or a smaller sequence_length"
             )

@@ -93,7 +93,7 @@ def collate_causal(windows: list[tuple[int, Tensor]]) -> Batch:
 
 
 class CollateMasked:
-    """Makes batches for masked-token training: of the chosen tokens 80 % are masked, 10 % replaced, 10 % left alone.
+    """Makes batches for masked-token training: of the chosen tokens 80% are masked, 10% replaced, 10% left alone.
 
     Special tokens are never chosen; the labels of all others are -100.
 

@@ -127,7 +127,7 @@ def coupling_statements(series: MetricSeries, loss: RunLoss) -> Iterator[Insight
     direction = "the same" if found.value > 0 else "the opposite"
     sentence = (
         f"{_subject(series, covered)} moves in {direction} direction as the {loss.title} (rank correlation "
-        f"of {found.n} changes {found.value:.2f}, 95 % interval {found.low:.2f} to {found.high:.2f})."
+        f"of {found.n} changes {found.value:.2f}, 95% interval {found.low:.2f} to {found.high:.2f})."
     )
     evidence = {"correlation": found.value, "low": found.low, "high": found.high, "changes": float(found.n)}
     steps, weight = (int(both.index[0]), int(both.index[-1])), 0.4 * abs(found.value)

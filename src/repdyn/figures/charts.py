@@ -70,7 +70,7 @@ class Line:
     x: Sequence[float] | np.ndarray
     y: Sequence[float] | np.ndarray
     margin: np.ndarray | None = None
-    """Half of the 95 % interval at each point, NaN where it is not known; None for a line without a band."""
+    """Half of the 95% interval at each point, NaN where it is not known; None for a line without a band."""
     colour: str
     label: str = ""
     """In the legend; empty for none."""

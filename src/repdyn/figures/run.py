@@ -1,7 +1,7 @@
 """Figures of one run: metrics over depth, their means over layers during training, heatmaps, dimension against scale.
 
 Each metric of geometry and each of the user's own has a figure over depth, its place in one of the means, and heatmaps;
-those of another family share a figure over depth and one of means. Bands are 95 % intervals over probes, if known.
+those of another family share a figure over depth and one of means. Bands are 95% intervals over probes, if known.
 """
 
 from __future__ import annotations

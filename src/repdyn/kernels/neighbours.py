@@ -352,8 +352,8 @@ def _smallest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 # Share of the radius of a cloud below which two points count as nearly the same. At initialisation the blocks of a
-# byte-level encoder add so little that its 4096 vectors lie in 87 clusters, one for each token: 99 % of them are closer
-# than this to another one, at step 64 still 95 %; in a trained decoder's first block, of dimension 2, 14 % are. A cloud
+# byte-level encoder add so little that its 4096 vectors lie in 87 clusters, one for each token: 99% of them are closer
+# than this to another one, at step 64 still 95%; in a trained decoder's first block, of dimension 2, 14% are. A cloud
 # of dimension 1 counts as nearly the same throughout: so close do 4096 points lie on a line.
 NEAR_DUPLICATE = 1e-2
 

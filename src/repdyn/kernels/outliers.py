@@ -141,7 +141,7 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
     """
     cloud = as_cloud(x)
     if not 0 < share < 1:
-        raise ValueError(f"expected a share 0 < share < 1, got {share}; the longest 1 % of the points are share=0.01")
+        raise ValueError(f"expected a share 0 < share < 1, got {share}; the longest 1% of the points are share=0.01")
     squares = cloud.once(_squares_along_first)
     norms = torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
     shortest, longest = norms.aminmax()

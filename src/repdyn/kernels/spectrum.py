@@ -216,7 +216,7 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
     """
     cloud = as_cloud(x)
     if not 0 < share < 1:
-        raise ValueError(f"expected a share 0 < share < 1, got {share}; 90 % of the variance is share=0.9")
+        raise ValueError(f"expected a share 0 < share < 1, got {share}; 90% of the variance is share=0.9")
     cumulative = cloud.once(spectrum_of).cumsum(0)
     n_short = (cumulative[:-1] < (share - _ROUNDING) * cumulative[-1]).sum()
     return (n_short + 1).to(torch.float64)

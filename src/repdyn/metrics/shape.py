@@ -131,12 +131,12 @@ SPECTRUM = [
         _directions(
             name=f"components_{percent}",
             kernel="components",
-            meaning=f"principal directions that hold {percent} % of the variance",
+            meaning=f"principal directions that hold {percent}% of the variance",
             source="Jolliffe 2002, Principal Component Analysis, section 6.1",
             settings={"share": percent / 100},
-            title=f"Principal directions for {percent} % of the variance",
+            title=f"Principal directions for {percent}% of the variance",
             panel="Directions for a share of the variance",
-            line=f"{percent} %",
+            line=f"{percent}%",
         )
         for percent in (50, 90, 95, 99)
     ),
@@ -272,7 +272,7 @@ SINKS = [
     ),
     of_kernel(
         name="top_norm_variance_share",
-        meaning="share of the variance along the first principal direction that the longest 1 % of the vectors carry",
+        meaning="share of the variance along the first principal direction that the longest 1% of the vectors carry",
         **SHARE,
         source="this package; after Sun, Chen, Kolter, Liu 2024, Massive Activations (COLM)",
         settings={"share": 0.01},

@@ -81,7 +81,7 @@ def heatmap(store: Store, metric: str, subset: str = "all", **which: Unpack[Whic
 def profile(
     store: Store, metric: str, subset: str = "all", *, step: int | None = None, **which: Unpack[Which]
 ) -> Figure:
-    """Return a metric over depth with its 95 % intervals: at one step, or with a slider over the steps.
+    """Return a metric over depth with its 95% intervals: at one step, or with a slider over the steps.
 
     Args:
         store, metric, subset, which: as for :func:`heatmap`.
@@ -125,7 +125,7 @@ def compare(
 ) -> Figure:
     """Return a metric of several runs: their last profiles over relative depth, or their means during training.
 
-    Runs that are seeds of one model are one line, their mean, with its 95 % interval over seeds as a band. The title
+    Runs that are seeds of one model are one line, their mean, with its 95% interval over seeds as a band. The title
     says so if the values do not compare, as after different sampling designs.
 
     Args:

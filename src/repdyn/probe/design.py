@@ -149,7 +149,7 @@ PAPER = Design(
     metric_settings={"two_nn": {"discard": 0.8, "duplicates": "count"}},
 )
 """The published protocol: all tokens of 128 windows of 512 characters, batches of at least 4096, the dimension fitted
-to the lowest 20 % of the ratios with duplicates counted (Razzhigaev et al. 2024, package llm_microscope 0.0.7)."""
+to the lowest 20% of the ratios with duplicates counted (Razzhigaev et al. 2024, package llm_microscope 0.0.7)."""
 
 INPUTS = Design("inputs")
 """That of probes of inputs: a few vectors of each, disjoint batches, neighbours in the same input excluded."""

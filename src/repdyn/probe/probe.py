@@ -226,7 +226,7 @@ class Probe(SampledTokens):
 
     @classmethod
     def enwik8(cls, tokenizer: PreTrainedTokenizerBase, *, path: str | None = None, **settings: Any) -> Probe:
-        """Return a probe of the last 5 % of cleaned enwik8, its conventional test split.
+        """Return a probe of the last 5% of cleaned enwik8, its conventional test split.
 
         Args:
             tokenizer: as for :meth:`from_texts`.
@@ -295,7 +295,7 @@ class Probe(SampledTokens):
         Args:
             words: the words of all tokens.
             classes: among "function" (English function words), "content" (all other words), "frequent" (the most
-                frequent words, which make up half of the text) and "rare" (the least frequent ones, the last 10 % of
+                frequent words, which make up half of the text) and "rare" (the least frequent ones, the last 10% of
                 it); "words" for all of them.
             phrases: further classes: the tokens of any of the given words, or phrases of several words, by name.
 

@@ -213,7 +213,7 @@ def frequency_cuts(counts: Iterable[int]) -> tuple[int, int]:
     """Return the lowest count of a frequent word and the highest count of a rare one, which is lower.
 
     In descending order of frequency, the frequent words are those up to the one at which they make up half of all
-    occurrences; the rare words are those from the one at which 90 % are exceeded. Words that occur equally often are
+    occurrences; the rare words are those from the one at which 90% are exceeded. Words that occur equally often are
     treated alike, so either class may slightly exceed its share.
 
     >>> frequency_cuts([50, 20, 10, 10, 5, 3, 1, 1])

@@ -1,6 +1,6 @@
 """Criteria by which published values are judged: of profiles over depth, of courses over training, of tables.
 
-A criterion is either a number that must lie between two bounds with its whole 95 % interval, or changes that must be
+A criterion is either a number that must lie between two bounds with its whole 95% interval, or changes that must be
 larger than a share. Each names the kind that a recipe gives it; docs/reproduce.md describes them.
 """
 
@@ -367,7 +367,7 @@ class Correlation(Bounded):
 class Cell(Bounded):
     """A value in a table of a study: near the published one, at least a bound, or at most one.
 
-    Where the table has a 95 % interval, in the columns NAME_low and NAME_high, or low and high, the whole interval must
+    Where the table has a 95% interval, in the columns NAME_low and NAME_high, or low and high, the whole interval must
     be there.
     """
 

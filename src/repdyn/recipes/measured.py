@@ -132,7 +132,7 @@ def _estimates(cells: pd.DataFrame) -> list[Estimate]:
 
 
 def half_width(estimate: Estimate) -> float:
-    """Return half of the 95 % interval of a value."""
+    """Return half of the 95% interval of a value."""
     return float(stdtrit(estimate.n_batches - 1, (1 + CONFIDENCE) / 2)) * estimate.std_error
 
 

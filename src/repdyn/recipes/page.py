@@ -158,7 +158,7 @@ def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str) -
 
 
 def _line(estimates: Mapping[float, Estimate] | Mapping[int, Estimate], **look: Any) -> Line:
-    """Return a line with the 95 % intervals; without, if none is known, or all are taken as exact."""
+    """Return a line with the 95% intervals; without, if none is known, or all are taken as exact."""
     margins = np.array([half_width(estimate) for estimate in estimates.values()])
     margin = None if np.isnan(margins).all() or not np.nanmax(margins) else margins
     return Line(x=[*estimates], y=[estimate.value for estimate in estimates.values()], margin=margin, **look)

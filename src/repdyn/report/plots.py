@@ -243,7 +243,7 @@ def cells_trace(cells: Cells) -> PlotlyDict:
         "coloraxis": "coloraxis",
         "hoverongaps": False,
         "hovertemplate": f"<b>%{{{'customdata' if is_log else 'z'}:.4~g}}</b>"
-        f"{' ± %{customdata:.2g} (95 % interval)' * has_intervals}<extra></extra>",
+        f"{' ± %{customdata:.2g} (95% interval)' * has_intervals}<extra></extra>",
     }
 
 

@@ -298,7 +298,7 @@ def _listed(rows: pd.DataFrame, column: str) -> str:
 
 
 _CORRELATION_HEADINGS = (
-    *("metric", "tokens", "of the values", "95 % interval", "n", "of the changes", "95 % interval", "n"),
+    *("metric", "tokens", "of the values", "95% interval", "n", "of the changes", "95% interval", "n"),
 )
 _CORRELATION_METHOD = (
     "Spearman's rank correlation of the mean over layers with the loss: over the checkpoints, and over the changes "

@@ -108,7 +108,7 @@ class Row:
     between its windows, for the metrics that have such a formula; None if unknown, also for batches that share
     windows."""
     low: float | None = None
-    """Lower end of the 95 % interval for the value on another probe of the same design and text."""
+    """Lower end of the 95% interval for the value on another probe of the same design and text."""
     high: float | None = None
     """Upper end of that interval."""
     n_batches: int = 1

@@ -51,7 +51,7 @@ def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
     """Draw six panels: the distribution of each quantity, one outline for each table, and the dimension curves.
 
     Heights are relative to the highest bin, so that tables of any size can be compared; a table of a few rows is drawn
-    as lines, one for each value. Values beyond 0.05 % and 99.95 % are cut off; the tables' files have them.
+    as lines, one for each value. Values beyond 0.05% and 99.95% are cut off; the tables' files have them.
     """
     sampled = [f"{one.n_pairs:,} of {one.table.name}" for one in measured if not one.all_pairs]
     drawn_pairs = f"pairs drawn at random: {', '.join(sampled)}" if sampled else "all pairs"
@@ -123,7 +123,7 @@ def position_image(name: str, rows: Tensor) -> Figure:
     values = rows.detach().cpu().double().numpy()
     limit = float(np.quantile(np.abs(values), 0.995))
     figure = Figure(figsize=(10.5, 6.2))
-    entitle(figure, f"{name}", f"colours are cut off at {limit:.2g}, the 99.5 % quantile")
+    entitle(figure, f"{name}", f"colours are cut off at {limit:.2g}, the 99.5% quantile")
     places = figure.subplot_mosaic([["table", "first"], ["table", "steps"]], width_ratios=(1.4, 1))
     table, first, steps = places["table"], places["first"], places["steps"]
     look = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit, "aspect": "auto", "interpolation": "nearest"}
@@ -144,7 +144,7 @@ def position_image(name: str, rows: Tensor) -> Figure:
 def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, order_end: int | None) -> Figure:
     """Draw the cosines of all pairs of positions, (n, n), and their mean against the distance of the two.
 
-    The band holds 90 % of the pairs of that distance. Distances with fewer pairs than a tenth of the positions are left
+    The band holds 90% of the pairs of that distance. Distances with fewer pairs than a tenth of the positions are left
     out.
     """
     n = len(matrix)
@@ -156,7 +156,7 @@ def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, orde
     shown = offsets.loc[(offsets["n"] >= n / 10) & (offsets["offset"] > 0)]
     line_with_band(right, shown, "mean", ("q05", "q95"), x=shown["offset"], color=_COLOURS["position"])
     right.axhline(0, color="0.6", linewidth=0.8, zorder=0)
-    right.set(xlabel="positions apart", ylabel="cosine: mean, and the middle 90 %")
+    right.set(xlabel="positions apart", ylabel="cosine: mean, and the middle 90%")
     return figure
 
 
@@ -226,7 +226,7 @@ def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -
         loops, features: as of :func:`repdyn.studies.table_geometry.loops_of`.
     """
     caption = "distances at which pieces join and loops are filled, and at which they are born; ring: the longest loop"
-    caption += "\ndashed: as persistent as the longest of 19 tables with permuted components; axes may cut 1 % off"
+    caption += "\ndashed: as persistent as the longest of 19 tables with permuted components; axes may cut 1% off"
     figure, [grid] = panels(f"{name}: persistence", caption, (13, 4.2), 1, len(loops), squeeze=False)
     for axes, row in zip(grid, loops.to_dict("records"), strict=True):
         of_row = select(features, components=row["components"])

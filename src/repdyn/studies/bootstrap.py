@@ -1,4 +1,4 @@
-"""Means over the tokens of a text with 95 % intervals of a bootstrap over its sequences."""
+"""Means over the tokens of a text with 95% intervals of a bootstrap over its sequences."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Estimate(NamedTuple):
 
     @property
     def interval(self) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds of the middle 95 % of the resamples, (m,) each; NaN are ignored."""
+        """The bounds of the middle 95% of the resamples, (m,) each; NaN are ignored."""
         low, high = np.nanquantile(self.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
         return low, high
 

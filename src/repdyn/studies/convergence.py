@@ -38,7 +38,7 @@ from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
 
 RELATIVE_DEPTH = "relative depth (layer / last layer)"
 _BARS = "#9ecae1"
-_BAND = "Band: 95 % interval of a bootstrap over sequences."
+_BAND = "Band: 95% interval of a bootstrap over sequences."
 _MAX_MARKED = 40
 _MOST_TICKS = 16
 
@@ -274,7 +274,7 @@ def steps_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
         zero_line(axes)
         layer_axis(axes)
 
-    caption = "Bars: 95 % interval of a bootstrap over sequences."
+    caption = "Bars: 95% interval of a bootstrap over sequences."
     label = "gradient: alignment gained\nfrom this layer to the next"
     return facets("Steps of the alignment", caption, profiles, draw, label)
 
@@ -314,7 +314,7 @@ def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> F
         axes.set_xticks([place for place, _ in shown], [f"{layer}" for _, layer in shown])
         axes.set_xlabel("layer before the step; any: at least one step")
 
-    caption = "Marks: falls of any size, by class. Grey lines: 95 % interval of a bootstrap over sequences."
+    caption = "Marks: falls of any size, by class. Grey lines: 95% interval of a bootstrap over sequences."
     label = "share of tokens whose cosine\nto the final vector falls"
     return facets("Tokens that do not approach their final vector", caption, tables, draw, label)
 
@@ -361,7 +361,7 @@ def gap_figure(name: str, gaps: Mapping[tuple[str, str], pd.DataFrame]) -> Figur
     """Draw a panel for each pair of classes; markers are filled where the gap is significant."""
     title = f"{name}: alignment of one class minus that of another"
     layout = {"sharex": True, "sharey": True, "squeeze": False}
-    figure, grid = panels(title, "Bars: 95 % interval of the test.", (7.5, 1.2 + 2.4 * len(gaps)), len(gaps), **layout)
+    figure, grid = panels(title, "Bars: 95% interval of the test.", (7.5, 1.2 + 2.4 * len(gaps)), len(gaps), **layout)
     for number, (axes, ((first, second), gap)) in enumerate(zip(grid[:, 0], gaps.items(), strict=True)):
         colour, is_significant = series_colour(number), gap["p_holm"].to_numpy(float) < THRESHOLD
         zero_line(axes)

@@ -140,7 +140,7 @@ def compare_classes(first: SequenceSums, second: SequenceSums, *, paired: bool) 
 
     Returns:
         A row for each layer but the last: layer, gap (mean alignment of the first class minus that of the second),
-        gap_low and gap_high (95 % confidence interval), t, p (two-sided; NaN if no sequence differs from another),
+        gap_low and gap_high (95% confidence interval), t, p (two-sided; NaN if no sequence differs from another),
         p_holm (adjusted for testing every layer), test, n (sample sizes, in words).
 
     Raises:
@@ -216,7 +216,7 @@ def class_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int =
     """Return the alignment of each class of tokens or sentences, a row for each class and layer.
 
     Returns:
-        class, layer, alignment (mean over tokens) with its 95 % interval alignment_low and alignment_high,
+        class, layer, alignment (mean over tokens) with its 95% interval alignment_low and alignment_high,
         alignment_of_words (mean over distinct words, each by the mean of its tokens), n_tokens, n_words, n_sequences.
     """
     frames = {}
@@ -250,7 +250,7 @@ def fall_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 
 
     Returns:
         A row for each class, size of the fall and step: class, more_than (of :data:`FALLS`), layer (from which to the
-        next; "any" for at least one step), share with its 95 % interval share_low and share_high, n_tokens.
+        next; "any" for at least one step), share with its 95% interval share_low and share_high, n_tokens.
     """
     layers, frames = [*range(measured.n_layers - 1), ANY_STEP], {}
     for name, found in measured.classes.items():

@@ -159,7 +159,7 @@ def find_order_end(rows: Tensor, *, seed: int = 0) -> int:
 
     A stretch is 16 positions with those up to 8 further on; its order is the largest, over the offsets 1 to 8, of the
     mean cosine of the centred positions that far apart, in absolute value. It counts as ordered if that is above
-    the 99 % quantile for as many pairs of different positions drawn at random from the same table.
+    the 99% quantile for as many pairs of different positions drawn at random from the same table.
 
     Args:
         rows: (n, dim) positions in their order, at least :data:`MIN_POSITIONS`.

@@ -165,7 +165,7 @@ def kind_matrix(before: np.ndarray, after: np.ndarray, kinds: Sequence[str], *, 
     """Yield the cosine of the mean differences of each two kinds of change, from vectors before and after, (n, dim).
 
     Yields:
-        kind, other, cosine, and low and high, the 95 % interval of a bootstrap over the changes of each kind. Nothing
+        kind, other, cosine, and low and high, the 95% interval of a bootstrap over the changes of each kind. Nothing
         where a kind moves nothing.
     """
     # the same draws at every layer, so that its intervals compare
@@ -320,7 +320,7 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
         of two different sentences of a group), between (of two sentences of different groups), effect (within - between
         over the root of the mean of the two variances: Cohen's d), and probability (of a pair from within to be closer
         than one from between, ties counted half: area under the ROC curve), the latter four each with the bounds
-        NAME_low and NAME_high of a 95 % interval.
+        NAME_low and NAME_high of a 95% interval.
     """
     labels = np.asarray(groups)
     members = [np.flatnonzero(labels == group) for group in np.unique(labels)]

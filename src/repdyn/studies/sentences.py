@@ -205,7 +205,7 @@ def sentences(
 def separation_figure(name: str, table: pd.DataFrame) -> Figure:
     """Draw cosines within and between groups for each pooling, and how well they separate groups."""
     poolings = _poolings(table)
-    title, caption = f"{name}: paraphrases against other sentences", "bands: 95 % of a bootstrap over groups"
+    title, caption = f"{name}: paraphrases against other sentences", "bands: 95% of a bootstrap over groups"
     figure, (*of_poolings, last) = panels(title, caption, _size_with_one(poolings), 1, len(poolings) + 1)
     of_vectors = table.loc[table["vector"] != measured.SHARED_TOKENS, ["within_low", "between_low"]]
     lowest, look = float(of_vectors.to_numpy(float).min()), {"marker": "o", "markersize": 3}
@@ -255,7 +255,7 @@ def kinds_figure(name: str, matrix: pd.DataFrame) -> Figure:
     poolings, last = _poolings(matrix), matrix["layer"].to_numpy(int).max()
     names = list(dict.fromkeys([*matrix["kind"], *matrix["other"]]))
     title = f"{name}: do two kinds of change point one way?"
-    caption = "bold: 95 % interval of a bootstrap over the changes without 0; below, the four largest of the last layer"
+    caption = "bold: 95% interval of a bootstrap over the changes without 0; below, the four largest of the last layer"
     layout = {"squeeze": False, "height_ratios": (1.15, 1)}
     figure, grid = panels(title, caption, (3.7 * len(poolings) + 1.0, 7.2), 2, len(poolings), **layout)
     for (above, below), pooling in zip(grid.T, poolings, strict=True):
@@ -306,7 +306,7 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
 def collection_figure(name: str, table: pd.DataFrame, histograms: pd.DataFrame, source: str) -> Figure:
     """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last."""
     poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
-    caption = f"{source}; {table['n'].to_numpy(int).max():,} pairs of texts; bands: 50, 90 and 98 % of them"
+    caption = f"{source}; {table['n'].to_numpy(int).max():,} pairs of texts; bands: 50, 90 and 98% of them"
     size = _size_with_one(poolings)
     figure, (*of_poolings, at_last) = panels(
         f"{name}: how alike are any two texts?", caption, size, 1, len(poolings) + 1

@@ -267,7 +267,7 @@ def known_clouds(seed: int) -> dict[str, Tensor]:
 
 
 def dimension_table(clouds: Mapping[str, Tensor]) -> pd.DataFrame:
-    """Return components for 90 % of the variance and the TwoNN dimension of each cloud."""
+    """Return components for 90% of the variance and the TwoNN dimension of each cloud."""
     return pd.DataFrame([{"cloud": name, "rows": len(x), **_dimensions(x, x)} for name, x in clouds.items()])
 
 
@@ -318,7 +318,7 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
     the rarest in the vocabulary.
 
     Returns:
-        word_probe: for each probe, words, accuracy on words that it was not fitted to, low and high (95 %, Wilson), and
+        word_probe: for each probe, words, accuracy on words that it was not fitted to, low and high (95%, Wilson), and
         the share of each part that it recognised. word_probe_asked: the probability of each part for the words of
         :data:`ASKED` that the vocabulary has. Nothing for too few words.
     """
@@ -354,7 +354,7 @@ def compare_opposites(table: EmbeddingTable, rows: dict[str, int], seed: int) ->
     of the adjectives.
 
     Returns:
-        opposites: for each of these and kind of pair, mean cosine with low and high (95 %, bootstrap over pairs),
+        opposites: for each of these and kind of pair, mean cosine with low and high (95%, bootstrap over pairs),
         negative (share of negative cosines), and above_opposites (probability of a larger cosine than that of an
         opposite pair, ties counting half). Nothing for too few pairs.
     """

@@ -163,7 +163,7 @@ def class_tables(
     Returns:
         Classes: layer, class, tokens (their number), ``measure`` (mean), rank_q25, rank (median), rank_q75, kept (share
         of rank 0).
-        Changes: class, quantity, layer, value, and its 95 % interval low and high. Quantities are the means of
+        Changes: class, quantity, layer, value, and its 95% interval low and high. Quantities are the means of
         ``measure`` and log_rank (log10 of 1 + rank), and their change from the layer before (``..._change``); nearer
         and nearer_by_0.01 (share of tokens that are nearer to their embedding than at the layer before, layer "any": at
         least once); and ranks_per_0.01 (all changes of rank, without sign, over those of ``measure``, times 0.01).
@@ -233,7 +233,7 @@ def received_attention(weights: Sequence[tuple[Tensor, np.ndarray]], classes: Ma
 
     Returns:
         A row for each head, and one for their mean, whose head is missing, and class: head, class, received,
-        by_position and beyond (their difference), each with its 95 % interval.
+        by_position and beyond (their difference), each with its 95% interval.
     """
     lengths = [len(tokens) for _, tokens in weights]
     length = max(set(lengths), key=lengths.count)

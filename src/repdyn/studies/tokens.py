@@ -270,7 +270,7 @@ def change_figure(name: str, table: pd.DataFrame, text: str, measure: str) -> Fi
     labels["nearer_by_0.01"] = "share of tokens nearer\nby more than 0.01"
     title, caption = (
         f"{name}: how words of {text} move",
-        "From the layer before. Band: 95 % interval of a bootstrap over ",
+        "From the layer before. Band: 95% interval of a bootstrap over ",
     )
     figure, grid, of_states = _by_state(title, f"{caption}sequences.", (11, 9), table, *labels.values())
     for column, of_state in zip(grid.T, of_states, strict=True):
@@ -317,7 +317,7 @@ def attention_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
     )
     width, height = heads_size(values)
     caption = "Left: mean over heads; dashed: what position alone explains; 1: even attention. "
-    caption += "Right, bold: 95 % interval without 0."
+    caption += "Right, bold: 95% interval without 0."
     title, size = f"{name}: attention received by words of {text}", (5 + width, max(4.2, height))
     figure, (left, right) = panels(title, caption, size, 1, 2, width_ratios=[5, width])
     for of_class in CLASSES:

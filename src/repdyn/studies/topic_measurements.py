@@ -372,13 +372,13 @@ def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return at which step each topic gap appears in a training.
 
     A gap has reached a share of its final value at the first measured step from which on it is never below it, in the
-    direction of the final value. It never appears where the 95 % interval of the final value contains 0.
+    direction of the final value. It never appears where the 95% interval of the final value contains 0.
 
     Args:
         rows: of one run, or of one stack of its model.
 
     Returns:
-        A row for each gap and layer, in the order of onset: metric, layer, final, margin (half of the 95 % interval of
+        A row for each gap and layer, in the order of onset: metric, layer, final, margin (half of the 95% interval of
         the final value), onset and half (steps, missing if it never appears; see :data:`SHARES`), evenness (of the
         layer's attention when the gap of the lowest layer's cosines has reached half; missing if it is not known).
     """

@@ -29,10 +29,10 @@ def change_size(log_ratio: float) -> str:
     """Return the size of a change in percent, or the ratio as a factor if it is large.
 
     >>> change_size(0.47), change_size(-0.08), change_size(4.0)
-    ('60 %', '7.7 %', 'a factor of 54.6')
+    ('60%', '7.7%', 'a factor of 54.6')
     """
     ratio = math.exp(min(log_ratio, _LARGEST_EXPONENT))
-    return f"a factor of {ratio:.3g}" if ratio >= _PERCENT_UP_TO else f"{_percent(abs(ratio - 1))} %"
+    return f"a factor of {ratio:.3g}" if ratio >= _PERCENT_UP_TO else f"{_percent(abs(ratio - 1))}%"
 
 
 class CannotBeJudgedError(Exception):
@@ -53,7 +53,7 @@ class Estimate:
 
 
 def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean over seeds and half of its 95 % interval, by Student's t with n - 1 degrees of freedom.
+    """Return the mean over seeds and half of its 95% interval, by Student's t with n - 1 degrees of freedom.
 
     ``values`` has the shape (n_seeds, ...), with at least two seeds; the mean of a seed without a value is NaN.
     """
@@ -126,7 +126,7 @@ class Effect:
         """Return the size of the change in percent, or the ratio as a factor if it is large, with the interval.
 
         >>> str(Effect(0.47, 0.05)), str(Effect(-0.08, 0.1)), str(Effect(4.0, 0.1))
-        ('60 % (interval 52 to 68)', '7.7 % (interval -2.0 to 16)', 'a factor of 54.6 (interval 49.4 to 60.3)')
+        ('60% (interval 52 to 68)', '7.7% (interval -2.0 to 16)', 'a factor of 54.6 (interval 49.4 to 60.3)')
         """
         ratio, low, high = (math.exp(min(each, _LARGEST_EXPONENT)) for each in (self.log_ratio, self.low, self.high))
         if ratio >= _PERCENT_UP_TO:
@@ -158,7 +158,7 @@ class Claim:
 
         >>> verbs = "grew", "fell"
         >>> print(Claim("it", verbs, Effect(0.2, 0.05), above=0.1).sentence())
-        it grew by 22 %
+        it grew by 22%
         >>> late = Claim("since step 8 it", verbs, Effect(0.2, 0.05), above=-0.1, below=0.1, is_late=True)
         >>> print(late.sentence(whole=Effect(0.5, 0.1)), "/", late.sentence(whole=Effect(-0.5, 0.1)))
         it was still growing at the end / it was growing at the end
@@ -179,11 +179,11 @@ class Claim:
 
         >>> verbs = "grew", "fell"
         >>> print(Claim("anisotropy", verbs, Effect(0.2, 0.05), above=0.1))
-        anisotropy grew by 22 % (interval 16 to 28)
+        anisotropy grew by 22% (interval 16 to 28)
         >>> print(Claim("anisotropy", verbs, Effect(0.2, 0.15), above=0.1))
-        anisotropy grew by 22 % (interval 5.1 to 42), which leaves open whether by more than 10 %
+        anisotropy grew by 22% (interval 5.1 to 42), which leaves open whether by more than 10%
         >>> print(Claim("anisotropy", verbs, Effect(0.09, 0.15), above=0.1))
-        anisotropy grew by 9.4 % (interval -5.8 to 27), which leaves open whether it grew at all
+        anisotropy grew by 9.4% (interval -5.8 to 27), which leaves open whether it grew at all
         """
         rises = self.effect.log_ratio >= 0
         text = f"{self.subject} {self.verbs[not rises]} by {self.effect}"
@@ -199,8 +199,8 @@ class Claim:
     @property
     def _bound(self) -> str:
         if self.below is not None and self.below > 0:
-            return f"less than {100 * self.below:.0f} %{' either way' * (self.above is not None)}"
-        return f"more than {100 * abs(self.above or self.below or 0.0):.0f} %"
+            return f"less than {100 * self.below:.0f}%{' either way' * (self.above is not None)}"
+        return f"more than {100 * abs(self.above or self.below or 0.0):.0f}%"
 
 
 def conjunction(verdicts: Iterable[Verdict]) -> Verdict:
@@ -303,14 +303,14 @@ class Correlation:
     value: float
     """In [-1, 1]; NaN with fewer than two pairs, or if one of the variables is constant."""
     low: float
-    """Lower end of the 95 % interval; NaN with fewer than four pairs."""
+    """Lower end of the 95% interval; NaN with fewer than four pairs."""
     high: float
     n: int
     """Number of pairs."""
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> Correlation:
-    """Return Spearman's rank correlation with its 95 % interval.
+    """Return Spearman's rank correlation with its 95% interval.
 
     The interval is that of Fisher's transformation with the variance (1 + rho^2 / 2) / (n - 3) of Bonett and Wright
     (2000). It assumes independent pairs. A correlation of 1 or -1 has the interval [1, 1] or [-1, -1].

@@ -74,7 +74,7 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measured rows of one run, or of one of its stacks, sorted by step and layer.
 
     Values of single attention heads are excluded; see :func:`of_heads`. A missing token subset becomes "all". The
-    column ``margin`` is half of the 95 % interval, which is symmetric about the value; NaN if it is unknown. ``layer``
+    column ``margin`` is half of the 95% interval, which is symmetric about the value; NaN if it is unknown. ``layer``
     is an integer, and each (step, layer, metric, subset) occurs once.
 
     Raises:

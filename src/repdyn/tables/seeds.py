@@ -16,7 +16,7 @@ from repdyn.tables.frames import concatenated
 from repdyn.tables.runs import MeasuredRun, differences, disagreement, in_comparison_order, listed, spans
 from repdyn.tables.series import LayerMean, MetricSeries
 
-INTERVAL = "95 % interval over seeds"
+INTERVAL = "95% interval over seeds"
 """What a band of seeds means."""
 
 
@@ -24,7 +24,7 @@ INTERVAL = "95 % interval over seeds"
 class SeedSeries(MetricSeries):
     """One metric on one token subset over the seeds of one model, at the steps at which all of them have it.
 
-    Its values are means over seeds, and its margins halves of their 95 % intervals. A value that one seed lacks is
+    Its values are means over seeds, and its margins halves of their 95% intervals. A value that one seed lacks is
     missing.
     """
 
@@ -184,7 +184,7 @@ def seed_table(groups: Sequence[SeedGroup]) -> pd.DataFrame:
 
     Columns:
         seeds, stack, metric, subset, step; ``layer``, empty for the mean over layers; ``n_seeds``; ``mean``, ``std`` (n
-        - 1) over seeds, and ``low`` and ``high``, the ends of the 95 % interval of the mean.
+        - 1) over seeds, and ``low`` and ``high``, the ends of the 95% interval of the mean.
     """
     columns = ["seeds", "stack", "metric", "subset", "step", "layer", "n_seeds", "mean", "std", "low", "high"]
     rows: list[tuple[object, ...]] = []

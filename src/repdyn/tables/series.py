@@ -26,7 +26,7 @@ def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
     """Say what a band, or another mark, of measurements means, or why there is none; empty where none has a value."""
     valued = rows.loc[rows["value"].notna(), ["margin", "n_batches"]]
     unknown = valued.loc[valued["margin"].isna()]
-    meaning = f"{mark}: 95 % interval over probes" * (len(unknown) < len(valued))
+    meaning = f"{mark}: 95% interval over probes" * (len(unknown) < len(valued))
     single = bool((unknown["n_batches"] < 2).all())
     why = f"no interval: {'a single batch' if single else 'batches share windows'}" * bool(len(unknown))
     return "; elsewhere ".join(filter(None, [meaning, why]))
@@ -39,7 +39,7 @@ class LayerMean:
     mean: pd.Series
     """Index step, over the same layers at every step."""
     margin: pd.Series
-    """Index step; upper bound of half of the 95 % interval; NaN if it is unknown."""
+    """Index step; upper bound of half of the 95% interval; NaN if it is unknown."""
     n_used: int
     """Number of layers averaged over: those with a value at every step that has any."""
     n_layers: int
@@ -98,7 +98,7 @@ class MetricSeries:
 
     @cached_property
     def margins(self) -> np.ndarray:
-        """Shape (n_layers, n_steps): half of the 95 % interval over probes; NaN where it is not known."""
+        """Shape (n_layers, n_steps): half of the 95% interval over probes; NaN where it is not known."""
         return self._margins.to_numpy(float)
 
     @cached_property

@@ -33,7 +33,7 @@ class TrackingArguments(MeasurementArguments, total=False):
     report: bool
     """Whether ``report.html`` in the store is updated during the run, which is the default."""
     max_overhead: float | None
-    """Largest share of the training's time that tracking may take, 0.02 for 2 %: scheduled steps without time for a
+    """Largest share of the training's time that tracking may take, 0.02 for 2%: scheduled steps without time for a
     measurement are left out, except the first and the last; None for no limit."""
     ranks: WhichRanks
     """Which processes measure a model that each of them holds whole: "zero", the first alone, without a word to the

@@ -107,7 +107,7 @@ def test_schedules_and_budgets_are_read(saved, monkeypatch, text: str, schedule:
     ("name", "value", "message"),
     [
         ("REPDYN_SCHEDULE", "often", "expected REPDYN_SCHEDULE as a number of steps"),
-        ("REPDYN_MAX_OVERHEAD", "2 %", "expected REPDYN_MAX_OVERHEAD as a number such as 0.02, got '2 %'"),
+        ("REPDYN_MAX_OVERHEAD", "2%", "expected REPDYN_MAX_OVERHEAD as a number such as 0.02, got '2%'"),
         ("REPDYN_METRICS", "two_nm", "did you mean 'two_nn'"),
     ],
 )

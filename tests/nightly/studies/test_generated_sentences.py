@@ -17,7 +17,7 @@ WORDS = sorted({word for words in VOCABULARY.values() for word in words})
 
 
 def test_two_seeds_have_nearly_the_same_words():
-    """Total variation between the word frequencies of 2000 sentences of each kind, of unlike seeds: below 5 %."""
+    """Total variation between the word frequencies of 2000 sentences of each kind, of unlike seeds: below 5%."""
     counts = [
         np.array([Counter(" ".join(some).replace(".", "").split())[word] for word in WORDS])
         for some in (simple_sentences(2000, seed=1), complex_sentences(2000, seed=2))

@@ -20,7 +20,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
         vectors, groups = grouped(n_groups=12, n_each=3, seed=seed)
         found = separation(cosine_matrix(vectors), groups)
         held += found["within_low"] <= truth <= found["within_high"]
-    # a percentile bootstrap of 12 groups covers somewhat less than 95 %
+    # a percentile bootstrap of 12 groups covers somewhat less than 95%
     assert 48 <= held <= 60
 
 

@@ -79,7 +79,7 @@ const cell = (kind, text, scope) => {
 const fillTable = (column, shown) => {
   const { layers, reasons } = series();
   const head = document.createElement("tr");
-  head.append(...["layer", "value", "95 % interval over probes", "note"].map((text) => cell("th", text, "col")));
+  head.append(...["layer", "value", "95% interval over probes", "note"].map((text) => cell("th", text, "col")));
   const rows = layers.map((layer, index) => {
     const row = document.createElement("tr");
     const [value, margin] = [shown.exact[index], shown.margin[index]];

@@ -60,7 +60,7 @@ const numberCell = (name, ...content) => {
 const stepCell = (run) => {
   if (run.step === null || run.finished) return numberCell("step", run.finished ? "finished model" : "\u2013");
   const text = run.total ? `${formatted(run.step)} of ${formatted(run.total)}` : formatted(run.step);
-  const bar = run.total ? [make("progress", { max: 1, value: share(run), ariaLabel: `${Math.round(100 * share(run))} %` })] : [];
+  const bar = run.total ? [make("progress", { max: 1, value: share(run), ariaLabel: `${Math.round(100 * share(run))}%` })] : [];
   return numberCell("step", text, ...bar);
 };
 const nameCell = (run) => {
