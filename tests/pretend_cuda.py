@@ -5,8 +5,8 @@
         measure(model, probe)
     assert cuda.syncs.total() < 100
 
-It finds operations that mix devices, and counts how often the host waits for the device. It says nothing of CUDA's own
-rounding, of dtypes that its kernels lack, of memory or of time. Each call from Python is checked as a whole: what torch
+``PretendCuda("mps")`` claims to be a GPU of Apple, which has no float64. It finds operations that mix devices, and
+counts how often the host waits for the device. It says nothing of CUDA's own rounding, of dtypes that its kernels lack, of memory or of time. Each call from Python is checked as a whole: what torch
 does inside it counts as correct.
 """
 
@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 CUDA = torch.device("cuda", 0)
+_devices = [CUDA]  # the last one is claimed
 _CAPABILITY = (9, 0)
 
 # What they return is a number for the host, or a tensor whose size only the device knows; linear algebra reads back
@@ -54,8 +55,9 @@ class PretendCuda(TorchFunctionMode):
         syncs: how often the host has waited for the device, by the operation that made it wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "cuda") -> None:
         super().__init__()
+        self._device = torch.device(kind, 0)
         self.syncs: Counter[str] = Counter()
         self._patches = mock.patch.multiple(
             torch.cuda, get_device_capability=lambda *_: _CAPABILITY, get_device_name=lambda *_: "pretended"
@@ -63,11 +65,13 @@ class PretendCuda(TorchFunctionMode):
 
     def __enter__(self) -> PretendCuda:
         self._patches.start()
+        _devices.append(self._device)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._patches.stop()
+        _devices.pop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # the mode is off in here: what torch itself does to compute the result, it does with tensors of the CPU
@@ -121,13 +125,17 @@ def _tensors_in(value: Any) -> list[Tensor]:
 def _is_cuda(value: Any) -> bool:
     """Return whether a tensor claims to be on a CUDA device, or a device or its name is one."""
     if isinstance(value, torch.device | str):
-        return torch.device(value).type == "cuda"
+        return torch.device(value).type == _devices[-1].type
     return isinstance(value, CudaTensor)
 
 
 def _on_cuda(value: Any) -> Any:
     """Return a result, in which all tensors claim to be on the device."""
     if isinstance(value, Tensor):
+        if value.dtype == torch.float64 and _devices[-1].type == "mps":
+            raise TypeError(
+                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+            )
         return value if isinstance(value, CudaTensor) else value.as_subclass(CudaTensor)
     return tree_map_only(Tensor, _on_cuda, value) if isinstance(value, tuple | list | dict) else value
 
@@ -140,7 +148,8 @@ def _attribute(getter: Any, tensor: Tensor) -> Any:
     value = getter(tensor)
     if not isinstance(tensor, CudaTensor):
         return value
-    claims = {"device": CUDA, "is_cuda": True, "is_cpu": False}
+    device = _devices[-1]
+    claims = {"device": device, "is_cuda": device.type == "cuda", "is_mps": device.type == "mps", "is_cpu": False}
     return claims.get(getter.__self__.__name__, _on_cuda(value))
 
 

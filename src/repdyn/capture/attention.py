@@ -26,6 +26,7 @@ from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.sampling import padded_batches
 from repdyn.utils.caller_state import plain_state
+from repdyn.utils.devices import exact_device
 
 if TYPE_CHECKING:
     pass
@@ -56,7 +57,7 @@ class AttentionWeights:
                 several attentions in a block it is the first, a decoder's self-attention.
 
         Returns:
-            Weights on the device where the model had them.
+            Weights on the device where the model had them, if it has float64.
 
         Raises:
             Undefined: the layer has no attention weights.
@@ -109,7 +110,7 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
         elif not isinstance(kept, str):
             rows = weights.flatten(0, 1)
             copied = buffers.new(len(rows), rows).copy_(rows).unflatten(0, (len(weights), -1))
-            kept.append((copied, weights.device))
+            kept.append((copied, exact_device(weights.device)))
 
     with model.evaluating() as run, eager_attention(run.model.module), ExitStack() as hooks:
         blocks = run.model.blocks

@@ -22,6 +22,7 @@ from repdyn.capture.blocks import Block
 from repdyn.capture.states import Branch, Branches, Buffers, LayerKey, Recorder
 from repdyn.capture.token_states import Slot, watched
 from repdyn.probe import ProbeBatch
+from repdyn.utils.devices import widened
 
 if TYPE_CHECKING:
     from repdyn.capture.prepared_model import Run
@@ -145,7 +146,7 @@ def _scale(entered: Tensor, branch: Tensor, total: Tensor) -> float | None:
     """Return the factor of the branch in a sum; None where the rest is more than rounding."""
     if _equal(entered, total):
         return None
-    x, a, t = (tensor.to(entered.device).double() for tensor in (entered, branch, total))
+    x, a, t = (widened(tensor.to(entered.device)) for tensor in (entered, branch, total))
     scale = float(((t - x) * a).sum() / a.square().sum())
     # the configured number, if it is a short one
     for shorter in (float(f"{scale:.{digits}g}") for digits in range(1, 9)):
@@ -161,7 +162,7 @@ def _adds_up(entered: Tensor, branch: Tensor, other: Tensor, total: Tensor) -> b
     orders = ((entered, branch, other), (branch, other, entered), (entered, other, branch))
     if any(_equal(_sum(_sum(first, second), third), total) for first, second, third in orders):
         return True
-    x, a, b, t = (tensor.to(entered.device).double() for tensor in (entered, branch, other, total))
+    x, a, b, t = (widened(tensor.to(entered.device)) for tensor in (entered, branch, other, total))
     return _within_rounding(t - x - a - b, a, x.abs() + a.abs() + b.abs(), total.dtype)
 
 

@@ -21,6 +21,7 @@ from repdyn.capture.forward import restoring, settings
 from repdyn.capture.prepared_model import PreparedModel, Way
 from repdyn.capture.token_states import Slot, watched
 from repdyn.probe import ProbeBatch
+from repdyn.utils.devices import widened
 
 NO_LOGITS = "the model returns no logits: it has no output head, or was loaded without it"
 SHARDED = "the weights of the output head are sharded over processes"
@@ -58,12 +59,12 @@ class OutputHead:
     """Whether the modules are a shadow's, or the model's own, which are restored."""
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Return the logits (n, vocabulary) of states (n, dim), on the model's device and without gradients."""
+        """Return the logits (n, vocabulary) of states (n, dim), on the device of the states and without gradients."""
         with settings(self.device) if self.way == "shadow" else restoring(self.modules, self.device):
             values = states.to(self.device).unsqueeze(0)
             for module in self.modules:
                 values = module(values)
-            return self.scale(values).squeeze(0)
+            return self.scale(values).squeeze(0).to(states.device)
 
 
 class _Call(NamedTuple):
@@ -183,7 +184,7 @@ def _scale_between(output: Tensor, logits: Tensor, cap: float | None) -> OutputS
     """Return the scale that maps a module's output to the logits; None if there is none."""
     if output.shape != logits.shape:
         return None
-    a, b = output.double(), logits.double()
+    a, b = widened(output), widened(logits)
     factor = float((a * b).sum() / a.square().sum()) if bool(a.any()) else 1.0
     # the cap first: it changes small logits by less than their rounding
     scales = [*([OutputScale(cap=cap)] if cap else []), OutputScale(), OutputScale(factor)]
@@ -206,5 +207,5 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 def _close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:
     coarser = max(torch.finfo(dtype).eps, torch.finfo(wanted.dtype).eps)
-    allowed = _TOLERANCE * coarser * wanted.double().abs().amax()
-    return bool((found.double() - wanted.double()).abs().amax() <= allowed)
+    allowed = _TOLERANCE * coarser * widened(wanted).abs().amax()
+    return bool((widened(found) - widened(wanted)).abs().amax() <= allowed)

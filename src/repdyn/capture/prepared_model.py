@@ -47,6 +47,7 @@ from repdyn.capture.token_states import EmbeddingSearch, InputStates, Slot, Toke
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
 from repdyn.utils.caller_state import plain_state
+from repdyn.utils.devices import widened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -360,7 +361,7 @@ def _are_same(states: Tensor, others: Tensor) -> bool:
     if torch.allclose(states, others, rtol=0, atol=0, equal_nan=True):
         return True
     finite = states.isfinite() & others.isfinite()
-    a, b = states[finite].double(), others[finite].double()
+    a, b = widened(states[finite]), widened(others[finite])
     # RWKV halves its states every few blocks against overflow
     scale = (a * b).sum() / a.square().sum()
     rounding = 2 * torch.finfo(others.dtype).eps

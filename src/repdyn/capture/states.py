@@ -27,6 +27,7 @@ from repdyn.capture.blocks import Block, silent_blocks
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.token_states import Slot, watched
 from repdyn.probe import ProbeBatch
+from repdyn.utils.devices import exact_device
 
 STATES_BYTES = 2 << 30
 
@@ -55,7 +56,7 @@ class LayerStates:
     states: Tensor
     """(n_sampled, dim), on ``device`` or in a file, rows as in ``States.rows_of``."""
     device: torch.device
-    """Where the model had them."""
+    """Where the model had them; the CPU where that device has no float64."""
     stack: str | None = None
     """Name of the stack it belongs to, in a model that has several."""
     after_attention: Tensor | str | None = None
@@ -130,11 +131,11 @@ class Buffers:
     left: int
 
     def new(self, n_rows: int, like: Tensor) -> Tensor:
-        """Return (n_rows, dim), uninitialised: dim and dtype of ``like`` (any, dim), on its device or in a file."""
+        """Return (n_rows, dim), uninitialised: dim and dtype of ``like`` (any, dim), in memory or in a file."""
         n_bytes = n_rows * like.shape[1] * like.itemsize
         if n_bytes <= self.left:
             self.left -= n_bytes
-            return like.new_empty(n_rows, like.shape[1])
+            return like.new_empty(n_rows, like.shape[1], device=exact_device(like.device))
         with TemporaryFile(prefix="repdyn-states-") as file:
             try:
                 _reserve(file.fileno(), n_bytes)
@@ -288,7 +289,7 @@ class Recorder:
             stack.slots[layer] = linked if linked in found else next(iter(found))
         states = self._select(found[stack.slots[layer]])
         if not is_known:
-            stack.kept[layer] = block.name, self._buffers.new(self._n_rows, states), states.device
+            stack.kept[layer] = block.name, self._buffers.new(self._n_rows, states), exact_device(states.device)
         buffer = stack.kept[layer][1]
         buffer[self._target] = states[: len(self._target)].to(buffer)
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block, class_name, is_a
 from repdyn.probe import ProbeBatch
+from repdyn.utils.devices import exact_device
 
 TokenPositions: TypeAlias = slice | Callable[[Tensor, ProbeBatch], Tensor]
 """Which positions of a model's states belong to the tokens: a slice of the positions, ``slice(k, None)`` where k
@@ -356,7 +357,7 @@ class EmbeddingSearch:
         return watched(self._candidates, self._enter)
 
     def table(self) -> Tensor | str:
-        """Return the rows, (vocabulary, dim), without copy or gradient; or why there are none.
+        """Return the rows, (vocabulary, dim), without gradient or copy, but from a GPU of Apple; or why there are none.
 
         Shards of FSDP2 are gathered, so all ranks must call.
         """
@@ -370,7 +371,8 @@ class EmbeddingSearch:
         is_whole = is_whole and weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
         if weight.is_floating_point() and not is_whole:
             return NOT_IN_MEMORY
-        return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
+        is_table = weight.ndim == 2 and weight.is_floating_point()
+        return weight.to(exact_device(weight.device)) if is_table else NOT_A_TABLE
 
     def _enter(self, module: Any, taken: Mapping[Slot, Any]) -> None:
         if self._found is not None and not self._several_stacks:

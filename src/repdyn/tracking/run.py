@@ -566,7 +566,7 @@ def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffer
         if local.device.type != "meta":
             with suppress(NotImplementedError, RuntimeError):
                 sample = local.flatten()[:: max(1, local.numel() // _PER_TENSOR)][:_PER_TENSOR]
-                digest.update(sample.double().cpu().numpy().tobytes())
+                digest.update(sample.cpu().double().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

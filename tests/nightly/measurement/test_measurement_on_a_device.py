@@ -53,16 +53,20 @@ def measured(model: nn.Module, probe: Probe, folder: Path, **options: int) -> pd
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype"),
-    [*((family, torch.float32) for family in MODELS), ("gpt_neox", torch.bfloat16), ("gpt_neox", torch.float16)],
+    ("family", "dtype", "device"),
+    [
+        *((family, torch.float32, "cuda") for family in MODELS),
+        *(("gpt_neox", dtype, "cuda") for dtype in (torch.bfloat16, torch.float16)),
+        *((family, torch.float32, "mps") for family in MODELS),
+    ],
     ids=str,
 )
-def test_all_metrics_are_those_of_the_cpu(family, dtype, probe, tmp_path):
+def test_all_metrics_are_those_of_the_cpu(family, dtype, device, probe, tmp_path):
     expected = measured(small_model(family, dtype), probe, tmp_path / "cpu")
-    with PretendCuda():
-        found = measured(small_model(family, dtype).to("cuda"), probe, tmp_path / "cuda")
+    with PretendCuda(device):
+        found = measured(small_model(family, dtype).to(device), probe, tmp_path / device)
     assert set(found["metric"]) == set(METRICS)
-    assert set(found.pop("device")) == {"pretended"}
+    assert set(found.pop("device")) == {"pretended" if device == "cuda" else "mps"}
     assert set(expected.pop("device")) == {"cpu"}
     pd.testing.assert_frame_equal(found.drop(columns=VALUES), expected.drop(columns=VALUES))
     for column in VALUES:

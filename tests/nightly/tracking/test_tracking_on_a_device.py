@@ -51,12 +51,16 @@ def tracked(device: str, dtype: torch.dtype, probe: Probe, store: Path) -> tuple
     return tracker.store.to_pandas().drop(columns=NOT_COMPARED), weights(loop)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_rows_and_training_are_those_of_the_cpu(dtype, small_probe, tmp_path, without_figures):
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [*(("cuda", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)), ("mps", torch.float32)],
+    ids=str,
+)
+def test_rows_and_training_are_those_of_the_cpu(device, dtype, small_probe, tmp_path, without_figures):
     expected, on_cpu = tracked("cpu", dtype, small_probe, tmp_path / "cpu")
-    with PretendCuda():
-        found, on_cuda = tracked("cuda", dtype, small_probe, tmp_path / "cuda")
-    assert all(map(torch.equal, on_cuda, on_cpu))
+    with PretendCuda(device):
+        found, on_device = tracked(device, dtype, small_probe, tmp_path / device)
+    assert all(map(torch.equal, on_device, on_cpu))
     assert set(found["step"]) == {0, 3}
     assert {"train/loss", "train/learning_rate", "anisotropy", "two_nn"} <= set(found["metric"])
     found, expected = (frame.drop(columns="run_id") for frame in (found, expected))
