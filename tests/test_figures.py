@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from matplotlib.collections import FillBetweenPolyCollection
-from matplotlib.colors import CenteredNorm, LogNorm, SymLogNorm
+from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from scipy.stats import t as student_t
 from synthetic_families import PYTHIA, make_everything
@@ -163,6 +163,20 @@ def test_colours_follow_the_scale_of_the_metric(rows, metric, norm):
     figure = heatmap(of(rows(metric)), metric, "all")
     figure.draw_without_rendering()
     assert isinstance(figure.axes[0].images[0].norm, norm)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "norm", "limits", "label"),
+    [
+        (lambda step, depth: 90.0 if depth == 0 else 8 + step / 32, Normalize, (8, 12), "dimension; the brightest: 12 to 90"),
+        (lambda step, depth: 900.0 if step == 128 else 8 + depth, LogNorm, (8, 900), "dimension"),
+    ],
+    ids=["a layer", "a step"],
+)  # fmt: skip
+def test_values_far_above_the_others_leave_these_their_colours(run, dimension, norm, limits, label):
+    figure = heatmap(of(run(steps=tuple(range(0, 129, 4)), dimension=dimension)), "two_nn", "all")
+    image = figure.axes[0].images[0]
+    assert (type(image.norm), image.get_clim(), figure.axes[1].get_ylabel()) == (norm, limits, label)
 
 
 @pytest.fixture

@@ -128,7 +128,6 @@ def test_a_peak_is_described_with_both_ends():
     )
     assert peak.evidence["peak"] == 19.0  # the running median flattens a tip
     assert "step=90" in peak.link
-    assert "turn" not in kinds(found)
 
 
 def test_a_single_outlier_is_no_peak():
@@ -153,18 +152,6 @@ def test_a_change_within_the_noise_is_not_described():
     values = curve(lambda step: 10 + step / 100)
     assert "change" in kinds(described(layers_at(values, noise=0.01)))
     assert "change" not in kinds(described(layers_at(values, noise=8.0)))
-
-
-def test_a_turn_is_found_where_it_is():
-    steps = [0, *(2**k for k in range(14))]
-    at = 64
-    found = described(
-        layers_at(curve(lambda step: 20 - 5 * min(math.log10(1 + step), math.log10(1 + at)), steps), noise=0.01)
-    )
-    turn = only(found, "turn")
-    assert turn.steps == (at,)
-    assert turn.evidence["slope_before"] == pytest.approx(-5.0)
-    assert turn.evidence["slope_after"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_coupling_is_that_of_changes_not_of_trends():

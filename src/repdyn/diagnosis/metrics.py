@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
-from scipy.special import fdtrc
 
 from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations, note
 from repdyn.metrics import metric_info
@@ -24,8 +23,6 @@ MIN_STEPS = 5  # least number of measured steps for a statement about a course
 MIN_CHANGE = 0.1  # least change that is worth a sentence, as a share of the larger value
 
 MIN_PAIRS = 12  # least number of changes for a correlation
-SIGNIFICANCE = 0.001  # largest p-value of a turn
-MAX_KNOTS = 500  # number of steps that are tried as the place of a turn
 
 
 def course_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -66,48 +63,6 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
         )
         evidence = {"first": first, "last": last, "noise": noise}
         yield note(series, "change", sentence, steps=(start, end), evidence=evidence, weight=abs(_share(last, first)))
-
-
-def turn_statements(series: MetricSeries) -> Iterator[Insight]:
-    """Yield the step at which the course of the mean over layers turns.
-
-    Two joined lines over log(1 + step) are compared with one line by an F test; the step of the knot is the one of
-    least squares. A knot next to either end is not considered. Because the knot is chosen, the p-value is multiplied by
-    the number of knots tried (Bonferroni).
-    """
-    covered = best_covered_mean(series)
-    mean = covered.mean
-    if len(mean) < 2 * MIN_STEPS:
-        return
-    steps, values = mean.index.to_numpy(int), mean.to_numpy(float)
-    places = np.log10(1.0 + steps - steps[0])
-    # of very many steps, some knots
-    inner = np.unique(np.linspace(2, len(places) - 3, min(len(places) - 4, MAX_KNOTS)).round().astype(int))
-    straight = np.column_stack([np.ones_like(places), places])
-    line, _ = _regression(straight, values)
-    hinges, (basis, _) = np.maximum(0.0, places - places[inner, None]), np.linalg.qr(straight)
-    # what a hinge explains beyond the line, for all knots at once
-    beyond = hinges - hinges @ basis @ basis.T
-    chosen = (np.square(beyond @ values) / np.square(beyond).sum(axis=1)).argmax()
-    left_over, coefficients = _regression(np.column_stack([straight, hinges[chosen]]), values)
-    knot = int(inner[chosen])
-    freedom = len(steps) - 4
-    # rounding alone bends a perfect line
-    if left_over <= 0 or line <= 1e-18 * float(np.square(values).sum()):
-        return
-    ratio = (line - left_over) / 2 / (left_over / freedom)
-    p_value = min(1.0, float(fdtrc(2, freedom, ratio)) * freedom)  # one knot for each degree of freedom
-    slope, bend = coefficients[1:]
-    before, after = float(slope), float(slope + bend)
-    if p_value > SIGNIFICANCE or abs(after - before) < MIN_CHANGE * float(np.abs(values).max()):
-        return
-    sentence = (
-        f"{_subject(series, covered)} changed course near step {steps[knot]:,}: {before:+.2g} per tenfold of steps "
-        f"before, {after:+.2g} after."
-    )
-    evidence = {"slope_before": before, "slope_after": after, "p_value": p_value}
-    size = min(1.0, abs(after - before) / float(np.abs(values).max()))
-    yield note(series, "turn", sentence, steps=(int(steps[knot]),), evidence=evidence, weight=0.5 * size)
 
 
 def coupling_statements(series: MetricSeries, loss: RunLoss) -> Iterator[Insight]:
@@ -182,14 +137,6 @@ def _share(value: float, other: float) -> float:
     """Return the difference as a share of the larger of both."""
     larger = max(abs(value), abs(other))
     return (value - other) / larger if larger > 0 else 0.0
-
-
-def _regression(columns: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the sum of squares that a linear regression leaves, and its coefficients, (n_columns,), of columns of
-    shape (n_values, n_columns)."""
-    q, r = np.linalg.qr(columns)
-    projected = values @ q
-    return float(np.square(values - q @ projected).sum()), np.linalg.solve(r, projected)
 
 
 def _by(value: float, other: float) -> str:

@@ -161,10 +161,7 @@ def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
         if base_name(chosen.metric) in DEFAULT_METRICS:
             yield from metrics.profile_statements(chosen)
         if not run.finished:
-            course = list(metrics.course_statements(chosen))
-            yield from course
-            if not any(each.kind in {"peak", "trough"} for each in course):  # where the course turns anyway
-                yield from metrics.turn_statements(chosen)
+            yield from metrics.course_statements(chosen)
             yield from metrics.coupling_statements(chosen, loss)
             yield from metrics.activation_statements(chosen)
 

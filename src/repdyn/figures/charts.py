@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from repdyn.tables.style import (
     ORDERED,
     STEPS,
     metric_unit,
+    number_text,
     shades,
     short_count,
 )
@@ -32,6 +33,8 @@ ZERO_SHARE = 10**-0.4
 """Where a logarithmic axis shows 0, as a share of the value from which on it is logarithmic."""
 WIDE_RATIO = 50.0
 """Ratio of largest to smallest value above which lengths are shown logarithmically."""
+FAR_ABOVE = 3.0
+"""Ratio from which on a value would leave all others one shade of a linear scale of colours."""
 _MAX_POWERS = 6
 """Largest number of ticks at powers of ten on an axis of values."""
 
@@ -161,8 +164,14 @@ class Chart:
 RELATIVE_DEPTH = Axis(label="relative depth (0 = embedding output)", limits=(0.0, 1.0), padding=(0.04, 0.04))
 
 
-def value_axis(metric: str, values: np.ndarray, margins: np.ndarray | None = None, label: str | None = None) -> Axis:
-    """Return the axis, or the scale of colours, of a metric for all values that are drawn and their margins."""
+def value_axis(
+    metric: str,
+    values: np.ndarray,
+    margins: np.ndarray | None = None,
+    label: str | None = None,
+    scale: str | None = None,
+) -> Axis:
+    """Return the axis of a metric for all values that are drawn and their margins; its kind of scale unless given."""
     label = metric_unit(metric) if label is None else label
     values = np.where(np.isfinite(values), values, np.nan)
     known = values[~np.isnan(values)]
@@ -170,7 +179,8 @@ def value_axis(metric: str, values: np.ndarray, margins: np.ndarray | None = Non
         return Axis(label=label, limits=(0.0, 1.0), padding=(0.0, 0.0), is_empty=True)
     reach = 0.0 if margins is None else np.where(np.isfinite(margins), margins, 0.0)
     low, high = float(np.nanmin(values - reach)), float(np.nanmax(values + reach))
-    scale, log_from = metric_info(metric).scale, log_start(metric, known)
+    scale = scale or metric_info(metric).scale
+    log_from = log_start(metric, known, scale)
     if log_from is not None:
         has_zero = bool((known < log_from).any())
         limits = 0.0 if has_zero else max(low, ZERO_SHARE * log_from), high
@@ -190,7 +200,7 @@ def axis_of_lines(metric: str, lines: Sequence[Line], label: str | None = None) 
     return value_axis(metric, np.concatenate([[np.nan], *values]), np.concatenate([[np.nan], *margins]), label)
 
 
-def log_start(metric: str, values: np.ndarray) -> float | None:
+def log_start(metric: str, values: np.ndarray, scale: str | None = None) -> float | None:
     """Return the power of ten from which on values are shown logarithmically; None for a linear axis.
 
     >>> log_start("token_rank", np.array([0.0, 3.0, 700.0])), log_start("token_rank", np.array([0.0, 3.0]))
@@ -199,11 +209,12 @@ def log_start(metric: str, values: np.ndarray) -> float | None:
     (0.1, None)
     """
     info, positive = metric_info(metric), values[values > 0]
-    if not len(positive) or info.scale not in ("log", "log_if_wide"):
+    scale = scale or info.scale
+    if not len(positive) or scale not in ("log", "log_if_wide"):
         return None
     low, high = float(positive.min()), float(positive.max())
     lowest = max(10.0 ** math.floor(math.log10(low)), info.log_from)
-    is_wide = high >= 10 * lowest if info.scale == "log" else high > WIDE_RATIO * low
+    is_wide = high >= 10 * lowest if scale == "log" else high > WIDE_RATIO * low
     return lowest if is_wide else None
 
 
@@ -349,16 +360,44 @@ def marks_on(alerts: Iterable[Alert], line: Line | None) -> list[Mark]:
     return marks
 
 
+def _on_one_scale(series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]) -> list[MetricSeries]:
+    """Return the series of a metric that share a scale: those of all tokens and those without sinks."""
+    alike = [one for key, one in others.items() if key[0] == series.metric and key[1] in OF_THE_SAME_VECTORS]
+    return alike if series.subset in OF_THE_SAME_VECTORS else [series]
+
+
 def shared_axis(
     series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries], *, has_bands: bool = True
 ) -> Axis:
-    """Return the axis of a metric, or its scale of colours: one for all tokens and for those without sinks."""
-    alike = [one for key, one in others.items() if key[0] == series.metric and key[1] in OF_THE_SAME_VECTORS]
-    drawn = alike if series.subset in OF_THE_SAME_VECTORS else [series]
+    """Return the axis of a metric: one for all tokens and for those without sinks."""
+    drawn = _on_one_scale(series, others)
     values = np.concatenate([one.values.ravel() for one in drawn])
     return value_axis(
         series.metric, values, np.concatenate([one.margins.ravel() for one in drawn]) if has_bands else None
     )
+
+
+def shared_colours(series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]) -> Axis:
+    """Return the scale of colours of a metric: one for all tokens and for those without sinks."""
+    return colour_scale(_on_one_scale(series, others))
+
+
+def colour_scale(drawn: Sequence[MetricSeries]) -> Axis:
+    """Return the scale of colours for series of one metric, on which values are told apart although some are far above
+    the others: it ends at the largest value of the other layers where one layer is :data:`FAR_ABOVE` times as high, and
+    is logarithmic where the largest value is as far above nine in ten of all."""
+    metric, values = drawn[0].metric, np.concatenate([one.values.ravel() for one in drawn])
+    values = np.where(np.isfinite(values), values, np.nan)
+    scale, known = value_axis(metric, values), values[~np.isnan(values)]
+    if scale.log_from is not None or scale.is_empty or scale.limits is None or known.min() < 0:
+        return scale
+    layers = np.concatenate([np.repeat(one.layers, len(one.steps)) for one in drawn])
+    *_, others, high = 0.0, 0.0, *sorted(pd.Series(values).groupby(layers).max().dropna())
+    if 0 < FAR_ABOVE * others < high:
+        label = f"{scale.label}; the brightest: {number_text(others)} to {number_text(high)}"
+        return replace(scale, limits=(scale.limits[0], others), label=label)
+    is_wide = 0 < FAR_ABOVE * np.quantile(known, 0.9) < high
+    return value_axis(metric, values, scale="log") if is_wide else scale
 
 
 def heatmap_panel(

@@ -190,7 +190,11 @@ def _draw_cells(figure: Figure, axes: Axes, cells: Cells, marks: Sequence[Mark])
         cmap=DIVERGING if cells.colours.is_signed else SEQUENTIAL,
         norm=_colour_norm(cells.colours),
     )
-    figure.colorbar(image, label=cells.colours.label)
+    is_cut = bool((np.nan_to_num(cells.values) > image.norm.vmax * (1 + 1e-9)).any())
+    bar = figure.colorbar(image, label=cells.colours.label, extend="max" if is_cut else "neither")
+    if cells.colours.ticks is not None:
+        bar.set_ticks([*cells.colours.ticks], labels=[*cells.colours.ticks.values()], minor=False)
+        bar.minorticks_off()
     for axis, names in ((axes.xaxis, cells.columns), (axes.yaxis, cells.rows)):
         shown = range(0, len(names), math.ceil(len(names) / _MAX_TICKS))
         axis.set_ticks(shown, [names[number] for number in shown])

@@ -39,7 +39,7 @@ from repdyn.figures.charts import (
     profile_lines,
     run_caption,
     run_title,
-    shared_axis,
+    shared_colours,
     step_colours,
     training_axis,
 )
@@ -196,7 +196,7 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     by_step, ends = series.values.T, (np.nanargmin, np.nanargmax) if series.steps_with_values else ()
     extremes = [series.steps[at(by_step) // len(series.layers)] for at in ends]
     steps = sorted({*select_steps(series.steps, _MAX_HEATMAP_STEPS), *with_alert, *extremes})
-    panel = heatmap_panel(series, shared_axis(series, run.series, has_bands=False), run.alerts, steps)
+    panel = heatmap_panel(series, shared_colours(series, run.series), run.alerts, steps)
     hatched = "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
     title = f"{metric_title(metric)} by layer and step, {subset_title(subset)}{hatched}"
     shown = run.rows_of([metric], subset)

@@ -24,6 +24,7 @@ from repdyn.figures.charts import (
     Panel,
     alerts_on,
     axis_of_lines,
+    colour_scale,
     depth_axis,
     end_lines,
     heads_panel,
@@ -36,9 +37,9 @@ from repdyn.figures.charts import (
     profile_lines,
     run_colours,
     shared_axis,
+    shared_colours,
     step_colours,
     training_axis,
-    value_axis,
 )
 from repdyn.store.schema import LOSS as LOSS_NAME
 from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
@@ -383,7 +384,7 @@ _STEP_LINE = _STEP_FRAME | {"type": "line"}
 
 def heatmap_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric by layer (upwards) and measured step (to the right, equally spaced)."""
-    plot = plotly_panel(heatmap_panel(series, shared_axis(series, run.series, has_bands=False), run.alerts))
+    plot = plotly_panel(heatmap_panel(series, shared_colours(series, run.series), run.alerts))
     plot["layout"]["shapes"] = [_STEP_FRAME]
     return plot
 
@@ -499,13 +500,25 @@ def training_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
     return _lines_plot(Panel(x=training_axis(trained[0].series.steps), lines=lines), trained)
 
 
+def losses_plot(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> PlotlyDict | None:
+    """Return the losses of several runs during training, a row for each that two of them have; None if there is none."""
+    colours, rows = compared_colours(runs, seeds), []
+    for name, title in LOSS_TITLES.items():
+        drawn = (
+            loss_line(run.loss(name), run.label, colour=colours[run.key], run=number, dash="-", marker="")
+            for number, run in enumerate(runs)
+        )
+        if len(lines := list(filter(None, drawn))) > 1:
+            rows.append(Panel(title=title, x=TRAINING, lines=lines))
+    return stacked_rows(rows) if rows else None
+
+
 def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
     """Return heatmaps of the runs on one scale of colours; None if fewer than two have several steps."""
     trained = [member for member in members if len(member.series.steps) > 1][:MAX_PANELS]
     if len(trained) < 2:
         return None
-    values = np.concatenate([member.series.values.ravel() for member in trained])
-    colours, columns = value_axis(trained[0].series.metric, values), min(_COLUMNS, len(trained))
+    colours, columns = colour_scale([member.series for member in trained]), min(_COLUMNS, len(trained))
     n_rows = math.ceil(len(trained) / columns)
     width, height = (1 + _GAP) / columns, (1 + _ROW_SPACE / n_rows) / n_rows
     traces: list[PlotlyDict] = []

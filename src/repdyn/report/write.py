@@ -43,6 +43,7 @@ def page_tree(data: ReportData) -> plots.PlotlyDict:
         "start": sections.first_run(data),
         "runs": [_run_tree(run) for run in runs],
         "comparisons": _comparisons(runs, data.seeds) if len(runs) > 1 else {},
+        "losses": plots.losses_plot(runs, data.seeds),
         "axes": {name: {"layout": plots.plotly_axis(axis), "floor": axis.floor} for name, axis in axes.items()},
         "metrics": {metric: {"title": metric_title(metric), "meaning": _meaning(metric)} for metric in metrics},
         "subsets": {subset: [subset_title(subset), short_subset_title(subset)] for subset in sorted(subsets)},

@@ -83,5 +83,6 @@ const compare = (title) => {
     const describe = (traces) => `${small}; ${valueRange(exactValues(traces))}`;
     draw(id, parts[id], `${title}, ${what}`, small, { describe, adapt: adapt[id] });
   }
+  draw("losses", tree.losses, "Losses", `during training, in the colours above${note}`);
   byId("profiles-figure").parentElement.classList.toggle("alone", !parts.training);
 };
