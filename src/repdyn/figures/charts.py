@@ -392,7 +392,8 @@ def colour_scale(drawn: Sequence[MetricSeries]) -> Axis:
     if scale.log_from is not None or scale.is_empty or scale.limits is None or known.min() < 0:
         return scale
     layers = np.concatenate([np.repeat(one.layers, len(one.steps)) for one in drawn])
-    *_, others, high = 0.0, 0.0, *sorted(pd.Series(values).groupby(layers).max().dropna())
+    highest = [np.nanmax(values[layers == layer], initial=0.0) for layer in np.unique(layers)]
+    *_, others, high = 0.0, *np.sort(highest).tolist()
     if 0 < FAR_ABOVE * others < high:
         label = f"{scale.label}; the brightest: {number_text(others)} to {number_text(high)}"
         return replace(scale, limits=(scale.limits[0], others), label=label)

@@ -190,7 +190,7 @@ def _draw_cells(figure: Figure, axes: Axes, cells: Cells, marks: Sequence[Mark])
         cmap=DIVERGING if cells.colours.is_signed else SEQUENTIAL,
         norm=_colour_norm(cells.colours),
     )
-    is_cut = bool((np.nan_to_num(cells.values) > image.norm.vmax * (1 + 1e-9)).any())
+    is_cut = (cells.values > (cells.colours.limits or (0.0, np.inf))[1]).any()
     bar = figure.colorbar(image, label=cells.colours.label, extend="max" if is_cut else "neither")
     if cells.colours.ticks is not None:
         bar.set_ticks([*cells.colours.ticks], labels=[*cells.colours.ticks.values()], minor=False)

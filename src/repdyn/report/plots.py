@@ -501,7 +501,7 @@ def training_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
 
 
 def losses_plot(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> PlotlyDict | None:
-    """Return the losses of several runs during training, a row for each that two of them have; None if there is none."""
+    """Return the losses of several runs during training, a row for each that two have; None if there is none."""
     colours, rows = compared_colours(runs, seeds), []
     for name, title in LOSS_TITLES.items():
         drawn = (
