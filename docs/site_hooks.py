@@ -13,6 +13,7 @@ from unittest import mock
 REPOSITORY = "https://github.com/repdyn/repdyn"
 NOT_IN_THE_SITE = (".parquet", ".py", ".safetensors", ".yaml")
 _LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_IMAGE = re.compile(r'(<img [^>]*src="([^":]+)"[^>]*>)(?!</a>)')
 _CLI = "<!-- cli -->"
 
 
@@ -36,6 +37,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     return markdown.replace(_CLI, command_line_reference()) if _CLI in markdown else markdown
 
 
+def on_page_content(html: str, *, page: Any, config: Any, files: Any) -> str:
+    """Make every image a link to itself, in its full size."""
+    return _IMAGE.sub(r'<a href="\2">\1</a>', html)
+
+
 def on_nav(nav: Any, *, config: Any, files: Any) -> Any:
     """Write llms.txt, the list of pages that programs read, into the site."""
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
@@ -52,7 +58,7 @@ def command_line_reference() -> str:
 
     commands = [["sweep"], ["study"], *(["study", kind] for kind in STUDIES)]
     commands += [[name] for name in ("report", "figures", "watch", "insights", "query", "export", "explore", "metrics")]
-    return "\n".join(f"## repdyn {' '.join(words)}\n\n```text\n{help_of(words)}```\n" for words in commands)
+    return "\n".join(f"## repdyn {' '.join(c)}\n\n``` {{ .text .help }}\n{help_of(c)}```\n" for c in commands)
 
 
 def help_of(words: list[str]) -> str:
