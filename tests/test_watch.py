@@ -7,10 +7,10 @@ import base64
 import gzip
 import hashlib
 import json
+import math
 import re
 import shutil
 import time
-from collections import Counter
 
 import pandas as pd
 import pytest
@@ -21,23 +21,9 @@ from synthetic_runs import LOG_STEPS, fill, make_failures, make_rows
 from repdyn.cli.main import main
 from repdyn.utils.addresses import LOCAL
 from repdyn.watch import app as server
-from repdyn.watch import run as runs
+from repdyn.watch import index as watch_index
 from repdyn.watch.app import Feed, build_app, table_page
 from repdyn.watch.index import Index
-
-
-@pytest.fixture
-def read(monkeypatch):
-    """How often each file was read, by its path."""
-    counts = Counter()
-    read_tables = runs.read_tables
-
-    def counting(paths, columns):
-        counts[paths[0]] += 1
-        return read_tables(paths, columns)
-
-    monkeypatch.setattr(runs, "read_tables", counting)
-    return counts
 
 
 def settle(index):
@@ -47,6 +33,11 @@ def settle(index):
     return {summary["label"]: summary for summary in index.summaries.values()}
 
 
+@pytest.fixture(autouse=True)
+def described_at_once(monkeypatch):
+    monkeypatch.setattr(watch_index, "_DESCRIBING_SHARE", math.inf)
+
+
 @pytest.fixture
 def followed(tmp_path):
     return Index([tmp_path], interval=0.0)
@@ -54,21 +45,6 @@ def followed(tmp_path):
 
 def one_run(path, *, run="first", steps=LOG_STEPS, **given):
     return fill(path, make_rows(run=run, steps=steps, n_blocks=2, **given))
-
-
-def test_every_file_is_read_once(followed, tmp_path, read):
-    for name in ("a", "b/repdyn"):
-        one_run(tmp_path / name, run=name)
-    settle(followed)
-    settle(followed)
-    assert set(read) == set(tmp_path.rglob("step*.parquet"))
-    one_run(tmp_path / "a", run="a", steps=(1024, 2048))
-    found = settle(followed)
-    settle(followed)
-    assert set(read) == set(tmp_path.rglob("step*.parquet"))
-    assert set(read.values()) == {1}
-    assert (found["a"]["step"], found["b/repdyn"]["step"]) == (2048, 512)
-    assert found["a"]["measurements"] == len(LOG_STEPS) + 2
 
 
 def test_the_rows_are_those_of_the_store(followed, tmp_path):
@@ -87,7 +63,7 @@ def test_what_the_table_shows(followed, tmp_path):
     one_run(tmp_path / "repdyn")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"trainer": {"max_steps": 1000}}))
     found = settle(followed)["first"]
-    assert (found["status"], found["step"], found["total"], found["unread"]) == ("healthy", 512, 1000, 0)
+    assert (found["status"], found["step"], found["total"]) == ("healthy", 512, 1000)
     assert found["loss"] == pytest.approx(1.2, abs=0.01)
     assert [step for step, _ in found["losses"]] == list(LOG_STEPS)
     frame = next(iter(followed.rows(followed.summaries)[0].values()))
@@ -110,46 +86,32 @@ def test_new_runs_and_stores_appear_and_deleted_ones_vanish(followed, tmp_path):
     assert set(settle(followed)) == {"third"}
 
 
-def test_a_rewritten_file_counts_anew_and_a_deleted_one_no_longer(followed, tmp_path, read):
+def test_files_that_come_change_or_go_count_anew(followed, tmp_path):
     store = one_run(tmp_path, loss=False)
     settle(followed)
     first = settle(followed)["first"]
     assert first["loss"] is None
-    one_run(tmp_path, steps=(512,))  # with the loss, which is known later
+    one_run(tmp_path, steps=(512, 1024))  # with the loss, which is known later
     found = settle(followed)["first"]
-    assert found["loss"] == pytest.approx(1.2, abs=0.01)
+    assert (found["step"], found["measurements"], found["loss"]) == (
+        1024,
+        len(LOG_STEPS) + 1,
+        pytest.approx(1.2, abs=0.01),
+    )
     assert found["version"] > first["version"]
-    (last,) = store.folder_of("first").glob("step000000512-*")
-    assert read[last] == 2
-    last.unlink()
+    settle(followed)
+    assert settle(followed)["first"] is found, "nothing changed"
+    for step in (512, 1024):
+        (last,) = store.folder_of("first").glob(f"step{step:09d}-*")
+        content = last.read_bytes()
+        last.unlink()
     found = settle(followed)["first"]
     assert (found["step"], found["loss"]) == (256, None)
-    assert sum(read.values()) == len(LOG_STEPS) + 1
-
-
-def test_a_file_that_is_still_copied_is_said_and_read_when_it_is_whole(followed, tmp_path):
-    store = one_run(tmp_path)
-    (last,) = store.folder_of("first").glob("step000000512-*")
-    content = last.read_bytes()
     last.write_bytes(content[:1000])
-    found = settle(followed)["first"]
-    assert (found["step"], found["n_damaged"], found["status"]) == (256, 1, "healthy")
-    assert found["damaged"][0].startswith(f"{last.name}: expected a Parquet file of measurements, cannot read ")
+    assert settle(followed)["first"]["status"] == "healthy", "a file that is still copied is left out"
     with last.open("r+b") as file:  # in place, which leaves the time of the folder alone
         file.write(content)
-    found = settle(followed)["first"]
-    assert (found["step"], found["n_damaged"]) == (512, 0)
-
-
-def test_work_stops_at_the_deadline_and_the_last_steps_come_first(tmp_path, read):
-    index = Index([tmp_path], interval=0.0)
-    for run in ("first", "second"):
-        one_run(tmp_path, run=run)
-    assert index.poll(0.0)
-    assert sum(read.values()) == 0
-    while not all(summary["step"] == 512 for summary in index.summaries.values()) or len(index.summaries) < 2:
-        assert index.poll(0.004)
-    assert sum(read.values()) < 2 * len(LOG_STEPS)
+    assert settle(followed)["first"]["loss"] == pytest.approx(1.2, abs=0.01)
 
 
 TOKEN = "a-token-of-tests"

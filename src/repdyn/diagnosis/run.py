@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     *ALERT_COLUMNS,
     *("model", "stage", "checkpoint", "layers", "depth", "design", "settings", "low", "high", "std_error", "n_batches"),
-    *("own_window_excluded", "same_window_share", "same_as", "mixed_with"),
+    *("own_window_excluded", "same_window_share", "same_as", "mixed_with", "measured_at"),
 )
 """Columns of a store that the insights rest on."""
 _OTHER_METRICS = 0.5  # weight of statements about metrics that are not measured by default

@@ -1,33 +1,157 @@
-"""All runs of all stores under the given paths, followed without reading anything twice."""
+"""All runs of all stores under the given paths: the files that appear in their folders, and what the table says."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import product
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import pandas as pd
 
+from repdyn.diagnosis import DescribedRun, Status, described_runs
 from repdyn.report.runs import RunKey, names_in_stores, selected_rows
 from repdyn.store import Store, find_stores
+from repdyn.store.files import is_failure, step_of
+from repdyn.store.find import RUN_STORE
 from repdyn.store.remote import RemoteError
-from repdyn.watch.run import WatchedRun
+from repdyn.store.runs import RunPath
+from repdyn.store.schema import LOSS, PROBE_LOSS
+from repdyn.tables.frames import scalar
+from repdyn.tables.series import thin
+from repdyn.utils.records import json_values, read_yaml
 
 INTERVAL = 2.0
 """Seconds between two looks for new measurements."""
+STATUSES: tuple[Status, ...] = ("failed", "watch", "healthy", "unknown")
+"""In the order of the table."""
+METRICS = ("two_nn", "anisotropy")
+"""Metrics of which the table shows the mean over layers."""
 log = logging.getLogger(__name__)
 
 _LOOKS_PER_SEARCH = 5
 """Number of looks for new measurements in the time of one search for new stores."""
-_FILES_AT_ONCE = 100
+_CURVE_POINTS = 60
+_KEY_DIGITS = 12
+_DESCRIBING_SHARE = 0.05
+"""Largest share of the time that describing one run takes."""
+_NOTHING = {
+    **{
+        "model": "",
+        "step": None,
+        "finished": False,
+        "measurements": 0,
+        "measured_at": None,
+        "loss": None,
+        "losses": [],
+    },
+    **dict.fromkeys(METRICS),
+}
+"""What the table shows of a run that is not described."""
+
+
+class WatchedRun:
+    """A history whose files are looked at, and which is described at most every ``interval`` seconds.
+
+    Its rows are read when it is described or shown, and are not kept.
+    """
+
+    def __init__(self, store: Store, path: RunPath, interval: float) -> None:
+        self.store = store
+        self.path = path
+        self.files: dict[Path, tuple[int, int, int]] = {}
+        """Time of change, size and number of each file with rows: another one has another content."""
+        self.version = 0
+        """Number of the content: it grows with every change of the files."""
+        folder = path.parts[-1].folder
+        self.key = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()[:_KEY_DIGITS]
+        """Name of the run in addresses."""
+        self._interval = interval
+        self._shown = _unknown("Not described yet.")
+        self._described = 0
+        self._due = 0.0
+
+    def look(self) -> None:
+        """Look for new, changed and deleted files."""
+        found = {}
+        for file in (file for part in self.path.parts for file in part.files()):
+            with suppress(FileNotFoundError):  # deleted since it was listed
+                status = file.stat()
+                found[file] = status.st_mtime_ns, status.st_size, status.st_ino
+        self.version += found != self.files
+        self.files = found
+
+    def is_due(self) -> bool:
+        """Return whether it is to be described: it has changed, and some time has passed."""
+        return self._described != self.version and time.monotonic() >= self._due
+
+    def describe(self) -> None:
+        """Read the rows of the run and judge it: its status, the course of its loss, the means over layers."""
+        started, self._described = time.monotonic(), self.version
+        try:
+            runs = described_runs(self.store, [self.path.name])
+            self._shown = _summary(runs) if runs else _unknown("Nothing is measured yet.")
+        except ValueError as error:  # rows that cannot be judged together, such as those of two models
+            self._shown = _unknown(str(error))
+        ended = time.monotonic()
+        self._due = ended + max(self._interval, (ended - started) / _DESCRIBING_SHARE)
+
+    def summary(self, label: str) -> dict[str, Any]:
+        """Return what the table shows of the run, as values of JSON; its last step is known before it is described."""
+        steps = [step_of(file.name) for file in self.files if not is_failure(file.name)]
+        last = max((step for step in steps if step is not None), default=self._shown["step"])
+        about = {"key": self.key, "version": self.version, "label": label, "store": self.store.path.as_posix()}
+        return json_values({**about, **self._shown, "step": last, "total": total_steps(self.store.path)})
+
+
+def _unknown(reason: str) -> dict[str, Any]:
+    return {"status": "unknown", "reason": reason, **_NOTHING}
+
+
+def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
+    """Return what the table shows of a run on each probe and of each stack: the worst status with its reason, the loss
+    of the training, or of a sweep that on the probe, and the means over layers: without sinks where it was measured so,
+    as the statements."""
+    worst = min(runs, key=lambda one: STATUSES.index(one.status[0]))
+    means: dict[str, float] = {}
+    for metric, subset in product(METRICS, ("all", "no_sink")):
+        if (metric, subset) in worst.series and len(mean := worst.series[metric, subset].layer_mean.mean):
+            means[metric] = float(mean.iloc[-1])
+    losses = [scalar(run.frame, name) for name in (LOSS, PROBE_LOSS) for run in runs]
+    loss = next((of_run for of_run in losses if len(of_run)), losses[0])
+    steps, values = loss.index.tolist(), loss.tolist()
+    return _unknown(worst.status[1]) | {
+        "status": worst.status[0],
+        "model": str(worst.rows["model"].iloc[0]),
+        "step": max(run.steps[-1] for run in runs),
+        "finished": worst.finished,
+        "measurements": len({step for run in runs for step in run.steps}),
+        "measured_at": datetime.fromisoformat(max(max(run.frame["measured_at"].unique()) for run in runs)).timestamp(),
+        "loss": values[-1] if values else None,
+        "losses": [[steps[index], values[index]] for index in thin(steps, values, _CURVE_POINTS)],
+        **means,
+    }
+
+
+def total_steps(store: Path) -> int | None:
+    """Return ``trainer.max_steps`` of the configuration that train.py saves beside a run; None without one."""
+    for folder in [store, *([store.parent] if store.name == RUN_STORE else [])]:
+        with suppress(OSError, ValueError, KeyError, TypeError):  # none, or one of something else
+            steps = read_yaml(folder / "config.yaml")["trainer"]["max_steps"]
+            if isinstance(steps, int) and steps > 0:
+                return steps
+    return None
 
 
 class Index:
-    """The runs of all stores under some paths: found, read file by file, and described.
+    """The runs of all stores under some paths: found, looked at, and described.
 
     One thread calls :meth:`poll`; any other may read :attr:`summaries` and call :meth:`rows`.
 
@@ -47,17 +171,16 @@ class Index:
         self._searched = -math.inf
 
     def poll(self, seconds: float) -> bool:
-        """Look for changes, and read and describe for about ``seconds``; return whether something is left to do."""
+        """Look for changes, and describe for about ``seconds``; return whether something is left to do."""
         with self._lock:
             deadline = time.monotonic() + seconds
             self.find_stores()
-            changed = self._look() | self._read(deadline)
+            self._look()
             due = [run for run in self._runs.values() if run.is_due()]
             while due and time.monotonic() <= deadline:
-                due[0].describe()
-                changed.add(due.pop(0))
-            self._summarise(changed)
-            return bool(due) or any(run.n_unread for run in self._runs.values())
+                due.pop(0).describe()
+            self._summarise()
+            return bool(due)
 
     def find_stores(self) -> int:
         """Search the paths for stores with measurements, unless they were searched lately; return their number."""
@@ -86,14 +209,14 @@ class Index:
             by_key = {run.key: run for run in self._runs.values()}
             runs = [by_key[key] for key in dict.fromkeys(keys)]
             found: dict[RunKey, pd.DataFrame] = {}
-            for run in (run for run in runs if run.checkpoints):
+            for run in (run for run in runs if run.files):
                 found |= selected_rows([run.store], [run.path.name])
             if not found:
                 raise ValueError("expected runs with measurements, got none; wait for the first one")
             return found, {run.key: run.version for run in runs}
 
-    def _look(self) -> set[WatchedRun]:
-        """Find new histories and changed files; return the runs that lost rows."""
+    def _look(self) -> None:
+        """Find new histories and changed files."""
         known, self._runs = self._runs, {}
         for store in self._stores.values():
             try:
@@ -107,32 +230,12 @@ class Index:
                 # what a history consists of changes with the runs that go on from it
                 if run is None or run.path != path:
                     run = WatchedRun(store, path, self._interval)
-                self._runs[folder] = run
-        changed = set()
-        for folder, run in list(self._runs.items()):
-            try:
-                if run.look():
-                    changed.add(run)
-            except OSError:
-                del self._runs[folder]
-        return changed
+                run.look()
+                if run.files:
+                    self._runs[folder] = run
 
-    def _read(self, deadline: float) -> set[WatchedRun]:
-        """Read files until the deadline, the last of each run before all others; return the runs that have new rows."""
-        changed = set()
-        while waiting := [run for run in self._runs.values() if run.n_unread]:
-            # a run that nothing is known of comes first
-            for run in sorted(waiting, key=lambda run: bool(run.checkpoints)):
-                if time.monotonic() > deadline:
-                    return changed
-                run.read(_FILES_AT_ONCE if run.checkpoints else 1)
-                changed.add(run)
-        return changed
-
-    def _summarise(self, changed: set[WatchedRun]) -> None:
-        runs = [run for run in self._runs.values() if not run.is_empty]
-        names = names_in_stores([(run.store, run.path.name) for run in runs])
-        labels = {run.key: names[run.store, run.path.name] for run in runs}
-        before = {run.key: self.summaries.get(run.key, {}) for run in runs if run not in changed}
-        kept = {key: summary for key, summary in before.items() if summary.get("label") == labels[key]}
-        self.summaries = {run.key: kept.get(run.key) or run.summary(labels[run.key]) for run in runs}
+    def _summarise(self) -> None:
+        names = names_in_stores([(run.store, run.path.name) for run in self._runs.values()])
+        new = {run.key: run.summary(names[run.store, run.path.name]) for run in self._runs.values()}
+        old = self.summaries
+        self.summaries = {key: old[key] if old.get(key) == summary else summary for key, summary in new.items()}

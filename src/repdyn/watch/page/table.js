@@ -66,14 +66,8 @@ const stepCell = (run) => {
 const nameCell = (run) => {
   const theme = state.theme === "auto" ? "" : `#theme=${state.theme}`;
   const link = make("a", { href: `/run/${run.key}${theme}` }, run.label);
-  const reason = run.unread ? `${formatted(run.unread)} files to read.` : run.reason;
   const origin = make("span", { className: "origin" }, [run.model, run.store].filter(Boolean).join(", "));
-  const cell = make("th", { scope: "row" }, link, " ", origin, make("span", { className: "reason" }, reason));
-  if (run.n_damaged) {
-    const said = `${formatted(run.n_damaged)} ${run.n_damaged === 1 ? "file" : "files"} cannot be read`;
-    cell.append(make("details", { className: "damage" }, make("summary", {}, said), ...run.damaged.map((text) => make("p", {}, text))));
-  }
-  return cell;
+  return make("th", { scope: "row" }, link, " ", origin, make("span", { className: "reason" }, run.reason));
 };
 const lossCell = (run) => {
   const curve = run.losses.length > 1 ? [sparkline(run.losses.map(([step]) => step), run.losses.map(([, loss]) => loss))] : [];
@@ -134,8 +128,6 @@ const showCounts = () => {
   // a status that stays is not announced again
   if (byId("counts").textContent !== text) byId("counts").textContent = text;
   document.title = count("failed") ? `Runs (${count("failed")} failed)` : "Runs";
-  const unread = all.reduce((sum, run) => sum + run.unread, 0);
-  byId("reading").textContent = unread ? `Reading: ${formatted(unread)} files to go.` : "";
 };
 const take = ({ now, runs: changed, gone, whole, problem }) => {
   behind = now - Date.now() / 1000;
