@@ -28,7 +28,7 @@ MAX_NEAR_DUPLICATES = 0.1
 
 @dataclass(frozen=True)
 class Variant:
-    """The probe and the token subset whose rows the statistics are computed from."""
+    """The probe and the subset whose rows the statistics are computed from."""
 
     name: str
     probe: str = "a"

@@ -88,7 +88,7 @@ class Alert:
 
     @property
     def subject(self) -> str:
-        """The metric, with its stack and token subset."""
+        """The metric, with its stack and subset."""
         known = ", ".join(filter(None, [self.stack, self.subset]))
         return f"{self.metric} ({known})" if known else self.metric
 

@@ -160,7 +160,7 @@ def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], Metr
 
     Args:
         frame: rows of one run on one probe, or of one of its stacks, scalars among them.
-        series: its metrics, by name and token subset.
+        series: its metrics, by name and subset.
 
     Returns:
         A correlation for each metric and subset with at least :data:`MIN_CHECKPOINTS` checkpoints.

@@ -342,7 +342,7 @@ def marker_size(points: Sequence[Any]) -> float:
 
 
 def alerts_on(alerts: Iterable[Alert], metric: str, subset: str | None = None) -> list[Alert]:
-    """Return the alerts on a metric, on every token subset unless one is named."""
+    """Return the alerts on a metric, on every subset unless one is named."""
     return [each for each in alerts if each.metric == metric and subset in (None, each.subset or "all")]
 
 

@@ -60,7 +60,7 @@ class ComparedRuns:
             self.looks[run.key] = look
             of_kind[run.causal] += 1
         self.valued = {key for run in runs for key, one in run.series.items() if not np.isnan(one.values[:, -1]).all()}
-        """The metrics with their token subsets that have a value at the end of some run."""
+        """The metrics with their subsets that have a value at the end of some run."""
 
     def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:
         """Return the legend: the runs under a heading for each kind, with a suffix for each name."""
@@ -73,14 +73,14 @@ class ComparedRuns:
 
 
 def profiles(compared: ComparedRuns, metric: str) -> Figure:
-    """Draw a metric over relative depth, a panel for each token subset on one axis of values."""
+    """Draw a metric over relative depth, a panel for each subset on one axis of values."""
     return _over_depth(compared, [metric], metric_title(metric), LARGE)
 
 
 def _over_depth(compared: ComparedRuns, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Figure:
     """Draw metrics over relative depth, one line per run at its last measured step.
 
-    A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
+    A panel for each metric and subset; two classes of tokens that are compared with each other share one, the
     second dashed. Values between two layers are drawn between them. Layers without a value leave a gap.
     """
     drawn = [run for run in compared.runs if any(metric in metrics for metric, _ in run.series)]
@@ -112,7 +112,7 @@ def _panels(
 
 
 def means_over_layers(compared: ComparedRuns) -> Figure:
-    """Draw metrics averaged over layers against training, one line per run, one panel per metric and token subset.
+    """Draw metrics averaged over layers against training, one line per run, one panel per metric and subset.
 
     The metrics are those of geometry and the user's own; the panels of one share the axis of values. The x axis is in
     tokens if all runs have token counts, otherwise in steps; it is logarithmic and shows zero. Runs with one checkpoint

@@ -23,7 +23,7 @@ _TITLE_WIDTH = {SMALL: 50, LARGE: 50, WIDE: 80}
 
 
 class Trace(NamedTuple):
-    """One line: a metric on a token subset, under a label that distinguishes it from the others of the panel."""
+    """One line: a metric on a subset, under a label that distinguishes it from the others of the panel."""
 
     metric: str
     subset: str
@@ -80,7 +80,7 @@ def panes_of(
     name: Callable[[str], str] = short,
     embeddings: Container[tuple[str, str]] = (),
 ) -> list[Pane]:
-    """Return the panels of metrics, each with a token subset on which it has a value; ``name`` names a subset.
+    """Return the panels of metrics, each with a subset on which it has a value; ``name`` names a subset.
 
     Over depth, metrics on one scale that differ in a number share a panel, and any other metric has one for all tokens
     and one without sinks. Against step these two share one, with the embedding output for metrics that show it and have
@@ -163,7 +163,7 @@ class Board:
 
     @property
     def subsets(self) -> list[str]:
-        """The token subsets that have a line, in order."""
+        """The subsets that have a line, in order."""
         return in_order({trace.subset for pane in self.panes for trace in pane.traces})
 
     def about_tokens(self) -> str:

@@ -62,7 +62,7 @@ _Series = Mapping[tuple[str, str], MetricSeries]
 
 
 def profile_over_depth(run: MeasuredRun, metric: str) -> Figure:
-    """Draw a metric of a run over depth, one panel per token subset on one axis of values, as :func:`depth_overview`.
+    """Draw a metric of a run over depth, one panel per subset on one axis of values, as :func:`depth_overview`.
 
     The steps are the first, the last, those with the lowest and the highest mean, and others between.
     """

@@ -69,7 +69,7 @@ def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
 
 @partial(nan_if_undefined, std_error=_std_error)
 def anisotropy(x: Tensor | Cloud) -> Tensor:
-    """Compute the share of the variance of a point cloud that lies along its first principal direction.
+    """Compute the share of the variance of a cloud that lies along its first principal direction.
 
     ``s_1**2 / sum(s_i**2)`` over the singular values of the points with their mean removed.
 

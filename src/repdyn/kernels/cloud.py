@@ -1,4 +1,4 @@
-"""Point clouds: what they must fulfil, work that is done once for each, and arithmetic that loses nothing."""
+"""Clouds: what they must fulfil, work that is done once for each, and arithmetic that loses nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Undefined(ArithmeticError):
 
 
 class Kernel(Protocol[P]):
-    """A function of point clouds, sequences or attention weights that returns NaN where its value is undefined."""
+    """A function of clouds, sequences or attention weights that returns NaN where its value is undefined."""
 
     or_raise: Callable[P, Tensor]
     """The same function, which raises :class:`Undefined` with the reason instead."""
@@ -156,7 +156,7 @@ def full_precision(device: torch.device | str) -> Iterator[None]:
 
 
 class Cloud:
-    """A point cloud, with cached results that several metrics share.
+    """A cloud, with cached results that several metrics share.
 
     Args:
         x: points, shape (n_vectors, dim), float16, bfloat16, float32 or float64, any device, any strides.

@@ -88,7 +88,7 @@ def _scaled(rows: Tensor) -> tuple[Tensor, Tensor | float]:
 
 @nan_if_undefined
 def mean_cosine(x: Tensor | Cloud) -> Tensor:
-    """Compute the mean cosine between the vectors of a point cloud, over all pairs of different rows.
+    """Compute the mean cosine between the vectors of a cloud, over all pairs of different rows.
 
     With u_i the rows divided by their lengths, ``(|sum(u_i)|**2 - n) / (n * (n - 1))``. The points are not centred: a
     common offset is what it measures most of all.

@@ -17,7 +17,7 @@ _HALVINGS = 60
 
 @nan_if_undefined
 def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Tensor:
-    """Estimate the intrinsic dimension of a point cloud at one scale, from the ratio ``mu = r_k / r_(k/2)`` of each
+    """Estimate the intrinsic dimension of a cloud at one scale, from the ratio ``mu = r_k / r_(k/2)`` of each
     point's distances to its k-th and its (k/2)-th neighbour.
 
     The d that makes the ratios of the n distinct points likeliest, which solves
@@ -77,7 +77,7 @@ def _likeliest(log_ratios: Tensor, k: int) -> Tensor:
 
 @nan_if_undefined
 def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 20) -> Tensor:
-    """Estimate the intrinsic dimension of a point cloud from each point's distances r_1 to r_k to its k nearest
+    """Estimate the intrinsic dimension of a cloud from each point's distances r_1 to r_k to its k nearest
     neighbours.
 
     In d dimensions ``log(r_k / r_j)`` averages 1 / d over the neighbours j < k. Over the n distinct points
@@ -215,7 +215,7 @@ _FEWEST_POINTS = 8
 
 @nan_if_undefined
 def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int = 512, alpha: float = 1.0) -> Tensor:
-    """Estimate the persistent-homology dimension of degree 0 of a point cloud.
+    """Estimate the persistent-homology dimension of degree 0 of a cloud.
 
     Components of the cloud merge at the lengths of the edges of its minimum spanning tree. For m points of a
     d-dimensional set, the sum of these lengths to the power alpha grows as ``m**((d - alpha) / d)``. The sums are taken

@@ -190,7 +190,7 @@ _ROUNDING = 1e-10
 
 @nan_if_undefined
 def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
-    """Compute the smallest number of principal directions that together hold a share of the variance of a point cloud.
+    """Compute the smallest number of principal directions that together hold a share of the variance of a cloud.
 
     The smallest m with ``l_1 + ... + l_m >= share * sum(l_i)``, over the eigenvalues of the covariance in descending
     order. A whole number: its mean over batches need not be one.

@@ -74,7 +74,7 @@ class MeasurementOptions:
     """
 
     metrics: str | Sequence[MetricLike] = DEFAULT_METRICS
-    """Names in :data:`repdyn.metrics.METRICS`, with settings and a token subset unless the defaults are meant
+    """Names in :data:`repdyn.metrics.METRICS`, with settings and a subset unless the defaults are meant
     ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for all that the probe allows."""
     layers: LayerPatterns = None
     """Name pattern of the blocks ("model.layers.*"), or several; for a model with several stacks, patterns by name of
@@ -97,7 +97,7 @@ class MeasurementOptions:
             )
 
     def resolved(self, probe: Probe | None = None) -> list[tuple[Metric, str]]:
-        """Return each metric with its token subset."""
+        """Return each metric with its subset."""
         key = "" if probe is None else probe.hash
         if key not in self._resolved:
             self._resolved[key] = resolve(self.metrics, probe)
@@ -108,7 +108,7 @@ class MeasurementOptions:
         return {}
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the name and the token subset of each metric."""
+        """Return the name and the subset of each metric."""
         return [(metric.name, subset) for metric, subset in self.resolved()]
 
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
@@ -219,7 +219,7 @@ def measure(
         options: as in :class:`repdyn.measurement.measure.MeasurementArguments`.
 
     Returns:
-        A profile with one row for each layer (0 is the embedding output), metric and token subset, stack after stack;
+        A profile with one row for each layer (0 is the embedding output), metric and subset, stack after stack;
         metrics of attention heads have one for each head too.
 
     Raises:

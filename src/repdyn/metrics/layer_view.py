@@ -89,7 +89,7 @@ class LayerView:
         return self._not_massive if view.vectors == NO_MASSIVE else list(self.probe.sample(view.vectors))
 
     def clouds(self, subset: str, of: str = "own", states: Tensor | None = None) -> list[Cloud]:
-        """Return the layer's point cloud in each batch of a subset; or that ``of`` other states of the same tokens."""
+        """Return the layer's cloud in each batch of a subset; or that ``of`` other states of the same tokens."""
         if (of, subset) not in self._clouds:
             view, device, found = view_of(subset), self.layer.states.device, []
             states = self.layer.states if states is None else states
@@ -118,11 +118,11 @@ class LayerView:
         return self._clouds["own by window", subset]
 
     def following(self, subset: str) -> list[Cloud]:
-        """Return the next layer's point clouds, row by row of the same tokens."""
+        """Return the next layer's clouds, row by row of the same tokens."""
         return self.clouds(subset, "following", self.states.following(self.layer))
 
     def last(self, subset: str) -> list[Cloud]:
-        """Return the point clouds of the stack's last layer, made once for all layers with the same tokens."""
+        """Return the clouds of the stack's last layer, made once for all layers with the same tokens."""
         if self.layer.is_last:
             return self.clouds(subset)
         if view_of(subset).vectors == NO_MASSIVE:  # each layer leaves out other tokens
@@ -149,7 +149,7 @@ class LayerView:
         return self._of_rows(self.probe.topics, subset)
 
     def after_attention(self, subset: str) -> list[Cloud]:
-        """Return the point clouds of the states between the block's attention and its feed-forward part."""
+        """Return the clouds of the states between the block's attention and its feed-forward part."""
         states = self.layer.after_attention
         if not isinstance(states, Tensor):
             raise Undefined(states or "the states after attention were not captured")
@@ -236,7 +236,7 @@ def _read(x: Tensor, last: Tensor, head: OutputHead) -> LensReading:
 
 
 def clouds(layer: LayerView, subset: str) -> list[tuple[Cloud]]:
-    """Return the layer's point cloud, batch by batch."""
+    """Return the layer's cloud, batch by batch."""
     return [(cloud,) for cloud in layer.clouds(subset)]
 
 
@@ -263,7 +263,7 @@ with_topics = Matched(("clouds", "tokens", "topics"))
 
 
 def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
-    """Return the layer's first point cloud, and that of the same tokens at the previously measured checkpoint."""
+    """Return the layer's first cloud, and that of the same tokens at the previously measured checkpoint."""
     cache, step = layer.context.state_cache, layer.context.step
     if cache is None:
         raise Undefined("no earlier checkpoint of this run is at hand")

@@ -70,7 +70,7 @@ class Metric:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """All keyword-only arguments of the kernel with their values, recorded in every row."""
     select_inputs: str | Callable[..., Any] = "repdyn.metrics.layer_view:clouds"
-    """Selects the kernel's positional arguments for every batch of a token subset; by default the layer's cloud.
+    """Selects the kernel's positional arguments for every batch of a subset; by default the layer's cloud.
     A function of a LayerView and the subset, or "module:function" as for ``kernel``."""
     captures: frozenset[CaptureKind] = frozenset()
     """What ``select_inputs`` needs in addition to the layer's own states."""
@@ -84,7 +84,7 @@ class Metric:
 
     # Where it is measured
     subsets: tuple[str, ...] = ("all",)
-    """Token subsets of the name without a subset."""
+    """Subsets of the name without a subset."""
     position: Position = "layers"
     """At all "layers"; at the outputs of "blocks" only, not at the embedding output; or "between" a layer and the next,
     recorded at the lower one, so that the last layer has no value."""
@@ -234,7 +234,7 @@ class ParsedName(NamedTuple):
     settings: dict[str, Any]
     """The given settings, as numbers, booleans and strings."""
     subset: str
-    """The token subset, "" where none was given."""
+    """The subset, "" where none was given."""
 
 
 def parsed(name: str) -> ParsedName:
@@ -248,7 +248,7 @@ def parsed(name: str) -> ParsedName:
         raise ValueError(f"expected a metric by its name, got {name!r}; {_HOW}")
     base, brackets, subset = found.groups()
     if subset is not None and not subset.strip():
-        raise ValueError(f"expected a token subset after the @, got {name!r}; {_HOW}")
+        raise ValueError(f"expected a subset after the @, got {name!r}; {_HOW}")
     settings: dict[str, Any] = {}
     for part in brackets[1:-1].split(",") if brackets else ():
         setting = _SETTING.fullmatch(part)

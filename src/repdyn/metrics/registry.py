@@ -1,4 +1,4 @@
-"""The metrics by name, and from the names that a user gives to pairs of a metric and a token subset."""
+"""The metrics by name, and from the names that a user gives to pairs of a metric and a subset."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _unavailable(*inputs: object, **settings: object) -> Tensor:
 def resolve(
     metrics: str | Sequence[MetricLike], probe: Probe | None = None, subsets: Collection[str] | None = None
 ) -> list[tuple[Metric, str]]:
-    """Return pairs of metric and token subset.
+    """Return pairs of metric and subset.
 
     Args:
         metrics: names of metrics, each measured on its default subsets, or on one when written "two_nn@no_sink", and
@@ -135,7 +135,7 @@ def resolve(
             probe allows; or Metric objects. A name without settings stands for those of its record, or of the probe's
             design where that has its own.
         probe: what they will be measured on; None where it is not known yet.
-        subsets: the token subsets that the probe will have, where that is known before the probe is.
+        subsets: the subsets that the probe will have, where that is known before the probe is.
 
     Raises:
         ValueError: no metric, an unknown name or setting, a value that a setting does not take, or a subset or token

@@ -1,4 +1,4 @@
-"""Metrics of one layer's point cloud: its shape, its dimension, its spectrum, how its vectors resemble one another."""
+"""Metrics of one layer's cloud: its shape, its dimension, its spectrum, how its vectors resemble one another."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def heatmap(store: Store, metric: str, subset: str = "all", **which: Unpack[Whic
     Args:
         store: with measurements.
         metric: a measured metric.
-        subset: a token subset it was measured on.
+        subset: a subset it was measured on.
         which: ``run``, ``probe`` and ``stack``, of :class:`Which`.
 
     Raises:
@@ -131,7 +131,7 @@ def compare(
     Args:
         stores: one or several, with measurements.
         metric: a measured metric.
-        subset: a token subset it was measured on.
+        subset: a subset it was measured on.
         over: "depth" or "training".
         runs: names; all runs unless given.
         probe: hash, or the beginning of one, of the only probe to show.

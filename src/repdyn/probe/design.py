@@ -27,7 +27,7 @@ the variation between its windows."""
 TOKENS_PER_VECTOR = 1.25
 """Least number of text tokens per vector, since ``no_sink`` excludes special tokens and first positions."""
 SUBSETS = ("all", "no_sink")
-"""The token subsets that every probe of tokens has."""
+"""The subsets that every probe of tokens has."""
 NO_MASSIVE = "no_massive"
 """The subset without vectors of massive norm, which is selected at each layer separately."""
 LAST_TOKEN = "last_token"
@@ -193,14 +193,14 @@ def design_from_rule(rule: Mapping[str, Any]) -> Design:
 class View(NamedTuple):
     """A selection of vectors from each window, with or without the model's final norm.
 
-    By default each sampled token is a vector, as the block left it. A view is named like a token subset, after the "@"
+    By default each sampled token is a vector, as the block left it. A view is named like a subset, after the "@"
     of a metric, and recorded as one, so that values of different views never form one curve: ``last_token`` (the last
     of each window that is not special), ``window_mean`` (over all tokens of each window), ``differences`` (of each
     sampled token to the next one in its window), and each of them after the model's final norm, ``last_token.normed``.
     """
 
     vectors: str
-    """A token subset, or one of :data:`VIEWS`."""
+    """A subset, or one of :data:`VIEWS`."""
     normed: bool
 
     @property

@@ -35,7 +35,7 @@ class SampledTokens:
 
     @property
     def subsets(self) -> tuple[str, ...]:
-        """The names of the token subsets; a probe of inputs has all vectors alone."""
+        """The names of the subsets; a probe of inputs has all vectors alone."""
         return ("all",) if self.inputs is not None else (*SUBSETS, *self.classes)
 
     @cached_property

@@ -49,7 +49,7 @@ _EVERY_LAYER: dict[str, tuple[str, ...]] = {
 
 
 def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str]]) -> None:
-    """Check a choice of layers against the name and token subset of each measured metric.
+    """Check a choice of layers against the name and subset of each measured metric.
 
     >>> validate_log_layers(["tow_nn"], [("two_nn", "all")])
     Traceback (most recent call last):
@@ -81,7 +81,7 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     Args:
         rows: of one run and one step.
         log_layers: the metrics of which every layer and head is logged. "default" is anisotropy and TwoNN on all
-            tokens, "all" every metric; a sequence of patterns names them: ``"cka_*"`` on all its token subsets,
+            tokens, "all" every metric; a sequence of patterns names them: ``"cka_*"`` on all its subsets,
             ``"anisotropy@no_sink"`` on one, with ``*`` for any characters. The other metrics have the first, the middle
             and the last layer and no heads. "none" leaves out every layer.
 
@@ -380,7 +380,7 @@ Layout = dict[str, dict[str, list[str | list[str]]]]
 
 
 def layout_of(keys: Collection[str]) -> Layout:
-    """Return a category for each metric and token subset of :func:`logged_values`: a chart of its layers, and one of
+    """Return a category for each metric and subset of :func:`logged_values`: a chart of its layers, and one of
     mean, minimum and maximum.
 
     >>> layout_of(["two_nn/layer_00", "two_nn/mean", "train/loss"])

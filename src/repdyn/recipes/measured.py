@@ -118,7 +118,7 @@ class Measured:
 
 
 def split(name: str) -> tuple[str, str]:
-    """Return the name of a metric in rows, and the token subset, "all" where none is given.
+    """Return the name of a metric in rows, and the subset, "all" where none is given.
 
     >>> split("two_nn"), split("two_nn[discard=0.8]@no_sink")
     (('two_nn', 'all'), ('two_nn[discard=0.8]', 'no_sink'))

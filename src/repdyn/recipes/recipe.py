@@ -67,7 +67,7 @@ class Published:
     models: tuple[Text, ...] = ()
     """Names or patterns of the models to which it applies; empty for all models of the recipe."""
     metric: _Metric | Literal[""] = ""
-    """With settings and a token subset, as in ``two_nn[discard=0.8]@no_sink``."""
+    """With settings and a subset, as in ``two_nn[discard=0.8]@no_sink``."""
     criterion: AnyCriterion | None = None
     """None if there is nothing to measure."""
     not_run: str = ""

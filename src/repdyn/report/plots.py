@@ -476,7 +476,7 @@ def heads_plot(series: MetricSeries) -> PlotlyDict | None:
 
 
 def measured_with(runs: Sequence[DescribedRun], key: tuple[str, str]) -> list[ComparedMember]:
-    """Return the runs that were measured with a metric on a token subset, each with its number."""
+    """Return the runs that were measured with a metric on a subset, each with its number."""
     return [ComparedMember(number, run, run.series[key]) for number, run in enumerate(runs) if key in run.series]
 
 
@@ -584,7 +584,7 @@ class ComparedMember(NamedTuple):
 def compared_with(
     runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup], key: tuple[str, str]
 ) -> list[ComparedMember]:
-    """Return the members of a comparison of a metric on a token subset, each of which has a line of its own.
+    """Return the members of a comparison of a metric on a subset, each of which has a line of its own.
 
     Seeds without a common step at which all have the metric are single runs.
     """

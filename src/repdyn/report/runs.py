@@ -124,7 +124,7 @@ def names_in_stores(runs: Sequence[tuple[Store, str]]) -> dict[tuple[Store, str]
 
 
 def first_shown(runs: Sequence[DescribedRun]) -> tuple[str, str]:
-    """Return the metric and token subset that a report opens with: of the most common, without sinks if measured so."""
+    """Return the metric and subset that a report opens with: of the most common, without sinks if measured so."""
     shared = Counter(key for run in runs for key in run.series)
     most = [key for key, number in shared.items() if number == max(shared.values())]
     wanted = [(metric, subset) for metric in JUDGED for subset in reversed(SUBSETS)]

@@ -74,7 +74,7 @@ def _card(insight: Insight) -> Markup:
 
 
 def opening(run: DescribedRun) -> dict[str, str | None]:
-    """Return the metric, token subset and step that the page opens a run with.
+    """Return the metric, subset and step that the page opens a run with.
 
     They are those of its first alert, otherwise the metric of its first statement; without a step the last one is
     shown.

@@ -75,7 +75,7 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
         # by less than the intervals of all tokens
         margins = np.nan_to_num(whole.margins)
         agrees = np.allclose(series.values, whole.values, rtol=0.0, atol=margins, equal_nan=True)
-    # the published metrics below it, on the same token subset where they were measured
+    # the published metrics below it, on the same subset where they were measured
     keys = [(name, series.subset if (name, series.subset) in run.series else "all") for name in JUDGED]
     others = [run.series[key] for key in keys if key in run.series and key[0] != series.metric]
     return {

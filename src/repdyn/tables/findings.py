@@ -228,7 +228,7 @@ class Finding:
     name: str
     """A key of :data:`repdyn.tables.findings.MEANINGS`."""
     subset: str
-    """The token subset it is judged on."""
+    """The subset it is judged on."""
     title: str
     criterion: str
     """The text of the criterion, with its numbers."""

@@ -41,12 +41,12 @@ def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) 
 
 
 SUBSETS = ("all", "no_sink")
-"""The token subsets that findings are judged on."""
+"""The subsets that findings are judged on."""
 OF_THE_SAME_VECTORS = (*SUBSETS, NO_MASSIVE)
-"""The token subsets of which one is among the vectors of the other, so that charts show them on one scale."""
+"""The subsets of which one is among the vectors of the other, so that charts show them on one scale."""
 _UNNORMED = (*OF_THE_SAME_VECTORS, *VIEWS)
 NO_CLASSES = (*_UNNORMED, *(f"{name}{NORMED}" for name in _UNNORMED))
-"""The token subsets and views that are not a class of tokens, in display order."""
+"""The subsets and views that are not a class of tokens, in display order."""
 
 STACKS = ("encoder", "decoder")
 """Display order of the stacks of a model; others come after these, by name."""
@@ -73,7 +73,7 @@ def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
 def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measured rows of one run, or of one of its stacks, sorted by step and layer.
 
-    Values of single attention heads are excluded; see :func:`of_heads`. A missing token subset becomes "all". The
+    Values of single attention heads are excluded; see :func:`of_heads`. A missing subset becomes "all". The
     column ``margin`` is half of the 95% interval, which is symmetric about the value; NaN if it is unknown. ``layer``
     is an integer, and each (step, layer, metric, subset) occurs once.
 
@@ -142,7 +142,7 @@ def in_registry_order(metrics: Iterable[str]) -> list[str]:
 
 
 def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
-    """Return the token subsets ``metric`` was measured on, "all" first; a ValueError if there are none."""
+    """Return the subsets ``metric`` was measured on, "all" first; a ValueError if there are none."""
     found = of_metric(rows.loc[:, ["metric", "subset"]], metric)["subset"].unique()
     if not len(found):
         raise ValueError(f"expected a measured metric, got {metric!r}; measured were {', '.join(metrics_of(rows))}")
@@ -150,7 +150,7 @@ def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
 
 
 def in_order(names: Iterable[str], first: Sequence[str] = NO_CLASSES) -> list[str]:
-    """Return token subsets, or others, in display order: the ``first`` ones in their order, then any others by name."""
+    """Return subsets, or others, in display order: the ``first`` ones in their order, then any others by name."""
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
 
 
@@ -259,7 +259,7 @@ def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Missing(NamedTuple):
-    """Metrics, each with its token subset, that lack as many of as many values for the same most common reason."""
+    """Metrics, each with its subset, that lack as many of as many values for the same most common reason."""
 
     metrics: list[tuple[str, str]]
     number: int

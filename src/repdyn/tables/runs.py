@@ -191,7 +191,7 @@ class MeasuredRun:
 
     @cached_property
     def series(self) -> Mapping[tuple[str, str], MetricSeries]:
-        """The series of each metric and token subset, in the order of display, with the values of single heads."""
+        """The series of each metric and subset, in the order of display, with the values of single heads."""
         return metric_series(self.rows, self.frame)
 
     @cached_property
@@ -214,7 +214,7 @@ class MeasuredRun:
         return [name for name in names if family in (None, family_of(name))]
 
     def keys_of(self, metrics: Sequence[str]) -> list[tuple[str, str]]:
-        """Return each of some metrics, in their order, with each token subset on which it has a value."""
+        """Return each of some metrics, in their order, with each subset on which it has a value."""
         valued = [key for key, series in self.series.items() if series.steps_with_values]
         return [key for metric in metrics for key in valued if key[0] == metric]
 

@@ -22,7 +22,7 @@ INTERVAL = "95% interval over seeds"
 
 @dataclass(frozen=True, eq=False)
 class SeedSeries(MetricSeries):
-    """One metric on one token subset over the seeds of one model, at the steps at which all of them have it.
+    """One metric on one subset over the seeds of one model, at the steps at which all of them have it.
 
     Its values are means over seeds, and its margins halves of their 95% intervals. A value that one seed lacks is
     missing.
@@ -129,7 +129,7 @@ class SeedGroup(MeasuredRun):
 
     @cached_property
     def series(self) -> Mapping[tuple[str, str], SeedSeries]:
-        """The series of each metric and token subset that all seeds have at a common step."""
+        """The series of each metric and subset that all seeds have at a common step."""
         return _shared_series(self.members)
 
     @property
@@ -180,7 +180,7 @@ def with_seeds(runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]) -> list
 
 
 def seed_table(groups: Sequence[SeedGroup]) -> pd.DataFrame:
-    """Return the means over seeds as a table: a row for each metric, token subset, common step and layer.
+    """Return the means over seeds as a table: a row for each metric, subset, common step and layer.
 
     Columns:
         seeds, stack, metric, subset, step; ``layer``, empty for the mean over layers; ``n_seeds``; ``mean``, ``std`` (n

@@ -60,7 +60,7 @@ class LayerMean:
 
 @dataclass(frozen=True, eq=False)
 class MetricSeries:
-    """One metric on one token subset, of one run."""
+    """One metric on one subset, of one run."""
 
     metric: str
     subset: str
@@ -169,7 +169,7 @@ class MetricSeries:
 
 
 def metric_series(rows: pd.DataFrame, frame: pd.DataFrame | None = None) -> dict[tuple[str, str], MetricSeries]:
-    """Return the series of every metric on every token subset it was measured on, in the order in which they are shown.
+    """Return the series of every metric on every subset it was measured on, in the order in which they are shown.
 
     ``frame`` has the rows that the measurements were taken from, if the values of single heads are needed.
     """

@@ -22,7 +22,7 @@ _SUBSETS = {
     "window_mean": ("means over windows", "window means"),
     "differences": ("differences of neighbouring tokens", "differences"),
 }
-"""Name of each token subset in titles, and in narrow columns."""
+"""Name of each subset in titles, and in narrow columns."""
 
 # Okabe and Ito's colours, told apart with any colour vision
 SUBSET_COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00")
@@ -109,7 +109,7 @@ def metric_unit(metric: str) -> str:
 
 
 def subset_title(subset: str) -> str:
-    """Return the name of a token subset in titles and legends.
+    """Return the name of a subset in titles and legends.
 
     >>> subset_title("all"), subset_title("nouns"), subset_title("last_token.normed")
     ('all tokens', 'nouns', 'last tokens of windows after the final norm')
@@ -119,7 +119,7 @@ def subset_title(subset: str) -> str:
 
 
 def short_subset_title(subset: str) -> str:
-    """Return the short name of a token subset, for narrow columns.
+    """Return the short name of a subset, for narrow columns.
 
     >>> short_subset_title("no_sink"), short_subset_title("nouns")
     ('no sinks', 'nouns')

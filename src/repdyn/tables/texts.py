@@ -140,7 +140,7 @@ def copies_line(frame: pd.DataFrame) -> str | None:
 
 
 def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
-    """Return the median over checkpoints of the seconds each metric took on all layers and token subsets together."""
+    """Return the median over checkpoints of the seconds each metric took on all layers and subsets together."""
     took = rows.pivot_table(index="step", columns="metric", values="seconds", aggfunc="sum", observed=True)
     return took.median()
 

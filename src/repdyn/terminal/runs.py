@@ -302,7 +302,7 @@ def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
 
 
 def _some(keys: Iterable[tuple[str, str]]) -> str:
-    """Return the first metrics with their token subsets, and how many more there are."""
+    """Return the first metrics with their subsets, and how many more there are."""
     shown = [f"{metric} ({subset})" for metric, subset in keys]
     if len(shown) > _MAX_NAMED:
         shown[_MAX_NAMED:] = [f"{len(shown) - _MAX_NAMED} more, which repdyn report shows"]

@@ -1,4 +1,4 @@
-"""The token subset no_massive: every metric of vectors without those of massive norm, layer by layer."""
+"""The subset no_massive: every metric of vectors without those of massive norm, layer by layer."""
 
 from __future__ import annotations
 
