@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from repdyn.capture.blocks import hugging_face_model, unwrapped
-from repdyn.capture.prepared_model import has_prompt
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 
 # a job has imported lightning, or pytorch_lightning, its other name with classes of its own
@@ -172,7 +171,8 @@ def run_name(trainer: Trainer) -> str:
 def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
     """Return the named attribute, else the only Hugging Face model inside, else the module itself.
 
-    An adapter that prepends learned vectors to the tokens is returned as a whole, because it changes the states.
+    An adapter that puts learned vectors before the tokens or their keys is returned as a whole, since it changes the
+    states.
 
     Raises:
         ValueError: the attribute does not exist or is not a module.
@@ -188,7 +188,8 @@ def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
                 f"expected model= to name a module inside {type(pl_module).__name__}, got {model!r}; it has {children}"
             )
         return unwrapped(found)
-    adapters = (module for module in pl_module.modules() if has_prompt(module))
+    configs = ((module, getattr(module, "active_peft_config", None)) for module in pl_module.modules())
+    adapters = (module for module, config in configs if getattr(config, "is_prompt_learning", False))
     return next(adapters, None) or hugging_face_model(pl_module) or pl_module
 
 

@@ -160,7 +160,7 @@ def test_causality(causal, small_probe):
     assert causality(prepare(HandWritten(causal=causal)), small_probe) == {None: causal}
 
 
-def test_positions_that_are_no_tokens_are_left_out(small_probe):
+def test_learned_vectors_before_the_tokens_need_a_probe_of_inputs(small_probe):
     class WithMeta(HandWritten):
         def forward(self, tokens):
             x = self.token(tokens) + self.position(torch.arange(tokens.shape[1]))
@@ -169,6 +169,7 @@ def test_positions_that_are_no_tokens_are_left_out(small_probe):
                 x = block(x)
             return x
 
-    with pytest.raises(RuntimeError, match=r"token_positions=slice\(2, None\)"):
+    with pytest.raises(RuntimeError, match=r"positions=slice\(2, None\)"):
         measure(WithMeta(), small_probe)
-    assert measure(WithMeta(), small_probe, token_positions=slice(2, None)).rows
+    probe = Probe.from_inputs([random_tokens(10, 9)], positions=slice(2, None), max_vectors=40)
+    assert measure(WithMeta(), probe).rows

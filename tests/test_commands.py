@@ -153,11 +153,11 @@ def test_ctrl_c_is_status_130(monkeypatch, capsys):
 
 
 def test_the_options_of_a_sweep_reach_it():
-    words = ["--max-disk", "1.5GB", "--shard", "2/3", "--no-loss", "--layers", "a=x.*,b=y.*", "--token-positions", "2:"]
+    words = ["--max-disk", "1.5GB", "--shard", "2/3", "--no-loss", "--layers", "a=x.*,b=y.*"]
     options = options_of("gpt2", *words, "--metrics", "two_nn", "'anisotropy@no_sink'", "--store", "s3://bucket/a")
     assert (options.source, options.max_disk, options.loss) == ("gpt2", 1_500_000_000, False)
     assert (options.shard, options.layers) == ((2, 3), {"a": "x.*", "b": "y.*"})
-    assert (options.token_positions, options.store) == (slice(2, None), "s3://bucket/a")
+    assert options.store == "s3://bucket/a"
     assert list(options.metrics) == ["two_nn", "'anisotropy@no_sink'"]
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +21,12 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import Block, is_a
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES, Buffers
-from repdyn.capture.token_states import Slot, TokenStates, by_slot, watched
+from repdyn.capture.token_states import Slot, by_slot, watched
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.sampling import padded_batches
 from repdyn.utils.caller_state import plain_state
 from repdyn.utils.devices import exact_device
-
-if TYPE_CHECKING:
-    pass
 
 TOKENS = 2048
 """How many tokens are examined by default, from the first sequence of the probe on."""
@@ -77,7 +74,6 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
     Args:
         model: made by :func:`repdyn.capture.prepared_model.prepare` from a Hugging Face model, or from any module built
             of a list of blocks in which there is an ``nn.MultiheadAttention``, or another module that returns weights.
-            Weights from or to positions without a token are left out.
         probe: the tokens; the first :data:`LENGTH` tokens of each sequence.
         n_tokens: total number of tokens, from the first sequence on.
 
@@ -85,7 +81,7 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
         The weights; for a layer without any, or a model that does not compute them, the reason.
     """
     model = model.on(probe)
-    batches, token_states = list(_first_sequences(probe, n_tokens)), TokenStates(model.token_positions)
+    batches = list(_first_sequences(probe, n_tokens))
     layers: dict[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str] = {}
     running: list[Tensor | None] = []  # what the blocks that have been entered have put out so far
     n_calls: Counter[str | None] = Counter()  # the l-th call of a block in a stack is layer l
@@ -98,7 +94,7 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
             call = inspect.signature(module.forward).bind(*args, **kwargs)
             call.arguments.update(need_weights=True, average_attn_weights=False)
             output = module.forward(*call.args, **call.kwargs)
-        running[-1] = find_weights(by_slot(output), token_states)
+        running[-1] = find_weights(by_slot(output), batch.input_ids.shape[1])
 
     def leave(block: Block, _returned: Mapping[Slot, Any]) -> None:
         weights = running.pop()
@@ -120,7 +116,6 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
         hooks.enter_context(watched(blocks, leave=leave))
         try:
             for batch in batches:
-                token_states.batch = batch
                 running.clear()
                 n_calls.clear()
                 run(batch)
@@ -174,19 +169,16 @@ _EXCESS = 0.02
 """How far a row of weights may exceed a sum of 1, in half precision."""
 
 
-def find_weights(returned: Mapping[Slot, Any], token_states: TokenStates) -> Tensor | None:
+def find_weights(returned: Mapping[Slot, Any], n: int) -> Tensor | None:
     """Return the attention weights (heads, n, n) among a module's outputs for one sequence: shares that sum to 1."""
     for part in returned.values():
         if not isinstance(part, Tensor) or not part.is_floating_point() or part.ndim not in {3, 4}:
             continue
         weights = part[0] if part.ndim == 4 and len(part) == 1 else part
         # (1, n, n) may be the sequence's states
-        if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or (part.ndim == 3 and len(part) == 1):
+        if weights.ndim != 3 or weights.shape[1:] != (n, n) or (part.ndim == 3 and len(part) == 1):
             continue
-        tokens = token_states.token_indices(weights.shape[1])
         sums = weights.sum(dim=-1, dtype=torch.float32)
-        are_shares = (weights >= 0).all() and (sums > 0).all() and (sums <= 1 + _EXCESS).all()
-        if tokens is not None and are_shares:
-            tokens = tokens.to(weights.device)
-            return weights if len(tokens) == weights.shape[1] else weights[:, tokens[:, None], tokens]
+        if (weights >= 0).all() and (sums > 0).all() and (sums <= 1 + _EXCESS).all():
+            return weights
     return None

@@ -25,7 +25,7 @@ from repdyn.capture.blocks import class_name
 from repdyn.capture.branches import find_branches
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, Recorder, States
-from repdyn.capture.token_states import EmbeddingSearch, split_where_square
+from repdyn.capture.token_states import EmbeddingSearch
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.sampling import padded_batches
 from repdyn.utils.caller_state import plain_state
@@ -91,10 +91,7 @@ def capture(
         needed = probe.tokens_needed(np.array(sampled), model.is_causal is True and model.any_length)
     # those of a probe of inputs are given
     n_tokens = tokens_per_forward or (2048 if model.device.type == "cpu" else 8192)
-    whole = probe.batches(1 if needed is None else max(1, n_tokens // int(needed.max())), needed)
-    batches = list(whole)
-    if isinstance(model.token_positions, slice):
-        batches = [part for batch in batches for part in split_where_square(batch, model.token_positions)]
+    batches = list(probe.batches(1 if needed is None else max(1, n_tokens // int(needed.max())), needed))
     if rows[len(probe.tokens) :].max(initial=-1) >= 0:
         batches = [replace(batch, means=probe.index_of_mean(batch.first_tokens)) for batch in batches]
     first = next(probe.batches(1)) if "after_attention" in captures else None

@@ -43,7 +43,7 @@ from repdyn.capture.forward import (
     restoring,
 )
 from repdyn.capture.shadow import NoShadow, own_names
-from repdyn.capture.token_states import EmbeddingSearch, InputStates, Slot, TokenPositions, TokenStates, watched
+from repdyn.capture.token_states import EmbeddingSearch, InputStates, Slot, TokenStates, watched
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
 from repdyn.utils.caller_state import plain_state
@@ -79,7 +79,6 @@ class PreparedModel:
     """Whether the caller named the blocks; found ones must pass states from one to the next."""
     device: torch.device
     forward: Forward | None
-    token_positions: TokenPositions | None
     whole: PreTrainedModel | None
     """The Hugging Face model that it is, or wraps as the only one."""
     body: nn.Module
@@ -141,7 +140,7 @@ class PreparedModel:
         """Return a search for the states of a batch's tokens, or of what is sampled of a batch of inputs."""
         if self.takes_inputs:
             return InputStates(positions_first=self.positions_first)
-        return TokenStates(self.token_positions, pads_right=self.pads_right)
+        return TokenStates(pads_right=self.pads_right)
 
     def fits(self, root_module: nn.Module) -> bool:
         """Return whether a model is still as it was when it was tried: of the same modules and hooks, on its device.
@@ -244,10 +243,6 @@ class PreparedModel:
         raise failures[0]
 
     def _on_inputs(self, batch: ProbeBatch) -> PreparedModel:
-        if self.token_positions is not None:
-            raise ValueError(
-                "expected token_positions= of a probe of tokens, got a probe of inputs; use its positions="
-            )
         if self.unfound:
             raise ValueError(self.unfound)
         model = replace(self, call=call_with_inputs, takes_inputs=True)
@@ -438,7 +433,6 @@ def prepare(
     layers: LayerPatterns = None,
     *,
     forward: Forward | None = None,
-    token_positions: TokenPositions | None = None,
     root_module: nn.Module | None = None,
     parameters: Mapping[str, Tensor] | None = None,
 ) -> PreparedModel:
@@ -453,29 +447,18 @@ def prepare(
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``; see
             :func:`repdyn.capture.forward.call_with_tokens`.
-        token_positions: which positions of the states belong to tokens, in a model that adds learned vectors to the
-            sequence; see :data:`repdyn.capture.token_states.TokenPositions`.
         root_module: the module that the model is a part of, where that is sharded as a whole; None for the model
             itself.
         parameters: by their names in the model, what to take in place of its own parameters and buffers, such as
             averages of them.
 
     Raises:
-        ValueError: the blocks cannot be identified (the message lists the candidates), a prompt-tuning adapter adds
-            positions and ``token_positions`` is None; or ``parameters`` have unknown names or other shapes.
+        ValueError: the blocks cannot be identified (the message lists the candidates), or ``parameters`` have unknown
+            names or other shapes.
     """
     root_module, model = model if root_module is None else root_module, unwrapped(model)
     if forward is None:
         model = find_network(model)
-    for module in filter(has_prompt, model.modules() if token_positions is None else ()):
-        config: Any = module.active_peft_config
-        if config.peft_type != "PREFIX_TUNING":
-            raise ValueError(
-                f"expected states of the probe's tokens alone, but the active adapter of this {type(module).__name__} "
-                f"({config.peft_type.value}) puts {config.num_virtual_tokens} learned vectors before them; measure the "
-                "model without its prompt, model.get_base_model(), or leave their positions out with "
-                f"token_positions=slice({config.num_virtual_tokens}, None)"
-            )
     whole, unfound, blocks = hugging_face_model(model), "", []
     try:
         blocks = find_blocks(model, layers)
@@ -491,7 +474,6 @@ def prepare(
         blocks_named=layers is not None,
         device=device_of(model, root_module),
         forward=forward,
-        token_positions=token_positions,
         whole=whole,
         body=body,
         needs_logits=needs_logits,
@@ -515,11 +497,6 @@ def device_of(model: nn.Module, root_module: nn.Module | None = None) -> torch.d
             if parameter.device.type != "meta":  # accelerate loads such ones as they are needed
                 return parameter.device
     return torch.device("cpu")
-
-
-def has_prompt(module: nn.Module) -> bool:
-    """Return whether a module is a PeftModel whose adapter adds learned vectors before the tokens or their keys."""
-    return getattr(getattr(module, "active_peft_config", None), "is_prompt_learning", False)
 
 
 def _body(model: nn.Module, whole: PreTrainedModel | None, blocks: Blocks) -> tuple[nn.Module, bool]:

@@ -253,7 +253,6 @@ class Recorder:
 
     def states(self, autocast: torch.dtype | None = None) -> States:
         """Return what was recorded; ``autocast`` is the precision that the model's own forward pass entered."""
-        self.token_states.check_positions_used()
         layers = []
         for name, stack in self._stacks.items():
             for index, (module, states, device) in stack.kept.items():

@@ -1,15 +1,14 @@
 """Token states: which tensors in a forward pass hold one vector for each token of a batch, and the hooks that see them.
 
 Models that put learned vectors among the tokens (meta tokens, a tuned prompt, registers) pass more positions through
-their blocks than there are tokens. The user says which of them belong to the tokens, with ``token_positions``.
+their blocks than there are tokens: they are measured on a probe of inputs, which says what positions count.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import is_dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import is_dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -18,11 +17,6 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import Block, class_name, is_a
 from repdyn.probe import ProbeBatch
 from repdyn.utils.devices import exact_device
-
-TokenPositions: TypeAlias = slice | Callable[[Tensor, ProbeBatch], Tensor]
-"""Which positions of a model's states belong to the tokens: a slice of the positions, ``slice(k, None)`` where k
-learned vectors stand before the tokens; or a function from states (n_sequences, n_positions, dim) and the batch to
-those of its tokens, (n_sequences, length, dim)."""
 
 Slot: TypeAlias = int | str | tuple
 """Position or name of states among a block's arguments or outputs, or a pair of these inside one of them."""
@@ -37,79 +31,15 @@ SEVERAL = "the stacks have input embeddings of their own, and which is whose is 
 NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each token"
 
 
-def positions_name(token_positions: TokenPositions | None) -> str:
-    """Return the name of token positions as rows record it: "" for None, a function's own name.
-
-    >>> positions_name(None), positions_name(slice(2, None)), positions_name(slice(None, -4))
-    ('', '2:', ':-4')
-    """
-    if token_positions is None:
-        return ""
-    if isinstance(token_positions, slice):
-        with suppress(TypeError):
-            bounds = (token_positions.start, token_positions.stop)
-            step = 1 if token_positions.step is None else operator.index(token_positions.step)
-            if step > 0:
-                name = ":".join("" if bound is None else str(operator.index(bound)) for bound in bounds)
-                return name if step == 1 else f"{name}:{step}"
-    elif callable(token_positions):
-        name = getattr(token_positions, "__qualname__", "<lambda>")
-        if not name.endswith("<lambda>"):
-            return name
-    raise ValueError(
-        "expected token_positions= to be a slice, such as slice(2, None) where two learned vectors stand before the "
-        f"tokens, or a function defined with def, whose name distinguishes rows, got {token_positions!r}"
-    )
-
-
-def positions_from(text: str) -> slice:
-    """Parse a slice written as between brackets.
-
-    >>> positions_from("2:"), positions_from(":-4")
-    (slice(2, None, None), slice(None, -4, None))
-    """
-    try:
-        bounds = [int(bound) if bound.strip() else None for bound in text.split(":")]
-        if len(bounds) in {2, 3} and positions_name(slice(*bounds)):
-            return slice(*bounds)
-    except ValueError:
-        pass
-    raise ValueError(f'expected positions as a slice, such as "2:" without the first two or ":-4", got {text!r}')
-
-
-def split_where_square(batch: ProbeBatch, token_positions: slice) -> list[ProbeBatch]:
-    """Split a batch that has as many sequences as states have positions, which could be mistaken for each other."""
-    n_sequences, length = batch.input_ids.shape
-    n_left_out = max(0, token_positions.start or 0) + max(0, -(token_positions.stop or 0))  # at both ends
-    if n_sequences != length + n_left_out:
-        return [batch]
-    parts = []
-    for start, end in ((0, n_sequences - 1), (n_sequences - 1, n_sequences)):
-        inside = (batch.positions >= start * length) & (batch.positions < end * length)
-        part = replace(
-            batch,
-            input_ids=batch.input_ids[start:end],
-            attention_mask=batch.attention_mask[start:end],
-            positions=batch.positions[inside] - start * length,
-            tokens=batch.tokens[inside],
-        )
-        parts.append(part)
-    return parts
-
-
 class TokenStates:
     """A search for the states of a batch's tokens among the tensors of a forward pass, in any layout.
 
     Args:
-        token_positions: which positions belong to tokens; None where all do. A tensor that has one position
-            for each token is taken whole, whatever the slice.
         pads_right: whether the model itself pads sequences on the right.
     """
 
-    def __init__(self, token_positions: TokenPositions | None = None, *, pads_right: bool = False) -> None:
-        self._positions = token_positions
+    def __init__(self, *, pads_right: bool = False) -> None:
         self._pads_right = pads_right
-        self._has_left_out = False
         self.stack: str | None = None
         """The stack whose block runs."""
         self.batch: ProbeBatch
@@ -120,21 +50,15 @@ class TokenStates:
 
         None where they are not one or more vectors for each token.
         """
-        n_sequences = self.batch.input_ids.shape[0]
-        found = []
-        if states.ndim == 3 and states.shape[1] == n_sequences:
-            found.append(self._tokens_in(states.transpose(0, 1)))
-        if states.ndim == 4 and states.shape[1] == n_sequences:  # streams first
-            found.append(self._tokens_in(states.permute(1, 2, 0, 3)))
-        if states.ndim in {3, 4} and states.shape[0] == n_sequences:
-            found.append(self._tokens_in(states, padded=self._pads_right and states.ndim == 3))
-        tokens = [each for each in found if each is not None]
-        if len(tokens) > 1 and states.ndim == 3 and self._positions is not None:
-            raise RuntimeError(
-                f"expected states whose sequences and positions can be distinguished, got {tuple(states.shape)} for "
-                f"{n_sequences} sequences of {self.batch.input_ids.shape[1]} tokens; use another tokens_per_forward="
-            )
-        return tokens[0].flatten(2).flatten(0, 1) if tokens else None
+        n_sequences, length = self.batch.input_ids.shape
+        if states.ndim == 3 and states.shape[:2] == (length, n_sequences):
+            states = states.transpose(0, 1)
+        elif states.ndim == 4 and states.shape[1:3] == (n_sequences, length):  # streams first
+            states = states.permute(1, 2, 0, 3)
+        elif self._pads_right and states.ndim == 3:
+            states = states[:, :length]
+        is_found = states.ndim in {3, 4} and states.shape[:2] == (n_sequences, length)
+        return states.flatten(2).flatten(0, 1) if is_found else None
 
     def rows_by_slot(self, parts: Mapping[Slot, Any], *, flat: bool = False) -> dict[Slot, Tensor]:
         """Return the parts of a call that are states of the batch, as rows; if ``flat`` also those that already are."""
@@ -152,57 +76,20 @@ class TokenStates:
                 found[slot] = rows
         return found
 
-    def token_indices(self, n_positions: int) -> Tensor | None:
-        """Return which positions of a batch of one sequence belong to tokens, (length,); None where none can."""
-        rows = self.rows_of(torch.arange(n_positions, dtype=torch.float64)[None, :, None])
-        return None if rows is None else rows[:, 0].long()
-
-    def check_positions_used(self) -> None:
-        """Raise RuntimeError unless a slice has left out positions of some tensor of states."""
-        if isinstance(self._positions, slice) and not self._has_left_out:
-            raise RuntimeError(
-                f"expected states of more positions than tokens for token_positions={positions_name(self._positions)}, "
-                "got one position for each token in every block; leave token_positions= out"
-            )
-
     def explain_mismatch(self, name: str, parts: Mapping[Any, Any]) -> str:
         """Return an error text: that no part of a block's input or output is states, what came, and what to do."""
         tensors = [part for part in parts.values() if isinstance(part, Tensor)]
         shapes = [f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in tensors]
         received = ", ".join(shapes or (type(part).__name__ for part in parts.values())) or "nothing"
-        text = f"expected states of shape {(*self.batch.input_ids.shape, 'dim')} at {name!r}, got {received}"
         n_sequences, length = self.batch.input_ids.shape
+        text = f"expected states of shape ({n_sequences}, {length}, dim) at {name!r}, got {received}"
         candidates = [x.shape for x in tensors if x.is_floating_point() and x.ndim == 3 and n_sequences in x.shape[:2]]
         n_more = max((shape[1 if shape[0] == n_sequences else 0] - length for shape in candidates), default=0)
-        if n_more <= 0:
-            return f"{text}; {_NAME_BLOCKS}"
-        if self._positions is not None:
-            text = f"{text}, of which token_positions={positions_name(self._positions)} leaves another number"
-        return (
-            f"{text}; where the model puts {n_more} learned vectors before the {length} tokens, give "
-            f"token_positions=slice({n_more}, None); else {_NAME_BLOCKS}"
+        learned = (
+            f"where the model puts {n_more} learned vectors before the {length} tokens, measure it without them, or on "
+            f"Probe.from_inputs(batches, positions=slice({n_more}, None)); else "
         )
-
-    def _tokens_in(self, states: Tensor, *, padded: bool = False) -> Tensor | None:
-        """Return the tokens' states among (n_sequences, n_positions, ...), perhaps padded by the model, or None."""
-        length = self.batch.input_ids.shape[1]
-        if callable(self._positions):
-            flat = states.flatten(2)
-            found = self._positions(flat, self.batch)
-            return (
-                found
-                if isinstance(found, Tensor) and found.shape == (*self.batch.input_ids.shape, flat.shape[2])
-                else None
-            )
-        needs_choice = isinstance(self._positions, slice) and states.shape[1] != length
-        if needs_choice:
-            states = states[:, self._positions]
-        if padded and states.shape[1] > length:
-            states = states[:, :length]
-        if states.shape[1] != length:
-            return None
-        self._has_left_out |= needs_choice
-        return states
+        return f"{text}; {learned if n_more > 0 else ''}{_NAME_BLOCKS}"
 
 
 class InputStates(TokenStates):

@@ -87,13 +87,6 @@ def layer_patterns(text: str) -> str | dict[str, str]:
     return {stack.strip(): pattern.strip() for stack, _, pattern in parts}
 
 
-def positions_of(text: str) -> slice:
-    """Parse the positions of tokens, such as 2: for all but the first two."""
-    from repdyn.capture.token_states import positions_from  # with torch, which other options do without
-
-    return positions_from(text)
-
-
 @dataclass(frozen=True)
 class Loading:
     """Set how a model is loaded; kernels always compute in float32 and float64."""
@@ -172,8 +165,6 @@ class SweepOptions(SharedOptions):
     """Measure the loss on the probe too (default: where a model has its output head)."""
     layers: Annotated[Any, _MEASUREMENT, converted(layer_patterns, "PATTERN")] = None
     """Pattern of the blocks' names, as "layers.*", or "text=text_model.*,vision=..." (default: detected)."""
-    token_positions: Annotated[Any, _MEASUREMENT, converted(positions_of, "SLICE")] = None
-    """Positions of the tokens, such as "2:" after two learned vectors (default: all)."""
 
     @property
     def is_local(self) -> bool:

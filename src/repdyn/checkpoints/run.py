@@ -159,7 +159,7 @@ def measure_checkpoint(task: Task, files: LocalFiles, store: Store, options: Swe
     captures = {what for metric, _ in resolve(options.metrics, probe) for what in metric.captures}
     state_cache = None
     if "previous_checkpoint" in captures and options.in_order and is_one_of_many:
-        layers = layer_choice(options.layers, options.token_positions)
+        layers = layer_choice(options.layers)
         state_cache = StateCache(kept, run=target.run, probe=probe.hash, layers=layers)
     start = time.perf_counter()
     progress("load", 0.0)
@@ -253,7 +253,7 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions)
         rows = store.distinct(run, ("layers", "dtype", "checkpoint"))
         location = _location(next(targets).target.origin)
         for what, value, stored in (
-            ("layers", layer_choice(options.layers, options.token_positions), {row["layers"] for row in rows}),
+            ("layers", layer_choice(options.layers), {row["layers"] for row in rows}),
             ("dtype", options.dtype, {row["dtype"] for row in rows}),
             ("location", location, {_location(row["checkpoint"]) for row in rows if row["checkpoint"]}),
         ):

@@ -179,7 +179,6 @@ class Task:
             metrics=options.metrics,
             layers=options.layers,
             probe_loss=options.loss is not False and self.probe.inputs is None,
-            token_positions=options.token_positions,
             tokens_per_forward=options.tokens_per_forward,
         )
 

@@ -138,8 +138,8 @@ def _load_adapter(
             adapted = PeftModel.from_pretrained(cast(PreTrainedModel, model), folder, torch_device=loading.device)
         if adapted.active_peft_config.is_prompt_learning:
             raise CheckpointError(
-                "it is a tuned prompt, which cannot be merged; measure the model with it by repdyn.sweep([(step, "
-                "load), ...], token_positions=...), where load() returns it"
+                "it is a tuned prompt, which cannot be merged; measure the model with it by repdyn.measure(model, "
+                "Probe.from_inputs(batches, positions=...))"
             )
         expected = get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()
         if expected <= saved and not any("lora_" in name for name in saved - expected):

@@ -27,7 +27,6 @@ from repdyn.capture.forward import Forward
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import STATES_BYTES, CaptureKind
-from repdyn.capture.token_states import TokenPositions, positions_name
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
 from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, Metric, MetricLike, as_tuple, resolve
@@ -50,11 +49,6 @@ class MeasurementArguments(TypedDict, total=False):
     forward: Forward | None
     """``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with ``input_ids``
     and, if it takes one, ``attention_mask``. The decoder of an encoder-decoder reads the same tokens as its encoder."""
-    token_positions: TokenPositions | None
-    """For a model that inserts learned vectors (meta tokens, a tuned prompt, registers), which positions of the states
-    are tokens: a slice of the positions, ``slice(k, None)`` if k vectors precede the tokens; or a function from states
-    (n_sequences, n_positions, dim) and the ProbeBatch to the states of its tokens, (n_sequences, length, dim). None if
-    each position is a token."""
     tokens_per_forward: int | None
     """Largest number of tokens in one forward pass; None for 2,048 on a CPU, 8,192 elsewhere."""
     states_bytes: int
@@ -69,8 +63,7 @@ class MeasurementOptions:
     The fields beside ``metrics`` and ``layers`` are those of :class:`MeasurementArguments`.
 
     Raises:
-        ValueError: an unknown metric or setting, two metrics of one name, or token positions that are neither a slice
-            nor a named function.
+        ValueError: an unknown metric or setting, or two metrics of one name.
     """
 
     metrics: str | Sequence[MetricLike] = DEFAULT_METRICS
@@ -81,13 +74,11 @@ class MeasurementOptions:
     the stack; None finds them."""
     probe_loss: bool = False
     forward: Forward | None = None
-    token_positions: TokenPositions | None = None
     tokens_per_forward: int | None = None
     states_bytes: int = STATES_BYTES
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", as_tuple(self.metrics))
-        positions_name(self.token_positions)
         pairs = self.pairs()
         if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
             metric, subset = repeated[0]
@@ -112,7 +103,7 @@ class MeasurementOptions:
         return [(metric.name, subset) for metric, subset in self.resolved()]
 
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
-        """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the layers and positions.
+        """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, and the layers.
 
         Args:
             probe: what they are measured on; None where it is not known yet.
@@ -125,22 +116,16 @@ class MeasurementOptions:
 
     @cached_property
     def choice(self) -> str:
-        """The choice of layers and token positions, as rows record it."""
-        return layer_choice(self.layers, self.token_positions)
+        """The choice of layers, as rows record it."""
+        return layer_choice(self.layers)
 
 
-def layer_choice(layers: LayerPatterns, token_positions: TokenPositions | None = None) -> str:
-    """Return the choice of layers and token positions as rows record it: as JSON, "" where there is none.
+def layer_choice(layers: LayerPatterns) -> str:
+    """Return the choice of layers as rows record it: as JSON, "" where there is none.
 
     >>> layer_choice(None), layer_choice("blocks.*"), layer_choice({"encoder": "encoder.layers.*"})
     ('', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}')
-    >>> layer_choice("blocks.*", slice(2, None))
-    '{"layers": ["blocks.*"], "token_positions": "2:"}'
     """
-    if token_positions is not None:
-        patterns = layer_choice(layers)
-        blocks = json.loads(patterns) if patterns else None
-        return json.dumps({"layers": blocks, "token_positions": positions_name(token_positions)})
     if layers is None:
         return ""
     if isinstance(layers, Mapping):
@@ -277,9 +262,8 @@ def prepare_for(
         if former is not None:
             prepared = former.with_parameters(parameters)
         else:
-            choices = {"forward": options.forward, "token_positions": options.token_positions}
-            prepared = prepare(model, options.layers, root_module=root_module, parameters=parameters, **choices)
-            prepared = prepared.on(probe)
+            places = {"root_module": root_module, "parameters": parameters}
+            prepared = prepare(model, options.layers, forward=options.forward, **places).on(probe)
         if not prepared.causal and prepared.forward is None and probe.inputs is None:
             check_padding(prepared, probe, states_bytes=options.states_bytes)
         if not prepared.causal or None in prepared.causal.values():  # undecidable: blocks that begin as the identity

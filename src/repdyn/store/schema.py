@@ -84,8 +84,8 @@ class Row:
     module: str | None = None
     """Qualified name of the module whose output (for layer 0: input) was taken."""
     layers: str = ""
-    """Name patterns of the selected blocks as JSON, with the token positions if these were selected too; "" if the
-    blocks were detected. Layers of different selections are not comparable."""
+    """Name patterns of the selected blocks as JSON; "" if the blocks were detected. Layers of different selections are
+    not comparable."""
     stack: str | None = None
     """Name of the stack of blocks, such as "encoder" or "decoder"; None in a model with a single stack. The layers of
     each stack are numbered from 0."""

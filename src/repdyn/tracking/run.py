@@ -473,9 +473,8 @@ class TrackedRun:
         if options.forward is None and self.weights_kind != AVERAGED and (names := advanced_by_use(model)):
             text = f"the model keeps a generator, a queue or an open file in {', '.join(names)}, which has no copy"
             self.notices.once("advanced", f"{text}: a measurement that uses it advances it; pass a forward= without it")
-        choices = {"forward": options.forward, "token_positions": options.token_positions, "root_module": root_module}
         try:
-            prepared = prepare(model, options.layers, **choices).on(self.probe)
+            prepared = prepare(model, options.layers, forward=options.forward, root_module=root_module).on(self.probe)
             try_model(prepared, self.probe)
         except (OSError, MemoryError, torch.OutOfMemoryError):
             pass
