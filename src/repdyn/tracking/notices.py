@@ -185,7 +185,6 @@ def watching_signals() -> Iterator[list[int]]:
 
 FORECAST_STEPS = 5  # timed training steps until a forecast: their median is not misled by one or two slow ones
 KEPT_STEPS = 101  # training steps of which the time is kept
-CORRECTED_FROM = 1.5  # times what was said of the cost of a measurement, from which on it is said again
 SILENT_SECONDS = 2.0  # until the first line on what a measurement is doing
 PROGRESS_SECONDS = 30.0  # between two later lines
 _STAGES = {
@@ -220,9 +219,9 @@ class Cost:
     _start: float = field(default_factory=lambda: time.perf_counter())
     _depth: int = 0
     _last_attempt: float | None = None
-    _unstated: float | None = None
-    """What the last measurement took, until it is compared with what was said last, if anything."""
-    _stated: float | None = None
+    _measurement: float | None = None
+    """What the last measurement took."""
+    _is_stated: bool = False
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     _before: tuple[int, float, float] | None = None
     """The last step, when it ended, and what tracking had taken until then."""
@@ -245,7 +244,7 @@ class Cost:
             spent = time.perf_counter() - start
             self.seconds += 0.0 if self._depth else spent
             self._last_attempt = spent if self.is_attempt else self._last_attempt
-            self._unstated = spent if self.is_measurement else self._unstated
+            self._measurement = spent if self.is_measurement else self._measurement
 
     def allows(self, step: int) -> bool:
         """Return whether the budget has time to measure a scheduled step; the same on all ranks, which all call it."""
@@ -268,8 +267,10 @@ class Cost:
         return has_time
 
     def count_step(self, step: int) -> None:
-        """Count a training step, which may come several times, under gradient accumulation; print what measurements
-        will cost once that is known, and when it has changed."""
+        """Count a training step, which may come several times, under gradient accumulation; print once what measurements
+        will cost."""
+        if self._is_stated or not self.ranks.is_rank_zero:
+            return
         now = time.perf_counter()
         if self._before is not None:
             last, then, before = self._before
@@ -278,22 +279,13 @@ class Cost:
             if step > last:
                 self._steps.append((now - then - (self.seconds - before)) / (step - last))
         self._before = step, now, self.seconds
-        if not self._unstated or len(self._steps) < FORECAST_STEPS:
+        if self._measurement is None or len(self._steps) < FORECAST_STEPS or median(self._steps) <= 0:
             return
-        (seconds, self._unstated), step_seconds, stated = (self._unstated, None), median(self._steps), self._stated
-        if step_seconds <= 0 or not self.ranks.is_rank_zero:
-            return
-        in_steps = seconds / step_seconds
-        if stated is not None and 1 / CORRECTED_FROM < in_steps / stated < CORRECTED_FROM:
-            return
-        self._stated, takes = in_steps, "takes" if stated is None else "now takes"
-        text = f"repdyn: a measurement {takes} {seconds:.3g} s, as long as {in_steps:,.0f} training steps"
+        self._is_stated, in_steps = True, self._measurement / median(self._steps)
+        text = f"repdyn: a measurement takes {self._measurement:.3g} s, as long as {in_steps:,.0f} training steps"
         if horizon := self.n_steps or self.schedule.every:
             measuring = in_steps * (self.schedule.count(self.n_steps) if self.n_steps else 1)
-            share = measuring / (measuring + horizon)
-            limited = self.budget is not None and share > self.budget
-            limit = f", of which max_overhead={self.budget:g} allows a part" if limited else ""
-            text += f"; measured at {self.schedule}, about {share:.0%} of the training{limit}"
+            text += f"; measured at {self.schedule}, about {measuring / (measuring + horizon):.0%} of the training"
         print_above_bars(text)
 
     def report(self) -> None:
@@ -322,8 +314,6 @@ class LongMeasurement:
     step: int
     arrived: Collection[int] = ()
     ranks: Ranks = ALONE
-    _stage: str = ""
-    _stage_start: float = field(default_factory=lambda: time.monotonic())
     _next: float = field(default_factory=lambda: time.monotonic() + SILENT_SECONDS)
 
     def __call__(self, stage: str, share: float) -> None:
@@ -331,16 +321,6 @@ class LongMeasurement:
         if self.arrived and (self.ranks.size == 1 or stage == "kernels"):
             raise Interrupted(f"{signal.Signals(next(iter(self.arrived))).name} arrived")
         now = time.monotonic()
-        if stage != self._stage:
-            self._stage_start = now if self._stage else self._stage_start
-            self._stage = stage
-        if now < self._next or share >= 1 or not self.ranks.is_rank_zero:
-            return
-        rest = ""
-        if share > 0:
-            left = (now - self._stage_start) * (1 - share) / share
-            if left < 1:
-                return
-            rest = f", about {f'{left:.0f} s' if left < 120 else f'{left / 60:.0f} min'} left of it"
-        self._next = now + PROGRESS_SECONDS
-        print_above_bars(f"repdyn: measuring step {self.step}: {_STAGES.get(stage, stage)}, {share:.0%} done{rest}")
+        if now >= self._next and share < 1 and self.ranks.is_rank_zero:
+            self._next = now + PROGRESS_SECONDS
+            print_above_bars(f"repdyn: measuring step {self.step}: {_STAGES.get(stage, stage)}, {share:.0%} done")

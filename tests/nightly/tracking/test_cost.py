@@ -1,4 +1,4 @@
-"""What tracking costs a training: said, corrected, bounded."""
+"""What tracking costs a training: said and bounded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_budget_leaves_out_what_would_exceed_it(clock, caplog, capsys):
     assert "37 scheduled measurements were left out" in capsys.readouterr().err
 
 
-def test_the_forecast_is_said_once_and_again_where_it_was_wrong(clock, capsys):
+def test_the_forecast_is_said_once(clock, capsys):
     costs = Cost(None, Schedule(every=10), n_steps=100)
     measured(costs, clock, 2.0)
     for step in range(1, 12):
@@ -52,15 +52,6 @@ def test_the_forecast_is_said_once_and_again_where_it_was_wrong(clock, capsys):
         costs.count_step(step)
         costs.count_step(step)  # of a second batch under accumulation
     assert capsys.readouterr().err.count("a measurement takes 2 s, as long as 20 training steps") == 1
-    measured(costs, clock, 2.1)
-    for step in range(12, 16):
-        clock[0] += 0.1
-        costs.count_step(step)
-    assert capsys.readouterr().err == ""
-    measured(costs, clock, 8.0)
-    clock[0] += 0.1
-    costs.count_step(16)
-    assert "a measurement now takes 8 s, as long as 80 training steps" in capsys.readouterr().err
 
 
 def test_work_inside_work_is_counted_once(clock):
@@ -78,7 +69,7 @@ def test_a_long_measurement_says_what_it_is_doing(clock, capsys):
         clock[0] += 20.0
     progress("kernels", 0.5)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(": ")[2][:40] for line in lines] == [
-        "measuring step 7: running the model on t",
-        "measuring step 7: computing metrics, 50%",
+    assert [line.partition(": ")[2] for line in lines] == [
+        "measuring step 7: running the model on the probe, 10% done",
+        "measuring step 7: computing metrics, 50% done",
     ]
