@@ -11,7 +11,6 @@ Transformers Learn Topic Structure, ICML 2023.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -30,82 +29,37 @@ if TYPE_CHECKING:
 _TRAINING, _VALIDATION, _PROBE = range(3)
 
 
-@dataclass(frozen=True)
-class Documents:
-    """Documents of one length, word by word."""
+def draw_documents(
+    n_documents: int, length: int, *, n_topics: int, n_words: int, alpha: float, seed: int | Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw documents of ``length`` words each; the same for the same seed.
 
-    words: np.ndarray
-    """(n_documents, length) int64, in [0, n_words)."""
-    topics: np.ndarray
-    """(n_documents, length) int64: the topic that wrote each word."""
-
-
-@dataclass(frozen=True)
-class TopicModel:
-    """A topic model that writes documents.
+    Topics share no word and use each of theirs equally often, as in the source: word w belongs to topic
+    ``w // (n_words / n_topics)``.
 
     Args:
-        word_shares: (n_topics, n_words) float64, each row a topic's distribution over the words.
         alpha: concentration of the documents' Dirichlet distribution over topics; the smaller, the fewer topics make up
             a document.
+
+    Returns:
+        The words, (n_documents, length) int64 in [0, n_words), and the topic that wrote each.
+
+    >>> draw_documents(2, 6, n_topics=2, n_words=4, alpha=1, seed=0)[0].tolist()
+    [[0, 2, 1, 0, 1, 1], [0, 0, 3, 1, 0, 1]]
     """
-
-    word_shares: np.ndarray
-    alpha: float
-
-    @classmethod
-    def disjoint(cls, n_topics: int, n_words: int, alpha: float) -> TopicModel:
-        """Return a model whose topics share no word and use each of theirs equally often, as the source does.
-
-        Word w belongs to topic ``w // (n_words / n_topics)``.
-        """
-        _validate_sizes(n_topics, n_words, alpha)
-        if n_words % n_topics:
-            raise ValueError(
-                f"expected n_words to be a multiple of n_topics, so that each topic has as many words, got {n_words} "
-                f"and {n_topics}; or give beta, for topics that share words"
-            )
-        shares = np.kron(np.eye(n_topics), np.full(n_words // n_topics, n_topics / n_words))
-        return cls(shares, alpha)
-
-    @classmethod
-    def overlapping(cls, n_topics: int, n_words: int, alpha: float, beta: float, seed: int) -> TopicModel:
-        """Return a model whose topics are drawn over all words from a Dirichlet distribution, as in LDA proper."""
-        _validate_sizes(n_topics, n_words, alpha)
-        if not beta > 0:
-            raise ValueError(f"expected beta > 0, got {beta}; leave it out for topics that share no word")
-        return cls(_dirichlet(np.random.RandomState(seed), beta, (n_topics, n_words)), alpha)
-
-    def documents(self, n_documents: int, length: int, seed: int | Sequence[int]) -> Documents:
-        """Write documents of ``length`` words each; the same for the same seed.
-
-        >>> TopicModel.disjoint(n_topics=2, n_words=4, alpha=1).documents(2, 6, seed=0).words.tolist()
-        [[0, 2, 1, 0, 1, 1], [0, 0, 3, 1, 0, 1]]
-        """
-        random = np.random.RandomState(seed)
-        # without the last sum, which rounding may leave below 1
-        bounds = _dirichlet(random, self.alpha, (n_documents, len(self.word_shares))).cumsum(axis=1)[:, None, :-1]
-        topics = (bounds <= random.random_sample((n_documents, length, 1))).sum(axis=-1)
-        words = np.empty_like(topics)
-        for topic, bounds_of_words in enumerate(self.word_shares.cumsum(axis=1)[:, :-1]):
-            of_topic = topics == topic
-            words[of_topic] = np.searchsorted(bounds_of_words, random.random_sample(of_topic.sum()), side="right")
-        return Documents(words, topics)
-
-
-def _dirichlet(random: np.random.RandomState, concentration: float, shape: tuple[int, int]) -> np.ndarray:
-    """Draw rows of shares that sum to 1."""
-    # numpy's own divides gammas that may all underflow to 0 where the concentration is small
-    logs = np.log(random.standard_gamma(concentration + 1, shape)) + np.log(random.random_sample(shape)) / concentration
+    random, shape, words_per_topic = np.random.RandomState(seed), (n_documents, n_topics), n_words // n_topics
+    # numpy's own Dirichlet divides gammas that may all underflow to 0 where the concentration is small
+    logs = np.log(random.standard_gamma(alpha + 1, shape)) + np.log(random.random_sample(shape)) / alpha
     weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-def _validate_sizes(n_topics: int, n_words: int, alpha: float) -> None:
-    if n_topics < 2 or n_words < n_topics:
-        raise ValueError(f"expected at least 2 topics and a word for each, got {n_topics} topics and {n_words} words")
-    if not alpha > 0:
-        raise ValueError(f"expected alpha > 0, got {alpha}")
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    # without the last sum, which rounding may leave below 1
+    bounds = shares.cumsum(axis=1)[:, None, :-1]
+    topics = (bounds <= random.random_sample((n_documents, length, 1))).sum(axis=-1)
+    words = topics * words_per_topic
+    for topic in range(n_topics):
+        of_topic = topics == topic
+        words[of_topic] += (random.random_sample(of_topic.sum()) * words_per_topic).astype(np.int64)
+    return words, topics
 
 
 class TopicDataModule(WindowsDataModule):
@@ -117,9 +71,8 @@ class TopicDataModule(WindowsDataModule):
         text: "lda"; any other text is read by :class:`repdyn.data.datamodule.TextDataModule`.
         sequence_length: tokens in a document, [CLS] and [SEP] counted where the objective is masked.
         n_topics: topics.
-        n_words: different words.
+        n_words: different words; each topic has as many to itself.
         alpha: concentration of a document's shares of the topics; the smaller, the fewer topics make up a document.
-        beta: concentration of a topic's shares of the words; None for topics that share no word and use theirs alike.
         n_documents: documents to train on; a tenth of them to validate on.
         **training: the other arguments of :class:`repdyn.data.windows.WindowsDataModule`.
 
@@ -134,7 +87,6 @@ class TopicDataModule(WindowsDataModule):
         n_topics: int = 10,
         n_words: int = 100,
         alpha: float = 0.1,
-        beta: float | None = None,
         n_documents: int = 10000,
         **training: Any,
     ) -> None:
@@ -146,12 +98,15 @@ class TopicDataModule(WindowsDataModule):
         self._require_trainable(2 * self._n_special)
         if n_documents < 1:
             raise ValueError(f"expected n_documents of at least 1, got {n_documents}")
-        if beta is None:
-            self.topic_model = TopicModel.disjoint(n_topics, n_words, alpha)
-        else:
-            self.topic_model = TopicModel.overlapping(n_topics, n_words, alpha, beta, self.seed)
-        words = f"each with {n_words // n_topics} words" if beta is None else f"over {n_words} words, beta {beta}"
-        self._topics_text = f"{n_topics} topics {words}, alpha {alpha}"
+        if n_topics < 2 or n_words < n_topics or n_words % n_topics:
+            raise ValueError(
+                f"expected at least 2 topics, and as many words for each of them, got {n_topics} topics and {n_words} "
+                "words"
+            )
+        if not alpha > 0:
+            raise ValueError(f"expected alpha > 0, got {alpha}")
+        self._sizes: dict[str, Any] = {"n_topics": n_topics, "n_words": n_words, "alpha": alpha}
+        self._topics_text = f"{n_topics} topics each with {n_words // n_topics} words, alpha {alpha}"
         self.tokenizer = word_tokenizer(n_words, for_encoder=self.objective == "masked")
 
     @property
@@ -165,10 +120,11 @@ class TopicDataModule(WindowsDataModule):
         return f"{self.n_documents:,} documents that a topic model wrote: {self._topics_text}, seed {self.seed}"
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._windows(self._documents(self.n_documents, _TRAINING)), shuffle=True)
+        return self._loader(self._windows(self._documents(self.n_documents, _TRAINING)[0]), shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._windows(self._documents(max(1, self.n_documents // 10), _VALIDATION)), shuffle=False)
+        words, _ = self._documents(max(1, self.n_documents // 10), _VALIDATION)
+        return self._loader(self._windows(words), shuffle=False)
 
     def probe(self) -> Probe:
         """Return the fixed tokens that the tracker measures, with their topics: documents not trained on."""
@@ -176,10 +132,10 @@ class TopicDataModule(WindowsDataModule):
 
         n_batches = self.max_vectors // self.batch_vectors
         wanted = INDEPENDENT.required_windows(n_batches, self.batch_vectors, self.sequence_length)
-        documents = self._documents(wanted, _PROBE)
-        topics = np.pad(documents.topics, ((0, 0), (self._n_special, self._n_special)), constant_values=-1)
+        words, topics = self._documents(wanted, _PROBE)
+        topics = np.pad(topics, ((0, 0), (self._n_special, self._n_special)), constant_values=-1)
         return Probe.from_tokens(
-            np.stack([ids.numpy() for _, ids in self._windows(documents)]),
+            np.stack([ids.numpy() for _, ids in self._windows(words)]),
             special_ids=sorted(self.tokenizer.all_special_ids),
             max_vectors=self.max_vectors,
             batch_vectors=self.batch_vectors,
@@ -191,12 +147,12 @@ class TopicDataModule(WindowsDataModule):
         """The number of special tokens on either side of a document."""
         return int(self.objective == "masked")
 
-    def _documents(self, n_documents: int, stream: int) -> Documents:
+    def _documents(self, n_documents: int, stream: int) -> tuple[np.ndarray, np.ndarray]:
         length = self.sequence_length - 2 * self._n_special
-        return self.topic_model.documents(n_documents, length, seed=(self.seed, stream))
+        return draw_documents(n_documents, length, **self._sizes, seed=(self.seed, stream))
 
-    def _windows(self, documents: Documents) -> Windows:
-        ids = len(SPECIAL_TOKENS) + documents.words.ravel()
+    def _windows(self, words: np.ndarray) -> Windows:
+        ids = len(SPECIAL_TOKENS) + words.ravel()
         before, after = ((cast(int, self.tokenizer.convert_tokens_to_ids(token)),) for token in (CLS, SEP))
         return Windows(ids, self.sequence_length, before * self._n_special, after * self._n_special)
 
