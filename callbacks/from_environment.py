@@ -11,7 +11,6 @@ Lightning calls :func:`lightning_callbacks` for every Trainer, through the entry
 ``REPDYN_SCHEDULE``     ``1000``, ``0,10,100``, ``pythia`` (the default) or ``checkpoints``
 ``REPDYN_METRICS``      names separated by spaces; ``all`` for every one that the probe allows
 ``REPDYN_STORE``        folder or URL of the store
-``REPDYN_MAX_OVERHEAD`` largest share of the time that tracking may take, such as ``0.02``
 ======================  ================================================================================================
 """
 
@@ -93,6 +92,5 @@ _FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
     "SCHEDULE": (_schedule, 'a number of steps, steps separated by commas, "pythia" or "checkpoints"'),
     "METRICS": (lambda text: text if text == "all" else tuple(text.split()), "names"),
     "STORE": (str, "a folder or URL"),
-    "MAX_OVERHEAD": (float, "a number such as 0.02"),
 }
 """How each argument is read, and what is expected."""

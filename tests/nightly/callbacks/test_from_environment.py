@@ -94,12 +94,11 @@ def test_without_the_variable_a_trainer_of_transformers_gets_no_callback(monkeyp
 @pytest.mark.parametrize(
     ("text", "schedule"), [("1000", 1000), ("0, 10,100", [0, 10, 100]), ("checkpoints", "checkpoints")]
 )
-def test_schedules_and_budgets_are_read(saved, monkeypatch, text: str, schedule: object) -> None:
+def test_schedules_are_read(saved, monkeypatch, text: str, schedule: object) -> None:
     monkeypatch.setenv("REPDYN_SCHEDULE", text)
-    monkeypatch.setenv("REPDYN_MAX_OVERHEAD", "0.02")
     settings = settings_of_environment()
     assert settings is not None
-    assert (settings["schedule"], settings["max_overhead"]) == (schedule, 0.02)
+    assert settings["schedule"] == schedule
     assert settings["probe"].hash == Probe.load(saved).hash
 
 
@@ -107,7 +106,6 @@ def test_schedules_and_budgets_are_read(saved, monkeypatch, text: str, schedule:
     ("name", "value", "message"),
     [
         ("REPDYN_SCHEDULE", "often", "expected REPDYN_SCHEDULE as a number of steps"),
-        ("REPDYN_MAX_OVERHEAD", "2%", "expected REPDYN_MAX_OVERHEAD as a number such as 0.02, got '2%'"),
         ("REPDYN_METRICS", "two_nm", "did you mean 'two_nn'"),
     ],
 )
