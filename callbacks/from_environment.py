@@ -17,7 +17,6 @@ Lightning calls :func:`lightning_callbacks` for every Trainer, through the entry
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,13 +64,13 @@ def settings_of_environment() -> dict[str, Any] | None:
     from repdyn.probe import Probe  # with torch
 
     settings: dict[str, Any] = {"probe": Probe.load(path)}
-    for name, (convert, form) in _FORMS.items():
-        if text := os.environ.get(f"{_PREFIX}{name}", "").strip():
-            try:
-                settings[name.lower()] = convert(text)
-            except ValueError:
-                raise ValueError(f"expected {_PREFIX}{name} as {form}, got {text!r}") from None
-    return settings
+    names = ("SCHEDULE", "METRICS", "STORE")
+    schedule, metrics, store = (os.environ.get(f"{_PREFIX}{name}", "").strip() for name in names)
+    if schedule:
+        settings["schedule"] = _schedule(schedule)
+    if metrics:
+        settings["metrics"] = metrics if metrics == "all" else tuple(metrics.split())
+    return settings | {"store": store} if store else settings
 
 
 def _schedule(text: str) -> int | list[int] | str:
@@ -82,15 +81,11 @@ def _schedule(text: str) -> int | list[int] | str:
     """
     if text in {"pythia", "checkpoints"}:
         return text
-    steps = [int(step) for step in text.split(",")]
-    if min(steps) < 0:
-        raise ValueError
+    try:
+        steps = [int(step) for step in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"expected {_PREFIX}SCHEDULE as a number of steps, steps separated by commas, pythia or checkpoints, got "
+            f"{text!r}"
+        ) from None
     return steps if "," in text else steps[0]
-
-
-_FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "SCHEDULE": (_schedule, 'a number of steps, steps separated by commas, "pythia" or "checkpoints"'),
-    "METRICS": (lambda text: text if text == "all" else tuple(text.split()), "names"),
-    "STORE": (str, "a folder or URL"),
-}
-"""How each argument is read, and what is expected."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block
-from repdyn.capture.states import Branch, Branches, Buffers, LayerKey, Recorder
+from repdyn.capture.states import STATES_BYTES, Branch, Branches, Buffers, LayerKey, Recorder
 from repdyn.capture.token_states import Slot, watched
 from repdyn.probe import ProbeBatch
 from repdyn.utils.devices import widened
@@ -54,7 +54,7 @@ class _ModuleTensor:
     """Whether it was returned inside the block's attention, or by a module that received that unchanged."""
 
 
-def find_branches(run: Run, batch: ProbeBatch, states_bytes: int) -> Branches:
+def find_branches(run: Run, batch: ProbeBatch) -> Branches:
     """Learn from one forward pass, of one sequence, where each block adds its attention's output to its input."""
     blocks = run.model.blocks
     modules = {block.module for block in blocks}
@@ -62,7 +62,7 @@ def find_branches(run: Run, batch: ProbeBatch, states_bytes: int) -> Branches:
     inside = [Block("", module, stack) for module, stack in stack_of.items() if module not in modules]
     attention = {module: _attention_of(module) for module in modules}
     attentive = set().union(*attention.values())
-    recorder = Recorder(run.model, np.arange(len(batch.positions)), Buffers(states_bytes))
+    recorder = Recorder(run.model, np.arange(len(batch.positions)), Buffers(STATES_BYTES))
     rows_by_slot = recorder.token_states.rows_by_slot
     tensors: dict[LayerKey, list[_ModuleTensor]] = defaultdict(list)  # in the order of time
     has_attention: dict[LayerKey, bool] = {}

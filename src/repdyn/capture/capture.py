@@ -87,7 +87,7 @@ def capture(
     if probe.inputs is None:
         with ranks.sync_errors():
             if model.forward is None and not model.causal:
-                check_padding(model, probe, states_bytes=states_bytes)
+                check_padding(model, probe)
         needed = probe.tokens_needed(np.array(sampled), model.is_causal is True and model.any_length)
     # those of a probe of inputs are given
     n_tokens = tokens_per_forward or (2048 if model.device.type == "cpu" else 8192)
@@ -165,7 +165,7 @@ def exchange_layers(
 
 
 @plain_state()
-def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_BYTES) -> dict[str | None, bool | None]:
+def causality(model: PreparedModel, probe: Probe) -> dict[str | None, bool | None]:
     """Return for each stack whether no position sees a later one; None where it is undecidable.
 
     The second part of a sequence is changed, and the states of its first part are compared. Each of several stacks is
@@ -185,7 +185,7 @@ def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_
     changed = [torch.cat([tokens[:split], others[split:]]), torch.cat([others[:split], tokens[split:]])]
     found: dict[str | None, bool | None] = {}
     for stack in model.stacks:
-        states = _try(model, tokens, changed, torch.ones_like(tokens), states_bytes, of_stack=stack)[stack]
+        states = _try(model, tokens, changed, torch.ones_like(tokens), of_stack=stack)[stack]
         found[stack] = is_causal(states, split)
     return found
 
@@ -210,7 +210,7 @@ def is_causal(states: Tensor, split: int) -> bool | None:
     return True if _has_moved(by_earlier, states, rounding) else None
 
 
-def check_padding(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_BYTES) -> None:
+def check_padding(model: PreparedModel, probe: Probe) -> None:
     """Raise ValueError where the states of a padded sequence, the shortest, change with the tokens in its padding."""
     tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmin())]
     padding = torch.full((int(probe.lengths.max()) - len(tokens),), probe.pad_id)
@@ -220,7 +220,7 @@ def check_padding(model: PreparedModel, probe: Probe, *, states_bytes: int = STA
         return
     changed = torch.cat([tokens, others[torch.arange(len(padding)) % len(others)]])
     now, mask = torch.cat([tokens, padding]), (torch.arange(len(changed)) < len(tokens)).long()
-    for states in _try(model, now, [changed], mask, states_bytes).values():
+    for states in _try(model, now, [changed], mask).values():
         moved, rounding = _movement(states)
         if _has_moved(moved[1], states, rounding):
             raise ValueError(
@@ -235,7 +235,6 @@ def _try(
     now: Tensor,
     changed: Sequence[Tensor],
     mask: Tensor,
-    states_bytes: int,
     *,
     of_stack: str | None = None,
 ) -> dict[str | None, Tensor]:
@@ -252,7 +251,7 @@ def _try(
     rows = np.arange(2 * len(positions)).reshape(2, -1)
     sequences = [torch.stack([now, *each, *controls]) for each in ([now] * len(changed), changed)]
     trial = [ProbeBatch(ids, masks, positions, numbers) for ids, numbers in zip(sequences, rows, strict=True)]
-    states = record(model, trial, rows.ravel(), states_bytes, only_changing=of_stack)
+    states = record(model, trial, rows.ravel(), only_changing=of_stack)
     last = {layer.stack: layer.states for layer in states.layers}
     return {stack: found.double().unflatten(0, (2, len(masks), -1)) for stack, found in last.items()}
 
@@ -277,7 +276,7 @@ def record(
     model: PreparedModel,
     batches: Sequence[ProbeBatch],
     rows: np.ndarray,
-    states_bytes: int,
+    states_bytes: int = STATES_BYTES,
     captures: Collection[CaptureKind] = (),
     first: ProbeBatch | None = None,
     *,
@@ -298,7 +297,7 @@ def record(
         return frozen.popleft() if number else frozen.append(output)
 
     with model.evaluating() as run, ExitStack() as hooks:
-        branches = None if first is None else find_branches(run, first, states_bytes)
+        branches = None if first is None else find_branches(run, first)
         recorder = Recorder(run.model, rows, Buffers(states_bytes), branches)
         search = EmbeddingSearch(run.model.module, len(model.stacks)) if "embeddings" in captures else None
         for block in run.model.blocks if only_changing is not None else ():
@@ -326,4 +325,4 @@ def try_model(model: PreparedModel, probe: Probe) -> None:
         chosen = [windows[number] for number in dict.fromkeys(numbers)]
         lengths = torch.tensor([len(window) for window in chosen])
         batch = next(padded_batches(torch.cat(chosen), lengths, probe.pad_id, len(chosen)))
-    record(model.on(probe), [batch], np.arange(len(batch.tokens)), STATES_BYTES)
+    record(model.on(probe), [batch], np.arange(len(batch.tokens)))

@@ -45,8 +45,6 @@ class TextDataModule(WindowsDataModule):
         clean: reduce a Wikipedia dump to prose; plain text is never touched.
         cache_dir: folder of downloads, cleaned text and token ids; by default $REPDYN_CACHE or ~/.cache/repdyn.
         design: sampling design of the probe, "independent", "dense" or "paper"; see :mod:`repdyn.probe.design`.
-        probe_sequence_length: tokens in a window of the probe, at most ``sequence_length``; by default that of the
-            design.
         classes: word classes the probe knows, as metrics such as "alignment@rare" need them: "words" for all of them,
             "none", or a list of function, content, frequent and rare (frequency is counted in the held-out text).
         max_bytes: use only so many bytes from the start of the text, counted before cleaning; all by default.
@@ -68,7 +66,6 @@ class TextDataModule(WindowsDataModule):
         max_bytes: int | None = None,
         classes: list[str] | str = "none",
         design: str = INDEPENDENT.name,
-        probe_sequence_length: int | None = None,
         bos: bool = False,
         **training: Any,
     ) -> None:
@@ -80,17 +77,9 @@ class TextDataModule(WindowsDataModule):
         self.max_bytes = max_bytes
         self.classes = class_names(classes)
         self.design = resolve_design(design)
-        self.probe_sequence_length = probe_sequence_length
         self.tokenizer = load_tokenizer(tokenizer, for_encoder=self.objective == "masked")
         self._before, self._after = special_tokens(self.tokenizer, tokenizer, self.objective, bos)
-        n_special = len(self._before) + len(self._after)
-        self._require_trainable(n_special)
-        shortest, length = 2 + n_special, probe_sequence_length
-        if length is not None and not shortest <= length <= self.sequence_length:
-            raise ValueError(
-                f"expected probe_sequence_length from {shortest} to sequence_length, {self.sequence_length}, got "
-                f"{length}"
-            )
+        self._require_trainable(len(self._before) + len(self._after))
 
     @property
     def bytes_per_token(self) -> float:
@@ -145,7 +134,7 @@ class TextDataModule(WindowsDataModule):
     def _probe_length(self) -> int:
         design = self.design
         tokens = design.window_tokens or round(cast(int, design.window_characters) / self.bytes_per_token)
-        return self.probe_sequence_length or min(self.sequence_length, tokens)
+        return min(self.sequence_length, tokens)
 
     @property
     def _n_probe_windows(self) -> int:

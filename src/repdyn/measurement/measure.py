@@ -161,13 +161,6 @@ class Profile:
         metrics = ", ".join(sorted({row.metric for row in self.rows}))
         return f"Profile({self.checkpoint.model}, step {self.checkpoint.step}, {n_layers} layers: {metrics})"
 
-    def _repr_html_(self) -> str:
-        """Return the values by layer, as notebooks show them; without those of single attention heads."""
-        frame = self.to_pandas().query("head.isna()").fillna({"stack": ""})
-        by_layer = frame.pivot_table("value", ["stack", "layer"], ["metric", "subset"], sort=False, dropna=False)
-        has_stacks = bool(frame["stack"].any())
-        return (by_layer if has_stacks else by_layer.droplevel("stack")).to_html(float_format="{:.4g}".format)
-
 
 def measure(
     model: nn.Module,
@@ -265,9 +258,9 @@ def prepare_for(
             places = {"root_module": root_module, "parameters": parameters}
             prepared = prepare(model, options.layers, forward=options.forward, **places).on(probe)
         if not prepared.causal and prepared.forward is None and probe.inputs is None:
-            check_padding(prepared, probe, states_bytes=options.states_bytes)
+            check_padding(prepared, probe)
         if not prepared.causal or None in prepared.causal.values():  # undecidable: blocks that begin as the identity
-            prepared = replace(prepared, causal=causality(prepared, probe, states_bytes=options.states_bytes))
+            prepared = replace(prepared, causal=causality(prepared, probe))
     return prepared
 
 

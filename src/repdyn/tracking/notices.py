@@ -4,15 +4,12 @@ that a measurement takes long; and the signals that break one off.
 
 from __future__ import annotations
 
-import io
 import logging
 import math
-import queue
 import signal
 import threading
 import time
 import traceback
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,9 +18,6 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
-from torch import nn
-
-from repdyn.metrics import metric_info
 from repdyn.store.schema import Row, too_few_distinct
 from repdyn.tracking.options import OnFailure
 from repdyn.tracking.schedule import Schedule
@@ -102,11 +96,6 @@ class Notices:
                 if row.layer or row.reason != few:  # a small vocabulary leaves few distinct vectors in layer 0
                     text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {row.reason}"
                     self.once(f"undefined {row.metric}", f"step {step}: {text}")
-            elif row.value < 1 and metric_info(row.metric).unit == "dimension" and "below one" not in self._logged:
-                from repdyn.tables.style import BELOW_ONE
-
-                text = f"{row.metric} of layer {row.layer} is {row.value:.2f}: {BELOW_ONE}"
-                self.once("below one", f"step {step}: {text}")
         if any(row.own_window_excluded is False for row in rows):
             from repdyn.tables.texts import own_window_warning  # with pandas, which no import of a tracker waits for
 
@@ -122,27 +111,6 @@ class Notices:
                 f"step {step}: the weights are those of step {since}; is the model that the tracker was given the one "
                 "that the optimizer trains, and does each call of step() follow a step of the optimizer?",
             )
-
-
-def advanced_by_use(model: nn.Module) -> list[str]:
-    """Return the attributes of a model that a forward pass may use up, of which no copy can stand in for a measurement:
-    generators, queues and open files."""
-
-    def cannot_be_copied(value: Any) -> bool:
-        if isinstance(value, tuple):
-            return any(map(cannot_be_copied, value))
-        if isinstance(value, queue.Queue | queue.SimpleQueue | io.IOBase):
-            return True
-        if type(value).__module__ in {"builtins", "itertools"} and hasattr(value, "__next__"):
-            with warnings.catch_warnings(action="ignore"):
-                try:
-                    return cannot_be_copied(value.__reduce__()[1:])  # as an enumeration of a generator
-                except TypeError:  # a generator, and from Python 3.14 on what itertools makes
-                    return True
-        return False
-
-    places = ((place, name, value) for place, module in model.named_modules() for name, value in vars(module).items())
-    return [f"{place}.{name}".lstrip(".") for place, name, value in places if cannot_be_copied(value)]
 
 
 class Interrupted(Exception):
@@ -257,7 +225,7 @@ class Cost:
         text = f"repdyn: a measurement takes {self._measurement:.3g} s, as long as {in_steps:,.0f} training steps"
         if horizon := self.n_steps or self.schedule.every:
             measuring = in_steps * (self.schedule.count(self.n_steps) if self.n_steps else 1)
-            text += f"; measured at {self.schedule}, about {measuring / (measuring + horizon):.0%} of the training"
+            text += f"; as scheduled, about {measuring / (measuring + horizon):.0%} of the training"
         print_above_bars(text)
 
 

@@ -34,7 +34,7 @@ from repdyn.store.runs import find_run
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, STORE_SECONDS, Alerts, Loggers, Views, Writer
-from repdyn.tracking.notices import Cost, Interrupted, LongMeasurement, Notices, advanced_by_use, watching_signals
+from repdyn.tracking.notices import Cost, Interrupted, LongMeasurement, Notices, watching_signals
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.attempts import TimeoutRunner, attempts
@@ -436,7 +436,7 @@ class TrackedRun:
         known = {
             "metrics": [f"{metric.name}@{subset}" for metric, subset in resolve(self.options.metrics, self.probe)],
             "layers": self.options.choice,
-            "schedule": str(schedule),
+            "schedule": repr(schedule),
             "probe": self.probe.hash,
             "weights_kind": self.weights_kind,
         }
@@ -468,9 +468,6 @@ class TrackedRun:
         """Return the model once it has run on a few windows of the probe, left as it was; raise what is wrong with it.
         None where that is no fault of the configuration, or of some ranks alone: the first measurement will tell."""
         options, prepared, found = self.options, None, None
-        if options.forward is None and self.weights_kind != AVERAGED and (names := advanced_by_use(model)):
-            text = f"the model keeps a generator, a queue or an open file in {', '.join(names)}, which has no copy"
-            self.notices.once("advanced", f"{text}: a measurement that uses it advances it; pass a forward= without it")
         try:
             prepared = prepare(model, options.layers, forward=options.forward, root_module=root_module).on(self.probe)
             try_model(prepared, self.probe)

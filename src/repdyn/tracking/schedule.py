@@ -44,25 +44,6 @@ class Schedule:
         if any(step < 0 for step in self.steps):
             raise ValueError(f"expected steps >= 0, got {min(self.steps)}")
 
-    def __str__(self) -> str:
-        """Return the steps in words, for people.
-
-        >>> print(Schedule.pythia())
-        steps 0, 1, 2, 4 ... 512 and every 1,000 steps
-        """
-        parts = []
-        if self.doubling_until is not None:
-            parts.append(_named([0, *(2**n for n in range(self.doubling_until.bit_length()))]))
-        if self.steps:
-            parts.append(_named(sorted(self.steps)))
-        if self.early_every is not None:
-            parts.append(f"every {self.early_every:,} steps until {self.early_until:,}")
-        if self.every is not None:
-            parts.append(f"every {self.every:,} steps")
-        if self.at_checkpoints:
-            parts.append("every checkpoint")
-        return " and ".join(parts) or "step 0"
-
     def __contains__(self, step: int) -> bool:
         if step == 0 or step in self.steps:
             return True
@@ -117,18 +98,6 @@ class Schedule:
             f'expected a schedule: a Schedule, a number of steps, a list of steps, "pythia" or "checkpoints", '
             f"got {spec!r}"
         )
-
-
-def _named(steps: list[int]) -> str:
-    """Return steps as a text, at most the first four and the last.
-
-    >>> _named([7]), _named([0, 1, 2]), _named([0, 1, 2, 4, 8, 16])
-    ('step 7', 'steps 0, 1, 2', 'steps 0, 1, 2, 4 ... 16')
-    """
-    if len(steps) == 1:
-        return f"step {steps[0]}"
-    few = map(str, steps if len(steps) < 6 else steps[:4])
-    return f"steps {', '.join(few)}{'' if len(steps) < 6 else f' ... {steps[-1]}'}"
 
 
 ScheduleLike: TypeAlias = Schedule | int | list[int] | Literal["pythia", "checkpoints"]

@@ -26,7 +26,6 @@ def json_values(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-_DEEPEST = 20
 # A loader raises others than its own errors for tags and numbers with invalid text, and for endless nesting.
 _NOT_YAML = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
@@ -35,7 +34,7 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        ValueError: not YAML, or with an alias, a repeated key or too many levels.
+        ValueError: not YAML, or with an alias or a repeated key.
         OSError: it cannot be read.
     """
     try:
@@ -74,18 +73,11 @@ def _adapter(kind: Any) -> Any:
 class _PlainLoader(yaml.SafeLoader):
     """A loader that rejects aliases, which can expand to more than fits into memory, and repeated keys."""
 
-    _depth = 0
-
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             raise yaml.YAMLError(f"expected no aliases, got *{event.anchor}{event.start_mark}; write it out")
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise yaml.YAMLError(f"expected at most {_DEEPEST} levels, got more")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))

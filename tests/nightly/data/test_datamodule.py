@@ -100,8 +100,6 @@ def test_the_design_decides_the_windows(source: str):
     data = TextDataModule(source, sequence_length=100, **settings)
     assert data.probe_windows().shape == (16, INDEPENDENT.window_tokens)
     assert data.probe().design == INDEPENDENT
-    short = TextDataModule(source, sequence_length=100, probe_sequence_length=20, **settings)
-    assert short.probe_windows().shape == (16, 20)
     dense = TextDataModule(source, sequence_length=100, design="dense", **settings)
     assert dense.probe_windows().shape == (2, 100)
     assert dense.probe().design == DENSE
