@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import anatomy_figures as draw
 from repdyn.studies import embedding_tables, paths
 from repdyn.studies import table_geometry as geometry
-from repdyn.studies.embedding_tables import MAX_PAIRS, EmbeddingTable, TableMeasurements
+from repdyn.studies.embedding_tables import MAX_PAIRS, TWIN, EmbeddingTable, TableMeasurements
 from repdyn.studies.paths import TokenTrajectory
 from repdyn.studies.planes import plane_figure, plane_table
 from repdyn.studies.study import Folder, Study, run_study, show, show_title, stem
@@ -48,8 +49,9 @@ class AnatomyStudy(Study):
     def _add_tables(self, loaded: LoadedModel) -> None:
         name, options, seed, tables, known = loaded.name, self.options, self.options.seed, [], {}
         for table in embedding_tables.embedding_tables(loaded.model, loaded.tokenizer, unused=options.unused):
-            if table.kind == "input" and not options.unused:
-                table, known[table.name] = embedding_tables.without_twins(table, options.closest)
+            if table.kind == "input":
+                twin = math.inf if options.unused else TWIN
+                table, known[table.name] = embedding_tables.without_twins(table, options.closest, twin)
             if table.kind == "position" and options.positions is not None:
                 table = table.subset(np.arange(min(options.positions, len(table.rows))), "beyond --positions")
             tables.append(table)
@@ -65,6 +67,7 @@ class AnatomyStudy(Study):
         self.tables["closest"] = embedding_tables.closest_table(tables, options.closest, known)
         self.tables["known_clouds"] = geometry.dimension_table(clouds)
         self.tables["across_tables"] = geometry.across_tables(tables)
+        self.tables["extreme_pairs"] = geometry.extreme_pairs(words, known[words.name])
         self._add_vocabulary(name, found[0], [words, *positions])
         self.tables.update(embedding_tables.tabulate(found))
         show(self.tables["distributions"], "table", "quantity", "mean", "q05", "median", "q95", "min", "max")
@@ -94,7 +97,6 @@ class AnatomyStudy(Study):
         """Add what kinds of tokens there are, where their rows lie, and planes of them and of positions."""
         words, closest, kinds = measured.table, self.options.closest, self.vocabularies[name]
         values = measured.about.assign(label=words.labels)
-        self.tables["extreme_pairs"] = geometry.extreme_pairs(words, closest)
         self.tables["about_mean"] = geometry.ends_about_mean(values, closest)
         self.figures["about_mean"] = draw.about_mean_figure(name, values)
         self.add("vocabulary", geometry.vocabulary_table(kinds), "kind", "tokens", "share")

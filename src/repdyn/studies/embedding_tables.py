@@ -35,6 +35,12 @@ UNUSED = re.compile(r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_
 """Names of tokens that vocabularies reserve: no text is ever encoded as them."""
 NO_TOKEN, UNUSED_TOKEN, NO_POSITION, TWINS = "no token has them", "unused tokens", "before position 0", "with a twin"
 """Reasons for leaving rows out."""
+LARGEST = "largest"
+ENDS: dict[str, Callable[[Any], Any]] = {
+    **{LARGEST: lambda cosines: cosines, "most negative": lambda cosines: -cosines},
+    "nearest to zero": lambda cosines: -abs(cosines),
+}
+"""Scores of cosines: pairs of rows with the largest scores are at this end."""
 _STATISTICS = ("n", "mean", "std", "min", "q01", "q05", "q25", "median", "q75", "q95", "q99", "max")
 _PAIRS_AT_ONCE = 1 << 22
 # rows of one tile of cosines: 64 MB in float32
@@ -197,10 +203,10 @@ def closest_pairs(
     other: Tensor | None = None,
     *,
     k: int = 20,
-    score: Callable[[Any], Any] = lambda cosines: cosines,
+    ends: Iterable[str] = (LARGEST,),
     title: str | None = None,
-) -> tuple[pd.DataFrame, Tensor]:
-    """Find the ``k`` pairs of rows with the largest cosine (all if there are fewer), and each row's largest cosine.
+) -> tuple[dict[str, pd.DataFrame], Tensor]:
+    """Find the ``k`` pairs of rows at ends of the cosines (all if there are fewer), and each row's largest cosine.
 
     The search computes every pair, a tile of float32 cosines at a time; the best 16,384 are measured again in float64,
     so the order is that of float64.
@@ -208,43 +214,55 @@ def closest_pairs(
     Args:
         rows: (n, dim), any floating dtype, any device; rows that are zero have no cosine and are in no pair.
         other: (m, dim) for pairs across two tables; None for pairs of different rows within one.
-        score: of cosines; the pairs with the largest are found.
+        ends: of :data:`ENDS`.
         title: of a bar of progress.
 
     Returns:
-        The pairs, largest first: first and second (row numbers), cosine, dot, distance. Pairs of equal cosines are in
-        the order of the row numbers; if more than 16,384 pairs are equal up to rounding, as duplicates are, others
-        would be as good. And each row's largest cosine with another, (n,) float32 on the CPU; -1 if it has none.
+        The pairs by end, most extreme first: first and second (row numbers), cosine, dot, distance. Pairs of equal
+        cosines are in the order of the row numbers; if more than 16,384 pairs are equal up to rounding, as duplicates
+        are, others would be as good. And each row's largest cosine with another, (n,) float32 on the CPU; -1 if it has
+        none.
     """
     within, n = other is None, max(4 * k, _FEWEST_CANDIDATES)
     with full_precision(rows.device):
         one, numbers = _directions(rows)
         two, others = (one, numbers) if other is None else _directions(other)
-        scores, places = one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device)
+        best = {end: (one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device)) for end in ends}
         nearest = torch.full_like(one[:, 0], -1.0)
         tiles = product(range(0, len(one), _TILE), range(0, len(two), _TILE))
         upper = [(row, column) for row, column in tiles if column >= row or not within]
         for row, column in tqdm(upper, desc=title and f"closest pairs: {title}", leave=False, disable=title is None):
-            tile = score(product_of_rows(one[row : row + _TILE], two[column : column + _TILE]))
+            cosines = product_of_rows(one[row : row + _TILE], two[column : column + _TILE])
+            of_others = cosines
             if within and row == column:
-                tile.masked_fill_(torch.ones_like(tile, dtype=torch.bool).tril(), -torch.inf)
+                cosines.masked_fill_(torch.ones_like(cosines, dtype=torch.bool).tril(), torch.nan)
+                of_others = cosines.nan_to_num(nan=-1.0)
             for start, along in ((row, 1), (column, 0))[: 1 + within]:
                 part = nearest[start : start + _TILE]
-                torch.maximum(part, tile.amax(along), out=part)
-            best = tile.flatten().topk(min(n, tile.numel()))
-            at = torch.stack([best.indices // tile.shape[1] + row, best.indices % tile.shape[1] + column], dim=1)
-            scores, places = torch.cat([scores, best.values]), torch.cat([places, at])
-            kept = scores.topk(min(n, int((scores > -torch.inf).sum()))).indices
-            scores, places = scores[kept], places[kept]
-    pairs = torch.stack([numbers[places[:, 0]], others[places[:, 1]]])
-    values = pair_values(rows, pairs, other)
-    found = pd.DataFrame(pairs.T.cpu().numpy(), columns=["first", "second"])
-    found = found.assign(**{name: values[name] for name in ("cosine", "dot", "distance")})
-    order = ["score", "first", "second"]
-    found = found.assign(score=score(found["cosine"])).sort_values(order, ascending=[False, True, True])
+                torch.maximum(part, of_others.amax(along), out=part)
+            corner = torch.tensor([row, column], device=one.device)
+            best = {end: _best_with(*best[end], ENDS[end](cosines), corner, n) for end in ends}
+    frames = {}
+    for end, (_, places) in best.items():
+        pairs = torch.stack([numbers[places[:, 0]], others[places[:, 1]]])
+        values = pair_values(rows, pairs, other)
+        found = pd.DataFrame(pairs.T.cpu().numpy(), columns=["first", "second"])
+        found = found.assign(**{name: values[name] for name in ("cosine", "dot", "distance")})
+        order = ["score", "first", "second"]
+        found = found.assign(score=ENDS[end](found["cosine"])).sort_values(order, ascending=[False, True, True])
+        frames[end] = found.drop(columns="score").head(k).reset_index(drop=True)
     of_all = torch.full((len(rows),), -1.0)
     of_all[numbers.cpu()] = nearest.cpu()
-    return found.drop(columns="score").head(k).reset_index(drop=True), of_all
+    return frames, of_all
+
+
+def _best_with(scores: Tensor, places: Tensor, tile: Tensor, corner: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Return the n best scores so far and of a tile, largest first, and their places; NaN is none."""
+    # what is not above the n-th so far needs no sorting
+    better = tile > (scores[-1] if len(scores) == n else -torch.inf)
+    scores, places = torch.cat([scores, tile[better]]), torch.cat([places, better.nonzero() + corner])
+    best = scores.topk(min(n, len(scores)))
+    return best.values, places[best.indices]
 
 
 def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -254,30 +272,39 @@ def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
     return unit[nonzero], nonzero.nonzero()[:, 0]
 
 
-def without_twins(table: EmbeddingTable, k: int) -> tuple[EmbeddingTable, pd.DataFrame]:
-    """Leave out the rows of an input table that nearly equal another; return the rest and its ``k`` closest pairs.
+def without_twins(table: EmbeddingTable, k: int, twin: float = TWIN) -> tuple[EmbeddingTable, dict[str, pd.DataFrame]]:
+    """Leave out the rows of an input table that nearly equal another; return the rest and its ``k`` pairs at each end.
 
     Such rows belong to tokens that never occurred in training: they all moved the same way. A table that would be left
     with fewer than two rows keeps all.
     """
-    found, nearest = closest_pairs(table.rows, k=k, title=table.name)
-    alone = np.flatnonzero((nearest < TWIN).numpy())
+    found, nearest = closest_pairs(table.rows, k=_FEWEST_CANDIDATES, ends=ENDS, title=table.name)
+    alone = np.flatnonzero((nearest < twin).numpy())
     if len(alone) == len(table.rows) or len(alone) < 2:
-        return table, found
-    rest = table.subset(alone, TWINS)
-    return rest, closest_pairs(rest.rows, k=k, title=table.name)[0]
+        return table, {end: pairs.head(k) for end, pairs in found.items()}
+    rest, numbers = table.subset(alone, TWINS), pd.Series(range(len(alone)), index=alone)
+    sides = ["first", "second"]
+    kept = {end: pairs[pairs[sides].isin(alone).all(axis=1)].head(k) for end, pairs in found.items()}
+    if all(len(pairs) == k for pairs in kept.values()):
+        return rest, {
+            end: pairs.assign(**{side: pairs[side].map(numbers) for side in sides}) for end, pairs in kept.items()
+        }
+    return rest, closest_pairs(rest.rows, k=k, ends=ENDS, title=table.name)[0]
 
 
-def closest_table(tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def closest_table(
+    tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, Mapping[str, pd.DataFrame]]
+) -> pd.DataFrame:
     """Return the ``k`` closest pairs within each table, unless they are ``known``, and across each two of one width."""
     frames = {}
     for one in tables:
         found = known[one.name] if one.name in known else closest_pairs(one.rows, k=k, title=one.name)[0]
-        frames[one.name] = name_rows(found, one, one)
+        frames[one.name] = name_rows(found[LARGEST], one, one)
     for one, other in combinations(tables, 2):
         if one.rows.shape[1] == other.rows.shape[1]:
             name = f"{one.name} and {other.name}"
-            frames[name] = name_rows(closest_pairs(one.rows, other.rows, k=k, title=name)[0], one, other)
+            found = closest_pairs(one.rows, other.rows, k=k, title=name)[0]
+            frames[name] = name_rows(found[LARGEST], one, other)
     return join_tables(frames, "tables")
 
 

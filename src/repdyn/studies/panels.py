@@ -17,6 +17,8 @@ from repdyn.tables.style import DIVERGING, SUBSET_COLOURS
 
 T = TypeVar("T")
 
+# far from those of SUBSET_COLOURS, and from each other
+_MORE_COLOURS = ("C4", "C5", "0.45", "#56B4E9", "#A6761D", "black")
 _MAX_COLUMNS = 3
 _MAX_ENTRIES = 5
 """Of a legend inside a panel."""
@@ -26,7 +28,8 @@ _MAX_NUMBERED = 16
 
 def series_colour(number: int) -> str:
     """Return the colour of one of several series."""
-    return SUBSET_COLOURS[number] if number < len(SUBSET_COLOURS) else f"C{number % 10}"
+    colours = (*SUBSET_COLOURS, *_MORE_COLOURS)
+    return colours[number % len(colours)]
 
 
 def panels(

@@ -40,7 +40,7 @@ def plane(vectors: np.ndarray, method: str, seed: int) -> tuple[np.ndarray, floa
         return TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(vectors), None
     from umap import UMAP
 
-    return UMAP(random_state=seed, n_neighbors=min(15, len(vectors) - 1)).fit_transform(vectors), None
+    return UMAP(random_state=seed, n_jobs=1, n_neighbors=min(15, len(vectors) - 1)).fit_transform(vectors), None
 
 
 def plane_table(vectors: Tensor, labels: Mapping[str, Sequence[Any]] | pd.DataFrame, seed: int) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from scipy.stats import binomtest, ortho_group
 from scipy.stats import bootstrap as bootstrapped
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics.pairwise import paired_cosine_distances
+from sklearn.metrics.pairwise import paired_cosine_distances, pairwise_distances
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -29,9 +29,9 @@ from repdyn.kernels import two_nn
 from repdyn.probe.word_classes import is_function_word
 from repdyn.studies.bootstrap import higher_share
 from repdyn.studies.embedding_tables import (
+    LARGEST,
     UNUSED,
     EmbeddingTable,
-    closest_pairs,
     components_for,
     describe,
     explained_variance,
@@ -142,11 +142,9 @@ def looks_table(looks: Sequence[str], about: pd.DataFrame, lengths: np.ndarray) 
     return values.groupby("kind", sort=False).agg(columns).reset_index()
 
 
-def extreme_pairs(table: EmbeddingTable, k: int) -> pd.DataFrame:
-    """Return the k pairs of rows with the most negative cosines and the k nearest to zero, measured in float64."""
-    scores = {"most negative": lambda cosines: -cosines, "nearest to zero": lambda cosines: -abs(cosines)}
-    pairs = {kind: closest_pairs(table.rows, k=k, score=score)[0] for kind, score in scores.items()}
-    return join_tables({kind: name_rows(found, table, table) for kind, found in pairs.items()}, "pairs")
+def extreme_pairs(table: EmbeddingTable, found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the pairs of rows with the most negative cosines and those nearest to zero, with their names."""
+    return join_tables({end: name_rows(pairs, table, table) for end, pairs in found.items() if end != LARGEST}, "pairs")
 
 
 def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
@@ -290,7 +288,9 @@ def loops_of(table: EmbeddingTable, seed: int) -> tuple[pd.DataFrame, pd.DataFra
 
     def search(points: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame, list[float]]:
         """Return pieces and loops, the longest first, and the persistences of loops, at least two."""
-        ended = (each[np.isfinite(each[:, 1])] for each in ripser(points, maxdim=1)["dgms"])
+        # of points ripser warns where they are as many as their components
+        found = ripser(pairwise_distances(points), maxdim=1, distance_matrix=True)["dgms"]
+        ended = (each[np.isfinite(each[:, 1])] for each in found)
         pieces, loops = (pd.DataFrame(each[np.argsort(each[:, 0] - each[:, 1])], columns=columns) for each in ended)
         return pieces, loops, [*(loops["death"] - loops["birth"]), 0.0, 0.0]
 

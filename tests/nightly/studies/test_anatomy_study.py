@@ -116,5 +116,5 @@ def test_differences_below_float32_are_told_apart():
     rows = torch.eye(4, dtype=torch.float64).repeat_interleave(2, dim=0)
     for pair, angle in enumerate((3e-5, 1e-5, 4e-5, 2e-5)):
         rows[2 * pair + 1, (pair + 1) % 4] = angle
-    found = closest_pairs(rows, k=4)[0]
+    found = closest_pairs(rows, k=4)[0]["largest"]
     assert numbers(found) == [(2, 3), (6, 7), (0, 1), (4, 5)]
