@@ -123,7 +123,7 @@ class HuggingFaceTracker(TrainerCallback):
             label=self._name,
             monitors=[args.metric_for_best_model],
         )
-        self._tracked = tracked
+        self._tracked, self._schedule.has_time = tracked, tracked.cost.allows
         if self._schedule.is_due(state.global_step, "start"):
             self._measure(state, control, others)
 

@@ -168,7 +168,7 @@ class RepresentationDynamics(ScheduledCallback):
             label=self.name,
             monitors=[getattr(callback, "monitor", None) for callback in trainer.callbacks],  # type: ignore[attr-defined]
         )
-        self._tracked = tracked
+        self._tracked, self._schedule.has_time = tracked, tracked.cost.allows
         self._tokens_seen = state.get("tokens_seen") if self.step else 0
         self._loss = None
         self._has_acted = self._is_finished = False

@@ -171,6 +171,7 @@ def test_averaged_weights_are_a_run_of_their_own(attach, small_probe):
         ({"layers": "layers.*"}, "matches none"),
         ({"schedule": "hourly"}, "schedule"),
         ({"start": -1}, "start"),
+        ({"max_overhead": 2.0}, "max_overhead"),
         ({"log_layers": ["tow_nn"]}, "log_layers"),
         ({"ranks": "some"}, "ranks"),
     ],

@@ -38,7 +38,7 @@ from repdyn.utils.records import read_yaml
 from repdyn.utils.redaction import redacted
 
 _RUN_FOLDER = "REPDYN_RUN_FOLDER"
-_CHECKED = ("metrics", "on_error", "log_layers", "ranks")
+_CHECKED = ("metrics", "on_error", "log_layers", "ranks", "max_overhead")
 """Options of the tracker that are checked before anything is loaded."""
 
 

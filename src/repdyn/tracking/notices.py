@@ -164,22 +164,29 @@ _STAGES = {
 
 @dataclass
 class Cost:
-    """The time that the tracking of one run takes.
+    """The time that the tracking of one run takes, and what is decided by it.
 
     A step's time is the median of the intervals between steps, without what tracking took in them. What precedes the
     first step, such as the start of the workers that load data, is in no interval.
     """
 
+    budget: float | None
+    """Largest share of the wall-clock time that tracking may take; None for no limit."""
     schedule: Schedule
     n_steps: int | None = None
     """Of the whole training, if known."""
     ranks: Ranks = ALONE
     seconds: float = 0.0
     """Wall-clock time of this process in tracking: trial, measurements, storing, logging and views."""
+    n_left_out: int = 0
+    """Scheduled measurements that the budget had no time for."""
+    is_attempt: bool = False
+    """Whether what is counted measures, with success or without, rather than finds that the store has the step."""
     is_measurement: bool = False
     """Whether it has measured all that was requested."""
     _start: float = field(default_factory=lambda: time.perf_counter())
     _depth: int = 0
+    _last_attempt: float | None = None
     _measurement: float | None = None
     """What the last measurement took."""
     _is_stated: bool = False
@@ -197,14 +204,35 @@ class Cost:
         """Count the time of what runs inside, once where such blocks are nested."""
         start = time.perf_counter()
         self._depth += 1
-        self.is_measurement = False
+        self.is_attempt = self.is_measurement = False
         try:
             yield self
         finally:
             self._depth -= 1
             spent = time.perf_counter() - start
             self.seconds += 0.0 if self._depth else spent
+            self._last_attempt = spent if self.is_attempt else self._last_attempt
             self._measurement = spent if self.is_measurement else self._measurement
+
+    def allows(self, step: int) -> bool:
+        """Return whether the budget has time to measure a scheduled step; the same on all ranks, which all call it."""
+        budget, last = self.budget, self._last_attempt
+        if budget is None:
+            return True
+        # the first always has time
+        has_time = self.ranks.on_rank_zero(
+            lambda: last is None or self.seconds + last <= budget * (self.total_seconds + last)
+        )
+        if not has_time and self.ranks.is_rank_zero:
+            if self.n_left_out == 0:
+                warn(
+                    log,
+                    f"step {step} is not measured: another measurement of {last:.1f} s would exceed "
+                    f"max_overhead={budget:g} of the training's time; measured again at the first scheduled step "
+                    "with time for it",
+                )
+            self.n_left_out += 1
+        return has_time
 
     def count_step(self, step: int) -> None:
         """Count a training step, which may come several times, under gradient accumulation; print once what tracking
@@ -227,6 +255,14 @@ class Cost:
             measuring = in_steps * (self.schedule.count(self.n_steps) if self.n_steps else 1)
             text += f"; as scheduled, about {measuring / (measuring + horizon):.0%} of the training"
         print_above_bars(text)
+
+    def report(self) -> None:
+        """Print once how many measurements the budget left out."""
+        if self.n_left_out:
+            print_above_bars(
+                f"repdyn: {self.n_left_out} scheduled measurements were left out by max_overhead={self.budget:g}"
+            )
+            self.n_left_out = 0
 
 
 def known_steps(n_steps: float | None) -> int | None:

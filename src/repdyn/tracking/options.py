@@ -32,6 +32,9 @@ class TrackingArguments(MeasurementArguments, total=False):
     Only a rule with ``stop: true`` ends the training."""
     report: bool
     """Whether ``report.html`` in the store is updated during the run, which is the default."""
+    max_overhead: float | None
+    """Largest share of the training's time that tracking may take, 0.02 for 2%: scheduled steps without time for a
+    measurement are left out, except the first and the last; None for no limit."""
     ranks: WhichRanks
     """Which processes measure a model that each of them holds whole: "zero", the first alone, without a word to the
     others; "all" shares layers and forward passes out. A sharded model is measured by all of them together."""
@@ -42,7 +45,7 @@ class TrackingOptions(MeasurementOptions):
     """Specifies what is measured and where the results go; fields as in :class:`TrackingArguments`.
 
     Raises:
-        ValueError: as :class:`MeasurementOptions`; a word that does not exist, ``log_layers`` that match no
+        ValueError: as :class:`MeasurementOptions`; a word or share that does not exist, ``log_layers`` that match no
             metric, or rules that cannot be read.
         OSError: the file of the rules cannot be read.
     """
@@ -52,6 +55,7 @@ class TrackingOptions(MeasurementOptions):
     log_layers: LogLayers = "default"
     alerts: Sequence[Rule] | str | Path | None = DEFAULT
     report: bool = True
+    max_overhead: float | None = None
     ranks: WhichRanks = "zero"
 
     def __post_init__(self) -> None:
@@ -59,6 +63,11 @@ class TrackingOptions(MeasurementOptions):
         for name, known in (("on_error", get_args(OnFailure)), ("ranks", get_args(WhichRanks))):
             if getattr(self, name) not in known:
                 raise ValueError(f"expected {name} as one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.max_overhead is not None and not 0 < self.max_overhead < 1:
+            raise ValueError(
+                "expected max_overhead as a share of the training's time above 0 and below 1, such as 0.02, got "
+                f"{self.max_overhead!r}; leave it out for no limit"
+            )
         validate_log_layers(self.log_layers, self.pairs())
         object.__setattr__(self, "alerts", tuple(resolve_rules(self.alerts)))
 

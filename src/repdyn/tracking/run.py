@@ -126,7 +126,7 @@ class TrackedRun:
         label: distinguishes several trackers of one training: it leads the names in the loggers.
         weights_kind: of the weights that are measured.
         monitors: names that other callbacks decide by, the same on all ranks; None where not all of these call
-            :meth:`shared`.
+            :meth:`shared` and :meth:`Cost.allows`.
 
     Raises:
         ValueError: a metric needs something the probe lacks, the model does not run on the probe, or ranks differ.
@@ -178,7 +178,7 @@ class TrackedRun:
         # what was measured decides about other ranks by a rule that stops or a value that is read
         decides = monitors is not None and (options.read_by(monitors) or any(rule.stop for rule in options.rules))
         self._listeners = Ranks.of_job() if decides and _n_processes() > 1 else None
-        self.cost = Cost(schedule, n_steps, ranks or ALONE)
+        self.cost = Cost(options.max_overhead, schedule, n_steps, self._listeners or ranks or ALONE)
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
         if ranks is None:
             return
@@ -260,6 +260,7 @@ class TrackedRun:
             if self._origin is not None and ranks.on_rank_zero(partial(self._find, key, checkpoint.weights)):
                 self.notices.n_measured += 1
                 return self._found if ranks.is_rank_zero else []
+            self.cost.is_attempt = True
             prepared = prepare_for(
                 model,
                 self.probe,
@@ -373,6 +374,7 @@ class TrackedRun:
         if self._ranks is None or not self._ranks.is_rank_zero:
             return
         self.notices.report()
+        self.cost.report()
         if self.store is None or self.id is None:
             return
         seconds = INTERRUPTED_SECONDS if interrupted else END_SECONDS
@@ -486,7 +488,7 @@ class TrackedRun:
         if self._ranks is None or self._ranks.size > 1:
             self.notices.once(AVERAGED, "the averaged weights of a model on several ranks are not measured")
             return
-        with self.cost.counted(), self.notices.errors(moment.step):
+        with self.cost.counted(), self.notices.errors(moment.step):  # the budget is that of both
             if self.averaged is None:
                 known = self._origin
                 self.averaged = TrackedRun(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -113,7 +113,10 @@ class ScheduleState:
 
     def __init__(self, schedule: ScheduleLike) -> None:
         self.schedule = Schedule.parse(schedule)
+        self.has_time: Callable[[int], bool] = lambda step: True
+        """Whether there is time for a scheduled step."""
         self._acted_at: int | None = None
+        self._left_out: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the schedule alone, for another training."""
@@ -122,11 +125,14 @@ class ScheduleState:
     def is_due(self, step: int, at: Literal["start", "step", "checkpoint", "end"] = "step") -> bool:
         """Return whether to act at a step, which then is not due again; gradient accumulation reaches it several times.
 
-        A "start" and a "step" are due if they are scheduled, a "checkpoint" if the schedule follows checkpoints, and an
-        "end" always.
+        A "start" is due if it is scheduled, a "step" if there is time for it, too; a "checkpoint" if the schedule
+        follows checkpoints and there is time; an "end" whatever the schedule, also one that was left out as a step.
         """
         is_scheduled = at == "end" or (self.schedule.at_checkpoints if at == "checkpoint" else step in self.schedule)
         if not is_scheduled or step == self._acted_at:
+            return False
+        if at in {"step", "checkpoint"} and (step == self._left_out or not self.has_time(step)):
+            self._left_out = step
             return False
         self._acted_at = step
         return True

@@ -164,6 +164,7 @@ class Tracker:
             origin=self._origin,
             loggers=lambda: self._loggers,
         )
+        self._schedule.has_time = tracked.cost.allows
         self._is_started = True
         try:
             if self._schedule.is_due(self._now, "start"):

@@ -1,6 +1,8 @@
-"""What tracking costs a training is said."""
+"""What tracking costs a training: said and bounded."""
 
 from __future__ import annotations
+
+import logging
 
 import pytest
 
@@ -20,12 +22,30 @@ def clock(monkeypatch) -> list[float]:
 
 def measured(costs: Cost, clock: list[float], seconds: float) -> None:
     with costs.counted() as work:
-        work.is_measurement = True
+        work.is_attempt = work.is_measurement = True
         clock[0] += seconds
 
 
+def test_a_budget_leaves_out_what_would_exceed_it(clock, caplog, capsys):
+    costs = Cost(0.1, Schedule(every=1))
+    assert costs.allows(0)  # the first always
+    measured(costs, clock, 1.0)
+    allowed = []
+    for step in range(1, 41):
+        clock[0] += 1.0
+        with caplog.at_level(logging.WARNING):
+            if costs.allows(step):
+                allowed.append(step)
+                measured(costs, clock, 1.0)
+    assert allowed == [18, 27, 36]
+    assert costs.seconds <= 0.1 * costs.total_seconds
+    assert caplog.text.count("max_overhead=0.1") == 1
+    costs.report()
+    assert "37 scheduled measurements were left out" in capsys.readouterr().err
+
+
 def test_the_forecast_is_said_once(clock, capsys):
-    costs = Cost(Schedule(every=10), n_steps=100)
+    costs = Cost(None, Schedule(every=10), n_steps=100)
     measured(costs, clock, 2.0)
     for step in range(1, 12):
         clock[0] += 0.1
@@ -35,7 +55,7 @@ def test_the_forecast_is_said_once(clock, capsys):
 
 
 def test_work_inside_work_is_counted_once(clock):
-    costs = Cost(Schedule(every=1))
+    costs = Cost(None, Schedule(every=1))
     with costs.counted():
         clock[0] += 1.0
         measured(costs, clock, 2.0)
