@@ -83,6 +83,8 @@ class PreparedModel:
     """Whether that pads sequences on the right: Longformer and similar ones do, to whole windows, blocks or chunks."""
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
     """By name, what stands in for the model's own parameters."""
+    unfound: str = ""
+    """Why no blocks were found."""
 
     # What a first pass shows, see :meth:`on`
     way: Way = "shadow"
@@ -93,6 +95,8 @@ class PreparedModel:
     """Whether it is run on a probe of inputs, rather than of tokens."""
     positions_first: bool = False
     """Whether its states of inputs have the positions in the first dimension, and the inputs in the second."""
+    reports_states: bool = False
+    """Whether the layers are the hidden states that a Hugging Face model reports, rather than outputs of blocks."""
     slots: Mapping[str | None, tuple[Slot, Slot]] = field(default_factory=dict)
     """By stack, which part of what its blocks take and which of what they return the states are, where it is known."""
     any_length: bool = False
@@ -163,12 +167,16 @@ class PreparedModel:
         given = {"parameters": self.parameters, "onlookers": self.onlookers}
         with evaluating(self.module, self.device, **given) as (shadow, watch):
             of = shadow.of
+            if self.reports_states:  # in the configuration, which is the shadow's own
+                for module in shadow.module.modules():
+                    if is_a(module, "PreTrainedModel"):
+                        module.config.output_hidden_states = True
             model = replace(
                 self,
                 module=shadow.module,
                 root_module=shadow.module,
                 body=of(self.body),
-                blocks=[block._replace(module=of(block.module)) for block in self.blocks],
+                blocks=self.blocks if self.reports_states else [b._replace(module=of(b.module)) for b in self.blocks],
                 whole=None if self.whole is None else cast("PreTrainedModel", of(self.whole)),
             )
             yield Run(model, watch, shadow.onlookers)
@@ -179,11 +187,12 @@ class PreparedModel:
 
         It shows how the model is called where its signature leaves that open (with ``input_ids`` and what else the
         forward names, with the ids alone, with one dictionary of both); whether the blocks pass states from one to the
-        next; which of its hooks only look on.
+        next; which of its hooks only look on. Where a Hugging Face model has no blocks that pass states on, its layers
+        are the hidden states that it reports.
 
         Raises:
-            ValueError: the forward pass fails, with the ``forward=`` to write; or token ids that the model does not
-                know.
+            ValueError: the forward pass fails, with the ``forward=`` to write; token ids that the model does not know;
+                or no blocks were found.
             RuntimeError: the blocks that were found do not pass states from one to the next.
             OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks.
         """
@@ -228,6 +237,8 @@ class PreparedModel:
         raise failures[0]
 
     def _on_inputs(self, batch: ProbeBatch) -> PreparedModel:
+        if self.unfound:
+            raise ValueError(self.unfound)
         model = replace(self, call=call_with_inputs, takes_inputs=True)
         shapes: list[torch.Size] = []
 
@@ -243,9 +254,18 @@ class PreparedModel:
         """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of the probe."""
         with self.evaluating() as run:
             slots, failure = _links(run, batch, largest)
-        if failure and not self.blocks_named:
-            raise RuntimeError(failure)
-        return replace(self, slots=slots, onlookers=run.onlookers)
+        tried = replace(self, slots=slots, onlookers=run.onlookers)
+        reason = self.unfound or ("" if self.blocks_named else failure)
+        if not reason:
+            return tried
+        if self.forward is None and self.way == "shadow" and self.whole is not None:
+            body, needs_logits = _body(self.module, self.whole, [])
+            model = replace(tried, reports_states=True, blocks=[], body=body, needs_logits=needs_logits)
+            with model.evaluating() as run:
+                names = list(run.reported_states(run(batch), batch))[1:]
+            if names:
+                return replace(model, blocks=[Block(name, _ReportedState()) for name in names], slots={})
+        raise ValueError(reason) if self.unfound else RuntimeError(reason)
 
     def _leaves_open(self) -> bool:
         """Return whether a forward could take the tokens in several ways: any keywords, or one of no known type."""
@@ -370,13 +390,36 @@ class Run:
         if module is None:
             module = model.module if logits else model.body
         try:
-            return self.inside(partial(call, module, there))
+            output = self.inside(partial(call, module, there))
         except (OSError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             if _is_own(error):
                 raise
             raise ForwardFailed(_explain(model, batch, error)) from error
+        if model.reports_states and model.blocks:
+            states = list(self.reported_states(output, batch).values())
+            for block, entered, left in zip(model.blocks, states[:-1], states[1:], strict=True):
+                block.module(entered, left)
+        return output
+
+    def reported_states(self, output: Any, batch: ProbeBatch) -> dict[str, Tensor]:
+        """Return the hidden states in a model's output that have one vector for each token, by name."""
+        reported = getattr(output, "hidden_states", None) or ()
+        search = self.model.token_states()
+        search.batch = batch
+        return {
+            f"hidden_states.{index}": states
+            for index, states in enumerate(reported)
+            if isinstance(states, Tensor) and search.rows_of(states) is not None
+        }
+
+
+class _ReportedState(nn.Module):
+    """A block that a hidden state which a model reports passes through."""
+
+    def forward(self, entered: Tensor, left: Tensor) -> Tensor:
+        return left
 
 
 def prepare(
@@ -410,7 +453,13 @@ def prepare(
     root_module, model = model if root_module is None else root_module, unwrapped(model)
     if forward is None:
         model = find_network(model)
-    whole, blocks = hugging_face_model(model), find_blocks(model, layers)
+    whole, unfound, blocks = hugging_face_model(model), "", []
+    try:
+        blocks = find_blocks(model, layers)
+    except ValueError as error:
+        if layers is not None or whole is None:
+            raise
+        unfound = str(error)
     body, needs_logits = (model, True) if forward is not None else _body(model, whole, blocks)
     return PreparedModel(
         module=model,
@@ -426,6 +475,7 @@ def prepare(
             map(_pads_right, {type(module) for module in model.modules() if is_a(module, "PreTrainedModel")})
         ),
         parameters=own_names(model, parameters or {}),
+        unfound=unfound,
     )
 
 
