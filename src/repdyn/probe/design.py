@@ -183,7 +183,7 @@ def design_from_rule(rule: Mapping[str, Any]) -> Design:
         raise ValueError(f"expected a sampling design with {', '.join(types)}, got {briefly(dict(rule))}")
     if not all(isinstance(values, dict) for values in rule["metric_settings"].values()):
         raise ValueError(f"expected metric_settings by metric name, got {rule['metric_settings']!r}")
-    named = DESIGNS.get(rule["design"])
+    named = {**DESIGNS, INPUTS.name: INPUTS}.get(rule["design"])
     if named is not None and named.rule == dict(rule):
         return named
     fields = {name: value for name, value in rule.items() if name != "design"}

@@ -59,7 +59,9 @@ class Inputs:
 
     def update_hash(self, digest: Any) -> None:
         """Add the inputs and the choice of positions to a digest."""
-        digest.update(json.dumps(["inputs", rules_as_json(self.positions), self.vectors_per_input]).encode())
+        digest.update(
+            json.dumps(["inputs", rules_as_json(self.positions, names=True), self.vectors_per_input]).encode()
+        )
         for batch in self.batches:
             for name, value in _items(batch):
                 header = [name, list(value.shape), str(value.dtype)] if isinstance(value, Tensor) else [name, value]
@@ -83,7 +85,7 @@ def inputs_fields(
             "Probe.from_inputs([batch])"
         )
     copied = tuple(as_batch(batch) for batch in batches)
-    rules_as_json(positions)
+    rules_as_json(positions, names=True)
     n_inputs = sum(batch_size(batch) for batch in copied)
     size = vectors_per_batch(max_vectors, batch_vectors)
     n_batches = max_vectors // size if size > 0 else 0
@@ -147,10 +149,10 @@ def draws_of(n_inputs: int, vectors_per_input: int, seed: int) -> Tensor:
     return torch.from_numpy(np.random.RandomState(seed).random_sample((n_inputs, vectors_per_input)))
 
 
-def rules_as_json(positions: Any) -> Any:
-    """Return the choice of positions as JSON-serialisable values, a function by its name."""
+def rules_as_json(positions: Any, *, names: bool = False) -> Any:
+    """Return the choice of positions as JSON-serialisable values."""
     if isinstance(positions, Mapping):
-        return {"stacks": {str(stack): rules_as_json(rule) for stack, rule in positions.items()}}
+        return {"stacks": {str(stack): rules_as_json(rule, names=names) for stack, rule in positions.items()}}
     if positions is None or isinstance(positions, str):
         return positions
     if isinstance(positions, slice):
@@ -158,13 +160,29 @@ def rules_as_json(positions: Any) -> Any:
         if all(bound is None or isinstance(bound, int) for bound in bounds):
             return {"slice": bounds}
     name = getattr(positions, "__qualname__", "<lambda>")
-    if callable(positions) and not name.endswith("<lambda>"):
+    if callable(positions) and names and not name.endswith("<lambda>"):
         return {"function": name}
+    if callable(positions) and not names:
+        raise ValueError(
+            f"expected positions that a file can hold, a slice or the name of a mask, got the function {name}; "
+            "make the probe with Probe.from_inputs where it is needed"
+        )
     raise ValueError(
         "expected positions= to be a slice, such as slice(1, None) without the first, the name of a mask among the "
         "inputs, a function defined with def, whose name distinguishes probes, or one of these for each stack, "
         f"got {positions!r}"
     )
+
+
+def rules_from_json(value: Any) -> Positions:
+    """Return the choice of positions that :func:`rules_as_json` wrote."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict) and set(value) == {"stacks"}:
+        return {stack: rules_from_json(rule) for stack, rule in value["stacks"].items()}  # type: ignore[misc]
+    if isinstance(value, dict) and set(value) == {"slice"} and len(value["slice"]) == 3:
+        return slice(*value["slice"])
+    raise ValueError(f"expected positions as written by Probe.save, got {value!r}")
 
 
 def _of_stack(value: Any, stack: str | None, what: str) -> Any:
@@ -218,3 +236,35 @@ def first_input(batch: ProbeBatch) -> ProbeBatch:
         inputs=_mapped(batch.inputs, lambda value: value[:1] if value.ndim else value),
         draws=batch.draws[:1],
     )
+
+
+def inputs_to_tensors(inputs: Inputs) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors of inputs by their names in the file, and the rest as JSON."""
+    tensors, batches = {}, []
+    for number, batch in enumerate(inputs.batches):
+        described = []
+        for name, value in _items(batch):
+            if isinstance(value, Tensor):
+                tensors[f"input.{number}.{name}"] = value.contiguous()
+            described.append([str(name), None if isinstance(value, Tensor) else {"value": value}])
+        batches.append({"named": isinstance(batch, Mapping), "values": described})
+    text = {
+        "positions": rules_as_json(inputs.positions),
+        "causal": dict(inputs.causal) if isinstance(inputs.causal, Mapping) else inputs.causal,
+        "vectors_per_input": inputs.vectors_per_input,
+        "batches": batches,
+    }
+    return tensors, json.dumps(text)
+
+
+def inputs_from_tensors(tensor: Callable[[str], Tensor], text: str) -> Inputs:
+    """Return the inputs that :func:`inputs_to_tensors` described."""
+    found = json.loads(text)
+    batches = []
+    for number, batch in enumerate(found["batches"]):
+        values = {
+            name: tensor(f"input.{number}.{name}") if stored is None else stored["value"]
+            for name, stored in batch["values"]
+        }
+        batches.append(as_batch(values if batch["named"] else tuple(values.values())))
+    return Inputs(tuple(batches), rules_from_json(found["positions"]), found["causal"], found["vectors_per_input"])

@@ -42,7 +42,7 @@ from repdyn.probe.design import (
     fitting,
     resolve_design,
 )
-from repdyn.probe.inputs import Causal, Inputs, Positions, inputs_fields
+from repdyn.probe.inputs import Causal, Inputs, Positions, inputs_fields, inputs_from_tensors, inputs_to_tensors
 from repdyn.probe.sampling import SampledTokens
 from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import TokenWords
@@ -60,6 +60,7 @@ _SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "nam
 _PLAN = "repdyn_probe"
 _CLASS = "class."
 _TOPICS = "topics"
+_INPUTS = "repdyn_inputs"
 _NARROW = (torch.int16, torch.int32)
 
 
@@ -339,16 +340,18 @@ class Probe(SampledTokens):
         return digest.hexdigest()[:16]
 
     def save(self, path: str | Path) -> None:
-        """Write a probe of tokens to a safetensors file; :meth:`load` restores it with an equal hash."""
-        if self.inputs is not None:
-            raise ValueError("expected a probe of tokens to save, got one of inputs; make it anew with from_inputs")
+        """Write the probe to a safetensors file; :meth:`load` restores it with an equal hash."""
         tensors = {"tokens": _narrowed(self.tokens), "lengths": _narrowed(self.lengths)}
         # uint8, because a bool read from a damaged file may be neither true nor false
         tensors |= {f"{_CLASS}{name}": members.to(torch.uint8) for name, members in self.classes.items()}
         if self.topics is not None:
             tensors[_TOPICS] = self.topics
         settings = {name: getattr(self, name) for name in _SETTINGS} | {"design": self.design.rule}
-        data = to_safetensors(tensors, metadata={_PLAN: json.dumps(settings), "hash": self.hash})
+        metadata = {_PLAN: json.dumps(settings), "hash": self.hash}
+        if self.inputs is not None:
+            of_inputs, metadata[_INPUTS] = inputs_to_tensors(self.inputs)
+            tensors |= of_inputs
+        data = to_safetensors(tensors, metadata=metadata)
         # not save_file, whose errors of a full disk are no OSError, and whose files only their owner can read; a new
         # file, since the tensors of a probe that was loaded from this one are still mapped from it
         write_atomically(Path(path), lambda new: new.write_bytes(data))
@@ -423,6 +426,7 @@ def _read(path: str | Path) -> tuple[dict[str, Any], str]:
             "lengths": _widened(file.get_tensor("lengths")),
             "classes": {name: members.bool() for name, members in classes.items()},
             "topics": file.get_tensor(_TOPICS) if _TOPICS in names else None,
+            "inputs": inputs_from_tensors(file.get_tensor, metadata[_INPUTS]) if _INPUTS in metadata else None,
         }
         return fields, metadata["hash"]
 

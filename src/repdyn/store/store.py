@@ -140,7 +140,7 @@ class Store:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         target = self.path / key.filename
         own_folder(target.parent)  # refuses a link
-        if probe is not None and probe.inputs is None:
+        if probe is not None:
             self.save_probe(probe)
         write_table(target, to_table(rows))
         self._written()

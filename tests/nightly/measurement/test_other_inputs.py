@@ -80,13 +80,13 @@ def train(family: Family, folder, probe: Probe | None, steps: int = 2) -> PreTra
 
 
 def test_live_equals_offline_and_leaves_the_training_as_it_is(family: Family, tmp_path, without_figures) -> None:
-    probe = probe_of(family)
-    tracked = train(family, tmp_path / "store", probe)
+    tracked = train(family, tmp_path / "store", probe_of(family))
     alone = train(family, tmp_path, None)
     for (name, one), other in zip(tracked.state_dict().items(), alone.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
     tracked.save_pretrained(tmp_path / "step2")
     store = open_store(tmp_path / "store")
+    probe = Probe.load(next((tmp_path / "store" / "probes").glob("*.safetensors")))
     # the class that a sweep loads, without the head
     loaded = AutoModel.from_pretrained(tmp_path / "step2")
     offline = measure(loaded, probe, layers=family.layers).to_pandas()

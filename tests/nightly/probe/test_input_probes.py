@@ -1,4 +1,4 @@
-"""Probes of inputs of any kind: batches, sampling plan and hash."""
+"""Probes of inputs of any kind: batches, sampling plan, hash and files."""
 
 from __future__ import annotations
 
@@ -67,13 +67,31 @@ def test_the_hash_depends_on_all_that_values_depend_on(other: dict) -> None:
     assert probe_of(images(), **other).hash != probe_of(images()).hash
 
 
+@pytest.mark.parametrize("positions", [None, slice(1, -1), "mask", {"a": slice(2, None), "b": "mask"}])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_saved_probe_is_read_as_it_was(tmp_path, positions, named: bool) -> None:
+    batches = [{**batch, "mask": torch.ones(8, 4, dtype=torch.bool), "flag": True} for batch in images()]
+    batches = batches if named else [tuple(batch.values()) for batch in batches]
+    causal = {"a": True, "b": None}
+    probe = probe_of(batches, positions=positions, causal=causal, name="images")
+    probe.save(tmp_path / "probe.safetensors")
+    found = Probe.load(tmp_path / "probe.safetensors")
+    assert found.hash == probe.hash
+    assert (found.name, found.design.name) == ("images", "inputs")
+    assert found.inputs is not None
+    assert (found.inputs.positions, found.inputs.causal) == (positions, causal)
+    assert type(found.inputs.batches[0]) is type(probe.inputs.batches[0])
+
+
 def frames(states, inputs):
     return torch.ones(states.shape[:2], dtype=torch.bool)
 
 
-def test_a_function_is_hashed_by_its_name() -> None:
+def test_a_function_is_hashed_by_its_name_and_not_written(tmp_path) -> None:
     probe = probe_of(images(), positions=frames)
     assert probe.hash != probe_of(images()).hash
+    with pytest.raises(ValueError, match="got the function frames; make the probe with Probe.from_inputs"):
+        probe.save(tmp_path / "probe.safetensors")
 
 
 @pytest.mark.parametrize(
