@@ -146,7 +146,12 @@ def test_public_names_are_documented():
 
 def test_pages_keep_to_the_vocabulary():
     """docs/vocabulary.md has one word for each thing: subset, cloud, design, path."""
-    sources = [path for room in ("src", "callbacks", "docs") for path in (ROOT / room).rglob("*.[pi][yp]*")]
+    sources = [
+        path
+        for room in ("src", "callbacks", "docs")
+        for kind in ("py", "ipynb")
+        for path in (ROOT / room).rglob(f"*.{kind}")
+    ]
     for page in [*PAGES, *sources]:
         retired = r"(?i)token subset|point cloud|\bhistories of" + r"|sampling (?:design|plan)" * (page in PAGES)
         found = re.findall(retired, page.read_text())

@@ -235,8 +235,8 @@ class Cost:
         return has_time
 
     def count_step(self, step: int) -> None:
-        """Count a training step, which may come several times, under gradient accumulation; print once what measurements
-        will cost."""
+        """Count a training step, which may come several times, under gradient accumulation; print once what tracking
+        costs."""
         if self._is_stated or not self.ranks.is_rank_zero:
             return
         now = time.perf_counter()
