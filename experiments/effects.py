@@ -78,7 +78,7 @@ class RunRows:
         if losses.empty or not math.isfinite(losses.iloc[-1]):
             return "the last loss is not finite"
         if losses.iloc[-1] > MAX_LOSS_RATIO * losses.min():
-            return f"the last loss, {losses.iloc[-1]:.3f}, is more than 10 % above the lowest, {losses.min():.3f}"
+            return f"the last loss, {losses.iloc[-1]:.3f}, is more than 10% above the lowest, {losses.min():.3f}"
         tested = tested_statistics(self.arm)
         missing = [name for name, value in self.statistics(PRIMARY).items() if name in tested and math.isnan(value)]
         return f"{', '.join(missing)} cannot be computed" if missing else None

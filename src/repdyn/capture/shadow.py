@@ -247,7 +247,8 @@ class Shadow:
                 return x
             new = make(*map(self._copy, arguments))
             for each in state:
-                new.__setstate__(self._copy(each))
+                if each is not None:  # Python 3.12 says so that there is nothing to set
+                    new.__setstate__(self._copy(each))
         return new
 
     def _object(self, x: Any) -> Any:
