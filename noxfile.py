@@ -65,10 +65,11 @@ def stacks(session: nox.Session) -> None:
     """Track models and trainers of other packages, in an environment of its own."""
     session.install("-c", "constraints.txt", "-e", ".[test,stacks]")
     # litgpt asks for a huggingface_hub below ours, timm for a torchvision
-    session.install("--no-deps", "litgpt==0.5.13", "timm==1.0.31")
+    session.install("--no-deps", "litgpt==0.5.13", "timm==1.0.31", "diffusers==0.42.1", "torch_geometric==2.8.1")
+    session.install("pyparsing", "xxhash", "importlib_metadata")  # which these import
     # PyPI's torchvision needs the CUDA libraries of PyPI's torch; beside a torch without, not even transformers imports
     if session.run("python", "-c", "import torch; print(torch.version.cuda)", silent=True).split()[-1] != "None":
-        session.install("--no-deps", "torchvision==0.28.0")
+        session.install("--no-deps", "torchvision==0.28.0", "open_clip_torch==3.3.0", "ftfy", "wcwidth")
     session.install("-c", "constraints.txt", "deepspeed==0.19.8")  # which needs a C++ compiler when it starts
     tests = "tests/nightly/stacks"
     session.run("python", "-m", "pytest", "-q", "-rs", tests, *session.posargs)
