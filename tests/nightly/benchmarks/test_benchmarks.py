@@ -14,6 +14,7 @@ RUNS = {
     "kernel_comparison.py --sizes 64x8 --clouds gaussian --only repdyn --repeats 1": "time / product",
     "measurement_cost.py --config configs/quickstart.yaml --repeats 1": "measurement / training step",
     "cube_bias.py --repeats 1 --help": "repeats",
+    "large_store.py --checkpoints 3 --only list": "| list |",
     "tracking_overhead.py --config configs/quickstart.yaml --steps 4 --pairs 1": "one measurement:",
     "sampling.py --models decoder-0 --probes 2": "| decoder-0 | two_nn |",
 }
