@@ -51,7 +51,6 @@ _FILES_PER_COMMIT = 500
 _PARALLEL = 16
 _POLL_SECONDS = 0.2
 _MAX_FAILURES = 3
-_FILES_WITH_PROGRESS_BAR = 20
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 # where a file needs a folder to lie in
 _WITH_FOLDERS = {"file", "local", "ftp", "sftp", "ssh", "smb"}
@@ -117,8 +116,8 @@ class RemoteStore(Store):
                     return  # deleted since it was listed
                 index[name] = [listed[name], *(_state(self.path / name) or ())]
 
-            is_quick = len(new) < _FILES_WITH_PROGRESS_BAR or None
-            thread_map(download, new, max_workers=_PARALLEL, desc="downloading", disable=is_quick, leave=False)
+            # hidden where standard error is no terminal
+            thread_map(download, new, max_workers=_PARALLEL, desc="downloading", disable=None, leave=False)
         if waiting:
             self._written()
 
@@ -317,24 +316,18 @@ class RemoteFolder:
 def _commit(filesystem: Any, root: str, files: Mapping[str, Path]) -> None:
     """Upload files to a repository of the Hugging Face hub in one commit."""
     from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils import disable_progress_bars
 
-    place, were_shown = filesystem.resolve_path(root), not are_progress_bars_disabled()
-    operations = [
-        CommitOperationAdd(f"{place.path_in_repo}/{name}".lstrip("/"), str(path)) for name, path in files.items()
-    ]
+    place = filesystem.resolve_path(root)
+    added = [CommitOperationAdd(f"{place.path_in_repo}/{name}".lstrip("/"), str(path)) for name, path in files.items()]
     disable_progress_bars()  # which would be in the output of a training
-    try:
-        HfApi(filesystem.endpoint, filesystem.token).create_commit(
-            place.repo_id,
-            operations,
-            commit_message=f"Add {len(files)} files measured with repdyn",
-            repo_type=place.repo_type,
-            revision=place.revision,
-        )
-    finally:
-        if were_shown:
-            enable_progress_bars()
+    HfApi(filesystem.endpoint, filesystem.token).create_commit(
+        place.repo_id,
+        added,
+        commit_message=f"Add {len(files)} files measured with repdyn",
+        repo_type=place.repo_type,
+        revision=place.revision,
+    )
 
 
 def is_shared(name: str) -> bool:
