@@ -134,7 +134,7 @@ def test_every_package_is_listed_for_the_wheel():
         assert link.resolve() == ROOT / settings["package-dir"][name]
     assert settings["package-data"] == {
         "repdyn": ["py.typed"],
-        "repdyn.cli": ["*.gz"],
+        "repdyn.cli": ["demo/*/*.parquet"],
         "repdyn.data": ["*.txt"],
         "repdyn.recipes": ["*.yaml"],
         "repdyn.explorer": ["page/*"],

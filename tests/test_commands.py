@@ -114,7 +114,6 @@ def test_help_and_dry_runs_wait_for_neither_models_nor_tables(hub, family, monke
         (["figures", "STORE", "--otput", "x"], "--output"),
         (["insights"], "--print-rules"),
         (["insights", "STORE", "--rules", "none.yaml"], "none.yaml"),
-        (["insights", "STORE", "--json", "--csv"], "both"),
         (["sweep", "gpt2", "--max-disk", "much"], "20GB"),
         (["sweep", "gpt2", "--shard", "9/8"], "I/N"),
         (["sweep", "gpt2", "--layers", "a=,b=c"], "stack=pattern"),

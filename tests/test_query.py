@@ -180,7 +180,7 @@ def test_all_stores_below_a_folder_or_none(store, tmp_path, capsys, monkeypatch)
     monkeypatch.chdir(tmp_path)
     main(["query", "select run from runs order by run", "--csv"])
     assert capsys.readouterr().out.split() == ["run", "lab/a", "lab/b", "lab/c"]
-    for arguments in (["select * from runs", "nowhere"], [str(store.path), "select run from runs"]):
+    for arguments in (["select * from runs", "nowhere"], [str(store.path), "select run from runs"]):  # in wrong order
         with pytest.raises(SystemExit, match="^2$"):
             main(["query", *arguments])
 

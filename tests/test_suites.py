@@ -41,7 +41,6 @@ def test_all_keys_of_a_model(write):
         "  - for: {k: [5, '10..20:10']}",
         "    repository: me/{size}",
         "    revision: seed{seed}",
-        "    subfolder: at-{k}k",
         "    step: '{k}k'",
         "  - {repository: me/final, step: 0, tokens: 0, stage: start}",
         "tokens_per_step: 2k",
@@ -52,12 +51,12 @@ def test_all_keys_of_a_model(write):
     assert [model.name for model in suite.models] == ["1.4b-1", "1.4b-3", "small-1", "small-3"]
     model = suite.models[1]
     assert (model.run, model.tokenizer, model.tokens_per_step) == ("runs/1.4b/3", "me/1.4b-tokens", 2000)
-    assert (model.repository, model.revisions, model.subfolders, model.expected) == (None, None, None, ())
+    assert (model.repository, model.revisions, model.expected) == (None, None, ())
     assert model.checkpoints == (
         PublishedCheckpoint("me/final", 0, tokens=0, stage="start"),
-        PublishedCheckpoint("me/1.4b", 5000, "seed3", "at-5k", 10**7),
-        PublishedCheckpoint("me/1.4b", 10000, "seed3", "at-10k", 2 * 10**7),
-        PublishedCheckpoint("me/1.4b", 20000, "seed3", "at-20k", 4 * 10**7),
+        PublishedCheckpoint("me/1.4b", 5000, "seed3", 10**7),
+        PublishedCheckpoint("me/1.4b", 10000, "seed3", 2 * 10**7),
+        PublishedCheckpoint("me/1.4b", 20000, "seed3", 4 * 10**7),
     )
 
 
@@ -92,10 +91,10 @@ def test_commits_of_a_branch_and_what_is_not_verified(write):
 
 
 def test_placeholders_in_a_pattern_are_escaped(write):
-    path = write("name: m", "for: {size: [1.4b]}", "repository: me/m", "subfolders: '{size}/step(?P<step>\\d{1,6})'")
+    path = write("name: m", "for: {size: [1.4b]}", "repository: me/m", "revisions: '{size}/step(?P<step>\\d{1,6})'")
     (model,) = read_suite(path).models
-    assert parse_revision("1.4b/step10", model.subfolders)
-    assert parse_revision("1x4b/step10", model.subfolders) is None
+    assert parse_revision("1.4b/step10", model.revisions)
+    assert parse_revision("1x4b/step10", model.revisions) is None
 
 
 PATTERN = "revisions: 'step(?P<step>\\d+)'"
@@ -109,7 +108,7 @@ ITEM = "  - {repository: me/m, step: 0}"
         (["name: m", "checkpoints:", "  - {repository: me/m, steps: 0}"], "checkpoints.0.step"),
         (["name: m", "checkpoints:", "  - me/m"], "dictionary"),
         (["name: m", "repository: me/m"], "expected one of revisions"),
-        (["name: m", "repository: me/m", PATTERN, "subfolders: 'step(?P<step>\\d+)'"], "keep one"),
+        (["name: m", "repository: me/m", PATTERN, "commits: 'step(?P<step>\\d+)'"], "keep one"),
         (["name: m", "repository: me/m", "revisions: step(?P<stp>.*)"], "got stp"),
         (["repository: me/m", PATTERN], "a valid name"),
         (["name: a/b", "repository: me/m", PATTERN], "a valid name"),
@@ -152,23 +151,22 @@ known_faults:
 def test_known_faults(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
-        f"{FAULTY}  - {{models: ['m-*'], steps: [1, 0], kind: copies, what: the same weights, report: https://a}}\n"
-        "  - {models: [m-b], steps: ['2..4:2', 7], kind: missing, what: missing weights, report: https://b}\n"
+        f"{FAULTY}  - {{models: ['m-*'], steps: [1, 0], what: the same weights, report: https://a}}\n"
+        "  - {models: [m-b], steps: ['2..4:2', 7], what: missing weights, report: https://b}\n"
     )
     first, second = read_suite(path).models
-    everywhere = KnownFault((0, 1), "copies", "the same weights", "https://a")
+    everywhere = KnownFault((0, 1), "the same weights", "https://a")
     assert first.known_faults == (everywhere,)
-    assert second.known_faults == (everywhere, KnownFault((2, 4, 7), "missing", "missing weights", "https://b"))
+    assert second.known_faults == (everywhere, KnownFault((2, 4, 7), "missing weights", "https://b"))
 
 
 @pytest.mark.parametrize(
     ("fault", "word"),
     [
-        ("models: [m-c], steps: [1], kind: mixed, what: x, report: https://a", "models of this suite"),
-        ("models: [m-a], steps: [10], kind: mixed, what: x, report: https://a", "steps of m-a"),
-        ("models: [m-a], kind: mixed, what: x, report: https://a", "a valid steps"),
-        ("models: [m-a], steps: [1], kind: mixed, what: x, report: a", "a valid report"),
-        ("models: [m-a], steps: [1], kind: mix, what: x, report: https://a", "got 'mix'"),
+        ("models: [m-c], steps: [1], what: x, report: https://a", "models of this suite"),
+        ("models: [m-a], steps: [10], what: x, report: https://a", "steps of m-a"),
+        ("models: [m-a], what: x, report: https://a", "a valid steps"),
+        ("models: [m-a], steps: [1], what: x, report: a", "a valid report"),
         ("models: [m-a], step: [1]", "a valid step"),
     ],
 )

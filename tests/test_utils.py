@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 
 import numpy as np
@@ -79,17 +78,16 @@ def wait(path):
     print("ready", flush=True)
     time.sleep(60)
 
-with temporary_folder("offload") as folder:
+with temporary_folder(Path(sys.argv[2])) as folder:
     (folder / "weights.dat").touch()
     write_atomically(Path(sys.argv[1]) / "rows.parquet", wait)
 """
 
 
-@pytest.fixture(autouse=True)
-def temporary(tmp_path, monkeypatch):
+@pytest.fixture
+def temporary(tmp_path):
     folder = tmp_path / "temporary"
     folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
 
 
@@ -98,8 +96,7 @@ def owner(tmp_path, temporary):
     """A process in the middle of writing a file, with a temporary folder."""
     (tmp_path / "store").mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(tmp_path / "store")],
-        env={**os.environ, "TMPDIR": str(temporary)},
+        [sys.executable, "-c", OWNER, str(tmp_path / "store"), str(temporary)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -116,7 +113,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not
     assert TEMPORARY_FILE.fullmatch(file.name)
     store = open_store(tmp_path / "store")
     assert remove_unfinished_files(store) == []
-    assert remove_abandoned_folders() == []
+    assert remove_abandoned_folders(temporary) == []
     assert file.read_text() == "half"
     assert (folder / "weights.dat").exists()
 
@@ -124,13 +121,13 @@ def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not
     owner.wait()
     os.utime(file, (0, 0))
     assert remove_unfinished_files(store) == [file]
-    assert remove_abandoned_folders() == [folder]
+    assert remove_abandoned_folders(temporary) == [folder]
     assert list((tmp_path / "store").iterdir()) == []
     assert list(temporary.iterdir()) == []
 
 
 def test_a_folder_is_deleted_at_the_end(temporary):
-    with temporary_folder("probe") as folder:
+    with temporary_folder(temporary) as folder:
         (folder / "config.json").touch()
         assert folder.stat().st_mode & 0o077 == 0
     assert list(temporary.iterdir()) == []
@@ -138,14 +135,14 @@ def test_a_folder_is_deleted_at_the_end(temporary):
 
 def test_other_files_stay(temporary, tmp_path):
     """Those of other programs, rescued measurements, links, and named pipes, which are not waited for."""
-    name = f"repdyn-probe-{'0' * 31}"
+    name = f"repdyn-downloads-{'0' * 31}"
     (tmp_path / "precious").touch()
     (temporary / "repdyn-rescued-abc").mkdir()
     (temporary / f".{name}0").mkdir()
     (temporary / f"{name}1").symlink_to(tmp_path, target_is_directory=True)
     os.mkfifo(temporary / f"{name}2")
     before = sorted(temporary.iterdir())
-    assert remove_abandoned_folders() == []
+    assert remove_abandoned_folders(temporary) == []
     assert sorted(temporary.iterdir()) == before
     assert (tmp_path / "precious").exists()
 

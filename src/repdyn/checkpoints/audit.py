@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import Files, Hub, choose_files, files_in, is_weight_file, map_concurrently, total_bytes
-from repdyn.checkpoints.suites import KnownFault, PublishedModel, find_models, models_of
+from repdyn.checkpoints.hub import Files, Hub, choose_files, is_weight_file, map_concurrently, total_bytes
+from repdyn.checkpoints.suites import PublishedModel, find_models, models_of
 from repdyn.checkpoints.targets import DEFAULT_PATTERN, Selection, Target
 from repdyn.utils.printing import gigabytes, shorten_list
 
@@ -60,11 +60,6 @@ class History:
     """The main branch, if that is none of the checkpoints."""
 
     @property
-    def known_faults(self) -> Sequence[KnownFault]:
-        """Return the faults of the history that users reported."""
-        return self.selection.model.known_faults if self.selection.model else ()
-
-    @property
     def readable(self) -> list[CheckpointFiles]:
         """The checkpoints with weights that a sweep loads."""
         return [each for each in self.checkpoints if each.weights]
@@ -77,7 +72,7 @@ class Finding:
     severity: Severity
     kind: str
     """"final weights", "identical", "shared file", "missing weights", "missing step", "no update", "main",
-    "frozen file", "size", "date" or "reported"."""
+    "frozen file", "size", "date" or, by users, "reported"."""
     sentence: str
     revisions: tuple[str, ...] = ()
     """The checkpoints concerned."""
@@ -86,20 +81,18 @@ class Finding:
     """The checkpoint whose weights they have."""
     files: tuple[str, ...] = ()
     """The files concerned, if these are not all weights."""
-    reports: tuple[str, ...] = ()
-    """Addresses where users reported it."""
 
 
 def audit(history: History) -> list[Finding]:
-    """Return what is wrong with a history by its files, faults first; each with the reports of users that mention its
-    steps."""
+    """Return what is wrong with a history by its files, faults first, and what users reported of it."""
     copies = [*_copies(history)]
     copied = {*copies_among(copies)}
     findings = [*copies, *_shared_files(history, copied), *_missing(history), *_unusual(history, copied)]
-    for number, finding in enumerate(findings):
-        known = [fault for fault in history.known_faults if fault.is_shown_by(finding.kind, finding.steps)]
-        findings[number] = replace(finding, reports=tuple(dict.fromkeys(fault.report for fault in known)))
-    return sorted([*findings, *_unseen(history, findings)], key=lambda finding: finding.severity != "fault")
+    for fault in history.selection.model.known_faults if history.selection.model else ():
+        if concerned := [each for each in history.checkpoints if each.step in fault.steps]:
+            sentence = f"users reported {fault.what} ({fault.report}): {{names}}"
+            findings.append(_finding("remark", "reported", concerned, sentence))
+    return sorted(findings, key=lambda finding: finding.severity != "fault")
 
 
 def copies_among(findings: Iterable[Finding]) -> dict[str, str]:
@@ -227,26 +220,13 @@ def _unusual(history: History, copied: set[str]) -> Iterator[Finding]:
         yield _finding("remark", "date", early, f"{len(early)} uploaded before an earlier step: {{names}}")
 
 
-def _unseen(history: History, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the checkpoints of reported faults that no finding shows."""
-    for fault in history.known_faults:
-        shown = [finding for finding in findings if fault.is_shown_by(finding.kind, finding.steps)]
-        seen = {name for finding in shown for name in (*finding.revisions, finding.same_as)}
-        unseen = [each for each in history.checkpoints if each.step in fault.steps and each.revision not in seen]
-        if unseen:
-            shows = "show only at the other steps reported" if seen else "do not show"
-            sentence = f"users reported {fault.what} for {{names}}, which these files {shows}"
-            yield _finding("remark", "reported", unseen, sentence, reports=(fault.report,))
-
-
 def fault_lines(history: History, findings: Iterable[Finding]) -> Iterator[str]:
     """Yield a line for each fault of a history that a sweep does not run into by itself, as into missing weights, and
-    for each report of users that its files do not show."""
+    for each report of users."""
     for finding in findings:
         is_met = finding.kind in {"missing weights", "missing step"}
         if (finding.severity == "fault" and not is_met) or finding.kind == "reported":
-            reports = f" ({', '.join(finding.reports)})" if finding.reports else ""
-            yield f"{history.selection.run}: {finding.sentence}{reports}"
+            yield f"{history.selection.run}: {finding.sentence}"
 
 
 def list_histories(selections: Sequence[Selection], hub: Hub, *, with_dates: bool = False) -> list[History]:
@@ -275,10 +255,9 @@ def _checkpoint_files(target: Target, found: Mapping[tuple[str, str], Files | Ch
     listed = found.get((target.repository, target.commit))
     if listed is None or isinstance(listed, CheckpointError):
         return replace(checkpoint, problem=target.missing_reason or str(listed))
-    here = files_in(listed, target.subfolder)
-    weights = {name: file for name, file in here.items() if is_weight_file(name) and not name.endswith(".json")}
+    weights = {name: file for name, file in listed.items() if is_weight_file(name) and not name.endswith(".json")}
     try:
-        chosen = choose_files(here)
+        chosen = choose_files(listed)
     except CheckpointError as error:
         return replace(checkpoint, other_weights=weights, problem=str(error))
     loaded = {name: file for name, file in weights.items() if name in chosen}

@@ -9,14 +9,12 @@ from textwrap import shorten
 
 import httpx2
 from huggingface_hub.errors import (
-    EntryNotFoundError,
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
-    RevisionNotFoundError,
 )
 
 from repdyn.utils.printing import printable
@@ -79,14 +77,8 @@ def _explained(cause: BaseException, what: str, endpoint: str) -> Exception:
             return NoConnectionError(endpoint, text)
         case GatedRepoError():
             reason = f"access to {what} is gated; accept its conditions on {endpoint}, then log in with 'hf auth login'"
-        case RevisionNotFoundError():
-            reason = f"the hub has no such revision of {what} (404)"
         case RepositoryNotFoundError():
             reason = f"the hub knows no repository {what} (404); if it is private, log in with 'hf auth login'"
-        case EntryNotFoundError():
-            reason = f"a file of {what} is not on the hub (404): {text}"
-        case HfHubHTTPError() if cause.response.status_code == 429:
-            reason = f"{what}: the hub asks to slow down (429), also after repeated waiting; try later, or log in"
         case HfHubHTTPError():
             reason = f"{what}: the hub answered {cause.response.status_code}: {text}"
         case httpx2.HTTPError():
@@ -97,7 +89,7 @@ def _explained(cause: BaseException, what: str, endpoint: str) -> Exception:
                 "--downloads FOLDER, then repeat the command"
             )
         case TimeoutError():
-            reason = f"{what} took longer than --timeout"
+            reason = f"{what} took longer than the limit of time"
         case OSError():
             reason = f"{what} could not be fetched: {text}"
         case RuntimeError() if "home directory" in text:
@@ -130,11 +122,6 @@ def model_errors(what: str) -> Iterator[None]:
         if "contains custom code" in str(error):
             raise CheckpointError(
                 f"{what}: it needs Python code of its own repository; read that, then allow it with --trust-remote-code"
-            ) from error
-        if "`hf_olmo`" in str(error):
-            raise CheckpointError(
-                "the checkpoint loads only with hf_olmo, a module of the package ai2-olmo, and not with transformers; "
-                "its files can be audited, with repdyn audit, but not measured"
             ) from error
         raise CheckpointError(f"{what}: {_described(error)}") from error
 

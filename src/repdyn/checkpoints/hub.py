@@ -102,7 +102,7 @@ class Hub:
         timeout_seconds: limit for each listing and each download.
     """
 
-    def __init__(self, endpoint: str | None = None, timeout_seconds: float = 3600) -> None:
+    def __init__(self, endpoint: str | None = None, timeout_seconds: float = 4 * 3600) -> None:
         self.timeout_seconds = timeout_seconds
         self.offline = constants.is_offline_mode()
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
@@ -123,7 +123,9 @@ class Hub:
         }
 
     def commit(self, repository: str, revision: str) -> str:
-        """Return the commit of a branch or tag."""
+        """Return the commit of a branch or tag, or of its own name."""
+        if _COMMIT[1].fullmatch(revision):
+            return revision
         if self.offline:
             return _cached_revision(repository, revision).commit_hash
         info = self._ask(f"{repository}@{revision}", lambda: self._api.repo_info(repository, revision=revision))
@@ -173,18 +175,15 @@ class Hub:
         name, path = found[0]
         return Path(str(path)).parents[name.count("/")]
 
-    def fetch(self, repository: str, commit: str, files: Files, folder: Path) -> Path:
-        """Return the folder with files of a commit: in the local cache, or ``folder``, where they are downloaded."""
-        if cached := self.cached(repository, commit, files):
-            return cached
-        self.download(repository, commit, files, folder)
-        return folder
-
     def keep(self, repository: str, revision: str, choose: Callable[[Files], Files]) -> Path:
         """Return the folder with the chosen files of a revision, which stay in this package's cache, or the hub's."""
         commit = self.commit(repository, revision)
+        files = choose(self.files(repository, commit))
+        if cached := self.cached(repository, commit, files):
+            return cached
         folder = cache_directory() / "models" / quote(repository, safe="") / commit
-        return self.fetch(repository, commit, choose(self.files(repository, commit)), folder)
+        self.download(repository, commit, files, folder)
+        return folder
 
     def download(
         self,
@@ -310,13 +309,7 @@ def with_retries(request: Callable[[], T]) -> T:
                 named = cause.response.headers.get("Retry-After", "").strip()
             elif isinstance(error, HfHubHTTPError | LocalEntryNotFoundError):
                 raise
-            wait = float(named) if re.fullmatch(r"[0-9]+", named) else seconds
-            if wait > _LONGEST_WAIT_SECONDS:
-                raise CheckpointError(
-                    f"the hub asks to wait {named:.12} seconds before the next request, longer than the "
-                    f"{_LONGEST_WAIT_SECONDS} that a sweep waits; try later"
-                ) from error
-            time.sleep(wait)
+            time.sleep(min(float(named), _LONGEST_WAIT_SECONDS) if re.fullmatch(r"[0-9]+", named) else seconds)
     return request()
 
 
@@ -335,12 +328,6 @@ def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list
 def has_abandoned_threads() -> bool:
     """Return whether a thread still waits for the hub, whose answer nobody needs any more."""
     return any(thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)) for thread in threading.enumerate())
-
-
-def files_in(files: Files, subfolder: str) -> Files:
-    """Return the files of a folder of a commit, "" for the whole commit, by their names within it."""
-    prefix = f"{subfolder}/" if subfolder else ""
-    return {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
 
 
 def choose_files(files: Files, *, with_code: bool = False) -> Files:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Parameter
+from pydantic import ByteSize, Field, TypeAdapter
 
 from repdyn.probe.design import CLASS_OPTIONS, DESIGNS, class_names
 from repdyn.utils.arguments import (
@@ -34,7 +35,6 @@ else:
 Loads: TypeAlias = "Iterable[tuple[int, Callable[[], nn.Module]]]"
 """Pairs of a step and a function that returns the model of that step."""
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _PROBE, _MEASUREMENT, _MODELS, _EXECUTION = (
     Parameter(group=group) for group in (PROBE, MEASUREMENT, MODELS, EXECUTION)
 )
@@ -59,14 +59,13 @@ def available_device(device: str) -> str:
 def n_bytes(text: str) -> int:
     """Parse a size in bytes.
 
-    >>> n_bytes("20GB"), n_bytes("1.5 TB"), n_bytes("300m"), n_bytes("1024")
-    (20000000000, 1500000000000, 300000000, 1024)
+    >>> n_bytes("20GB"), n_bytes("1.5 TB"), n_bytes("1024")
+    (20000000000, 1500000000000, 1024)
     """
-    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)b?\s*", text.lower())
-    size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
-    if size == 0:
-        raise ValueError(f"expected a size such as 20GB or 500MB, got {text!r}")
-    return size
+    try:
+        return TypeAdapter(Annotated[ByteSize, Field(gt=0)]).validate_python(text)
+    except ValueError as error:
+        raise ValueError(f"expected a size such as 20GB or 500MB, got {text!r}") from error
 
 
 def shard_of(text: str) -> tuple[int, int]:
@@ -125,8 +124,6 @@ class SharedOptions(Loading):
     """Disk space for weights, such as 20GB."""
     downloads: Annotated[Path | None, _EXECUTION] = None
     """Folder of the weights until they are measured (default: ~/.cache/repdyn/downloads)."""
-    timeout: Annotated[Count, _EXECUTION] = 3600
-    """Seconds for one download or listing."""
     engine: Annotated[Literal["serial", "ray"], _EXECUTION] = "serial"
     """Measure one checkpoint after another, or several at once with Ray."""
     workers: Annotated[Count, _EXECUTION] = 2

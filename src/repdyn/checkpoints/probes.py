@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -16,7 +15,6 @@ from repdyn.checkpoints.hub import GGUF, Files, Hub
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import LIGHTNING, Selection, Target, is_model
-from repdyn.checkpoints.temporary import temporary_folder
 from repdyn.checkpoints.weights import base_of, load_lightning, place_of
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, class_names, resolve_design
@@ -47,15 +45,10 @@ def hub_probe(selection: Selection, options: SweepOptions, hub: Hub) -> Probe:
         reasons = [str(target.missing_reason) for target in selection.targets[:_MAX_TRIED]]
         raise CheckpointError(f"none of its checkpoints exists: {'; '.join(reasons)}")
     own = [_main_of(model.repository)] if model.repository else []
-    of_model = dict.fromkeys([*own, *newest, *(replace(target, subfolder="") for target in newest)])
-    with temporary_folder("probe") as temporary:
-        configs = partial(_matching_files, pattern=_CONFIG, with_code=with_code)
-        try:
-            config = _first(newest, hub, configs, partial(_config, with_code=with_code), temporary / "config")
-        except CheckpointError as error:
-            raise CheckpointError(f"expected a checkpoint with a loadable configuration, got none: {error}") from error
-        tokenizer = _tokenizer(model.name, model.tokenizer, [*of_model], hub, temporary / "tokenizer", with_code)
-        return text_probe(model.name, tokenizer, config, options)
+    configs = partial(_matching_files, pattern=_CONFIG, with_code=with_code)
+    config = _first(newest, hub, configs, partial(_config, with_code=with_code))
+    tokenizer = _tokenizer(model.name, model.tokenizer, [*own, *newest], hub, with_code)
+    return text_probe(model.name, tokenizer, config, options)
 
 
 def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, hub: Hub) -> Probe:
@@ -68,21 +61,20 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
     with_code = options.trust_remote_code
     with model_errors("its configuration does not load"):
         of_base = base_of(paths[0], with_code=with_code) or paths[0]
-    with temporary_folder("probe") as temporary:
-        if options.tokenizer is not None:
-            found = _tokenizer(str(folder), options.tokenizer, (), hub, temporary, with_code)
-        else:
-            found = next((path for path in (*paths, of_base) if holds_tokenizer(path)), None)
-        if found is None:
-            raise ValueError(
-                f"expected a probe or a tokenizer to make one, got neither with the checkpoints in {folder}; give a "
-                "probe with --probe FILE, or a folder or hub repository with --tokenizer"
-            )
-        if paths[0].suffix == LIGHTNING:
-            config = cast(PreTrainedModel, load_lightning(paths[0])).config
-        else:
-            config = _config(paths[0], with_code)
-        return text_probe(str(folder), found, config, options)
+    if paths[0].suffix == LIGHTNING:
+        config = cast(PreTrainedModel, load_lightning(paths[0])).config  # names the way for a class of one's own
+    else:
+        config = _config(paths[0], with_code)
+    if options.tokenizer is not None:
+        found = _tokenizer(str(folder), options.tokenizer, (), hub, with_code)
+    else:
+        found = next((path for path in (*paths, of_base) if holds_tokenizer(path)), None)
+    if found is None:
+        raise ValueError(
+            f"expected a probe or a tokenizer to make one, got neither with the checkpoints in {folder}; give a probe "
+            "with --probe FILE, or a folder or hub repository with --tokenizer"
+        )
+    return text_probe(str(folder), found, config, options)
 
 
 def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: SweepOptions) -> Probe:
@@ -124,16 +116,13 @@ def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(**place_of(folder), local_files_only=True, trust_remote_code=with_code)
 
 
-def _first(
-    places: Iterable[Target], hub: Hub, choose: Callable[[Files], Files], load: Callable[[Path], T], destination: Path
-) -> T:
+def _first(places: Iterable[Target], hub: Hub, choose: Callable[[Files], Files], load: Callable[[Path], T]) -> T:
     """Return what loads from the chosen files of the first place that has any, or raise why none has."""
     tried = []
     for place in places:
         try:
             if files := place.remote_files(hub, choose):
-                folder = hub.fetch(place.repository, place.commit, files, destination / place.commit)
-                return load(folder / place.subfolder)
+                return load(hub.keep(place.repository, place.commit, lambda _, files=files: files))
             tried.append(f"{place.origin} has none")
         except CheckpointError as error:  # many repositories of checkpoints have no main branch
             tried.append(f"{place.origin}: {error}")
@@ -155,9 +144,7 @@ def _matching_files(files: Files, pattern: re.Pattern[str], with_code: bool) -> 
     return {name: files[name] for name in [*names, *code]}
 
 
-def _tokenizer(
-    model: str, name: str | None, places: Sequence[Target], hub: Hub, destination: Path, with_code: bool
-) -> Path:
+def _tokenizer(model: str, name: str | None, places: Sequence[Target], hub: Hub, with_code: bool) -> Path:
     """Return the local folder of the named tokenizer, or of that of the first place that has one, downloaded."""
     if name and Path(name).is_dir():
         return Path(name)
@@ -166,7 +153,7 @@ def _tokenizer(
         return tokenizer_files(files, with_code=with_code) if _has_vocabulary(files) else {}
 
     try:
-        return _first([_main_of(name)] if name else places, hub, choose, lambda folder: folder, destination)
+        return _first([_main_of(name)] if name else places, hub, choose, lambda folder: folder)
     except CheckpointError as error:
         raise CheckpointError(
             f"expected a tokenizer for {model}, found none: {error}; name the repository that has it with --tokenizer, "

@@ -36,7 +36,12 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
             f"expected --device cuda or cpu with --engine ray, which assigns the GPUs, got {options.device!r}; select "
             "GPUs with CUDA_VISIBLE_DEVICES"
         )
-    ray = _import_ray()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_task_oom_retries", str(MAX_RETRIES))
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("expected Ray for --engine ray, which is not installed; pip install 'repdyn[ray]'") from error
     if not tasks:
         return
     # a remote store by its URL, since each machine has a copy of its own
@@ -66,7 +71,7 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
 def _measure_in_worker(target: Target, probe: Probe, place: str, options: SweepOptions, endpoint: str) -> Outcome:
     """Measure one checkpoint in a worker, for the store at a path or URL."""
     task, store = Task(target, probe), open_store(place, refresh=False)
-    (outcome,) = measure_tasks([task], store, options, Downloads(Hub(endpoint, options.timeout), options))
+    (outcome,) = measure_tasks([task], store, options, Downloads(Hub(endpoint), options))
     problem = store.drain()
     return Outcome(task, problem, "failed") if problem and outcome.state == "measured" else outcome
 
@@ -115,14 +120,3 @@ def _resources(ray: Any, options: SweepOptions) -> dict[str, Any]:
         )
     n_cpus = int(min(machine["CPU"] for machine in suitable))
     return {"num_cpus": max(1, n_cpus // options.workers), "num_gpus": len(needed) - 1}
-
-
-def _import_ray() -> Any:
-    """Import Ray with usage statistics off and with a limit on retries after out-of-memory errors."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_task_oom_retries", str(MAX_RETRIES))
-    try:
-        import ray
-    except ImportError as error:
-        raise ValueError("expected Ray for --engine ray, which is not installed; pip install 'repdyn[ray]'") from error
-    return ray

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Literal, NoReturn, TypeAlias
 from uuid import uuid4
@@ -64,8 +65,8 @@ _RESERVED_BYTES = 200_000_000
 _CANCEL_SECONDS, _POLL_SECONDS = 1.0, 0.1
 
 
-Show: TypeAlias = Callable[[str, str], None]
-"""Shows how far a checkpoint that is "measured" or "fetched" is."""
+Show: TypeAlias = Callable[[str], None]
+"""Shows how far the measurement of a checkpoint, or the download of the next one, is."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def measure_tasks(
     store: Store,
     options: SweepOptions,
     downloads: Downloads,
-    show: Show = lambda what, text: None,
+    show: Show = lambda text: None,
 ) -> Generator[Outcome]:
     """Measure checkpoints one after another, each while the next one is fetched, and yield the outcome of each.
 
@@ -113,7 +114,7 @@ def measure_tasks(
                 if files is None:
                     outcome = Outcome(task, "skipped, measured by another process", "skipped")
                 else:
-                    outcome = Outcome(task, measure_checkpoint(task, files, store, options, show))
+                    outcome = Outcome(task, measure_checkpoint(task, files, store, options, show, downloads.folder))
             except CheckpointError as error:
                 if not isinstance(error, OutOfBoundsError):
                     store_failure(task, store, options, str(error))
@@ -148,12 +149,17 @@ def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], *, quiet: bool) -
     return found
 
 
-def measure_checkpoint(task: Task, files: LocalFiles, store: Store, options: SweepOptions, show: Show) -> str:
-    """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text."""
+def measure_checkpoint(
+    task: Task, files: LocalFiles, store: Store, options: SweepOptions, show: Show, temporary: Path
+) -> str:
+    """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text.
+
+    In the folder ``temporary`` a device map may put weights.
+    """
     target, probe, measurement = task.target, task.probe, task.measurement(options)
 
     def progress(what: str, share: float) -> None:
-        show("measured", f"{target}: {what} {share:.0%}")
+        show(f"{target}: {what} {share:.0%}")
 
     kept, is_one_of_many = store.folder_of(target.run) / STATES_FOLDER, target.stage != FINISHED
     captures = {what for metric, _ in resolve(options.metrics, probe) for what in metric.captures}
@@ -163,11 +169,11 @@ def measure_checkpoint(task: Task, files: LocalFiles, store: Store, options: Swe
         state_cache = StateCache(kept, run=target.run, probe=probe.hash, layers=layers)
     start = time.perf_counter()
     progress("load", 0.0)
-    with temporary_folder("offload") as offload_folder:
+    with TemporaryDirectory(dir=temporary) as offload_folder:
         if target.load is None and files.folder.suffix != LIGHTNING:
             # for the loss, and for metrics that read states through the model's output head
             with_head = measurement.probe_loss or "output_head" in captures
-            model = load_model(files.folder, options, offload_folder, with_head=with_head)
+            model = load_model(files.folder, options, Path(offload_folder), with_head=with_head)
         else:
             with model_errors("the model does not load"):
                 is_raw = target.weights_kind == "raw"
@@ -299,7 +305,7 @@ class Downloads:
         self.purge()
         self._cancelled.clear()
         pool = ThreadPoolExecutor(1, thread_name_prefix=PREFETCHING)
-        with temporary_folder("downloads", self._root) as self._folder:
+        with temporary_folder(self._root) as self.folder:
             try:
                 yield pool
             finally:
@@ -326,16 +332,16 @@ class Downloads:
         files = target.remote_files(self._hub, self._choose)
         place = target.repository, target.commit, files
         if cached := self._hub.cached(*place):
-            return LocalFiles(cached / target.subfolder)
+            return LocalFiles(cached)
         total = total_bytes(files)
         folder, start = self._reserve(total), time.perf_counter()
         try:
             of, what = f"of {total / 1e9:.2f} GB", f"download of {target}:"
-            self._hub.download(*place, folder, self._cancelled, lambda n: show("fetched", f"{what} {n / 1e9:.2f} {of}"))
+            self._hub.download(*place, folder, self._cancelled, lambda n: show(f"{what} {n / 1e9:.2f} {of}"))
         except BaseException:
             self.release(LocalFiles(folder))
             raise
-        return LocalFiles(folder / target.subfolder, total, time.perf_counter() - start)
+        return LocalFiles(folder, total, time.perf_counter() - start)
 
     def release(self, fetched: LocalFiles) -> None:
         """Delete the downloaded files of a checkpoint; other files are not deleted."""
@@ -360,7 +366,7 @@ class Downloads:
                 f"{free / 1e9:.3g} GB are free; free some space, or choose another folder with --downloads FOLDER, "
                 "then repeat the command"
             )
-        folder = self._folder / uuid4().hex[:12]
+        folder = self.folder / uuid4().hex[:12]
         self._held[folder] = n_bytes
         return folder
 

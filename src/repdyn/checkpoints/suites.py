@@ -11,7 +11,7 @@ from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr, with_config
 
@@ -19,7 +19,7 @@ from repdyn.utils.arguments import closest
 from repdyn.utils.records import read_yaml, validated
 
 _SHIPPED = Path(__file__).parents[1] / "suites"
-_PATTERNS = ("revisions", "subfolders", "commits")
+_PATTERNS = ("revisions", "commits")
 _SOURCES = (*_PATTERNS, "checkpoints")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?::(\d{1,18}))?", re.ASCII)
@@ -107,20 +107,8 @@ class PublishedCheckpoint:
     repository: str
     step: _Number
     revision: str = "main"
-    subfolder: str = ""
     tokens: _Number | None = None
     stage: str | None = None
-
-
-FaultKind: TypeAlias = Literal["copies", "mixed", "missing", "order"]
-"""Weights of another checkpoint, files of several, no weights, or names in another order than the training."""
-_SHOWN_BY: dict[FaultKind, frozenset[str]] = {
-    "copies": frozenset({"final weights", "identical", "no update", "embeddings"}),
-    "mixed": frozenset({"shared file", "embeddings"}),
-    "missing": frozenset({"missing weights", "missing step"}),
-    "order": frozenset({"date"}),
-}
-"""The kinds of findings of an audit that show each kind of reported fault."""
 
 
 @Strict
@@ -130,13 +118,8 @@ class KnownFault:
 
     steps: Annotated[_Steps, Field(min_length=1)]
     """Ascending."""
-    kind: FaultKind
     what: str
     report: Address
-
-    def is_shown_by(self, kind: str, steps: Sequence[int]) -> bool:
-        """Return whether a finding of an audit, by its kind and its steps, is on some of these checkpoints."""
-        return kind in _SHOWN_BY[self.kind] and not set(self.steps).isdisjoint(steps)
 
 
 @Strict
@@ -144,8 +127,8 @@ class KnownFault:
 class PublishedModel:
     """The published checkpoints of one training run of one model.
 
-    They are the branches and tags of ``repository`` whose names match ``revisions``, or its folders that match
-    ``subfolders``, or the commits of ``branch`` whose titles match ``commits``, or those listed in ``checkpoints``.
+    They are the branches and tags of ``repository`` whose names match ``revisions``, or the commits of ``branch`` whose
+    titles match ``commits``, or those listed in ``checkpoints``.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.+-]*$")]
@@ -154,7 +137,6 @@ class PublishedModel:
     """Name in the rows."""
     repository: str | None = None
     revisions: _Pattern = None
-    subfolders: _Pattern = None
     commits: _Pattern = None
     branch: str = "main"
     """Branch of ``commits``."""

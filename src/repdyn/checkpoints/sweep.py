@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from operator import index
 from pathlib import Path
@@ -38,14 +37,13 @@ from repdyn.checkpoints.targets import (
     select_models,
     select_revisions,
 )
-from repdyn.checkpoints.temporary import remove_abandoned_folders
 from repdyn.metrics import DEFAULT_METRICS, METRICS, resolve
 from repdyn.probe.design import SUBSETS, class_names
 from repdyn.store import Store, find_store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.arguments import Dtype
-from repdyn.utils.printing import shorten_list, without_reports
+from repdyn.utils.printing import print_above_bars, without_reports
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
 
     from repdyn.probe import Probe
 
-Say = Callable[[str], None]
 UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
 """How long the end of a sweep waits for the uploads to a remote store."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
@@ -76,6 +73,8 @@ class Prepared:
     """The marks of checkpoints that are not measured because they have weights of another one."""
     problems: Sequence[str]
     """Why some of what was asked for cannot be listed."""
+    notes: Sequence[str]
+    """What is not as its description says, or wrong with its files."""
 
     def n_distinct(self) -> dict[str, int]:
         """Return the number of existing checkpoints of each run without weights of another one."""
@@ -136,16 +135,15 @@ def sweep(
     """
     if isinstance(options.get("suite"), str):
         options["suite"] = [options["suite"]]
-    prepared = prepare(SweepOptions(source=source, store=store, **options), say=lambda line: None)
-    return measure_prepared(prepared, say=lambda line: None, quiet=quiet)
+    return measure_prepared(prepare(SweepOptions(source=source, store=store, **options)), quiet=quiet)
 
 
 def prepare(
-    options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, say: Say, to_plan: bool = False
+    options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, to_plan: bool = False
 ) -> Prepared:
     """Find what the options of a sweep select, or other models, and what is wrong with it.
 
-    ``say`` prints a note; ``to_plan`` says that nothing is to be measured: no device is needed, nor a network.
+    ``to_plan`` says that nothing is to be measured: no device is needed, nor a network.
     """
     if models is None:
         check_contradictions(options)
@@ -153,7 +151,7 @@ def prepare(
     if not to_plan and (options.engine == "serial" or options.device == "auto"):
         options = replace(options, device=available_device(options.device))
     options = completed(options)
-    hub = Hub(timeout_seconds=options.timeout)
+    hub, notes = Hub(), []
     try:
         selections, problems = find_selections(options, hub, models)
     except NoConnectionError as error:
@@ -164,20 +162,16 @@ def prepare(
             selections, problems = find_selections(options, hub, models)
         except SweepStoppedError:  # the cache has nothing of it
             raise error from None
-        say(f"{error}; this plan is of what the hub's cache has")
-    for selection in selections:
-        for note in selection.notes():
-            say(note)
-    # the files of local checkpoints are not compared
-    histories = [] if options.is_local else list_histories(selections, hub)
+        notes.append(f"{error}; this plan is of what the hub's cache has")
+    notes += [note for selection in selections for note in selection.notes()]
     foreign = {}
-    for history in histories:
+    # the files of local checkpoints are not compared
+    for history in [] if options.is_local else list_histories(selections, hub):
         findings = audit(history)
         foreign |= foreign_targets(history, findings)
-        for line in fault_lines(history, findings):
-            say(line)
+        notes += fault_lines(history, findings)
     chosen = select_shard(selections, *options.shard) if options.shard else selections
-    return Prepared(options, hub, open_store(options.place()), chosen, foreign, problems)
+    return Prepared(options, hub, open_store(options.place()), chosen, foreign, problems, notes)
 
 
 def completed(options: SweepOptions) -> SweepOptions:
@@ -238,9 +232,9 @@ def find_selections(
     if models is not None:
         return _of_models(models, options, hub)
     if not isinstance(source, str | Path):
-        return _of_loads(options, hub), []
+        return [_of_loads(options)], []
     if _is_local(source):
-        return _of_folder(Path(source), options, hub), []
+        return [_of_folder(Path(source), options)], []
     try:
         return _of_models([_model_of_repository(str(source), options, hub)], options, hub)
     except CheckpointError as error:
@@ -290,8 +284,7 @@ def _of_models(models: Sequence[PublishedModel], options: SweepOptions, hub: Hub
     runs = [model.run for model in named]
     if twice := next((run for run in runs if runs.count(run) > 1), None):
         raise ValueError(f"expected a different run for each model, got {twice!r} twice; sweep them into two stores")
-    found, problems = select_models(named, hub, options.revisions)
-    return [replace(each, make_probe=partial(make_probe, options, hub)) for each in found], problems
+    return select_models(named, hub, options.revisions)
 
 
 def make_probe(options: SweepOptions, hub: Hub, selection: Selection) -> Probe:
@@ -332,17 +325,15 @@ def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> Publishe
     return replace(model, revisions=None, checkpoints=(PublishedCheckpoint(name, 0, stage=FINISHED),))
 
 
-def _of_folder(folder: Path, options: SweepOptions, hub: Hub) -> list[Selection]:
+def _of_folder(folder: Path, options: SweepOptions) -> Selection:
     """Return the checkpoints of a folder, and those of averaged weights, beside the raw ones in a file, as a run."""
     found = find_checkpoints(folder, options.name)
-    chosen = tuple(select_revisions(found.targets, options.revisions))
-    own = replace(found, targets=chosen, make_probe=partial(make_probe, options, hub))
-    run = f"{own.run} (averaged)"
+    chosen, run = select_revisions(found.targets, options.revisions), f"{found.run} (averaged)"
     averaged = [replace(each, run=run, weights_kind="averaged") for each in chosen if each.weights_kind == "raw"]
-    return [own, Selection(run, tuple(averaged), make_probe=lambda _: own.probe)] if averaged else [own]
+    return replace(found, targets=(*chosen, *averaged))
 
 
-def _of_loads(options: SweepOptions, hub: Hub) -> list[Selection]:
+def _of_loads(options: SweepOptions) -> Selection:
     """Return the checkpoints of pairs of a step and a function that loads the model."""
     if options.probe is None:
         raise ValueError("expected a probe for models that are loaded by a function, got none; give probe=")
@@ -357,16 +348,16 @@ def _of_loads(options: SweepOptions, hub: Hub) -> list[Selection]:
         raise ValueError(f"expected {_LOADS}, got {type(wrong).__name__} in place of a function; pass lambda: model")
     require_distinct_steps([(step, f"step{step}") for step, _ in loads], "leave one out")
     targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in loads]
-    chosen = tuple(select_revisions(targets, options.revisions))
-    return [Selection(run, chosen, make_probe=partial(make_probe, options, hub))]
+    return Selection(run, tuple(select_revisions(targets, options.revisions)))
 
 
-def tasks_of(selections: Sequence[Selection]) -> tuple[list[Task], list[str]]:
+def tasks_of(selections: Sequence[Selection], options: SweepOptions, hub: Hub) -> tuple[list[Task], list[str]]:
     """Return the selected checkpoints with their probes, and why some have no probe."""
     tasks, problems = [], []
     for selection in selections:
         try:
-            tasks += [Task(target, selection.probe) for target in selection.targets]
+            probe = make_probe(options, hub, selection)
+            tasks += [Task(target, probe) for target in selection.targets]
         except CheckpointError as error:
             problems.append(f"{selection.run}: {error}")
     return tasks, problems
@@ -382,13 +373,13 @@ def select_shard(selections: Sequence[Selection], part: int, n_parts: int) -> li
     return [selection for selection in of_shard if selection.targets]
 
 
-def measure_prepared(prepared: Prepared, *, say: Say, quiet: bool = False) -> Sweep:
-    """Measure what the store lacks of what :func:`prepare` found, and wait for its uploads; ``say`` prints a note."""
+def measure_prepared(prepared: Prepared, *, quiet: bool = False) -> Sweep:
+    """Measure what the store lacks of what :func:`prepare` found, and wait for its uploads."""
     from repdyn.checkpoints import run  # with torch and transformers, which plans do without
 
     options, hub, store = prepared.options, prepared.hub, prepared.store
     downloads = run.Downloads(hub, options)
-    every_task, without_probe = tasks_of(prepared.selections)
+    every_task, without_probe = tasks_of(prepared.selections, options, hub)
     tasks = [task for task in every_task if task.target not in prepared.foreign]
     run.check_comparable(tasks, store, options)
     listed = partition_tasks(tasks, store, options)
@@ -399,38 +390,30 @@ def measure_prepared(prepared: Prepared, *, say: Say, quiet: bool = False) -> Sw
             if marks and marks != task.stored_marks(store, options):
                 (name, owner), *_ = marks.items()
                 run.store_failure(task, store, options, f"{FOREIGN[name]} {owner}", **marks)
-        # those of running processes are locked, and remain
-        removed = [*remove_unfinished_files(store), *remove_abandoned_folders(), *downloads.purge()]
-        if removed:
-            say(f"removed what killed processes left: {shorten_list([str(path) for path in removed])}")
-        if listed.done:
-            say(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
-        now = {"measured": "", "fetched": ""}
+        remove_unfinished_files(store)
+        if listed.done and not quiet:
+            print_above_bars(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
         # hidden where standard error is no terminal
         bar = tqdm(total=len(listed.waiting), desc="checkpoints", disable=True if quiet else None, leave=False)
-
-        def show(what: str, text: str) -> None:
-            now[what] = text
-            bar.set_postfix_str("; ".join(filter(None, now.values())))
 
         if options.engine == "ray":
             from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
 
             outcomes = sweep_with_ray(listed.waiting, store, options, hub)
         else:
-            outcomes = run.measure_tasks(listed.waiting, store, options, downloads, show)
+            outcomes = run.measure_tasks(listed.waiting, store, options, downloads, bar.set_postfix_str)
         # remarks of transformers on a model that works, such as kernels that are not installed, look like errors
         with without_reports():
             found = run.collect(outcomes, bar, quiet=quiet)
         seconds = UPLOAD_SECONDS
     finally:
         not_uploaded = store.drain(seconds)
-        if not_uploaded is not None:
-            say(not_uploaded)
+        if not_uploaded is not None and not quiet:
+            print_above_bars(not_uploaded)
     failed = [f"{each.task.target}: {each.text}" for each in found if each.state == "failed"]
     problems = [*prepared.problems, *without_probe, *failed]
     problems += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
-    runs = tuple(dict.fromkeys(each.run for each in prepared.selections))
+    runs = tuple(dict.fromkeys(target.run for each in prepared.selections for target in each.targets))
     measured = tuple(str(each.task.target) for each in found if each.state == "measured")
     return Sweep(store, runs, measured, tuple(problems), not_uploaded)
 
@@ -444,7 +427,7 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
         listed, waiting = TaskList([], [], []), [target for target in targets if target not in foreign]
         # where nothing is done, the probe is not needed, which may require a download
         if store.folder_of(selection.run).exists():
-            tasks, without_probe = tasks_of([selection])
+            tasks, without_probe = tasks_of([selection], options, prepared.hub)
             problems += without_probe
             listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
             waiting = [task.target for task in listed.waiting]

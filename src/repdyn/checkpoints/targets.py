@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import re
-import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from math import log2
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from repdyn.checkpoints.errors import CheckpointError, model_errors
-from repdyn.checkpoints.hub import ADAPTER, GGUF, Files, Hub, choose_files, files_in, map_concurrently
+from repdyn.checkpoints.hub import ADAPTER, GGUF, Files, Hub, choose_files, map_concurrently
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.suites import (
     PublishedCheckpoint,
@@ -59,7 +57,7 @@ LIGHTNING = ".ckpt"
 """Suffix of Lightning's checkpoints."""
 _STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
 _LAST = re.compile(r"last(-v\d+)?\.ckpt")
-_LONGEST_METADATA = 1 << 28
+_QUANTISATION = re.compile(r"(?:^|[-._])((?:I?Q\d|BF16|F16|F32|FP16)\w*)", re.IGNORECASE)
 _FILES = (LIGHTNING, GGUF)
 _WEIGHTS = {".safetensors", ".bin", ".json", *_FILES}
 
@@ -79,7 +77,6 @@ class Target:
     repository: str = ""
     commit: str = ""
     """Full commit hash, or "" if the repository or revision does not exist; for a local path, a digest of its files."""
-    subfolder: str = ""
     missing_reason: str | None = None
     """Why the checkpoint does not exist."""
     weights_kind: str | None = None
@@ -89,22 +86,21 @@ class Target:
 
     @property
     def origin(self) -> str:
-        """repository@commit with the subfolder, or the path; the repository alone if the checkpoint is missing."""
+        """repository@commit, or the path; the repository alone if the checkpoint is missing."""
         if self.path is not None:
             return "" if self.load else str(self.path)
-        return "/".join(filter(None, ["@".join(filter(None, [self.repository, self.commit])), self.subfolder]))
+        return "@".join(filter(None, [self.repository, self.commit]))
 
     def __str__(self) -> str:
         return f"{self.run} {self.revision}"
 
     def remote_files(self, hub: Hub, choose: Callable[[Files], Files] = choose_files) -> Files:
-        """List those of its folder's files that are chosen, by their paths in the repository; none of a local path."""
+        """List those of its files that are chosen; none of a local path."""
         if self.path is not None:
             return {}
         if self.missing_reason:
             raise CheckpointError(self.missing_reason)
-        chosen = choose(files_in(hub.files(self.repository, self.commit), self.subfolder))
-        return {"/".join(filter(None, [self.subfolder, name])): file for name, file in chosen.items()}
+        return choose(hub.files(self.repository, self.commit))
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -129,32 +125,21 @@ class Selection:
     model: PublishedModel | None = None
     """The description; None for local checkpoints."""
     unmatched: tuple[str, ...] = ()
-    """Branches, tags, folders or titles of commits that do not match the pattern."""
+    """Branches, tags or titles of commits that do not match the pattern."""
     missing_steps: tuple[int, ...] = ()
     """Steps of the description that the repository does not have."""
     last: Target | None = None
     """The last step of the whole history, selected or not; None if it was not looked up."""
     main: Target | None = None
-    """The main branch, or the root of a repository whose folders are the checkpoints, if that is no checkpoint."""
-    superseded: tuple[str, ...] = ()
-    """Commits that a newer commit of the same step replaced, by the first digits of their hash."""
-    make_probe: Any = field(default=None, compare=False)
-    """Returns the probe on which the checkpoints of a selection are measured."""
-
-    @cached_property
-    def probe(self) -> Probe:
-        """The probe, which is made on first access."""
-        return self.make_probe(self)
+    """The main branch, if that is no checkpoint."""
 
     def notes(self) -> list[str]:
         """Describe how a repository differs from its description."""
         unverified = [self.model.unverified] if self.model and self.model.unverified else []
-        ignored = "ignored, because they do not match the pattern, have no step in their names, or no model"
         notes = {
             "not verified, since no page of the publisher states it": unverified,
-            "ignored, because a newer commit has the same step": self.superseded,
             "described, but not on the hub": [*map(str, self.missing_steps)],
-            ignored: self.unmatched,
+            "ignored, because they do not match the pattern, have no step in their names, or no model": self.unmatched,
         }
         return [f"{self.run}: {what}: {shorten_list(which)}" for what, which in notes.items() if which]
 
@@ -310,26 +295,16 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
     """Select the checkpoints of a published training run; ``revisions`` as for :func:`select_revisions`."""
     if model.checkpoints:
         return _select_listed(model, hub, revisions)
-    repository, superseded = str(model.repository), ()
-    pattern = model.revisions or model.subfolders or model.commits or DEFAULT_PATTERN
-    commits: dict[str, str] = {}
+    repository = str(model.repository)
+    pattern = model.revisions or model.commits or DEFAULT_PATTERN
+    commits, kind = {}, "revisions"
     if model.commits:
         kind = f"commits on branch {model.branch}"
-        found, unmatched, superseded = _titled_commits(model, pattern, hub)
+        found, unmatched = _titled_commits(model, pattern, hub)
     else:
-        kind = "folders" if model.subfolders else "revisions"
-        if model.subfolders:
-            commit = hub.commit(repository, "main")
-            with_model = [
-                path for path in hub.files(repository, commit) if path.endswith(("/config.json", f"/{ADAPTER}"))
-            ]
-            commits = dict.fromkeys(sorted({path.rpartition("/")[0] for path in with_model}), commit)
-        else:
-            commits = hub.refs(repository)
+        commits = hub.refs(repository)
         parsed, unmatched = match_revisions(list(commits), pattern, model.tokens_per_step)
-        found = [
-            replace(at, commit=commits[at.revision], subfolder=at.revision if model.subfolders else "") for at in parsed
-        ]
+        found = [replace(at, commit=commits[at.revision]) for at in parsed]
     if not found:
         raise ValueError(
             f"expected {kind} of {repository} that match {pattern!r}, got "
@@ -337,36 +312,31 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
         )
     found = [replace(at, run=model.run, repository=repository) for at in found]
     last, main = found[-1], None
-    if model.subfolders:
-        main = replace(last, revision="main", subfolder="")
-    elif not model.commits and "main" in unmatched:
+    if commits and "main" in unmatched:
         main = Target(model.run, last.step, "main", repository=repository, commit=commits["main"])
     chosen, missing = select_revisions(found, revisions), sorted(set(model.expected) - {at.step for at in found})
-    return Selection(model.run, tuple(chosen), model, tuple(unmatched), tuple(missing), last, main, tuple(superseded))
+    return Selection(model.run, tuple(chosen), model, tuple(unmatched), tuple(missing), last, main)
 
 
-def _titled_commits(model: PublishedModel, pattern: str, hub: Hub) -> tuple[list[Target], list[str], list[str]]:
-    """Return the checkpoints by step, other titles, and commits that newer ones replaced."""
+def _titled_commits(model: PublishedModel, pattern: str, hub: Hub) -> tuple[list[Target], list[str]]:
+    """Return the checkpoints by step, of several commits of a step the newest, and other titles."""
     by_step: dict[int, Target] = {}
     unmatched: dict[str, None] = {}
-    superseded = []
-    for commit, title in hub.commits(str(model.repository), model.branch):
-        parsed = parse_revision(title, pattern, model.tokens_per_step)
-        if parsed is None:
+    for commit, title in reversed(hub.commits(str(model.repository), model.branch)):
+        if (parsed := parse_revision(title, pattern, model.tokens_per_step)) is None:
             unmatched[title] = None
-        elif parsed.step in by_step:
-            superseded.append(commit[:12])
         else:
             by_step[parsed.step] = replace(parsed, revision=f"step{parsed.step}", commit=commit)
-    return [by_step[step] for step in sorted(by_step)], list(unmatched), superseded
+    return [by_step[step] for step in sorted(by_step)], [*reversed(unmatched)]
 
 
 def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection:
     """Select individually listed checkpoints, including missing ones."""
     by_step = {at.step: at.revision for at in model.checkpoints}
+    is_in_one = len({at.repository for at in model.checkpoints}) == 1
     found = [
-        Target(model.run, at.step, name, at.tokens, at.stage, repository=at.repository, subfolder=at.subfolder)
-        for name, at in zip(_names(model.checkpoints), model.checkpoints, strict=True)
+        Target(model.run, at.step, _name(at, is_in_one), at.tokens, at.stage, repository=at.repository)
+        for at in model.checkpoints
     ]
 
     def look_up(target: Target) -> Target:
@@ -380,19 +350,11 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
     return Selection(model.run, targets, model, last=last)
 
 
-def _names(checkpoints: Sequence[PublishedCheckpoint]) -> list[str]:
-    """Return the shortest names that distinguish listed checkpoints."""
-    if len({at.repository for at in checkpoints}) == 1:
-        return ["/".join(filter(None, [at.revision, at.subfolder])) for at in checkpoints]
-    whole = [
-        "/".join(filter(None, [at.repository, "" if at.revision == "main" else at.revision, at.subfolder]))
-        for at in checkpoints
-    ]
-    short = [
-        name.removeprefix(at.repository.rpartition("/")[0]).removeprefix("/")
-        for name, at in zip(whole, checkpoints, strict=True)
-    ]
-    return short if len(set(short)) == len(short) else whole
+def _name(at: PublishedCheckpoint, is_in_one: bool) -> str:
+    """Return the name of a listed checkpoint, without the repository where all of them are in one."""
+    if is_in_one:
+        return at.revision
+    return at.repository if at.revision == "main" else f"{at.repository}/{at.revision}"
 
 
 # local checkpoints
@@ -496,22 +458,13 @@ def _lightning(path: Path) -> Target:
 
 
 def _kind(path: Path) -> str | None:
-    """Return the name of a GGUF file's quantisation, such as "Q4_K_M"; "GGUF" where the file does not say."""
+    """Return the quantisation of a GGUF file, such as "Q4_K_M", by its name; "GGUF" where that has none."""
     if path.suffix != GGUF:
         return None
-    try:
-        from gguf import LlamaFileType
-    except ImportError as error:
-        raise ValueError(f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'") from error
-    key = b"general.file_type"
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            # of all its metadata this alone, since the strings of a vocabulary take seconds to read
-            at = content.find(key, 0, _LONGEST_METADATA)
-            _type_of_value, number = struct.unpack_from("<II", content, at + len(key))
-        return LlamaFileType(number).name.removeprefix("MOSTLY_") if at >= 0 else "GGUF"
-    except (OSError, ValueError, struct.error):  # damaged, or newer than the package: measuring it says more
-        return "GGUF"
+    if find_spec("gguf") is None:
+        raise ValueError(f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'")
+    named = _QUANTISATION.search(path.stem)
+    return named[1].upper() if named else "GGUF"
 
 
 def _fingerprint(path: Path) -> str:

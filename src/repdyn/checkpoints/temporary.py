@@ -1,11 +1,10 @@
-"""Temporary folders, and the removal of those that killed processes left."""
+"""Folders of downloads, and the removal of those that killed processes left."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,20 +15,16 @@ try:
 except ImportError:  # Windows, where no folder is locked, and none is removed as abandoned
     fcntl = None
 
-_TEMPORARY_FOLDER = re.compile(r"repdyn-[a-z]+-[0-9a-f]{32}")
+_FOLDER = re.compile(r"repdyn-downloads-[0-9a-f]{32}")
 
 
 @contextmanager
-def temporary_folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
-    """Create a folder for temporary files, and delete it on exit.
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """Create a folder inside an existing one, and delete it on exit.
 
     It is locked as long as the process lives; that of a killed one is deleted by :func:`remove_abandoned_folders`.
-
-    Args:
-        purpose: part of the name, lower-case letters.
-        parent: existing folder in which it is created; by default that of the system.
     """
-    folder = (parent or Path(tempfile.gettempdir())) / f"repdyn-{purpose}-{uuid4().hex}"
+    folder = parent / f"repdyn-downloads-{uuid4().hex}"
     unlocked = folder.with_name(f".{folder.name}")  # not taken for an abandoned one
     unlocked.mkdir(mode=0o700)
     try:
@@ -39,11 +34,11 @@ def temporary_folder(purpose: str, parent: Path | None = None) -> Iterator[Path]
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_abandoned_folders(parent: Path | None = None) -> list[Path]:
+def remove_abandoned_folders(parent: Path) -> list[Path]:
     """Delete the folders that killed processes of this user made with :func:`temporary_folder`, and return them."""
     removed = []
-    for folder in (parent or Path(tempfile.gettempdir())).glob("repdyn-*"):
-        if _TEMPORARY_FOLDER.fullmatch(folder.name):
+    for folder in parent.iterdir():
+        if _FOLDER.fullmatch(folder.name):
             with _locked(folder) as is_abandoned:
                 if is_abandoned:
                     shutil.rmtree(folder, ignore_errors=True)

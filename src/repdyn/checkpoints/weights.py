@@ -16,7 +16,6 @@ from typing import Any, cast
 import psutil
 import torch
 from huggingface_hub.errors import HFValidationError
-from safetensors import safe_open
 from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -30,7 +29,7 @@ from transformers import (
 )
 
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, model_errors
-from repdyn.checkpoints.hub import ADAPTER, GGUF, Hub, RemoteFile, choose_files, is_weight_file
+from repdyn.checkpoints.hub import ADAPTER, GGUF, Hub, RemoteFile, choose_files, is_weight_file, total_bytes
 from repdyn.checkpoints.options import Loading
 from repdyn.models import LanguageModel
 from repdyn.utils.printing import without_reports
@@ -67,13 +66,17 @@ def load_model(
     with model_errors("the checkpoint does not load"), without_reports():
         if (base := base_of(folder, with_code=loading.trust_remote_code)) is not None:
             return _load_adapter(folder, base, loading, offload_folder, with_head=with_head)
-        _require_memory(folder, loading)
+        n_bytes = _stored_bytes(folder)
         own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": loading.trust_remote_code}
         config = AutoConfig.from_pretrained(**place_of(folder), **own)
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
+        dtype, stored = DTYPES.get(loading.dtype or "auto"), getattr(config, "dtype", None)
+        if loading.device_map is None:
+            grown = dtype.itemsize / stored.itemsize if dtype and isinstance(stored, torch.dtype) else 1
+            _require_free(n_bytes * grown)
         # "auto" is the precision in which a live run measures
-        own |= {"config": config, "dtype": DTYPES.get(loading.dtype or "auto", "auto"), "output_loading_info": True}
+        own |= {"config": config, "dtype": dtype or "auto", "output_loading_info": True}
         if folder.suffix == GGUF:
             own["quantization_config"] = GgufConfig(dequantize=True)
         if loading.device_map:
@@ -185,7 +188,7 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
     with model_errors(what):
         content = lightning_content(path)
         weights = content["current_model_state" if raw else "state_dict"]
-        _require_free(sum(tensor.nbytes for tensor in weights.values()), "auto")
+        _require_free(sum(tensor.nbytes for tensor in weights.values()))
         # not load_from_checkpoint, with which the file chooses what is called with its hyperparameters
         parameters = content["hyper_parameters"]
         given = {name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters}
@@ -235,35 +238,24 @@ def _check_no_remote_code(config: PreTrainedConfig) -> None:
         )
 
 
-def _require_memory(folder: Path, loading: Loading) -> None:
-    """Check that the weights are in this folder, or else they would be another checkpoint's, and fit into memory."""
-    dtype, n_bytes = loading.dtype or "auto", 0.0
+def _stored_bytes(folder: Path) -> int:
+    """Return the size of the weights, which must be in this folder, or else they would be another checkpoint's."""
     if folder.suffix == GGUF:
-        _require_free(folder.stat().st_size, dtype)  # at least
-        return
+        return folder.stat().st_size
     for path in (each for each in folder.glob("*.index.json") if is_weight_file(each.name)):
         for name in json.loads(path.read_text(encoding="utf-8"))["weight_map"].values():
             if name != Path(name).name or not is_weight_file(name):
                 raise CheckpointError(f"{path.name} names {name!r:.80}, which is no weight file of this folder")
     chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
-    for path in (folder / name for name in chosen if is_weight_file(name)):
-        growth = 1.0  # of a pickle unknown
-        if path.suffix == ".safetensors" and dtype in DTYPES:
-            with safe_open(path, framework="pt") as file:
-                sizes = [file.get_tensor(name).itemsize for name in [*file.keys()][:1]]
-            growth = DTYPES[dtype].itemsize / sizes[0] if sizes else 1.0
-        n_bytes += path.stat().st_size * growth
-    if loading.device_map is None:
-        _require_free(n_bytes, dtype)  # Linux would kill the process otherwise
+    return total_bytes({name: file for name, file in chosen.items() if is_weight_file(name)})
 
 
-def _require_free(n_bytes: float, dtype: str) -> None:
-    available = psutil.virtual_memory().available
+def _require_free(n_bytes: float) -> None:
+    available = psutil.virtual_memory().available  # Linux would kill the process otherwise
     if n_bytes > available:
-        precision = "their own precision" if dtype == "auto" else dtype
         raise CheckpointError(
-            f"out of memory: its weights take {n_bytes / 1e9:.1f} GB in {precision}, and {available / 1e9:.1f} GB are "
-            "free; try --dtype bfloat16 or --device-map auto"
+            f"out of memory: its weights take {n_bytes / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free; try "
+            "--dtype bfloat16 or --device-map auto"
         )
 
 

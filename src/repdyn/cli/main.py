@@ -15,7 +15,7 @@ from errno import EDQUOT, ENOSPC
 from importlib import import_module
 from importlib.metadata import version
 from inspect import cleandoc
-from typing import Any, Literal
+from typing import Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
@@ -142,7 +142,6 @@ def command_line(studies: Collection[str] = tuple(STUDIES)) -> App:
             study.command(lambda: None, name=name, help=text, sort_key=number)
     app.command(study)
     app.register_install_completion_command(group=groups["Other"])
-    app.command(_print_completion, name="--print-completion", group=groups["Other"])
     for flag in ("--help", "--version"):
         app[flag].group = groups["Other"]
     return app
@@ -153,11 +152,6 @@ def _add(app: App, function: Callable[..., int | None], **place: Any) -> None:
     # the lines of a paragraph are joined, since the help breaks them where the terminal ends
     function.__doc__ = re.sub(r"(?<=\S)\n(?=\S)|\n {8}(?=\S)", " ", cleandoc(function.__doc__ or ""))
     app.command(function, help_epilogue="Examples:\n" + function.__doc__.partition("\nExamples:\n")[2], **place)
-
-
-def _print_completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
-    """Print the script by which a shell completes commands and options."""
-    print(command_line().generate_completion(shell=shell))
 
 
 def _shown(default: Any) -> str | None:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from repdyn.checkpoints.options import SharedOptions, SweepOptions
-from repdyn.cli.options import Records
+from repdyn.cli.options import Json, print_json
 from repdyn.cli.tables import print_audits, print_outcomes, print_plans, print_recipes, print_suites, say, warn
-from repdyn.utils.arguments import Count, Destination, Output, Place
-from repdyn.utils.console import PrintableConsole
+from repdyn.utils.arguments import Destination, ModelOptions, Output, Place
 from repdyn.utils.printing import Lossy, printable
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from repdyn.store import Store
 
 FAILED = 1
+_CLOUD = ("text", "sequence_length", "max_vectors")
 
 
 def sweep(
@@ -37,7 +37,7 @@ def sweep(
     dry_run: bool = False,
     export: Sequence[Destination] = (),
     options: Annotated[SweepOptions, Parameter(name="*")] = SweepOptions(),
-    records: Records = Records(),
+    json: Json = False,
 ) -> int:
     """Measure published or local checkpoints on a fixed probe, through the same code as a live run.
 
@@ -65,25 +65,27 @@ def sweep(
     from repdyn.checkpoints.sweep import measure_prepared, prepare
 
     if list_suites:
-        return _list_suites(records)
-    if records and not dry_run:
-        raise ValueError("expected --json or --csv with --dry-run or --list-suites, got it alone; add one of them")
+        return _list_suites(json)
+    if json and not dry_run:
+        raise ValueError("expected --json with --dry-run or --list-suites, got it alone; add one of them")
     with _resumable():
-        prepared = prepare(replace(options, source=source), say=warn, to_plan=dry_run)
+        prepared = prepare(replace(options, source=source), to_plan=dry_run)
+        for note in prepared.notes:
+            warn(note)
         if dry_run:
-            return _plan(prepared, records)
-        swept = measure_prepared(prepared, say=say)
+            return _plan(prepared, json)
+        swept = measure_prepared(prepared)
         is_shown = _show(swept, prepared, export)
     status = _status(swept.failures)
     return status if is_shown and swept.not_uploaded is None else FAILED
 
 
-def _plan(prepared: Prepared, records: Records) -> int:
-    """Print what would be done for each model, as a table or records, and return the exit status."""
+def _plan(prepared: Prepared, json: bool) -> int:
+    """Print what would be done for each model, as a table or JSON, and return the exit status."""
     from repdyn.checkpoints.sweep import make_plans
 
     plans, problems = make_plans(prepared)
-    records.print(plans, lambda: print_plans(plans))
+    print_json(plans) if json else print_plans(plans)
     return _status(problems)
 
 
@@ -136,7 +138,7 @@ def _status(problems: Sequence[str]) -> int:
     return FAILED if problems else 0
 
 
-def _list_suites(records: Records) -> int:
+def _list_suites(json: bool) -> int:
     from repdyn.checkpoints.suites import shipped_suites
 
     suites = [
@@ -149,7 +151,7 @@ def _list_suites(records: Records) -> int:
         }
         for suite in shipped_suites().values()
     ]
-    records.print(suites, lambda: print_suites(suites))
+    print_json(suites) if json else print_suites(suites)
     return 0
 
 
@@ -158,8 +160,7 @@ def audit(
     /,
     *,
     revisions: str = "all",
-    timeout: Count = 600,
-    records: Records = Records(),
+    json: Json = False,
 ) -> int:
     """Find copies, mixed files and missing weights among published checkpoints, without downloading them.
 
@@ -169,7 +170,6 @@ def audit(
     Args:
         names: Suite, model of one, pattern, YAML file, hub repository, or its address.
         revisions: Use all, log (closest to powers of two), every:10, or names or steps separated by commas.
-        timeout: Seconds for one request.
 
     Examples:
       repdyn audit pythia-2.8b                       a model of a suite
@@ -183,13 +183,11 @@ def audit(
     from repdyn.checkpoints.hub import Hub
     from repdyn.checkpoints.targets import select_models
 
-    hub = Hub(timeout_seconds=timeout)
+    hub = Hub()
     models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))
     selections, problems = select_models(models, hub, revisions)
-    with PrintableConsole(stderr=True).status("listing files"):
-        histories = list_histories(selections, hub, with_dates=True)
     found = []
-    for history in histories:
+    for history in list_histories(selections, hub, with_dates=True):
         findings = find_faults(history)
         severities = [finding.severity for finding in findings]
         found.append(
@@ -202,7 +200,7 @@ def audit(
                 "findings": [asdict(finding) for finding in findings],
             }
         )
-    records.print(found, lambda: print_audits(found), each="findings")
+    print_json(found) if json else print_audits(found)
     for problem in problems:
         say(f"not audited: {problem}")
     return FAILED if problems or any(each["faults"] for each in found) else 0
@@ -222,7 +220,7 @@ def reproduce(
     output: Output = None,
     probe: str | None = None,
     shared: Annotated[SharedOptions, Parameter(name="*")] = SharedOptions(),
-    records: Records = Records(),
+    json: Json = False,
 ) -> int:
     """Measure what a paper measured, and compare with what it published.
 
@@ -257,40 +255,46 @@ def reproduce(
     from repdyn.recipes.evaluation import is_reproduced
     from repdyn.recipes.page import write_results
     from repdyn.recipes.recipe import is_local
+    from repdyn.recipes.studied import run_studies
     from repdyn.store import find_store, open_store
 
     if list_recipes:
-        return _list_recipes(list(shipped_recipes().values()), records)
+        return _list_recipes(list(shipped_recipes().values()), json)
     if name is None:
         raise ValueError("expected the name of a recipe, or --list, got neither; see --help")
     if runs is not None and not evaluate_only:
         raise ValueError("expected --runs with --evaluate-only, got it alone; measured runs are judged, none is swept")
     recipe = find_recipe(name)
-    given = {name: getattr(shared, name) for name in ("text", "sequence_length", "max_vectors")}
-    cloud = replace(recipe.cloud, **{name: value for name, value in given.items() if value is not None})
+    given = {name: value for name in _CLOUD if (value := getattr(shared, name)) is not None}
+    cloud, found = replace(recipe.cloud, **given), find_models_of(models or recipe.models)
     place = store or Path("reproductions") / recipe.name
     tables = None if not recipe.studies else output or Path(place)
     status = 0
     if tables and not evaluate_only:
-        status = _study(recipe, models, tables, shared, dry_run=dry_run)
+        if dry_run:
+            say(f"studies {', '.join(recipe.studies)} of {', '.join(model.run for model in found)}")
+        else:
+            loading = ModelOptions(device=shared.device, trust_remote_code=shared.trust_remote_code)
+            # what studies print is no part of the outcomes
+            with _resumable(), redirect_stdout(sys.stderr):
+                status = _status(run_studies(recipe, found, tables, loading, given))
         if dry_run and not recipe.metrics:
             return status
     if recipe.metrics and not evaluate_only:
-        settings = vars(shared) | {name: getattr(cloud, name) for name in given}
+        settings = vars(shared) | {name: getattr(cloud, name) for name in _CLOUD}
         options = SweepOptions(metrics=recipe.metrics, revisions=revisions or recipe.revisions, store=place, **settings)
-        found = find_models_of(models or recipe.models)
         if here := next((model.run for model in found if is_local(model.run)), None):
             raise ValueError(
                 f"expected published models for a recipe of metrics, got the local {here}; sweep it with repdyn sweep "
                 f"{here} --design {cloud.design} --store {place}, and judge with --evaluate-only --store {place} --runs"
             )
         with _resumable():
-            prepared = prepare(replace(options, design=cloud.design), found, say=warn, to_plan=dry_run)
-            for note in shortfalls(recipe, found, prepared.n_distinct()):
+            prepared = prepare(replace(options, design=cloud.design), found, to_plan=dry_run)
+            for note in (*prepared.notes, *shortfalls(recipe, found, prepared.n_distinct())):
                 warn(note)
             if dry_run:
-                return _plan(prepared, records)
-            swept = measure_prepared(prepared, say=say)
+                return _plan(prepared, json)
+            swept = measure_prepared(prepared)
         status = max(status, _status(swept.failures), FAILED * (swept.not_uploaded is not None))
         if shared.shard:
             say(f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only")
@@ -302,28 +306,11 @@ def reproduce(
     for sentence in (*missing_metrics(recipe, measured), *doubts):
         say(sentence)
     page = write_results(recipe, outcomes, measured, output or judged.output, doubts)
-    judged_values = [{"recipe": recipe.name, **outcome.as_dict()} for outcome in outcomes]
-    records.print(judged_values, lambda: print_outcomes(recipe, outcomes, page))
+    if json:
+        print_json([{"recipe": recipe.name, **outcome.as_dict()} for outcome in outcomes])
+    else:
+        print_outcomes(recipe, outcomes, page)
     return status if is_reproduced(outcomes) else FAILED
-
-
-def _study(recipe: Recipe, names: Sequence[str] | None, folder: Path, shared: SharedOptions, *, dry_run: bool) -> int:
-    """Run the studies of a recipe, or say which ones would be, and return the exit status."""
-    from repdyn.recipes import find_models_of
-    from repdyn.recipes.studied import run_studies
-    from repdyn.utils.arguments import ModelOptions
-
-    models = find_models_of(names or recipe.models)
-    if dry_run:
-        say(f"studies {', '.join(recipe.studies)} of {', '.join(model.run for model in models)}")
-        return 0
-    same = ("device", "trust_remote_code", "timeout")
-    loading = ModelOptions(**{name: getattr(shared, name) for name in same})
-    given = {name: getattr(shared, name) for name in ("text", "sequence_length", "max_vectors")}
-    given = {name: value for name, value in given.items() if value is not None}
-    # what studies print is no part of the outcomes
-    with _resumable(), redirect_stdout(sys.stderr):
-        return _status(run_studies(recipe, models, folder, loading, given))
 
 
 def _doubts(store: Store, measured: Iterable[Measured]) -> list[str]:
@@ -335,11 +322,11 @@ def _doubts(store: Store, measured: Iterable[Measured]) -> list[str]:
     return list(dict.fromkeys(f"{run}: {statement.sentence}" for run, statement in stated))
 
 
-def _list_recipes(recipes: Sequence[Recipe], records: Records) -> int:
+def _list_recipes(recipes: Sequence[Recipe], json: bool) -> int:
     names = ("name", "title", "paper", "address", "models", "metrics")
     found = [
         {name: getattr(recipe, name) for name in names} | {"claims": [each.claim for each in recipe.published]}
         for recipe in recipes
     ]
-    records.print(found, lambda: print_recipes(recipes))
+    print_json(found) if json else print_recipes(recipes)
     return 0

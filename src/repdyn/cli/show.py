@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import re
-import shlex
+import tempfile
 import time
 import webbrowser
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,18 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from repdyn.cli.options import ComparedRows, Folders, Port, Records, Rows, Run, Runs
-from repdyn.cli.tables import plain_records, print_frame, print_runs, say
+from repdyn.cli.options import ComparedRows, Folders, Json, Port, Rows, Run, Runs, print_json
+from repdyn.cli.tables import plain_records, print_csv, print_frame, print_runs, say
 from repdyn.utils.addresses import is_loopback
 from repdyn.utils.arguments import SENTENCES, Count, Destination, ModelOptions, Models, Output, at_least
-from repdyn.utils.files import is_url
 from repdyn.utils.printing import printable
 
 if TYPE_CHECKING:
     from repdyn.metrics import Metric
 
 FAILED = 1
-_QUERY = re.compile(r"\s*(select|with|from|describe|summarize|show|pivot)\s", re.IGNORECASE)
 
 
 def _nothing(why: str) -> int:
@@ -158,7 +157,7 @@ def insights(
     rules: Path | None = None,
     fail: bool = False,
     print_rules: bool = False,
-    records: Records = Records(),
+    json: Json = False,
 ) -> int:
     """Say what happened in the runs of a store, or list their alerts.
 
@@ -189,12 +188,12 @@ def insights(
     found = find_store(store)
     if alerts or fail or rules:
         listed = list_alerts(found, rows.run, rows.probe, read_rules(rules) if rules else None)
-        records.print([each.as_dict() for each in listed], lambda: print_alerts(listed), each="alerts")
+        print_json([each.as_dict() for each in listed]) if json else print_alerts(listed)
         return FAILED if fail and any(each.alerts for each in listed) else 0
     from repdyn.diagnosis import insights as insights_of
 
     statements = insights_of(found, rows.run, rows.probe)
-    records.print([each.as_dict() for each in statements], lambda: print_insights(statements), each="statements")
+    print_json([each.as_dict() for each in statements]) if json else print_insights(statements)
     return 0
 
 
@@ -245,7 +244,8 @@ def query(
     stores: Folders = (Path(),),
     /,
     *,
-    records: Records = Records(),
+    json: Json = False,
+    csv: bool = False,
 ) -> None:
     """Query the measurements of stores in SQL, as DuckDB understands it.
 
@@ -256,6 +256,7 @@ def query(
     Args:
         sql: One statement over the views.
         stores: Folders of runs, stores, or folders above them.
+        csv: Print CSV, with the fields of JSON as columns.
 
     Examples:
       repdyn query "select run, model, last_step from runs" sweeps
@@ -264,21 +265,23 @@ def query(
       repdyn query "select run, step, reason from rows where value is null" RUN
       repdyn query "describe rows" RUN    the columns of a view
     """
-    later = next((str(store) for store in stores if _QUERY.match(str(store)) and not Path(store).exists()), None)
-    if later or is_url(sql) or Path(sql or "-").exists():
-        order = f"{shlex.quote(later or 'select * from runs')} {shlex.quote(sql)}"
-        raise ValueError(f"expected the query before the stores, got {sql!r} first; repdyn query {order}")
     from repdyn.store import find_stores
     from repdyn.tables.sql import query as rows_of
 
     found = {store.path.resolve(): store for path in stores for store in find_stores(path)}
     if not found:
-        raise ValueError(f"expected stores with measurements, found none in {', '.join(map(str, stores))}")
+        where = ", ".join(map(str, stores))
+        raise ValueError(f"expected stores with measurements after the query, found none in {where}")
     frame = rows_of(list(found.values()), sql)
-    records.print(plain_records(frame), lambda: print_frame(frame))
+    if json:
+        print_json(plain_records(frame))
+    elif csv:
+        print_csv(frame)
+    else:
+        print_frame(frame)
 
 
-def metrics(*, markdown: bool = False, records: Records = Records()) -> None:
+def metrics(*, markdown: bool = False, json: Json = False) -> None:
     """List every metric.
 
     Args:
@@ -294,8 +297,10 @@ def metrics(*, markdown: bool = False, records: Records = Records()) -> None:
 
     if markdown:
         print(metric_list.markdown(), end="")
+    elif json:
+        print_json([_listed_metric(metric) for metric in METRICS.values()])
     else:
-        records.print([_listed_metric(metric) for metric in METRICS.values()], metric_list.print_metrics)
+        metric_list.print_metrics()
 
 
 def _listed_metric(metric: Metric) -> dict[str, Any]:
@@ -356,7 +361,7 @@ def explore(
 
 
 def demo(*, output: Output = None, no_browser: bool = False) -> None:
-    """Open the report of a finished run that comes with repdyn; nothing is trained or downloaded.
+    """Open the report of a finished run whose measurements come with repdyn; nothing is trained or downloaded.
 
     Args:
         output: Folder for the page (default: a temporary one).
@@ -366,9 +371,12 @@ def demo(*, output: Output = None, no_browser: bool = False) -> None:
       repdyn demo                           open the page in a browser
       repdyn demo --no-browser -o FOLDER    write it there
     """
-    from repdyn.cli.demo import write_demo
+    from repdyn.report import write_report
+    from repdyn.store import open_store
 
-    path = write_demo(output)
+    folder = output or Path(tempfile.mkdtemp(prefix="repdyn_demo_"))
+    store = open_store(str(files("repdyn.cli") / "demo"))
+    path = write_report(store, folder / "repdyn_demo.html", title="A small decoder on Wikipedia text")
     print("a decoder of 6 layers, measured 51 times in 4,000 steps of training on Wikipedia text")
     print(printable(f"report: {path}"))
     print("next: python train.py, in a copy of the repository, for a run of your own")

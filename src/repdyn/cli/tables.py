@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,16 +77,12 @@ def print_plans(plans: Sequence[Mapping[str, Any]]) -> None:
     print_table(rows, n_texts=2)
     total = gigabytes(sum(plan["download_bytes"] for plan in plans))
     lines = [f"{total} to download in total; at most the two largest on disk at a time, or as --max-disk allows"]
-    if any(row["time"] for row in rows):
-        lines.append("time: beside the download, at the pace of the checkpoint measured last")
     for field, what in (("same_as", "copies of another checkpoint"), ("mixed_with", "mixtures of two checkpoints")):
         if n := sum(len(plan[field]) for plan in plans):
             lines.append(f"{what}, which are not downloaded: {n}")
-    out = console()
-    for line in lines:
-        out.print(line, soft_wrap=True)
-    for problem in (problem for plan in plans for problem in plan["would_fail"]):
-        out.print(Text(f"would fail: {problem}", "yellow"), soft_wrap=True)
+    problems = [Text(f"would fail: {problem}", "yellow") for plan in plans for problem in plan["would_fail"]]
+    for line in (*lines, *problems):
+        console().print(line, soft_wrap=True)
 
 
 def print_suites(suites: Sequence[Mapping[str, Any]]) -> None:
@@ -109,11 +108,8 @@ def print_audits(histories: Iterable[Mapping[str, Any]]) -> None:
         out.print(Text.assemble((f"{history['run']}: ", "bold"), ", ".join(counts)))
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         for finding in history["findings"]:
-            sentence, severity = finding["sentence"], finding["severity"]
-            if sentence.split(" ", 1)[0].isalpha():  # it begins with no name of a revision or file
-                sentence = sentence[:1].upper() + sentence[1:]
-            lines = [sentence, *(f"reported: {report}" for report in finding["reports"])]
-            table.add_row(Text(severity, _SEVERITIES[severity]), Text("\n".join(lines)))
+            severity = finding["severity"]
+            table.add_row(Text(severity, _SEVERITIES[severity]), Text(finding["sentence"]))
         if history["findings"]:
             out.print(Padding(table, (0, 0, 0, 2)))
 
@@ -169,28 +165,28 @@ def print_frame(frame: pd.DataFrame) -> None:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name, column in frame.items():
         table.add_column(Text(in_one_line(str(name))), justify="right" if column.dtype.kind in "iuf" else "left")
-    for values in frame.itertuples(index=False):
-        table.add_row(*(Text(in_one_line(_cell(_plain(value)))) for value in values))
+    for record in plain_records(frame):
+        table.add_row(*(Text(in_one_line(_cell(value))) for value in record.values()))
     console().print(table)
 
 
+def print_csv(frame: pd.DataFrame) -> None:
+    """Print the rows of a data frame as CSV: lists as JSON, nothing where a value is missing.
+
+    Control and invisible characters are escape sequences, as :func:`in_one_line` writes them: a name may hold
+    characters that a terminal would obey.
+    """
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(map(in_one_line, map(str, frame.columns)))
+    for record in plain_records(frame):
+        values = (json.dumps(value) if isinstance(value, list | dict) else value for value in record.values())
+        writer.writerow(in_one_line(value) if isinstance(value, str) else value for value in values)
+
+
 def plain_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows with values of JSON: None for what is missing, lists for arrays, ISO 8601 for times."""
-    return [_plain(record) for record in frame.to_dict("records")]
-
-
-def _plain(value: Any) -> Any:
-    import numpy as np
-    import pandas as pd
-
-    if isinstance(value, np.ndarray | list):
-        return [_plain(each) for each in value]
-    if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
-    value = value.item() if isinstance(value, np.generic) else value
-    if value is None or value is pd.NA or value is pd.NaT or value != value:  # NaN differs from itself
-        return None
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    """Return rows with values of JSON: None for what is missing, lists for arrays, texts for times."""
+    records = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return json.loads(json.dumps(records, default=lambda value: getattr(value, "tolist", partial(str, value))()))
 
 
 def _cell(value: Any) -> str:

@@ -15,7 +15,7 @@ card: here
 models:
   - {{name: mine, repository: lab/model, revisions: 'step(?P<step>[0-9]+)'}}
 known_faults:
-  - {{models: [mine], steps: [0, 8], kind: copies, what: the same weights, report: '{REPORT}'}}
+  - {{models: [mine], steps: [0, 8], what: the same weights, report: '{REPORT}'}}
 """
 Run = Callable[..., tuple[int, str, str]]
 
@@ -61,7 +61,8 @@ def test_a_faulty_history(hub, publish, run, tmp_path):
     assert max(map(len, out.splitlines())) <= 80
     assert " ".join(out.split()) == (
         "lab/model: 4 checkpoints, 2 with the weights of another, 1 fault "
-        f"fault The final weights, those of step32, under 2 other names: step0, step8 reported: {REPORT}"
+        "fault the final weights, those of step32, under 2 other names: step0, step8 "
+        f"remark users reported the same weights ({REPORT}): step0, step8"
     )
     status, out, _ = run(str(suite), "--json", "--revisions", "0,16")
     assert status == 1
@@ -72,7 +73,7 @@ def test_a_faulty_history(hub, publish, run, tmp_path):
         "checkpoints": ["step0", "step16"],
         "copies": {"step0": "step32"},
         "faults": 1,
-        "remarks": 0,
+        "remarks": 1,
     }
     assert finding == {
         "severity": "fault",
@@ -82,5 +83,4 @@ def test_a_faulty_history(hub, publish, run, tmp_path):
         "steps": [0],
         "same_as": "step32",
         "files": [],
-        "reports": [REPORT],
     }

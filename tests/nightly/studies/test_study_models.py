@@ -31,7 +31,7 @@ def test_a_hub_that_drips_ends_with_the_timeout(save_model, hub, what):
     hub.publish("lab/small", "main", save_model())
     hub.fault(what, "slow", bytes_per_second=20)
     started = time.monotonic()
-    with pytest.raises(CheckpointError, match="longer than --timeout"):
+    with pytest.raises(CheckpointError, match="longer than the limit of time"):
         names("lab/small", timeout=1)
     assert time.monotonic() - started < 10
 

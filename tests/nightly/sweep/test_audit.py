@@ -140,25 +140,8 @@ def test_missing_weights_and_steps():
 def test_the_first_two_steps_may_be_the_same():
     """A live run whose learning rate starts at zero has the same weights at steps 0 and 1."""
     steps = (at(0, "a"), at(1, "a"), at(2, "c"))
-    finding = one(audit(history(*steps, known_faults=(KnownFault((0, 1), "copies", "the same weights", "https://a"),))))
-    assert (finding.severity, finding.kind, finding.reports) == ("remark", "no update", ("https://a",))
+    finding, reported = audit(history(*steps, known_faults=(KnownFault((0, 1), "the same weights", "https://a"),)))
+    assert (finding.severity, finding.kind) == ("remark", "no update")
+    assert reported.sentence == "users reported the same weights (https://a): step0, step1"
     assert one(audit(history(at(0, "a"), at(1, "a"), at(2, "a"), at(4, "b")))).kind == "identical"
     assert one(audit(history(at(0, "a"), at(1, "a")))).kind == "final weights"
-
-
-def test_a_report_belongs_to_findings_of_its_kind():
-    """Pythia-12b has steps with a shard of the end, and weights were missing there before."""
-    mixed, missing = (
-        KnownFault((2, 4), "mixed", "the final weights in one file", "https://mixed"),
-        KnownFault((1, 2), "missing", "missing weights", "https://missing"),
-    )
-    steps = [at(step, sharded(f"first {8 if step == 2 else step}", f"second {step}")) for step in (1, 2, 4, 8)]
-    found = audit(history(*steps, known_faults=(mixed, missing)))
-    assert [(finding.kind, finding.steps, finding.reports) for finding in found] == [
-        ("shared file", (2,), ("https://mixed",)),
-        ("reported", (4,), ("https://mixed",)),
-        ("reported", (1, 2), ("https://missing",)),
-    ]
-    assert found[1].sentence == (
-        "users reported the final weights in one file for step4, which these files show only at the other steps reported"
-    )

@@ -70,9 +70,9 @@ def assert_only_the_middle_one_failed(report: Report, tasks: list[Task], store: 
 
 # what is done to a file on its way, and the reason that is stored if it is done every time
 ON_THE_WAY = {
-    "404 file": ("status", {"code": 404, "headers": {"X-Error-Code": "EntryNotFound"}}, "is not on the hub (404)"),
+    "404 file": ("status", {"code": 404, "headers": {"X-Error-Code": "EntryNotFound"}}, "the hub answered 404"),
     "500": ("status", {"code": 500}, "the hub answered 500"),
-    "429": ("status", {"code": 429, "headers": {"Retry-After": "7"}}, "the hub asks to slow down (429)"),
+    "429": ("status", {"code": 429, "headers": {"Retry-After": "7"}}, "the hub answered 429"),
     "truncated": ("truncated", {}, "the connection broke off"),
     "wrong size": ("wrong_size", {}, "Consistency check failed"),
     "cut": ("cut", {}, "the connection broke off"),

@@ -65,18 +65,6 @@ def test_which_checkpoints_are_mixtures(publish):
     assert {target.revision: marks for target, marks in found.items()} == {"step1": {"mixed_with": "step143000"}}
 
 
-def test_folders_of_one_commit_are_listed_once(hub, publish):
-    publish(
-        "main", {f"checkpoint-{step}/{name}": "x" for step in (1, 2) for name in ("config.json", "model.safetensors")}
-    )
-    model = PublishedModel("model", "", "lab/model", "lab/model", subfolders=r"checkpoint-(?P<step>\d+)")
-    selection = select_targets(model, Hub())
-    n_requests = len(hub.requests)
-    (history,) = list_histories([selection], Hub())
-    assert len(hub.requests) == n_requests + 1
-    assert described(audit(history)) == [("final weights", ("checkpoint-1",), "checkpoint-2")]
-
-
 def test_names_of_models(tmp_path):
     endpoint = "https://hub.example"
     assert [model.name for model in models_to_audit("pythia-70m-d*", endpoint)] == ["pythia-70m-deduped"]

@@ -11,7 +11,7 @@ from sweeping import options_of
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.sweep import completed, find_selections
+from repdyn.checkpoints.sweep import completed, find_selections, make_probe
 from repdyn.checkpoints.targets import Selection
 from repdyn.data.tokens import byte_tokenizer
 
@@ -24,6 +24,10 @@ def one(*arguments: object) -> Selection:
     (source,), problems = found(*arguments)
     assert problems == []
     return source
+
+
+def probe_of(*arguments: object) -> Probe:
+    return make_probe(completed(options_of(*arguments)), Hub(), one(*arguments))
 
 
 def names(source: Selection) -> list[str]:
@@ -139,14 +143,14 @@ def test_the_probe_of_a_run_and_options_that_replace_it(family, tmp_path):
     family[0].parent.rename(tmp_path / "run" / "hf_checkpoints")
     own = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
     open_store(tmp_path / "run" / "repdyn").save_probe(own)
-    assert one(tmp_path / "run").probe.hash == own.hash
+    assert probe_of(tmp_path / "run").hash == own.hash
     other = Probe.from_tokens(random_tokens(24, 12, seed=1), max_vectors=192, batch_vectors=96)
     other.save(tmp_path / "other.safetensors")
-    assert one(tmp_path / "run", "--probe", tmp_path / "other.safetensors").probe.hash == other.hash
+    assert probe_of(tmp_path / "run", "--probe", tmp_path / "other.safetensors").hash == other.hash
     # what is asked for is not left aside for what is there
-    made = one(tmp_path / "run", "--text", "builtin", "--max-vectors", 512).probe
+    made = probe_of(tmp_path / "run", "--text", "builtin", "--max-vectors", 512)
     assert made.name.startswith("language reference")
-    assert one(tmp_path / "run" / "hf_checkpoints", "--text", "builtin", "--max-vectors", 512).probe.hash == made.hash
+    assert probe_of(tmp_path / "run" / "hf_checkpoints", "--text", "builtin", "--max-vectors", 512).hash == made.hash
 
 
 # probes that are named
@@ -162,6 +166,6 @@ def test_a_given_tokenizer(hub, family, tmp_path, kind):
     hub.publish("lab/tokenizer", "main", tokenizer)
     named = tokenizer if kind == "folder" else "lab/tokenizer"
     text = ("--tokenizer", named, "--text", "builtin", "--max-vectors", 512)
-    published, local = one("lab/model", *text).probe, one(family[0].parent, *text).probe
+    published, local = probe_of("lab/model", *text), probe_of(family[0].parent, *text)
     assert published.hash == local.hash
     assert set(published.lengths.tolist()[:-1]) == {12}

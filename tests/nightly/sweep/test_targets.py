@@ -48,8 +48,8 @@ def listed(*checkpoints: PublishedCheckpoint, **fields) -> PublishedModel:
     return model(**{"repository": None, "checkpoints": checkpoints, "run": "lab/one-by-one"} | fields)
 
 
-def at(repository: str, step: int, revision: str = "main", subfolder: str = "") -> PublishedCheckpoint:
-    return PublishedCheckpoint(repository, step, revision, subfolder)
+def at(repository: str, step: int, revision: str = "main") -> PublishedCheckpoint:
+    return PublishedCheckpoint(repository, step, revision)
 
 
 def names(selection: Selection) -> list[str]:
@@ -68,9 +68,7 @@ def test_one_branch_for_each_step(pythia):
     ]
     assert [target.commit for target in found.targets] == [pythia[name] for name in STEPS]
     assert [target.origin for target in found.targets] == [f"lab/pythia@{pythia[name]}" for name in STEPS]
-    assert {(target.subfolder, target.path, target.missing_reason, target.stage) for target in found.targets} == {
-        ("", None, None, None)
-    }
+    assert {(target.path, target.missing_reason, target.stage) for target in found.targets} == {(None, None, None)}
 
 
 def test_tags_and_branches(publish):
@@ -103,38 +101,23 @@ def test_one_repository_for_each_checkpoint_one_of_them_missing(publish):
     found = select_targets(
         listed(at("lab/seed0-0k", 0), at("lab/seed0-20k", 20_000), at("lab/seed0-40k", 40_000)), Hub()
     )
-    assert names(found) == ["seed0-0k", "seed0-20k", "seed0-40k"]
+    assert names(found) == ["lab/seed0-0k", "lab/seed0-20k", "lab/seed0-40k"]
     assert [target.commit for target in found.targets] == [*commits, ""]
     assert [target.missing_reason is None for target in found.targets] == [True, True, False]
     assert "the hub knows no repository lab/seed0-40k@main (404)" in str(found.targets[2].missing_reason)
     assert found.targets[2].origin == "lab/seed0-40k"
-    assert names(select_targets(listed(*(at(f"lab/seed0-{k}k", k) for k in (0, 20))), Hub(), "seed0-20k")) == [
-        "seed0-20k"
-    ]
+    few = listed(*(at(f"lab/seed0-{k}k", k) for k in (0, 20)))
+    assert names(select_targets(few, Hub(), "lab/seed0-20k")) == ["lab/seed0-20k"]
 
 
 @pytest.mark.parametrize(
     ("checkpoints", "expected"),
     [
         ([at("lab/x", 0)], ["main"]),
-        ([at("lab/x", 0), at("lab/x", 1, "later"), at("lab/x", 2, "later", "sub")], ["main", "later", "later/sub"]),
-        ([at("lab/x", 0), at("lab/y", 1, "main", "sub"), at("lab/y", 2, "main2")], ["x", "y/sub", "y/main2"]),
-        ([at("one/x", 0), at("two/x", 1)], ["one/x", "two/x"]),
-        ([at("gpt2", 0), at("lab/gpt2", 1)], ["gpt2", "lab/gpt2"]),
+        ([at("lab/x", 0), at("lab/x", 1, "later")], ["main", "later"]),
+        ([at("lab/x", 0), at("lab/y", 2, "main2")], ["lab/x", "lab/y/main2"]),
     ],
-    ids=["one", "one repository", "several", "of several owners", "of no owner"],
+    ids=["one", "one repository", "several"],
 )
 def test_listed_checkpoints_have_distinct_names(hub, checkpoints, expected):
     assert names(select_targets(listed(*checkpoints), Hub())) == expected
-
-
-def test_folders_of_the_main_branch(publish):
-    files = {f"{folder}/config.json": "{}" for folder in ("checkpoint-20", "checkpoint-5", "runs/checkpoint-9")}
-    commit = publish("lab/uploaded", "main", files | {"config.json": "{}", "checkpoint-7/notes.txt": ""})
-    found = select_targets(model(repository="lab/uploaded", subfolders=r"checkpoint-(?P<step>\d+)"), Hub())
-    assert [(target.step, target.subfolder, target.revision) for target in found.targets] == [
-        (5, "checkpoint-5", "checkpoint-5"),
-        (20, "checkpoint-20", "checkpoint-20"),
-    ]
-    assert found.targets[0].origin == f"lab/uploaded@{commit}/checkpoint-5"
-    assert found.unmatched == ("runs/checkpoint-9",)

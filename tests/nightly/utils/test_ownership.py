@@ -1,7 +1,6 @@
 """Temporary files and folders: gone at the end, left by a killed process, removed only then."""
 
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,9 @@ from repdyn.utils.files import TEMPORARY_FILE, write_atomically
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path, monkeypatch):
+def temporary(tmp_path):
     folder = tmp_path / "temporary"
     folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
 
 
@@ -70,6 +68,6 @@ def test_a_file_system_without_locks(temporary, tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.flock", refuse)
     write_atomically(tmp_path / "a.txt", lambda path: path.write_text("whole"))
     assert (tmp_path / "a.txt").read_text() == "whole"
-    (temporary / f"repdyn-probe-{'0' * 32}").mkdir()
-    assert remove_abandoned_folders() == []
+    (temporary / f"repdyn-downloads-{'0' * 32}").mkdir()
+    assert remove_abandoned_folders(temporary) == []
     assert len(list(temporary.iterdir())) == 1

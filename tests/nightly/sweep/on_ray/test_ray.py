@@ -58,7 +58,7 @@ def test_two_workers_store_the_same_rows_and_failures_as_one_process(cluster, hu
     assert len(report.measured) == 5
     assert {task.target.step for task in report.measured} == set(STEPS) - {24}
     assert report.failed == expected.failed
-    assert "is not on the hub (404)" in report.failed[0][1]
+    assert "the hub answered 404" in report.failed[0][1]
     assert_equal(store, alone)
     assert remaining_files(tmp_path / "downloads") == []
 
