@@ -25,6 +25,7 @@ CLOUDS: dict[str, Callable[..., Tensor]] = {
     "local_dimension": lambda x: kernels.local_dimension.or_raise(x, k=16, points=20),
     "ph_dimension": lambda x: kernels.ph_dimension.or_raise(x, points=64),
     "participation_ratio": kernels.participation_ratio,
+    "unbiased_participation_ratio": kernels.unbiased_participation_ratio,
     "effective_rank": kernels.effective_rank,
     "rank_me": kernels.rank_me,
     "alpha_req": lambda x: kernels.alpha_req.or_raise(x, first=2, last=60),
@@ -44,6 +45,7 @@ PAIRS: dict[str, Callable[..., Tensor]] = {
     "linearity": kernels.linearity,
     "linear_cka": kernels.linear_cka,
     "mutual_knn": kernels.mutual_knn,
+    "information_imbalance": kernels.information_imbalance,
     "procrustes_distance": kernels.procrustes_distance,
 }
 """Kernels of two matched clouds."""
@@ -160,6 +162,23 @@ def naive_cka(x: np.ndarray, y: np.ndarray) -> float:
     return float(hsic(a, b) / np.sqrt(hsic(a, a) * hsic(b, b)))
 
 
+def naive_unbiased_ratio(x: np.ndarray) -> float:
+    """By the formulas of Himeno and Yamada, on matrices."""
+    n, centred = len(x), x - x.mean(0)
+    covariance = centred.T @ centred / (n - 1)
+    square, trace = (covariance**2).sum(), np.trace(covariance)
+    q = ((centred**2).sum(1) ** 2).sum() / (n - 1)
+    a = (n - 1) * (n - 2) * square + trace**2 - n * q
+    return float((2 * square + (n * n - 3 * n + 1) * trace**2 - n * q) / a)
+
+
+def naive_imbalance(x: np.ndarray, y: np.ndarray) -> float:
+    """By ranks from sorting all distances."""
+    first, second = (np.linalg.norm(z[:, None] - z, axis=2) + np.diag([np.inf] * len(z)) for z in (x, y))
+    ranks = second.argsort(1).argsort(1) + 1
+    return float(2 / len(x) ** 2 * ranks[np.arange(len(x)), first.argmin(1)].sum())
+
+
 def naive_procrustes(x: np.ndarray, y: np.ndarray) -> float:
     x, y = x - x.mean(0), y - y.mean(0)
     nuclear = np.linalg.svd(x.T @ y, compute_uv=False).sum()
@@ -169,6 +188,7 @@ def naive_procrustes(x: np.ndarray, y: np.ndarray) -> float:
 NAIVE: dict[str, Callable[..., float]] = {
     "anisotropy": lambda x: variances(x)[0] / variances(x).sum(),
     "participation_ratio": lambda x: variances(x).sum() ** 2 / (variances(x) ** 2).sum(),
+    "unbiased_participation_ratio": naive_unbiased_ratio,
     "effective_rank": lambda x: entropy_rank(np.sqrt(variances(x))),
     "rank_me": lambda x: entropy_rank(variances(x)),
     "components": lambda x: int((np.cumsum(variances(x)) / variances(x).sum() < 0.9).sum()) + 1,
@@ -181,6 +201,7 @@ NAIVE: dict[str, Callable[..., float]] = {
     "step_cosine": lambda x, y: cosines(x, y).mean(),
     "linear_cka": naive_cka,
     "procrustes_distance": naive_procrustes,
+    "information_imbalance": naive_imbalance,
 }
 
 
@@ -194,6 +215,32 @@ def test_against_a_naive_computation_in_float64(name: str, cloud: str):
     found = CLOUDS[name](x, **settings) if name in CLOUDS else PAIRS[name](x, y)
     rel = 2e-3 if name == "effective_rank" else 1e-6
     assert found.item() == pytest.approx(NAIVE[name](*arrays), rel=rel, abs=1e-9)
+
+
+def test_what_other_packages_and_papers_give_for_the_same_vectors():
+    """Another divisor, order or null in a formula would pass a test against a copy of it."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(60, 200)) * np.arange(1, 201) ** -0.5 + 3)
+    assert kernels.unbiased_participation_ratio(x).item() == pytest.approx(19.4071, abs=1e-4)  # dimensionality 0.1.4
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(1000, 10)))
+    imbalances = [kernels.information_imbalance(x, x[:, :3], reverse=back).item() for back in (False, True)]
+    assert imbalances == pytest.approx([0.150, 0.524], abs=1e-3)  # DADApy
+    windows = torch.arange(1000) // 2
+    twins = [torch.from_numpy(rng.normal(size=(500, 10)))[windows] + 1e-3 * x for _ in range(2)]
+    assert kernels.information_imbalance(*twins).item() == pytest.approx(0.002)
+    apart = [Cloud(each, groups=windows) for each in twins]
+    assert kernels.information_imbalance(*apart).item() == pytest.approx(1, abs=0.1)
+    independent = Sequences(torch.from_numpy(rng.normal(size=(4000, 64))), (100,) * 40)
+    assert kernels.curvature(independent).item() == pytest.approx(0, abs=0.01)
+
+
+def test_a_gaussian_control_keeps_the_covariance_and_loses_the_shape():
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(1500, 4))) @ torch.randn(4, 40, dtype=torch.float64)
+    curved, same = x.sin(), kernels.gaussian_like(Cloud(x.sin())).x
+    assert kernels.participation_ratio(same).item() == pytest.approx(
+        kernels.participation_ratio(curved).item(), rel=0.05
+    )
+    assert kernels.two_nn(curved).item() < 5 < kernels.two_nn(same).item()
 
 
 MEANS = {"norm", "alignment", "step_length", "step_cosine"}

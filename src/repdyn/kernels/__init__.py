@@ -6,7 +6,7 @@ numbers of points that do not match, and other groups.
 """
 
 from repdyn.kernels.anisotropy import anisotropy
-from repdyn.kernels.cloud import Cloud, Undefined, full_precision, nan_if_undefined
+from repdyn.kernels.cloud import Cloud, Undefined, full_precision, gaussian_like, nan_if_undefined
 from repdyn.kernels.cosines import (
     alignment,
     alignment_falls,
@@ -31,13 +31,30 @@ from repdyn.kernels.outliers import massive_activation_share, outlier_kurtosis, 
 from repdyn.kernels.sequences import (
     Sequences,
     attention_evenness,
+    curvature,
     largest_activation,
+    prompt_entropy,
     sequence_cosine,
     sequence_entropy,
     sink_rate,
 )
-from repdyn.kernels.similarity import linear_cka, linearity, mutual_knn, procrustes_distance
-from repdyn.kernels.spectrum import alpha_req, components, effective_rank, isoscore, participation_ratio, rank_me
+from repdyn.kernels.similarity import (
+    information_imbalance,
+    linear_cka,
+    linearity,
+    mutual_knn,
+    procrustes_distance,
+    token_imbalance,
+)
+from repdyn.kernels.spectrum import (
+    alpha_req,
+    components,
+    effective_rank,
+    isoscore,
+    participation_ratio,
+    rank_me,
+    unbiased_participation_ratio,
+)
 from repdyn.kernels.two_nn import two_nn
 from repdyn.kernels.vocabulary import Vocabulary, token_cosine, token_distance, token_rank, token_top1_match
 
@@ -57,9 +74,12 @@ __all__ = [
     "attention_topic_mean",
     "class_variance",
     "components",
+    "curvature",
     "effective_rank",
     "full_precision",
+    "gaussian_like",
     "gride",
+    "information_imbalance",
     "isoscore",
     "largest_activation",
     "levina_bickel",
@@ -76,6 +96,7 @@ __all__ = [
     "participation_ratio",
     "ph_dimension",
     "procrustes_distance",
+    "prompt_entropy",
     "rank_me",
     "same_group_share",
     "self_similarity",
@@ -86,6 +107,7 @@ __all__ = [
     "step_length",
     "token_cosine",
     "token_distance",
+    "token_imbalance",
     "token_rank",
     "token_top1_match",
     "top_norm_variance_share",
@@ -93,4 +115,5 @@ __all__ = [
     "topic_gap_dot",
     "topic_mean",
     "two_nn",
+    "unbiased_participation_ratio",
 ]

@@ -326,6 +326,26 @@ class Frame:
         return rows.double().mul(self.scale).sub_(self.mean)
 
 
+@in_full_precision
+def gaussian_like(cloud: Cloud) -> Cloud:
+    """Return a cloud of as many independent normal vectors with the covariance and the groups of a cloud.
+
+    What a dimension says beyond the spectrum is how far it lies below that of such a cloud. The vectors are
+    ``Z @ (X - mean) / sqrt(n - 1)`` with Z standard normal, always the same for one number of vectors.
+
+    Raises:
+        Undefined: no metric is defined on the cloud.
+    """
+    cloud.require_defined()
+    centred, generator, n = cloud.centred, torch.Generator().manual_seed(0), cloud.n_vectors
+    vectors = torch.empty_like(centred)
+    for rows in row_chunks(vectors):
+        normal = torch.randn(len(rows), n, generator=generator, dtype=centred.dtype).to(centred.device)
+        rows.copy_(normal @ centred).div_(math.sqrt(n - 1))
+    kept = {"n_neighbours": cloud.n_neighbours, "whole_spectrum": cloud.whole_spectrum}
+    return Cloud(vectors, groups=cloud.groups, **kept)
+
+
 def as_cloud(x: Tensor | Cloud, groups: Tensor | None = None) -> Cloud:
     """Return a kernel's points as a Cloud."""
     if not isinstance(x, Cloud):

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, Undefined, nan_if_undefined
 
+# length of a centred vector, relative to the longest of its sequence, that is rounding
+_CENTRED = 1e-12
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -94,6 +97,94 @@ def sequence_entropy(sequences: Sequences, *, normalised: bool = True) -> Tensor
     values = torch.linalg.eigvalsh(z @ z.mT if z.shape[1] <= z.shape[2] else z.mT @ z).clamp_min(0)
     entropies = torch.special.entr(values / values.sum(1, keepdim=True)).sum(1)
     return ((entropies / z.new_tensor(largest).log()).clamp_max(1) if normalised else entropies).mean()
+
+
+@nan_if_undefined
+def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
+    """Compute the entropy of each sequence's Gram matrix in the convention of Layer by Layer, mean over sequences.
+
+    The vectors of a sequence are centred and scaled to length 1; K is their Gram matrix with negative entries set to 0.
+    Of the n eigenvalues p of ``K / n`` it is ``-sum(p log p)`` for order 1, ``-log(sum(p**2))`` for order 2, divided by
+    ``log(min(length, dim))``. Another quantity than :func:`sequence_entropy`: long vectors count as short ones.
+
+    Args:
+        sequences: states of whole sequences.
+        order: of the Renyi entropy: 2 as published for WikiText, 1 as published for MTEB.
+
+    Returns:
+        0-d float64 tensor on the device of the states, a pure number >= 0, of order 2 at most 1 where dim is not
+        smaller than the length; NaN when undefined.
+
+    Invariant to rotation, translation and uniform scaling of a sequence, and to the order of its tokens.
+    Undefined for a sequence of one token, for vectors of one coordinate, for NaN and inf, and where a vector equals the
+    mean of its sequence.
+
+    Source: Skean et al., Layer by Layer: Uncovering Hidden Representations in Language Models, ICML 2025 (arXiv
+    2502.02013), as its code has it.
+
+    Example:
+        >>> states = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
+        >>> round(prompt_entropy(Sequences(states, (4,)), order=2).item(), 6)
+        2.0
+    """
+    _require_pairs(sequences)
+    if order not in (1, 2):
+        raise ValueError(f"expected order 1 or 2, got {order}")
+    if sequences.x.shape[1] == 1:
+        raise Undefined("vectors of one coordinate have one direction, so that log(min(length, dim)) is 0")
+    entropies, shortest = [], []
+    for z, length in zip(sequences.padded, sequences.lengths, strict=True):
+        z = z[:length] - z[:length].mean(0)
+        norms = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+        shortest.append(norms.min() / norms.max())
+        z = (z / norms).nan_to_num()
+        gram = (z @ z.mT).clamp_min_(0) / length
+        if order == 1:
+            entropy = torch.special.entr(torch.linalg.eigvalsh(gram).clamp_min(0)).sum()
+        else:
+            entropy = -gram.square().sum().log()
+        entropies.append(entropy / math.log(min(length, z.shape[1])))
+    if not torch.stack(shortest).min() > _CENTRED:
+        raise Undefined("a vector equals the mean of its sequence, and so has no direction")
+    return torch.stack(entropies).mean()
+
+
+@nan_if_undefined
+def curvature(sequences: Sequences) -> Tensor:
+    """Compute how much less a sequence of states turns than one of independent vectors does, mean over sequences.
+
+    The mean angle between successive steps, ``arccos(cos(z_(k+1) - z_k, z_(k+2) - z_(k+1)))``, less ``2 pi / 3``: the
+    steps between independent vectors have a cosine of -1/2. A step of length 0, between two equal vectors, has no
+    direction; the angles at it are left out.
+
+    Args:
+        sequences: states of whole sequences.
+
+    Returns:
+        0-d float64 tensor on the device of the states, radians in [-2 pi / 3, pi / 3]: 0 for independent vectors, below
+        for a smoother path; NaN when undefined.
+
+    Invariant to translation, rotation and uniform scaling of a sequence; not to the order of its tokens.
+    Undefined where a sequence has no two successive steps, and for NaN and inf.
+
+    Source: Henaff, Goris, Simoncelli, Perceptual straightening of natural videos, Nature Neuroscience 22, 2019; for
+    language models Hosseini, Fedorenko, NeurIPS 36, 2023, and Skean et al., arXiv 2502.02013. The deviation is ours.
+
+    Example:
+        >>> line = torch.arange(5.0)[:, None] * torch.tensor([[3.0, 4.0]])
+        >>> round(curvature(Sequences(line, (5,))).item(), 6) == round(-2 * math.pi / 3, 6)
+        True
+    """
+    means = []
+    for z, length in zip(sequences.padded, sequences.lengths, strict=True):
+        steps = z[:length].diff(dim=0)
+        sizes = torch.linalg.vector_norm(steps, dim=1)
+        cosines = torch.linalg.vecdot(steps[1:], steps[:-1]) / (sizes[1:] * sizes[:-1])
+        means.append(cosines.clamp(-1, 1).arccos().nanmean())
+    mean = torch.stack(means).mean()
+    if mean.isnan():
+        raise Undefined("a sequence has no two successive steps: at least 3 tokens that differ are needed")
+    return mean - 2 * math.pi / 3
 
 
 @nan_if_undefined

@@ -18,7 +18,7 @@ from repdyn.kernels.cloud import (
     row_chunks,
 )
 from repdyn.kernels.cosines import COMPARED_WITH, matched, require_numbers
-from repdyn.kernels.neighbours import cloud_neighbours
+from repdyn.kernels.neighbours import cloud_neighbours, resolved
 
 # total dimension of both clouds, relative to the number of points, up to which products of features are cheaper
 _FEW_FEATURES = 0.25
@@ -187,6 +187,8 @@ def procrustes_distance(a: Tensor | Cloud, b: Tensor | Cloud) -> Tensor:
 _MOST = 63
 # relative difference up to which two distances count as equal: ten times the accuracy of the neighbour search
 _TIE = 1e-9
+# rounding of a squared distance, relative to the squared lengths
+_ROUNDING = 1e-13
 # tokens whose neighbours are compared at once
 _COMPARED_AT_ONCE = 4096
 
@@ -228,15 +230,9 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
         >>> mutual_knn(line, -3 * line).item()
         1.0
     """
-    a, b = as_cloud(a), as_cloud(b)
     if not isinstance(k, int) or not 1 <= k <= _MOST:
         raise ValueError(f"expected k from 1 to {_MOST}, got {k}; it counts the neighbours of each token")
-    groups, others = a.groups, b.groups
-    if groups is not others and (groups is None or others is None or not torch.equal(groups, others)):
-        raise ValueError(
-            "expected both clouds to have the same groups, row by row, or none; give the groups of one to the other"
-        )
-    matched(Cloud.require_defined, a, b)
+    a, b = _of_same_groups(a, b)
     is_first = torch.zeros(a.n_vectors, dtype=torch.bool, device=a.x.device)
     is_first[b.distinct.first] = True
     kept = a.distinct.first if b.n_unique == b.n_vectors else a.distinct.first[is_first[a.distinct.first]]
@@ -256,6 +252,18 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
         return overlap
     chance = (k / n_possible[compared].double()).mean()
     return (overlap - chance) / (1 - chance)
+
+
+def _of_same_groups(a: Tensor | Cloud, b: Tensor | Cloud) -> tuple[Cloud, Cloud]:
+    """Return both as clouds; raise ValueError for other groups or numbers of points, Undefined for no clouds."""
+    a, b = as_cloud(a), as_cloud(b)
+    groups, others = a.groups, b.groups
+    if groups is not others and (groups is None or others is None or not torch.equal(groups, others)):
+        raise ValueError(
+            "expected both clouds to have the same groups, row by row, or none; give the groups of one to the other"
+        )
+    matched(Cloud.require_defined, a, b)
+    return a, b
 
 
 def _restricted(cloud: Cloud, kept: Tensor) -> Cloud:
@@ -284,6 +292,103 @@ def _n_shared(neighbours: Tensor, others: Tensor) -> Tensor:
     """Return how many entries of each row are in the same row of the other, 0-d float64; both (n, k)."""
     pairs = zip(neighbours.split(_COMPARED_AT_ONCE), others.split(_COMPARED_AT_ONCE), strict=True)
     return torch.stack([(own[:, :, None] == other[:, None]).sum() for own, other in pairs]).sum().double()
+
+
+@nan_if_undefined
+def information_imbalance(a: Tensor | Cloud, b: Tensor | Cloud, *, reverse: bool = False, points: int = 2048) -> Tensor:
+    """Compute how little the distances in one cloud tell of those in another: the mean rank, in b, of each token's
+    nearest neighbour in a.
+
+    ``mean_i(2 r_i / (m_i + 1))`` with r_i the rank, 1 for the nearest, among the m_i tokens that may be neighbours of
+    i; without groups ``2 / n**2 * sum_i(r_i)``. Equal distances share their mean rank. It has a direction: a cloud that
+    holds all that another does and more predicts it, and not the other way round.
+
+    Args:
+        a: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them, with or without groups.
+        b: points of the same tokens in the same order, shape (n_vectors, any dim), with the same groups.
+        reverse: from b to a.
+        points: largest number of tokens, >= 3, taken at equal distances in their order.
+
+    Returns:
+        0-d float64 tensor on the device of ``a``, a pure number in (0, 2): about 2 / n where a determines the
+        neighbours in b, 1 on average for unrelated clouds; NaN when undefined.
+
+    Invariant to translation, rotation, uniform scaling and columns of zeros, of either alone, to names of the groups,
+    and to the order of the tokens where ``points`` is not smaller than their number. Of near duplicates in either cloud
+    one counts.
+    Undefined when the points contain NaN or inf, or fewer than 3 of them differ in both clouds by more than rounding.
+
+    Source: Glielmo, Zeni, Cheng, Csanyi, Laio, Ranking the information content of distance measures, PNAS Nexus 1,
+    2022, equation 2.
+
+    Example:
+        >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+        >>> [round(information_imbalance(x, x[:, :2], reverse=back).item(), 1) for back in (False, True)]
+        [0.1, 0.5]
+    """
+    if not isinstance(points, int) or points < 3:
+        raise ValueError(f"expected points >= 3, got {points}; it counts the tokens")
+    a, b = reversed(_of_same_groups(a, b)) if reverse else _of_same_groups(a, b)
+    kept, also = (resolved(cloud)[1] for cloud in (a, b))
+    kept = kept[torch.isin(kept, also)]
+    if len(kept) > points:
+        kept = kept[torch.arange(points, device=kept.device) * len(kept) // points]
+    if len(kept) < 3:
+        raise Undefined(f"{len(kept)} points differ in both clouds, at least 3 needed")
+    a, b = (Cloud(cloud.x[kept], groups=None if cloud.groups is None else cloud.groups[kept]) for cloud in (a, b))
+    nearest = cloud_neighbours(a, 1).indices[:, 0]
+    wide = b.frame.transform(b.x)
+    squares = wide.square().sum(1)
+    ranks = []
+    for rows in torch.arange(len(kept), device=kept.device).split(_ROWS):
+        distances = squares[rows, None] + squares - 2 * wide[rows] @ wide.mT
+        own = distances.gather(1, nearest[rows, None])
+        may_be = rows[:, None] != torch.arange(len(kept), device=kept.device)
+        if b.groups is not None:
+            may_be &= b.groups[rows, None] != b.groups
+        rounding = _ROUNDING * (squares[rows, None] + squares)
+        nearer, equal = distances < own - rounding, (distances - own).abs() <= rounding
+        r = (nearer & may_be).sum(1) + ((equal & may_be).sum(1) + 1) / 2
+        ranks.append(2 * r.double() / (may_be.sum(1) + 1))
+    return torch.cat(ranks).mean()
+
+
+@nan_if_undefined
+def token_imbalance(x: Tensor | Cloud, ids: Tensor) -> Tensor:
+    """Compute the information imbalance from a cloud to the identity of its tokens, of which two are at distance 0 if
+    they are the same and at distance 1 if not.
+
+    As :func:`information_imbalance`: of m_i tokens that may be neighbours of i, s_i are the same one. If the nearest
+    vector is of one of these, its rank is ``(s_i + 1) / 2``, otherwise ``s_i + (m_i - s_i + 1) / 2``.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them, with or without groups.
+        ids: token of each point, shape (n_vectors,), integers.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, a pure number in (0, 2): small where the nearest vectors are those
+        of the same token, 1 or so where they are of others; NaN when undefined.
+
+    Invariant to translation, rotation, uniform scaling, columns of zeros and order of the points, and to names of
+    tokens and groups. Of near duplicates one counts.
+    Undefined when the points contain NaN or inf, or fewer than 3 of them differ by more than rounding.
+
+    Source: as :func:`information_imbalance`; the distance of labels is that of Acevedo et al., arXiv 2505.17101.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [0.1], [5.0], [5.3]])
+        >>> round(token_imbalance(x, torch.tensor([0, 0, 1, 1])).item(), 9)
+        0.5
+    """
+    part, rows = resolved(as_cloud(x))
+    token, groups = ids.to(part.x.device)[rows].unique(return_inverse=True)[1], part.distinct.groups
+    nearest = cloud_neighbours(part, 1).indices[:, 0]
+    in_group = token if groups is None else groups.unique(return_inverse=True)[1] * len(token) + token
+    alike, kind = in_group.unique(return_inverse=True, return_counts=True)[1:]
+    same = token.bincount()[token] - (kind[alike] if groups is not None else 1)
+    possible = _n_possible(part)
+    rank = torch.where(token[nearest] == token, (same + 1) / 2, same + (possible - same + 1) / 2)
+    return (2 * rank.double() / (possible + 1)).mean()
 
 
 Of: TypeAlias = Literal["state", "step"]

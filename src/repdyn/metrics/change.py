@@ -31,6 +31,15 @@ _PROCRUSTES: dict[str, Any] = {
     "unit": "squared distance",
     "scale": "from_zero",
 }
+_IMBALANCE: dict[str, Any] = {
+    "kernel": "information_imbalance",
+    "range": (0.0, 2.0),
+    "source": "Glielmo et al. 2022 (PNAS Nexus 1)",
+    "settings": {"reverse": False, "points": 2048},
+    "neighbours": 1,
+    "unit": "imbalance (1: unrelated)",
+    "scale": "from_zero",
+}
 _CONVERGENCE = "Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8:552)"
 
 _to_last = partial(
@@ -146,6 +155,19 @@ METRICS = [
         select_inputs="repdyn.metrics.layer_view:with_following",
         meaning="similarity of the layer to the next, whatever the rotation (linear CKA)",
         title="Linear CKA with the next layer",
+    ),
+    _to_next(
+        name="imbalance_next",
+        **_IMBALANCE,
+        select_inputs="repdyn.metrics.layer_view:with_following",
+        meaning="how little the distances of a layer tell of those of the next (information imbalance)",
+        title="Information imbalance to the next layer",
+    ),
+    _to_previous(
+        name="imbalance_previous",
+        **_IMBALANCE,
+        meaning="how little the distances of a layer tell of those at the checkpoint before (information imbalance)",
+        title="Information imbalance to the checkpoint before",
     ),
     _to_previous(
         name="cka_previous",

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.kernels import Cloud, Sequences, Undefined, Vocabulary
+from repdyn.kernels import Cloud, Sequences, Undefined, Vocabulary, gaussian_like
 from repdyn.kernels.lens import LensReading, read_predictions
 from repdyn.probe import Probe
-from repdyn.probe.design import DIFFERENCES, NO_MASSIVE, view_of
+from repdyn.probe.design import DIFFERENCES, GAUSSIAN, NO_MASSIVE, view_of
 from repdyn.store.state_cache import StateCache
 
 if TYPE_CHECKING:
@@ -86,12 +86,15 @@ class LayerView:
     def sample(self, subset: str) -> list[np.ndarray]:
         """Return the indices of the tokens in each batch of a subset, at this layer."""
         view = view_of(subset)
-        return self._not_massive if view.vectors == NO_MASSIVE else list(self.probe.sample(view.vectors))
+        return self._not_massive if view.vectors == NO_MASSIVE else list(self.probe.sample(view.sampled))
 
     def clouds(self, subset: str, of: str = "own", states: Tensor | None = None) -> list[Cloud]:
         """Return the layer's cloud in each batch of a subset; or that ``of`` other states of the same tokens."""
         if (of, subset) not in self._clouds:
             view, device, found = view_of(subset), self.layer.states.device, []
+            if view.vectors == GAUSSIAN:
+                real = self.clouds(subset.replace(GAUSSIAN, "all"), of, states)
+                return self._clouds.setdefault((of, subset), [*map(gaussian_like, real)])
             states = self.layer.states if states is None else states
             batches, norm = self.sample(subset), self.context.final_norm
             windows = self.windows(subset) if self.probe.design.exclude_own_window else [None] * len(batches)

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from repdyn.metrics import change, shape, tokens
 from repdyn.metrics.metric import Metric, base_name, parsed
-from repdyn.probe.design import LAST_TOKEN, NO_MASSIVE, NORMED, VIEWS, WINDOW_MEAN, View, view_of
+from repdyn.probe.design import (
+    GAUSSIAN,
+    LAST_TOKEN,
+    LAYER_SUBSETS,
+    NO_MASSIVE,
+    NORMED,
+    VIEWS,
+    WINDOW_MEAN,
+    View,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -187,7 +197,7 @@ def _default_subsets(metric: Metric, probe: Probe | None) -> tuple[str, ...]:
     """Return the subsets of a name without one; of a probe of inputs those it has."""
     if probe is None or probe.inputs is None:
         return metric.subsets
-    return tuple(subset for subset in metric.subsets if subset in {*probe.subsets, NO_MASSIVE})
+    return tuple(subset for subset in metric.subsets if subset in {*probe.subsets, *LAYER_SUBSETS})
 
 
 def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str]]:
@@ -204,10 +214,10 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
             raise ValueError(
                 f"expected a probe of tokens for {metric.name}, got one of other inputs; leave the metric out"
             )
-        if subset not in {"", "all", NO_MASSIVE}:
+        if subset not in {"", "all", *LAYER_SUBSETS}:
             raise ValueError(
-                f"expected {metric.name} on all or {NO_MASSIVE} vectors of a probe of inputs, got {subset!r}; choose "
-                "positions with Probe.from_inputs(..., positions=)"
+                f"expected {metric.name} on all, {' or '.join(LAYER_SUBSETS)} vectors of a probe of inputs, got "
+                f"{subset!r}; choose positions with Probe.from_inputs(..., positions=)"
             )
     return [(metric, chosen) for chosen in ((subset,) if subset else _default_subsets(metric, probe))]
 
@@ -232,8 +242,8 @@ def _with_design_settings(metric: Metric, probe: Probe | None) -> Metric:
 
 def _check_subset(metric: Metric, subset: str, known: Collection[str] | None) -> None:
     view = view_of(subset)
-    if known is not None and view.vectors not in {*known, NO_MASSIVE, *VIEWS}:
-        choices = [*known, NO_MASSIVE, *VIEWS]
+    if known is not None and view.vectors not in {*known, *LAYER_SUBSETS, *VIEWS}:
+        choices = [*known, *LAYER_SUBSETS, *VIEWS]
         close = difflib.get_close_matches(view.vectors, choices, n=1)
         hint = f"did you mean {close[0] + NORMED * view.normed!r}? " if close else ""
         raise ValueError(
@@ -245,6 +255,10 @@ def _check_subset(metric: Metric, subset: str, known: Collection[str] | None) ->
         raise ValueError(
             f"expected {metric.name} on all tokens, got {subset!r}; only the first batch of all tokens is kept for the "
             "next checkpoint"
+        )
+    if view.vectors == GAUSSIAN and (metric.captures or metric.probe_requires):
+        raise ValueError(
+            f"expected a metric of one cloud on {GAUSSIAN}, got {metric.name}, which compares clouds or needs tokens"
         )
     if metric.whole_sequences and subset != "all":
         raise ValueError(f"expected {metric.name} on all tokens, got {subset!r}; it is measured on whole sequences")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from math import inf
+from math import inf, pi
 
 from repdyn.metrics.metric import COSINE, LENGTH, SHARE, of_kernel
 
@@ -102,6 +102,12 @@ SPECTRUM = [
         meaning="number of directions that the variance is spread over",
         source="Gao et al. 2017 (bioRxiv 214262)",
         title="Participation ratio",
+    ),
+    _directions(
+        name="unbiased_participation_ratio",
+        meaning="participation ratio of the distribution behind the vectors, corrected for their number",
+        source="arXiv 2509.26560 (ICLR 2026), the correction for samples",
+        title="Participation ratio, unbiased",
     ),
     _directions(
         name="effective_rank",
@@ -231,9 +237,30 @@ SEQUENCE_SPECTRUM = [
         unit="entropy",
         family="spectrum",
     ),
+    _of_sequences(
+        name="prompt_entropy",
+        meaning="entropy of the similarities of a sequence's tokens, centred and of unit length",
+        range=(0.0, inf),
+        scale="from_zero",
+        source="Skean et al. 2025, Layer by Layer (ICML), as its code has it",
+        settings={"order": 2},
+        title="Entropy of a prompt (Layer by Layer)",
+        unit="entropy",
+        family="spectrum",
+    ),
 ]
 
 SEQUENCE_SIMILARITY = [
+    _of_sequences(
+        name="curvature",
+        meaning="mean angle between the steps from token to token, less that of independent vectors",
+        range=(-2 * pi / 3, pi / 3),
+        source="Henaff, Goris, Simoncelli 2019 (Nat. Neurosci. 22); Hosseini, Fedorenko 2023 (NeurIPS 36)",
+        title="Curvature of a sequence",
+        unit="radians (0: independent)",
+        family="similarity",
+        scale="signed",
+    ),
     _of_sequences(
         name="sequence_cosine",
         meaning="mean cosine between the vectors of two different tokens of one sequence, without centring",

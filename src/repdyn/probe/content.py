@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.probe.design import MIN_BATCH_VECTORS, NO_MASSIVE, SUBSETS, VIEWS
+from repdyn.probe.design import LAYER_SUBSETS, MIN_BATCH_VECTORS, SUBSETS, VIEWS
 
-_RESERVED = (*SUBSETS, NO_MASSIVE, *VIEWS)
+_RESERVED = (*SUBSETS, *LAYER_SUBSETS, *VIEWS)
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 

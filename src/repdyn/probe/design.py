@@ -30,6 +30,10 @@ SUBSETS = ("all", "no_sink")
 """The subsets that every probe of tokens has."""
 NO_MASSIVE = "no_massive"
 """The subset without vectors of massive norm, which is selected at each layer separately."""
+GAUSSIAN = "gaussian"
+"""The subset of as many normal random vectors with the covariance of all vectors, at each layer: a control."""
+LAYER_SUBSETS = (NO_MASSIVE, GAUSSIAN)
+"""The subsets that are made of all tokens at each layer."""
 LAST_TOKEN = "last_token"
 WINDOW_MEAN = "window_mean"
 DIFFERENCES = "differences"
@@ -206,12 +210,12 @@ class View(NamedTuple):
     @property
     def sampled(self) -> str:
         """Subset or view by which tokens of the probe are sampled."""
-        return "all" if self.vectors == NO_MASSIVE else self.vectors
+        return "all" if self.vectors in LAYER_SUBSETS else self.vectors
 
     @property
     def of_single_tokens(self) -> bool:
         """True if each vector is the state of one token, without the final norm."""
-        return not self.normed and self.vectors not in {WINDOW_MEAN, DIFFERENCES}
+        return not self.normed and self.vectors not in {WINDOW_MEAN, DIFFERENCES, GAUSSIAN}
 
 
 @cache

@@ -11,7 +11,7 @@ import pandas as pd
 
 from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import base_name
-from repdyn.probe.design import NO_MASSIVE, NORMED, VIEWS
+from repdyn.probe.design import LAYER_SUBSETS, NORMED, VIEWS
 from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS
 
 
@@ -42,8 +42,8 @@ def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) 
 
 SUBSETS = ("all", "no_sink")
 """The subsets that findings are judged on."""
-OF_THE_SAME_VECTORS = (*SUBSETS, NO_MASSIVE)
-"""The subsets of which one is among the vectors of the other, so that charts show them on one scale."""
+OF_THE_SAME_VECTORS = (*SUBSETS, *LAYER_SUBSETS)
+"""The subsets of which one is among the vectors of the other, or its control: charts show them on one scale."""
 _UNNORMED = (*OF_THE_SAME_VECTORS, *VIEWS)
 NO_CLASSES = (*_UNNORMED, *(f"{name}{NORMED}" for name in _UNNORMED))
 """The subsets and views that are not a class of tokens, in display order."""

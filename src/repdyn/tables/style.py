@@ -18,6 +18,7 @@ _SUBSETS = {
     "all": ("all tokens", "all tokens"),
     "no_sink": ("without first positions and special tokens", "no sinks"),
     "no_massive": ("without vectors of massive norm", "no massive norms"),
+    "gaussian": ("Gaussian vectors of the same covariance", "Gaussian control"),
     "last_token": ("last tokens of windows", "last tokens"),
     "window_mean": ("means over windows", "window means"),
     "differences": ("differences of neighbouring tokens", "differences"),

@@ -33,8 +33,8 @@ _HEADING = """# All metrics
 
 Formulas, sources, interpretation: [what is measured](metrics.md). By default: {default}; `all` is every metric that the
 probe supports. `NAME[setting=value]@SUBSET` changes settings and tokens: `two_nn[discard=0.8]@no_sink`. Subsets are
-`all` (the default below where none is given), `no_sink`, `no_massive`, [token
-views](metrics.md#how-the-vectors-are-chosen) such as `last_token`, and classes that the probe knows, such as `rare`.
+`all` (the default below where none is given), `no_sink`, `no_massive`, `gaussian`,
+[token views](metrics.md#how-the-vectors-are-chosen) such as `last_token`, and classes of the probe, such as `rare`.
 
 **Warning.** `two_nn`, `gride_2`, `gride_4`, `levina_bickel` and `local_dimension` need independent points: dense
 windows make them several times too small in early training. [The default design avoids this](sampling.md).

@@ -99,9 +99,9 @@ def of_cloud(share: Callable[[Cloud], float]) -> Callable[..., Any]:
     return lambda x, groups: share(Cloud(x, groups=groups))
 
 
-def of_sequences(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the kernel on two sequences, the first of 2 points."""
-    return lambda x: kernel(Sequences(x, (2, len(x) - 2)))
+def of_sequences(kernel: Callable[..., Any], first: int = 2) -> Callable[..., Any]:
+    """Return the kernel on two sequences, by default the first of 2 points."""
+    return lambda x: kernel(Sequences(x, (first, len(x) - first)))
 
 
 CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]]] = {
@@ -117,8 +117,10 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "class_variance": (kernels.class_variance, with_ids, (8, 8)),
     "self_similarity": (kernels.self_similarity, with_ids, (7, 7)),
     "components": (kernels.components, one, (4, 4)),
+    "curvature": (of_sequences(kernels.curvature, 3), one, (3, 3)),
     "effective_rank": (kernels.effective_rank, one, (4, 4)),
     "gride": (kernels.gride, grouped, (35, 43)),
+    "information_imbalance": (on_grouped(kernels.information_imbalance), two_grouped, (55, 67)),
     "isoscore": (kernels.isoscore, one, (4, 4)),
     "largest_activation": (of_sequences(kernels.largest_activation), one, (1, 1)),
     "levina_bickel": (kernels.levina_bickel, grouped, (35, 43)),
@@ -134,6 +136,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "participation_ratio": (kernels.participation_ratio, one, (4, 4)),
     "ph_dimension": (kernels.ph_dimension, grouped, (25, 29)),
     "procrustes_distance": (kernels.procrustes_distance, two, (6, 6)),
+    "prompt_entropy": (of_sequences(kernels.prompt_entropy), one, (3, 3)),
     "rank_me": (kernels.rank_me, one, (4, 4)),
     "same_group_share": (of_cloud(kernels.same_group_share), grouped, (19, 23)),
     "sequence_cosine": (of_sequences(kernels.sequence_cosine), one, (3, 3)),
@@ -143,6 +146,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "step_length": (kernels.step_length, two, (2, 2)),
     "token_cosine": (on_vocabulary(kernels.token_cosine), tokens, (5, 5)),
     "token_distance": (on_vocabulary(kernels.token_distance), tokens, (5, 5)),
+    "token_imbalance": (lambda x, ids: kernels.token_imbalance(x, ids), with_ids, (17, 21)),
     "token_rank": (on_vocabulary(kernels.token_rank), tokens, (15, 15)),
     "token_top1_match": (on_vocabulary(kernels.token_top1_match), tokens, (15, 15)),
     "top_norm_variance_share": (kernels.top_norm_variance_share, one, (8, 8)),
@@ -150,6 +154,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "topic_gap_dot": (kernels.topic_gap_dot, topics, (16, 16)),
     "topic_mean": (kernels.topic_mean, topics, (15, 15)),
     "two_nn": (kernels.two_nn, grouped, (24, 28)),
+    "unbiased_participation_ratio": (kernels.unbiased_participation_ratio, one, (5, 5)),
     "two_nn_with_duplicates": (lambda x, groups: kernels.two_nn(x, groups, duplicates="count"), grouped, (20, 24)),
 }
 """By name: the kernel, its inputs, and how often the host waits for the device on 300 points and on 1100, two tiles of the
@@ -157,7 +162,7 @@ search for neighbours."""
 
 
 SEARCHING = {"gride", "levina_bickel", "mutual_knn", "near_duplicate_share", "same_group_share", "two_nn"}
-SEARCHING |= {"two_nn_with_duplicates", "local_dimension", "ph_dimension"}
+SEARCHING |= {"two_nn_with_duplicates", "local_dimension", "ph_dimension", "information_imbalance", "token_imbalance"}
 
 
 def on_device(name: str, arguments: Sequence[Tensor], context: Callable[[], Any] = PretendCuda) -> tuple[Tensor, Any]:

@@ -7,7 +7,9 @@ from hostile import HOSTILE
 
 from repdyn.kernels import (
     Sequences,
+    curvature,
     largest_activation,
+    prompt_entropy,
     sequence_cosine,
     sequence_entropy,
 )
@@ -55,6 +57,30 @@ def test_entropy_of_the_matrix_written_out(name, split):
         found = sequence_entropy(given, normalised=normalised).item()
         assert found == pytest.approx(naive_entropy(given, normalised), rel=1e-9, abs=1e-12)
     assert 0 <= sequence_entropy(given).item() <= 1
+
+
+def naive_prompt_entropy(of_sequences, order):
+    values = []
+    for z in in_numpy(of_sequences):
+        z = z - z.mean(0)
+        z /= np.linalg.norm(z, axis=1, keepdims=True)
+        shares = np.linalg.eigvalsh(np.maximum(z @ z.T, 0) / len(z))
+        positive = shares[shares > 1e-18]
+        entropy = -np.log((shares**2).sum()) if order == 2 else -(positive * np.log(positive)).sum()
+        values.append(entropy / np.log(min(z.shape)))
+    return np.mean(values)
+
+
+@pytest.mark.parametrize("split", ["equal", "one"])
+@pytest.mark.parametrize("name", ["gaussian", "low_rank", "sinks"])
+def test_prompt_entropy_and_curvature_written_out(name, split):
+    given = of(name, split)
+    for order in (1, 2):
+        assert prompt_entropy(given, order=order).item() == pytest.approx(naive_prompt_entropy(given, order), rel=1e-9)
+    steps = [np.diff(z, axis=0) for z in in_numpy(given)]
+    units = [step / np.linalg.norm(step, axis=1, keepdims=True) for step in steps]
+    angles = [np.arccos((unit[1:] * unit[:-1]).sum(1)).mean() for unit in units]
+    assert curvature(given).item() == pytest.approx(np.mean(angles) - 2 * np.pi / 3, rel=1e-7)
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -195,7 +195,13 @@ def test_all_metrics_are_those_without_tokens() -> None:
     frame = measure(model_of(family), probe_of(family), "all").to_pandas()
     without_value = set(frame[frame["value"].isna()]["metric"])
     # of 16 coordinates, and of the first checkpoint
-    assert without_value == {"alpha_req", "cka_previous", "mutual_knn_previous", "procrustes_previous"}
+    assert without_value == {
+        "alpha_req",
+        "cka_previous",
+        "mutual_knn_previous",
+        "procrustes_previous",
+        "imbalance_previous",
+    }
     assert {"anisotropy", "two_nn", "cka_following", "linearity"} & set(frame["metric"])
     assert not {"sink_rate", "lens_kl", "sequence_entropy", "next_token_variance"} & set(frame["metric"])
 
