@@ -315,7 +315,7 @@ def test_which_token_is_followed():
     states = np.ones((2, 4, 3))
     other = states + np.arange(4)[:, None] * np.array([0, 1, 0])
     one, two = (TokenTrajectory(("[CLS]", "the", "Ġbank", "a"), each, (0, 1)) for each in (states, other))
-    assert followed(one, two, ()) == ([2], [2])  # no special token, no function word
+    assert followed(one, two, ()) == ([], [])
     assert followed(one, replace(two, tokens=("[CLS]", "a", "b", "c")), ("bank",)) == ([2], [])
     with pytest.raises(ValueError, match="got dog; they have"):
         followed(one, two, ("dog",))
@@ -413,7 +413,7 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("repdyn.studies.anatomy.find_spec", lambda name: None)  # loops are tested alone
     monkeypatch.setattr("repdyn.studies.study.save", named)
     folder, output = save_model("small"), tmp_path / "out"
-    ran(folder, "--pair", *PAIR, "--closest", 3, "-o", output)
+    ran(folder, "--pair", *PAIR, "--closest", 3, "--follow", "c", "-o", output)
     files = {path.name for path in (output / "small").iterdir()}
     assert files == {
         *("tables.csv", "distributions.csv", "histograms.csv", "dimension_curves.csv", "closest.csv"),

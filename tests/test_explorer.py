@@ -13,7 +13,6 @@ import torch
 from saved_models import MARKUP
 
 from repdyn.cli.main import main
-from repdyn.data.tokens import byte_tokenizer
 from repdyn.explorer import server, tables
 from repdyn.explorer.server import choose_checkpoints, launch
 from repdyn.explorer.session import LISTED
@@ -42,7 +41,7 @@ def test_a_sentence_that_is_too_short_or_too_long_is_refused(session, sentence, 
     for ask in (
         lambda: session.tokens(sentence),
         lambda: session.token(sentence, 0),
-        lambda: session.paths(SENTENCE, sentence, 0),
+        lambda: session.paths(SENTENCE, sentence),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             ask()
@@ -79,13 +78,6 @@ def test_the_grid_has_a_cell_for_each_layer_and_token_and_no_markup(session, col
     assert all(0 <= int(share) <= 100 for share in re.findall(r"--shade: (\d+)%", shown))
     assert MARKUP[0] not in shown
     assert "&lt;script&gt;" in shown
-
-
-def test_bytes_are_shown_as_characters():
-    tokenizer = byte_tokenizer()
-    ids = tokenizer("a \n£").input_ids
-    assert tables.readable_tokens(tokenizer, ids) == ["a", "␣", "↵", "\\xc2", "\\xa3"]
-    assert tables.readable_tokens(tokenizer, [tokenizer.mask_token_id]) == ["[MASK]"]
 
 
 SENTENCE_OF_EXPLORER_ATTENTION = f"The coin {MARKUP[0]}"

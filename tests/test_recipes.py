@@ -21,7 +21,6 @@ from synthetic_runs import (
     make_published,
     make_row,
     make_rows,
-    make_scalar,
     to_frame,
 )
 
@@ -41,7 +40,6 @@ from repdyn.recipes.evaluation import count_verdicts
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.page import write_results
 from repdyn.recipes.recipe import AnyCriterion
-from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.effects import CannotBeJudgedError
 from repdyn.text.corpus import builtin_corpus
 from repdyn.utils.records import validated
@@ -114,48 +112,6 @@ def test_between():
     assert judge("between", course, bounds=(0.8, 1.0)) == "shown"
     assert judge("between", course, bounds=(0.0, 0.8)) == "not shown"
     assert judge("between", course, bounds=(0.9, 1.0)) == "cannot be judged"
-
-
-def test_correlation():
-    falls = measured(lambda number, depth: -RANKS[number], metric="alpha_req")
-    rises = measured(lambda number, depth: RANKS[number])
-    both = Measured("a", pd.concat([falls.frame, rises.frame], ignore_index=True))
-    assert judge("correlation", both, "alpha_req", other="rank_me", at_most=-0.5) == "shown"
-    assert judge("correlation", both, "alpha_req", other="rank_me", at_least=0.5) == "not shown"
-
-
-def test_a_correlation_whose_interval_leaves_it_open():
-    y = [1, 3, 2, 5, 4, 6, 8, 7]
-    one = measured(lambda number, depth: RANKS[number], metric="alpha_req")
-    other = measured(lambda number, depth: float(RANKS[number] + 25 * y[number]))
-    both = Measured("a", pd.concat([one.frame, other.frame], ignore_index=True))
-    verdict, evidence = criterion(kind="correlation", other="rank_me", at_least=0.2).judge(both, "alpha_req")
-    assert verdict == "cannot be judged"
-    assert re.fullmatch(r"rho 0\.\d+ \[-0\.\d+, 0\.\d+\] over 8 checkpoints; whether it has learned .*", evidence)
-
-
-def test_models_that_have_learned_nothing_are_not_judged():
-    """The entropy of four equally frequent tokens is log 4, 1.386."""
-    probe = Probe.from_tokens([[0, 1, 2, 3] * 4] * 16, max_vectors=64, batch_vectors=32)
-    rows = measured(lambda number, depth: RANKS[number]).frame
-    for loss, learned in ((1.2, True), (1.4, False)):
-        losses = to_frame([make_scalar(step, loss + (143000 - step) * 1e-9, PROBE_LOSS, run="lab/a") for step in STEPS])
-        model = Measured("lab/a", pd.concat([rows, losses], ignore_index=True), probe=probe)
-        if learned:
-            assert judge("correlation", model, other=PROBE_LOSS, at_least=0.9) != "shown"
-        else:
-            with pytest.raises(CannotBeJudgedError, match=r"nothing was learned, .* \(1\.4\) .* \(1\.39\)"):
-                judge("correlation", model, other=PROBE_LOSS, at_least=0.9)
-
-
-def test_trend():
-    rises = measured(lambda number, depth: 1 + depth)
-    assert judge("trend", rises, at_least=0.5) == "shown"
-    assert judge("trend", rises, at_most=0.0) == "not shown"
-    assert (
-        judge("trend", measured(lambda number, depth: 10 + 0.1 * depth, noise=0.1), at_least=0.5) == "cannot be judged"
-    )
-    assert judge("trend", measured(lambda number, depth: 1.0, noise=0.0), at_least=0.5) == "not shown"
 
 
 @pytest.mark.parametrize(("finding", "verdict"), [("bell", "shown"), ("uniform", "not shown"), ("growth", "shown")])
@@ -249,7 +205,7 @@ differs: [nothing]
 published:
   - {claim: bell, source: figure 1, models: [lab/a, lab/b], metric: anisotropy, criterion: {kind: finding, finding: bell}}
   - {claim: flat, source: figure 1, models: [lab/bert], metric: anisotropy, criterion: {kind: finding, finding: uniform}}
-  - {claim: width, source: figure 2, models: [lab/bert], metric: two_nn, criterion: {kind: trend, step: first, at_least: 2}}
+  - {claim: width, source: figure 2, models: [lab/bert], metric: two_nn, criterion: {kind: between, step: first, bounds: [0, 0.1]}}
   - {claim: rank, source: figure 3, models: [lab/a], metric: two_nn@no_sink, criterion: {kind: peak}}
   - {claim: tasks, source: table 1, not_run: no tasks}
 """
@@ -309,24 +265,18 @@ def test_rows_of_another_protocol_are_named(recipe, tmp_path):
 
 def test_the_page_states_what_was_measured(recipe, store, tmp_path):
     page = write_results(recipe, *evaluate(recipe, store), tmp_path).read_text()
-    measured, _, asked = page.partition("<h2>The recipe</h2>")
-    assert f"lab/a at 11 steps (0 to 512), lab/bert at 1 step (0): {SAMPLED}" in measured
-    assert "text not recorded, since the store has no copy of the probe" in measured
-    assert "measured otherwise: windows of 64 tokens, not 80" in measured
-    assert "sampling: independent design, text enwik8" in asked
+    assert f"lab/a at 11 steps (0 to 512): {SAMPLED}" in page
+    assert f"lab/bert at 1 step (0): {SAMPLED}" in page
+    assert "text not recorded: the store has no copy of the probe" in page
+    assert "measured otherwise: windows of 64 tokens, not 80" in page
 
 
 def test_what_a_choice_leaves_unjudged(recipe):
     phases = criterion(kind="phases", phases=("rise", "fall"), more=(0.1, 0.1))
     recipe = replace(recipe, published=(*recipe.published, replace(recipe.published[0], criterion=phases)))
     models = find_models_of(["lab/a"])
-    assert shortfalls(recipe, models, {"lab/a": 2}) == [
-        "published value 2 is not run: no model among lab/bert",
-        "published value 3 is not run: no model among lab/bert",
-        "lab/a has 2 chosen checkpoints, and needs 3 for value 6; choose more with --revisions",
-    ]
-    (stand_in, *_) = shortfalls(recipe, find_models_of(["my/model"]), {"my/model": 9})
-    assert stand_in == "my/model stands in for lab/a, lab/b: published values 1, 6"
+    (needed,) = shortfalls(recipe, models, {"lab/a": 2})
+    assert needed == "published value 6 needs 3 checkpoints of lab/a, got 2; choose more with --revisions"
 
 
 VALID = {
@@ -407,7 +357,6 @@ def test_shipped_recipes(name):
         (with_criterion(kind="peak", more=float("nan")), "peak.more in"),
         (with_criterion(kind="phases", phases=["fall", "rise"], more=[0.1]), "one value of more for each of 2 phases"),
         (with_criterion(kind="phases", phases=["sink"], more=[0.1]), "phases.phases.0 in"),
-        (with_criterion(kind="correlation", other="anisotropy"), "at_least or at_most"),
         ({"published": [VALID["published"][0] | {"points": [[1, 2, 3]]}]}, "a valid published.0.points.0"),
     ],
 )

@@ -14,7 +14,7 @@ from repdyn.explorer import figures, tables
 from repdyn.explorer.session import Session
 from repdyn.explorer.tables import Cell, Colour
 from repdyn.reading import CheckpointError
-from repdyn.studies.token_measurements import Measure, State
+from repdyn.studies.token_measurements import Measure, State, token_names
 
 _ALL = -1
 """All layers, as a choice of a layer."""
@@ -25,7 +25,6 @@ _HEADING = (
 _HOURLY = (3600, 3600)
 """Interval at which temporary files are deleted, and their minimum age, in seconds."""
 T = TypeVar("T")
-_TWO = "type a second sentence to see the paths of both"
 
 
 def asset(name: str) -> str:
@@ -74,7 +73,7 @@ class Page:
         found, missing = _or_reason(self.session.attention, sentence, int(number), layer)
         if not found:
             return tables.remarks(missing), gr.skip(), gr.Plot(visible=False)
-        names = tables.readable_tokens(self.session.models[int(number)].tokenizer, found[0].ids)
+        names = token_names(self.session.models[int(number)].tokenizer, found[0].ids)
         heads = list(range(min(len(one.weights) for one in found)))
         # without a value where the head stays: the reader may have chosen another one meanwhile
         chosen, choices = (head, gr.Dropdown(heads)) if head in heads else (0, gr.Dropdown(heads, value=0))
@@ -90,16 +89,12 @@ class Page:
         similarity, rank = (figures.across_layers(found, quantity) for quantity in (measure, "rank"))
         return tables.remarks(missing), near, similarity, rank
 
-    def paths(self, sentence: str, place: int | None, other: str) -> tuple[go.Figure, str]:
-        """Return the figure of two sentences' paths, and why paths are missing."""
-        try:
-            if not other.strip():
-                raise ValueError(_TWO)
-            found, missing = self.session.paths(sentence, other, place)
-        except ValueError as error:
-            return figures.paths([]), tables.refusal(str(error))
-        left_out = [f"{one.name}: left out for their norm: {', '.join(one.left_out)}" for one in found if one.left_out]
-        return figures.paths(found), tables.remarks([*missing, *left_out])
+    def paths(self, sentence: str, other: str) -> tuple[str, str]:
+        """Return the figures of two sentences' paths, and why paths are missing."""
+        if not other.strip():
+            return "", tables.refusal("type a second sentence to see the paths of both")
+        found, missing = _or_reason(self.session.paths, sentence, other)
+        return "".join(found), tables.remarks(missing)
 
 
 def build(session: Session, sentence: str, other: str) -> gr.Blocks:
@@ -153,7 +148,7 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
                 second = gr.Textbox(other, label="Second sentence", max_lines=4, scale=5)
                 compare = gr.Button("Show both paths", scale=1, elem_classes="compact")
             missing = gr.HTML(elem_classes="empties")
-            plane = gr.Plot(show_label=False, elem_id="paths")
+            plane = gr.HTML(elem_id="paths")
         # an event during the computation of another must not be lost
         settings: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "always_last"}
         token = {
@@ -162,7 +157,7 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
         }
         lens = {"inputs": [shown, number, colour, cell], "outputs": [no_lens, grid, top]}
         heads = {"inputs": [shown, checkpoint, block, head], "outputs": [no_attention, head, attention]}
-        both = {"inputs": [shown, chosen, second], "outputs": [plane, missing]}
+        both = {"inputs": [shown, second], "outputs": [plane, missing]}
         opened = gr.on(
             [blocks.load, button.click, typed.submit],
             page.read,
@@ -177,9 +172,9 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
         gr.on([number.input, colour.input], page.lens, **lens, **settings)
         gr.on([checkpoint.input, block.input, head.input], page.attention, **heads, **settings)
         grid.click(page.cell, [shown, number], [cell, top], **settings)
-        for chose in (opened.then, chosen.input):
-            chose(page.show, **token, **settings).then(page.paths, **both, **settings)
-        gr.on([positions.input, measure.input, state.input, layer.input], page.show, **token, **settings)
+        opened.then(page.show, **token, **settings).then(page.paths, **both, **settings)
+        choices = [chosen.input, positions.input, measure.input, state.input, layer.input]
+        gr.on(choices, page.show, **token, **settings)
         gr.on([second.submit, compare.click], page.paths, **both, **settings)
     return blocks
 

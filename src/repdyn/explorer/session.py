@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from html import escape
+from io import StringIO
 from threading import RLock
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -25,7 +28,8 @@ from repdyn.reading import (
     layer_states,
     output_head,
 )
-from repdyn.studies.paths import TokenTrajectory, TrajectoryPlane, fit_plane, match_tokens, sentence_trajectories
+from repdyn.studies.anatomy_figures import paths_figure
+from repdyn.studies.paths import TokenTrajectory, match_tokens, sentence_trajectories
 from repdyn.studies.study import select
 from repdyn.studies.token_measurements import (
     capture_sentence,
@@ -33,7 +37,7 @@ from repdyn.studies.token_measurements import (
     encode_sentence,
     token_names,
 )
-from repdyn.tables.style import of_stack
+from repdyn.tables.style import of_stack, styled
 
 
 class TokenStates(NamedTuple):
@@ -47,23 +51,6 @@ class TokenStates(NamedTuple):
     """A row for each state; nearest has one for each state and place. Columns as in
     :class:`repdyn.studies.token_measurements.VocabularyComparison`."""
     nearest: pd.DataFrame
-
-
-class SentencePaths(NamedTuple):
-    """The tokens of two sentences in one stack of a checkpoint, in a plane of their own."""
-
-    name: str
-    one: TokenTrajectory
-    other: TokenTrajectory
-    plane: TrajectoryPlane
-    place: int | None
-    """Position of the chosen token in the first sentence; None if this checkpoint has no such token."""
-
-    @property
-    def left_out(self) -> list[str]:
-        """Tokens of either sentence that are left out of the plane for their norm."""
-        both = zip((self.one, self.other), self.plane.left_out, strict=True)
-        return sorted({trajectory.tokens[place] for trajectory, places in both for place in places})
 
 
 class LayerHeads(NamedTuple):
@@ -138,19 +125,15 @@ def sentence_lens(loaded: LoadedModel, ids: Sequence[int], layers: LayerPatterns
 
 
 class Session:
-    """Loaded checkpoints, with a cache of recent results.
+    """Loaded checkpoints, with a cache of recent results, for calls from several threads; models run one at a time.
 
-    Calls may come from several threads; models run one at a time. A sentence that is blank or too long, and a token
-    that is not there, are a ValueError.
+    A sentence that is blank or too long, and a token that is not there, are a ValueError.
 
     Args:
         models: the checkpoints, in the order in which they are shown; a reader chooses among the first one's tokens.
         nearest: number of tokens of the vocabulary that are listed for each state.
         max_tokens: tokens of a sentence at most.
         layers: as for :func:`repdyn.layer_states`.
-
-    Raises:
-        ValueError: the blocks of a model are not found.
     """
 
     def __init__(
@@ -174,10 +157,10 @@ class Session:
         self._attention = self._cached(
             1, lambda loaded, text: attention_weights(loaded, [encode_sentence(loaded, text)], layers)
         )
-        self._planes = self._cached(
+        self._drawn = self._cached(
             _SENTENCES,
             lambda loaded, *pair: [
-                (stack, both, fit_plane(*(each.states for each in both)))
+                _picture(of_stack(loaded.name, stack), *both)
                 for stack, both in sentence_trajectories(loaded, pair, layers).items()
             ],
         )
@@ -198,20 +181,20 @@ class Session:
         sentence, first, place = self._with_place(sentence, place)
         how = {"with_positions": with_positions, "by_distance": by_distance}
 
-        def find(loaded: LoadedModel) -> Iterator[TokenStates | str]:
+        def find(loaded: LoadedModel) -> tuple[list[TokenStates], list[str]]:
             own = _same_place(first, self._names(loaded, sentence), place)
             if own is None:
-                yield f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
-                return
-            reading, found = self._read(loaded, sentence), self._compare(loaded, sentence, place=own, **how)
+                raise ValueError(
+                    f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
+                )
+            reading, compared = self._read(loaded, sentence), self._compare(loaded, sentence, place=own, **how)
+            states = []
             for stack in dict.fromkeys(layer.stack for layer in reading.vectors):
-                table, nearest = (select(frame, stack=stack) for frame in (found.table, found.nearest))
+                table, nearest = (select(frame, stack=stack) for frame in compared)
                 name, token = of_stack(loaded.name, stack), table["token"].iloc[0]
-                yield TokenStates(name, token, reading.ids[own], table, nearest)
-            if reading.reasons:
-                reason, *others = reading.reasons
-                more = f" (and {len(others)} more)" if others else ""
-                yield f"{loaded.name}: no state after attention at {reason}{more}"
+                states.append(TokenStates(name, token, reading.ids[own], table, nearest))
+            more = f" (and {len(reading.reasons) - 1} more)" if len(reading.reasons) > 1 else ""
+            return states, [f"{loaded.name}: no state after attention at {why}{more}" for why in reading.reasons[:1]]
 
         return self._of_each(find)
 
@@ -242,22 +225,14 @@ class Session:
             remarks.append(f"{loaded.name}: the first {len(ids)} of {n_tokens} tokens, without those that follow")
         return found, remarks
 
-    def paths(self, one: str, other: str, place: int | None) -> tuple[list[SentencePaths], list[str]]:
-        """Project the tokens of two sentences on the plane of most variance of all their states, for each checkpoint.
+    def paths(self, one: str, other: str) -> tuple[list[str], list[str]]:
+        """Draw the paths of two sentences' tokens as the study of anatomy does, for each checkpoint.
 
-        Returns and Raises: as :meth:`token`.
+        Returns and Raises: as :meth:`token`; elements of HTML.
         """
-        one, first, place = self._with_place(one, place)
-        self.tokens(other)
-
-        def find(loaded: LoadedModel) -> Iterator[SentencePaths]:
-            names = [self._names(loaded, text) for text in (one, other)]
-            own = _same_place(first, names[0], place)
-            for stack, pair, plane in self._planes(loaded, one, _valid(other)):
-                one_path, other_path = (replace(each, tokens=told) for each, told in zip(pair, names, strict=True))
-                yield SentencePaths(of_stack(loaded.name, stack), one_path, other_path, plane, own)
-
-        return self._of_each(find)
+        for sentence in (one, other):
+            self.tokens(sentence)
+        return self._of_each(lambda loaded: (self._drawn(loaded, _valid(one), _valid(other)), []))
 
     def _cached(self, per_model: int, compute: Callable[..., T]) -> Callable[..., T]:
         """Remember the last results of a function of a checkpoint; one thread at a time computes them."""
@@ -278,13 +253,15 @@ class Session:
             raise ValueError(f"expected a token from 0 to {len(names) - 1}, got {place}; choose one of the sentence")
         return _valid(sentence), names, place
 
-    def _of_each(self, find: Callable[[LoadedModel], Iterator[T | str]]) -> tuple[list[T], list[str]]:
+    def _of_each(self, find: Callable[[LoadedModel], tuple[list[T], list[str]]]) -> tuple[list[T], list[str]]:
+        """Return what is found in each checkpoint, and all remarks; why nothing is found in one is a remark, too."""
         found: list[T] = []
         remarks: list[str] = []
         for loaded in self.models:
             try:
-                for one in find(loaded):
-                    remarks.append(one) if isinstance(one, str) else found.append(one)
+                of_model, more = find(loaded)
+                found += of_model
+                remarks += more
             except (ValueError, CheckpointError) as error:
                 # of the options of a study, for the switches of the page
                 text = str(error).replace(" for --positions", "")
@@ -304,6 +281,15 @@ class Session:
                 "it, or start with a larger --max-tokens"
             )
         return tuple(token_names(loaded.tokenizer, ids))
+
+
+@styled
+def _picture(name: str, one: TokenTrajectory, other: TokenTrajectory) -> str:
+    """Return the study's figure of two sentences' paths as an element of HTML."""
+    file = StringIO()
+    paths_figure(name, one, other).savefig(file, format="svg")
+    data = b64encode(file.getvalue().encode()).decode()
+    return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(name)}: paths of the tokens">'
 
 
 def _valid(sentence: str) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from html import escape
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from repdyn.explorer.session import SentenceLens, Session, TokenStates
 from repdyn.kernels.lens import LensReading
@@ -31,8 +28,6 @@ LENS_CONVENTIONS = (
     "tuned lens of Belrose et al. 2023 does, so early layers may be read badly. KL is KL(final || layer) in nats. "
     "Settled at: the first layer from which on the most probable token is the final one."
 )
-_BYTES = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
-_SHOWN = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
 CONVENTIONS = (
     "Layer 0 is what enters the first block, the last layer what the last block puts out, before a final norm. "
     "After the attention: what entered the block plus what its attention puts out, before the feed-forward part. "
@@ -55,10 +50,10 @@ def last_cell(lens: SentenceLens) -> Cell:
 
 def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) -> str:
     """Return a table with a row for each layer, the last one on top, and a column for each token of the sentence."""
-    names, shades = readable_tokens(loaded.tokenizer, lens.ids), _shades(lens, colour)
+    names, shades = token_names(loaded.tokenizer, lens.ids), _shades(lens, colour)
     rows = []
     for number, layer in reversed(list(enumerate(lens.layers))):
-        predicted = readable_tokens(loaded.tokenizer, layer.ids[:, 0].tolist())
+        predicted = token_names(loaded.tokenizer, layer.ids[:, 0].tolist())
         cells = []
         for place, (name, shade) in enumerate(zip(predicted, shades[number].tolist(), strict=True)):
             hover = f"layer {number} at {names[place]}: {name}, {_numbers(layer, place)}"
@@ -79,8 +74,8 @@ def top(loaded: LoadedModel, lens: SentenceLens, cell: Cell) -> str:
     if not (0 <= cell.layer < len(lens.layers) and 0 <= cell.place < len(lens.ids)):
         raise ValueError("expected a cell of the grid, got one beyond it; choose another")
     layer = lens.layers[cell.layer]
-    at = readable_tokens(loaded.tokenizer, [lens.ids[cell.place]])[0]
-    names = readable_tokens(loaded.tokenizer, layer.ids[cell.place].tolist())
+    at = token_names(loaded.tokenizer, [lens.ids[cell.place]])[0]
+    names = token_names(loaded.tokenizer, layer.ids[cell.place].tolist())
     found = zip(names, layer.probabilities[cell.place].tolist(), strict=True)
     rows = [
         _row(str(number), [f"<span>{escape(name)}</span>", f"{probability:.4f}"])
@@ -88,22 +83,6 @@ def top(loaded: LoadedModel, lens: SentenceLens, cell: Cell) -> str:
     ]
     caption = f"Layer {cell.layer}, {'instead of' if cell.place in lens.masked else 'at'} {at}"
     return _table(caption, ["", "token", "probability"], rows, after=f"<p>{escape(_numbers(layer, cell.place))}</p>")
-
-
-def readable_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    r"""Return tokens as text, spaces and line breaks as signs, and bytes that are no whole character as ``\xe2``."""
-    return [
-        _of_bytes(name) if name == tokenizer.convert_ids_to_tokens(number) else name.replace("▁", "␣")
-        for name, number in zip(token_names(tokenizer, ids), ids, strict=True)
-    ]
-
-
-def _of_bytes(token: str) -> str:
-    """Return a token that is spelled in the signs of byte-level vocabularies as text; any other one as it is."""
-    if token.isascii() or any(sign not in _BYTES for sign in token):
-        return token.replace("▁", "␣")
-    text = bytes(_BYTES[sign] for sign in token).decode(errors="backslashreplace")
-    return "".join(_SHOWN.get(sign, sign if sign.isprintable() else f"\\x{ord(sign):02x}") for sign in text)
 
 
 def _numbers(layer: LensReading, place: int) -> str:
@@ -125,34 +104,28 @@ def _shades(lens: SentenceLens, colour: Colour) -> Tensor:
 
 
 def nearest_tables(tokens: Sequence[TokenStates], state: State, layer: int | None) -> str:
-    """Return the nearest tokens of the vocabulary: of one layer side by side, or a table for each checkpoint."""
-    if layer is not None:
-        return _nearest_table(f"Layer {layer}", "checkpoint", [(one.name, one, layer) for one in tokens], state)
-    return "".join(
-        _nearest_table(
-            f"{one.name}: {one.token}",
-            "layer",
-            [(str(number), one, number) for number in select(one.table, state=state)["layer"]],
-            state,
-        )
-        for one in tokens
-    )
+    """Return the nearest tokens of the vocabulary at every layer, or at one: a table for each checkpoint."""
+    chosen = {"state": state} if layer is None else {"state": state, "layer": layer}
+    tables = []
+    for one in tokens:
+        own, near = (select(frame, **chosen) for frame in (one.table, one.nearest))
+        caption, measure = f"{one.name}: {one.token}", measure_of(own)
+        if own.empty:
+            tables.append(f"<p>{escape(caption)}: no such state.</p>")
+            continue
+        rows = [_row("own row's rank", [f"{rank:,}" for rank in own["rank"]], "own-numbers")]
+        rows.append(_row(f"own row's {measure}", [f"{value:.3f}" for value in own[measure]], "own-numbers"))
+        for place, lines in near.groupby("place"):
+            cells = [_nearest(one.token_id, line, measure) for line in lines.to_dict("records")]
+            rows.append(_row(f"nearest {place}", cells))
+        tables.append(_table(caption, ["layer", *map(str, own["layer"])], rows))
+    return "".join(tables)
 
 
-def _nearest_table(caption: str, corner: str, columns: Sequence[tuple[str, TokenStates, int]], state: State) -> str:
-    """Return a table with a column, given by its title, for each token at a layer."""
-    own = [select(token.table, state=state, layer=layer) for _, token, layer in columns]
-    near = [select(token.nearest, state=state, layer=layer) for _, token, layer in columns]
-    if all(lines.empty for lines in own):
-        return f"<p>{escape(caption)}: no such state.</p>"
-    ranks = [f"{lines['rank'].iloc[0]:,}" if len(lines) else "" for lines in own]
-    measure = measure_of(own[0])
-    values = [f"{lines[measure].iloc[0]:.3f}" if len(lines) else "" for lines in own]
-    rows = [_row("own row's rank", ranks, "own-numbers"), _row(f"own row's {measure}", values, "own-numbers")]
-    for place in range(1, max(len(lines) for lines in near) + 1):
-        cells = [_nearest(token, lines, place) for (_, token, _), lines in zip(columns, near, strict=True)]
-        rows.append(_row(f"nearest {place}", cells))
-    return _table(caption, [corner, *(escape(title) for title, *_ in columns)], rows)
+def _nearest(own: int, line: Mapping[Hashable, Any], measure: str) -> str:
+    name = f"<span>{escape(line['nearest'])}</span>"
+    name = f'<strong title="the token itself">{name}</strong>' if line["nearest_id"] == own else name
+    return f"{name} <small>{line[measure]:.3f}</small>"
 
 
 def _table(caption: str, headings: Iterable[str], rows: Iterable[str], kind: str = "nearest", after: str = "") -> str:
@@ -168,32 +141,11 @@ def _row(title: str, cells: Sequence[str], kind: str = "") -> str:
     return f'<tr class="{kind}"><th scope="row">{title}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
 
-def _nearest(token: TokenStates, lines: pd.DataFrame, place: int) -> str:
-    if len(lines) < place:
-        return ""
-    line = lines.iloc[place - 1]
-    name = f"<span>{escape(str(line['nearest']))}</span>"
-    name = f'<strong title="the token itself">{name}</strong>' if line["nearest_id"] == token.token_id else name
-    return f"{name} <small>{line[measure_of(lines)]:.3f}</small>"
-
-
 def about(session: Session) -> str:
     """Return what the page shows and what its numbers mean."""
-    models = "".join(f"<li>{_described(loaded)}</li>" for loaded in session.models)
+    described = [(each.name, f"{type(each.model).__name__}, {each.model.dtype}") for each in session.models]
+    models = "".join(f"<li><strong>{escape(name)}</strong> {escape(text)}</li>" for name, text in described)
     return f"<ul>{models}</ul><details><summary>What is measured</summary><p>{CONVENTIONS}</p></details>"
-
-
-def _described(loaded: LoadedModel) -> str:
-    config = loaded.model.config.get_text_config()
-    parts = [
-        type(loaded.model).__name__,
-        f"{getattr(config, 'num_hidden_layers', '?')} blocks",
-        f"width {getattr(config, 'hidden_size', '?')}",
-        f"vocabulary of {getattr(config, 'vocab_size', '?'):,}",
-        str(loaded.model.dtype).removeprefix("torch."),
-        f"on {torch.device(loaded.model.device).type}",
-    ]
-    return f"<strong>{escape(loaded.name)}</strong> {escape(', '.join(parts))}"
 
 
 def remarks(lines: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,22 +18,9 @@ import pandas as pd
 from pydantic import AfterValidator
 
 from repdyn.checkpoints.suites import Strict
-from repdyn.recipes.measured import (
-    NO_INTERVAL,
-    Course,
-    Layers,
-    Measured,
-    NotMeasuredError,
-    Step,
-    correlate,
-    half_width,
-    redrawn,
-    require_trained,
-    split,
-)
-from repdyn.store.schema import PROBE_LOSS
+from repdyn.recipes.measured import Course, Layers, Measured, NotMeasuredError, Step, half_width, split
 from repdyn.tables import findings as of_findings
-from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
+from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
 
 
 def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -42,7 +29,7 @@ def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
     return bounds
 
 
-Axis: TypeAlias = Literal["depth", "training", "other metric"]
+Axis: TypeAlias = Literal["depth", "training"]
 Bounds: TypeAlias = Annotated[tuple[float, float], AfterValidator(ascending)]
 Judgement: TypeAlias = tuple[Verdict, str]
 """A verdict, and the measured numbers on which it is based."""
@@ -219,19 +206,10 @@ def turning_points(values: Sequence[float] | np.ndarray, phases: Sequence[str]) 
     >>> turning_points([5.0, 2.0, 3.0, 9.0, 8.0, 4.0], ["fall", "rise", "fall"])
     [0, 1, 3, 5]
     """
-    level = np.asarray(values, float)
-    n = len(level)
-    best, before = np.where(np.arange(n) == 0, 0.0, -math.inf), []
-    for phase in phases:
-        sign = 1.0 if phase == "rise" else -1.0
-        # from place i (rows) to a later place j (columns)
-        gains = np.where(np.triu(np.ones((n, n), bool), 1), best[:, None] + sign * (level - level[:, None]), -math.inf)
-        before.append(gains.argmax(axis=0))
-        best = gains.max(axis=0)
-    places = [n - 1]
-    for chosen in reversed(before):
-        places.append(int(chosen[places[-1]]))
-    return places[::-1]
+    level, last = np.asarray(values, float), len(values) - 1
+    signs = np.array([1.0 if phase == "rise" else -1.0 for phase in phases])
+    between = combinations(range(1, last), len(phases) - 1)
+    return max(([0, *places, last] for places in between), key=lambda places: float(signs @ np.diff(level[places])))
 
 
 def _within(low: float, high: float, bounds: tuple[float, float]) -> Verdict:
@@ -260,111 +238,13 @@ class Between(Criterion):
         step = min(course) if self.step == "first" else max(course)
         value, half = course[step], half_width(course[step])
         if math.isnan(value.std_error):
-            raise CannotBeJudgedError(NO_INTERVAL)
+            raise CannotBeJudgedError("no interval: a single batch, or batches that share windows")
         verdict = _within(value.value - half, value.value + half, self.bounds)
         return verdict, f"{value} +- {half:.2g} at step {step:,}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounded(Criterion):
-    """The base class of criteria by a number with an interval: at least a value, at most one, or both."""
-
-    at_least: float | None = None
-    at_most: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.at_least is None and self.at_most is None:
-            raise ValueError("expected at_least or at_most, got neither; give one")
-        ascending(self.bounds)
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Lowest and highest value that is as published."""
-        low, high = self.at_least, self.at_most
-        return -math.inf if low is None else low, math.inf if high is None else high
-
-    @property
-    def bound(self) -> str:
-        low, high = self.bounds
-        return " and ".join([f"at least {low:g}"] * math.isfinite(low) + [f"at most {high:g}"] * math.isfinite(high))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trend(Bounded):
-    """Spearman's correlation of the value with depth, over blocks."""
-
-    step: Step = "last"
-    kind: Literal["trend"] = "trend"
-
-    axis = "depth"
-
-    @property
-    def text(self) -> str:
-        return (
-            f"At the {self.step} measured step, Spearman's correlation with depth over blocks is {self.bound}, with "
-            "its whole 95% interval over probes."
-        )
-
-    def judge(self, measured: Measured, metric: str) -> Judgement:
-        step, profile = measured.profile(metric, self.step)
-        (value,) = _correlations_with_depth(np.array([[block.value for block in profile.values()]]))
-        drawn = _correlations_with_depth(redrawn(profile.values()))
-        low, high = np.quantile(drawn, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
-        evidence = f"rho {value:.2f} [{low:.2f}, {high:.2f}] over {len(profile)} blocks; step {step:,}"
-        return _within(low, high, self.bounds), evidence
-
-
-def _correlations_with_depth(values: np.ndarray) -> np.ndarray:
-    """Return Spearman's correlation with depth of each row of (n, n_blocks) values; 0 for a constant row."""
-    ranks = pd.DataFrame(values).rank(axis=1).to_numpy()
-    x, y = np.arange(ranks.shape[1]) - (ranks.shape[1] - 1) / 2, ranks - ranks.mean(axis=1, keepdims=True)
-    scale = np.sqrt((x**2).sum() * (y**2).sum(axis=1))
-    return np.divide(y @ x, scale, out=np.zeros(len(y)), where=scale > 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Correlation(Bounded):
-    """Spearman's correlation over checkpoints of the metric with another one, or with "probe/loss"."""
-
-    other: str
-    layers: Layers = "mean"
-    kind: Literal["correlation"] = "correlation"
-
-    least_checkpoints = 5
-    axis = "other metric"
-
-    @property
-    def text(self) -> str:
-        return (
-            f"Over checkpoints, Spearman's correlation with {self.other} is {self.bound}, with its whole 95% interval "
-            f"({self._blocks})."
-        )
-
-    def pairs(self, measured: Measured, metric: str) -> tuple[list[float], list[float]]:
-        """Return the values of the other one and of the metric at the steps at which both have one."""
-        values = measured.course(metric, self.layers)
-        if self.other == PROBE_LOSS:
-            others = measured.losses()
-            if not others:
-                raise NotMeasuredError("no loss on the probe was measured; sweep with --loss")
-        else:
-            others = {step: each.value for step, each in measured.course(self.other, self.layers).items()}
-        return [others[step] for step in values if step in others], [
-            each.value for step, each in values.items() if step in others
-        ]
-
-    def judge(self, measured: Measured, metric: str) -> Judgement:
-        x, y = self.pairs(measured, metric)
-        if len(x) < self.least_checkpoints:
-            raise CannotBeJudgedError(f"needs {self.least_checkpoints} checkpoints, got {len(x)}")
-        notes = require_trained(measured)
-        rho = correlate(x, y)
-        evidence = f"rho {rho.value:.2f} [{rho.low:.2f}, {rho.high:.2f}] over {len(x)} checkpoints"
-        return _within(rho.low, rho.high, self.bounds), "; ".join([evidence, *notes])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell(Bounded):
+class Cell(Criterion):
     """A value in a table of a study: near the published one, at least a bound, or at most one.
 
     Where the table has a 95% interval, in the columns NAME_low and NAME_high, or low and high, the whole interval must
@@ -380,6 +260,8 @@ class Cell(Bounded):
     value: float | None = None
     within: float | None = None
     """Largest distance from ``value``."""
+    at_least: float | None = None
+    at_most: float | None = None
     kind: Literal["cell"] = "cell"
 
     def __post_init__(self) -> None:
@@ -387,12 +269,20 @@ class Cell(Bounded):
             raise ValueError("expected value and within together, got one of them")
         if (self.value is None) == (self.at_least is None and self.at_most is None):
             raise ValueError("expected value and within, or at_least, or at_most; keep one kind")
+        ascending(self.bounds)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        if self.value is None or self.within is None:
-            return super().bounds
-        return self.value - self.within, self.value + self.within
+        """Lowest and highest value that is as published."""
+        if self.value is not None and self.within is not None:
+            return self.value - self.within, self.value + self.within
+        low, high = self.at_least, self.at_most
+        return -math.inf if low is None else low, math.inf if high is None else high
+
+    @property
+    def bound(self) -> str:
+        low, high = self.bounds
+        return " and ".join([f"at least {low:g}"] * math.isfinite(low) + [f"at most {high:g}"] * math.isfinite(high))
 
     @property
     def text(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -36,12 +36,9 @@ REPRODUCED: dict[Verdict, Reproduced] = {
 
 
 def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[str, ...]:
-    """Return where the sampling of rows differs from a cloud: text, length of windows, vectors.
+    """Return where the sampling of rows differs from a cloud, in phrases such as "windows of 32 tokens, not 80".
 
     What neither the rows nor the probe tell, such as the text of a probe that is not in the store, is no deviation.
-
-    Returns:
-        Phrases such as "windows of 32 tokens, not 80".
     """
     found = []
     if probe is not None and not _is_text(probe.name, cloud.text):
@@ -57,19 +54,14 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
         if largest["n_windows"] < design.n_windows:
             found.append(f"{largest['n_windows']:,} windows, not {design.n_windows:,}")
         return tuple(found)
+    plan = design.batch_plan(cloud.max_vectors or MAX_VECTORS, None, 0)
+    n_batches, size = plan["n_batches"], plan["batch_vectors"]
+    if probe is not None and (probe.n_batches, probe.batch_vectors) != (n_batches, size):
+        batches = f"{probe.n_batches:,} {'batch' if probe.n_batches == 1 else 'batches'}"
+        found.append(f"{batches} of {probe.batch_vectors:,} vectors, not {n_batches:,} of {size:,}")
     # metrics of whole windows have batches of their own
     is_sampled = of_layers["vectors_per_window"] < of_layers["window_tokens"]
     sampled = of_layers.loc[is_sampled & of_layers["subset"].isin(["all", "no_sink"])]
-    plan = design.batch_plan(cloud.max_vectors or MAX_VECTORS, None, 0)
-    wanted = n_batches, size = plan["n_batches"], plan["batch_vectors"]
-    measured = wanted
-    if probe is not None:
-        measured = probe.n_batches, probe.batch_vectors
-    elif len(sampled):
-        measured = int(sampled["n_batches"].max()), int(sampled["n_vectors"].max())
-    if measured != wanted:
-        batches = f"{measured[0]:,} {'batch' if measured[0] == 1 else 'batches'}"
-        found.append(f"{batches} of {measured[1]:,} vectors, not {n_batches:,} of {size:,}")
     most = int(sampled["vectors_per_window"].max()) if len(sampled) else 0
     if design.vectors_per_window is not None and most > design.vectors_per_window:
         found.append(f"up to {most:,} vectors of a window, not {design.vectors_per_window:,}")
@@ -136,20 +128,14 @@ def evaluate(
     Args:
         recipe: its criteria.
         store: a sweep's results, of which the values by the recipe's sampling design count.
-        models: names, as a recipe has them, to use in place of the recipe's. If none of the published values is about
-            any of them, all are judged on them.
-        probe: hash, or the beginning of one, of the only probe to use. Models that were not measured on it are not run.
-        runs: names of runs in the store, on each of which every published value is judged, whatever models it is about;
-            None for the models.
-        cloud: what was measured in place of the recipe's cloud, to find the probe among several; None for the recipe's.
+        models: names to use in place of the recipe's. If no published value is about any of them, all are judged.
+        probe: hash, or the beginning of one, of the only probe to use.
+        runs: names of runs in the store, on each of which every published value is judged; None for the models.
+        cloud: what was measured in place of the recipe's cloud, to find the probe among several.
         tables: folder of the recipe's studies; None if it has none.
 
     Returns:
         The outcomes in the order of the recipe, and what was measured of its models.
-
-    Raises:
-        ValueError: an unknown model or run, a probe that no model was measured on, or a run measured on several probes
-            of the design that the cloud does not tell apart.
     """
     about = find_models_of(models or recipe.models) if runs is None else []
     if runs:
@@ -250,29 +236,14 @@ def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: 
 
 
 def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: Mapping[str, int]) -> list[str]:
-    """Return sentences on the published values that cannot be judged on a choice, or are judged on stand-ins."""
-    sentences: list[str] = []
-    standing_in: dict[str, list[int]] = defaultdict(list)
-    too_few: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for number, published in enumerate(recipe.published, start=1):
-        if (criterion := published.criterion) is None:
-            continue
-        chosen = models_for(recipe, published, models)
-        if not chosen:
-            sentences.append(f"published value {number} is not run: no model among {', '.join(published.models)}")
-        for model in chosen:
-            if model.run in n_checkpoints and (text := stands_in(recipe, published, model)):
-                standing_in[text].append(number)
-            if n_checkpoints.get(model.run, math.inf) < criterion.least_checkpoints:
-                too_few[model.run][criterion.least_checkpoints].append(number)
-    sentences += [f"{text}: published value{_listed(numbers)}" for text, numbers in standing_in.items()]
-    for run, needs in too_few.items():
-        needed = " and ".join(f"{n} for value{_listed(numbers)}" for n, numbers in sorted(needs.items()))
-        n = n_checkpoints[run]
-        sentences.append(
-            f"{run} has {n} chosen checkpoint{'s' * (n != 1)}, and needs {needed}; choose more with --revisions"
-        )
-    return sentences
+    """Return sentences on the published values that cannot be judged on a choice of too few checkpoints."""
+    return [
+        f"published value {number} needs {needed} checkpoints of {model.run}, got {n}; choose more with --revisions"
+        for number, published in enumerate(recipe.published, start=1)
+        if published.criterion is not None
+        for model in models_for(recipe, published, models)
+        if (n := n_checkpoints.get(model.run, math.inf)) < (needed := published.criterion.least_checkpoints)
+    ]
 
 
 def missing_metrics(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
@@ -284,7 +255,3 @@ def missing_metrics(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
         for name, missing in found.items()
         if missing
     ]
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return f"{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"

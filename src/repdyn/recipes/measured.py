@@ -1,30 +1,20 @@
-"""The measurements of one model in a store, as profiles and courses, and what criteria share: draws, correlations."""
+"""The measurements of one model in a store, as profiles over depth and courses over training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
-import torch
 from scipy.special import stdtrit
 
 from repdyn.metrics.metric import parsed
 from repdyn.probe import Probe
-from repdyn.store.schema import PROBE_LOSS
-from repdyn.tables.effects import (
-    CONFIDENCE,
-    CannotBeJudgedError,
-    Correlation,
-    Estimate,
-    mean_estimate,
-    rank_correlation,
-)
-from repdyn.tables.frames import measurements, of_metric, scalar
+from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Estimate, mean_estimate
+from repdyn.tables.frames import measurements, of_metric
 
 Step: TypeAlias = Literal["first", "last"]
 """A measured step."""
@@ -34,8 +24,6 @@ Profile: TypeAlias = dict[float, Estimate]
 """A metric of the blocks at one step, by relative depth: 0 is the first, 1 the last."""
 Course: TypeAlias = dict[int, Estimate]
 """A metric over training, by ascending step."""
-NO_INTERVAL = "no interval: a single batch, or batches that share windows"
-_N_DRAWS = 4000
 
 
 class NotMeasuredError(Exception):
@@ -101,10 +89,6 @@ class Measured:
         extreme = min if layers == "lowest" else max
         return {step: extreme(blocks, key=lambda block: block.value) for step, blocks in by_step.items()}
 
-    def losses(self) -> dict[int, float]:
-        """Return the loss on the probe by ascending step; empty if it is not stored."""
-        return {int(step): float(loss) for step, loss in scalar(self.frame, PROBE_LOSS).items()}  # type: ignore[arg-type]
-
     def has(self, name: str) -> bool:
         """Return whether a metric was measured, by its name as for :meth:`profile`."""
         return not of_metric(self.rows, *split(name)).empty
@@ -134,62 +118,3 @@ def _estimates(cells: pd.DataFrame) -> list[Estimate]:
 def half_width(estimate: Estimate) -> float:
     """Return half of the 95% interval of a value."""
     return float(stdtrit(estimate.n_batches - 1, (1 + CONFIDENCE) / 2)) * estimate.std_error
-
-
-def redrawn(estimates: Collection[Estimate]) -> np.ndarray:
-    """Draw values as other probes could give them, by Student's t of each standard error, always the same.
-
-    Returns:
-        (n_draws, n) values.
-    """
-    values, errors, n_batches = np.array([[each.value, each.std_error, each.n_batches] for each in estimates]).T
-    if np.isnan(errors).any():
-        raise CannotBeJudgedError(NO_INTERVAL)
-    return values + errors * np.random.default_rng(0).standard_t(n_batches - 1, size=(_N_DRAWS, len(values)))
-
-
-def unigram_entropy(probe: Probe) -> float:
-    """Return the entropy of the text tokens of a probe in nats: the loss of a model that knows their frequencies alone.
-
-    >>> tokens = [[0, 1, 2, 3] * 8] * 8
-    >>> round(unigram_entropy(Probe.from_tokens(tokens, max_vectors=64)) / torch.log(torch.tensor(4.0)).item(), 6)
-    1.0
-    """
-    tokens = probe.tokens[~torch.isin(probe.tokens, torch.tensor(probe.special_ids, dtype=torch.int64))]
-    shares = torch.unique(tokens, return_counts=True)[1].double() / len(tokens)
-    return float(-(shares * shares.log()).sum())
-
-
-def require_trained(measured: Measured) -> list[str]:
-    """Return why it cannot be told whether a model has learned anything; empty if it has.
-
-    A model has learned something if its last loss on the probe is below the entropy of the probe's tokens.
-    """
-    losses = measured.losses()
-    if not losses or measured.probe is None:
-        missing = "copy of the probe" if losses else "loss on the probe"
-        return [f"whether it has learned anything cannot be told: the store has no {missing}"]
-    last, entropy = [*losses.values()][-1], unigram_entropy(measured.probe)
-    if last >= entropy:
-        raise CannotBeJudgedError(
-            f"nothing was learned, since the last loss on the probe ({last:.3g}) is not below the entropy of its "
-            f"tokens ({entropy:.3g})"
-        )
-    return []
-
-
-def correlate(x: Sequence[float], y: Sequence[float]) -> Correlation:
-    """Return Spearman's correlation with its interval, which a perfect order of a few pairs does not shrink to a point.
-
-    A correlation of 1 or -1 takes the other end of its interval from the next lower one that as many pairs can have.
-    """
-    found = rank_correlation(np.asarray(x, float), np.asarray(y, float))
-    if math.isnan(found.value):
-        raise CannotBeJudgedError(f"one of the two is the same at all {len(x)} checkpoints")
-    if not math.isclose(abs(found.value), 1.0):
-        return found
-    ranks = np.arange(len(x), dtype=float)
-    next_lower = rank_correlation(ranks, np.array([1, 0, *ranks[2:]]))
-    if found.value > 0:
-        return replace(found, low=next_lower.low, high=1.0)
-    return replace(found, low=-1.0, high=-next_lower.low)

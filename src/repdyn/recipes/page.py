@@ -17,12 +17,11 @@ from matplotlib.lines import Line2D
 
 from repdyn.figures.charts import Axis, Chart, Line, Panel, notes
 from repdyn.figures.drawing import draw, save
-from repdyn.recipes.criteria import Between, Cell, Correlation, Criterion, Phases
+from repdyn.recipes.criteria import Between, Cell, Criterion, Phases
 from repdyn.recipes.evaluation import Outcome, count_verdicts
 from repdyn.recipes.measured import Measured, NotMeasuredError, half_width
 from repdyn.recipes.recipe import Published, Recipe
 from repdyn.report.markup import Markup, asset, joined, policy, table, tag
-from repdyn.store.schema import PROBE_LOSS
 from repdyn.tables.effects import CannotBeJudgedError, Estimate
 from repdyn.tables.frames import concatenated, measurements
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, metric_title, metric_unit, shades, short_subset_title
@@ -34,14 +33,7 @@ _PANEL = (5.2, 3.6)
 _LEGEND_WIDTH = 2.4
 _TITLE_WIDTH, _LABEL_WIDTH = 54, 46
 """Characters of a line of a panel's title, and of the label of its horizontal axis."""
-_COLOURS: Mapping[str, tuple[str, str]] = {
-    "reproduced": ("#1a7f37", "good"),
-    "not reproduced": ("#b42318", "fail"),
-    "cannot be judged": ("#8a6100", "bad"),
-    "not run": ("#666666", "soft"),
-}
-"""The colour of each verdict in figures, and the name of its colour on the page."""
-_MIXED = "#333333"
+_HEADINGS = ("published", "reproduced if", "model", "verdict", "measured")
 _AXES = {
     "depth": Axis(label="relative depth (0: first block, 1: last)", limits=(0.0, 1.0)),
     "training": Axis(label="step", log_from=1.0),
@@ -56,7 +48,7 @@ def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[
     """
     by_name = {each.name: each for each in measured}
     colours = _model_colours(by_name)
-    drawn: list[tuple[Criterion, Panel, str]] = []
+    drawn: list[tuple[Criterion, Panel]] = []
     shown: dict[str, Line] = {}
     for number, published in enumerate(recipe.published, start=1):
         criterion, own = published.criterion, _judged(outcomes, published)
@@ -72,31 +64,25 @@ def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[
             x, y = zip(*published.points, strict=True)
             lines.append(Line(x=x, y=y, colour=LOSS_COLOUR, marker="D", dash="none", label="published"))
         shown = {line.label: line for line in lines if line.label} | shown
-        verdicts = {outcome.verdict for outcome in own}
-        colour = _COLOURS[verdicts.pop()][0] if len(verdicts) == 1 else _MIXED
-        drawn.append((criterion, _panel(number, published, criterion, own, lines), colour))
+        drawn.append((criterion, _panel(number, published, criterion, own, lines)))
     if not drawn:
         return None
-    panels = [panel for _, panel, _ in drawn]
-    columns = min(_COLUMNS, len(panels))
-    marks = {
-        "orange: published": "published" in shown or any(each.band or isinstance(each, Between) for each, *_ in drawn),
-        "rings: turning points": any(isinstance(criterion, Phases) for criterion, *_ in drawn),
-        "shades and bars: 95% intervals": not recipe.by_values,
-    }
-    caption = [mark for mark, is_drawn in marks.items() if is_drawn]
+    columns = min(_COLUMNS, len(drawn))
+    intervals = "" if recipe.by_values else "shades and bars: 95% intervals"
     chart = Chart(
         title=recipe.reference,
-        caption=notes(*caption, brief_sampling(concatenated([each.rows for each in measured]))),
-        panels=panels,
-        size=(_PANEL[0] * columns + _LEGEND_WIDTH, _PANEL[1] * -(-len(panels) // columns) + 0.7),
+        caption=notes(
+            *("orange: published; rings: turning points", intervals),
+            brief_sampling(concatenated([each.rows for each in measured])),
+        ),
+        panels=[panel for _, panel in drawn],
+        size=(_PANEL[0] * columns + _LEGEND_WIDTH, _PANEL[1] * -(-len(drawn) // columns) + 0.7),
         columns=columns,
         legend=[*shown.values()],
     )
     figure = draw(chart)
     look: dict[str, Any] = {"color": LOSS_COLOUR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
-    for axes, (criterion, panel, colour) in zip(figure.axes, drawn, strict=False):
-        axes.set_title(panel.title, loc="left", fontsize=10, color=colour)
+    for axes, (criterion, _) in zip(figure.axes, drawn, strict=False):
         if criterion.band is not None:
             axes.axvspan(*criterion.band, **look)
         if isinstance(criterion, Between):
@@ -118,7 +104,6 @@ def _panel(
     claim = textwrap.wrap(f"{number}. {published.claim}", _TITLE_WIDTH, max_lines=2, placeholder=" ...")
     otherwise = ", measured otherwise" if any(outcome.deviations for outcome in outcomes) else ""
     title = "\n".join([*claim, f"{count_verdicts(outcomes)}{otherwise}"])
-    x = Axis(label=_name(criterion.other)) if isinstance(criterion, Correlation) else _AXES[criterion.axis]
     # an axis of values shows 0: a small change is not to fill the panel
     ends = [np.zeros(1)]
     for line in lines:
@@ -127,25 +112,18 @@ def _panel(
     low, high = float(np.nanmin(np.concatenate(ends))), float(np.nanmax(np.concatenate(ends)))
     limits = (low, high if high > low else 1.0)
     y = Axis(label=_name(published.metric), limits=limits, padding=(0.05 * (low < 0), 0.05))
-    return Panel(title=title, x=x, y=y, lines=lines)
+    return Panel(title=title, x=_AXES[criterion.axis], y=y, lines=lines)
 
 
 def _name(metric: str) -> str:
     """Return what an axis says of a metric: short enough for a panel, on several lines if need be."""
     base, _, subset = metric.partition("@")
-    if metric == PROBE_LOSS:
-        return "loss on the probe (nats)"
     tokens = "" if subset in {"", "all"} else f", {short_subset_title(subset)}"
     return textwrap.fill(f"{metric_title(base)} ({metric_unit(base)}){tokens}", _LABEL_WIDTH)
 
 
 def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str) -> list[Line]:
     look: dict[str, Any] = {"colour": colour, "label": measured.name}
-    if isinstance(criterion, Correlation):
-        # dotted through the training, to a larger mark at its end
-        x, y = criterion.pairs(measured, metric)
-        end = Line(x=x[-1:], y=y[-1:], colour=colour, dash="none", marker_size=8)
-        return [Line(x=x, y=y, dash=":", width=0.9, **look), end]
     if criterion.axis == "depth":
         _, profile = measured.profile(metric, criterion.step)
         return [_line(profile, **look)]
@@ -215,107 +193,67 @@ def write_results(
     figures = {recipe.name: draw_recipe(recipe, outcomes, measured)}
     figures[f"{recipe.name}_tables" if figures[recipe.name] else recipe.name] = draw_cells(recipe, outcomes)
     files = save({name: figure for name, figure in figures.items() if figure is not None}, folder)
-    images = [file for file in files if file.suffix == ".png"]
-    content = _page(recipe, outcomes, measured, images, doubts).encode(errors="backslashreplace")
-    path = folder / f"{recipe.name}.html"
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
-    return path
-
-
-def _page(
-    recipe: Recipe,
-    outcomes: Sequence[Outcome],
-    measured: Sequence[Measured],
-    images: Sequence[Path],
-    doubts: Sequence[str],
-) -> str:
     rows = [
-        _row(number, published, [outcome for outcome in outcomes if outcome.published is published])
+        (f"{number}. {published.claim} ({published.source})", criterion, each.run, each.verdict, each.text)
         for number, published in enumerate(recipe.published, start=1)
+        for criterion in [published.criterion.text if published.criterion else ""]
+        for each in outcomes
+        if each.published is published
     ]
     lists = {
         "Checkpoints in doubt": doubts,
         "Measured as": _measured_as(recipe, measured),
-        "The recipe": _settings(recipe),
         "What the recipe does otherwise than the paper": recipe.differs,
     }
-    body = [
-        tag(
-            "section",
-            tag("p", tag("strong", count_verdicts(outcomes)), class_="headline"),
-            table("published and measured", ("published", "reproduced if", "measured"), rows, quiet=True),
-            tag("p", f"Criteria stated on {recipe.stated}, before any run.", class_="note"),
-        ),
-        *map(_figure, images),
-        *(
-            tag("section", tag("h2", title), tag("ul", *(tag("li", text) for text in texts)))
-            for title, texts in lists.items()
-            if texts
-        ),
-    ]
-    paper = tag("p", tag("a", recipe.reference, href=recipe.address), class_="note")
     written = f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by repdyn {version('repdyn')}."
-    return joined(
-        [
-            Markup('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'),
-            Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
-            Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'),
-            tag("title", f"{recipe.name}: reproduction"),
-            tag("style", asset("page.css")),
-            Markup("</head><body>"),
-            tag("header", tag("h1", f"Reproduction: {recipe.name}"), paper),
-            tag("main", *body),
-            tag("footer", tag("p", written)),
-            Markup("</body></html>\n"),
-        ]
-    )
+    page = [
+        Markup('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'),
+        Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'),
+        tag("title", f"{recipe.name}: reproduction"),
+        tag("style", asset("page.css")),
+        Markup("</head><body>"),
+        tag(
+            "header",
+            tag("h1", f"Reproduction: {recipe.name}"),
+            tag("p", tag("a", recipe.reference, href=recipe.address), class_="note"),
+        ),
+        tag(
+            "main",
+            tag(
+                "section",
+                tag("p", tag("strong", count_verdicts(outcomes)), class_="headline"),
+                table("published and measured", _HEADINGS, rows, quiet=True),
+                tag("p", f"Criteria stated on {recipe.stated}, before any run.", class_="note"),
+            ),
+            *(_figure(file) for file in files if file.suffix == ".png"),
+            *(
+                tag("section", tag("h2", title), tag("ul", *(tag("li", text) for text in texts)))
+                for title, texts in lists.items()
+                if texts
+            ),
+        ),
+        tag("footer", tag("p", written)),
+        Markup("</body></html>\n"),
+    ]
+    path, content = folder / f"{recipe.name}.html", joined(page).encode(errors="backslashreplace")
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    return path
 
 
 def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
     """Describe what was measured, by the rows: steps and sampling of each run."""
     if not measured:
         return ["the studies' tables lie beside this page" if recipe.studies else "nothing was measured"]
-    by_sampling: dict[str, list[str]] = {}
+    lines = []
     for each in measured:
         steps = sorted(set(each.rows["step"].tolist()))
-        span = f"{steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
-        text = "text not recorded, since the store has no copy of the probe"
-        text = text if each.probe is None else f"text {each.probe.name}"
-        name = f"{each.name} at {len(steps)} step{'s' * (len(steps) > 1)} ({span})"
-        by_sampling.setdefault(f"{sampling(measurements(each.frame))}; {text}", []).append(name)
-    return [
-        *(f"{', '.join(names)}: {text}" for text, names in by_sampling.items()),
-        "values judged as exact, since the design has no intervals"
-        if recipe.by_values
-        else "ratios judged by their 95% intervals",
-    ]
-
-
-def _settings(recipe: Recipe) -> list[str]:
-    cloud = recipe.cloud
-    settings = [f"models: {', '.join(recipe.models)}; revisions: {recipe.revisions}"]
-    for kind, options in recipe.studies.items():
-        given = ", ".join(f"{name} {value}" for name, value in options.items())
-        settings.append(f"study {kind}: {given or 'default options'}")
-    if recipe.metrics:
-        settings += [
-            f"metrics: {', '.join(recipe.metrics)}",
-            f"sampling: {cloud.design} design, text {cloud.text}, "
-            f"{cloud.sequence_length or 'default number of'} tokens in a window, "
-            f"{cloud.max_vectors or 'default number of'} vectors",
-        ]
-    return settings
-
-
-def _row(number: int, published: Published, outcomes: Sequence[Outcome]) -> Sequence[str]:
-    claim = tag("span", f"{number}. {published.claim} ", tag("small", f"({published.source})"))
-    measured = []
-    for outcome in outcomes:
-        colour = f"color:var(--{_COLOURS[outcome.verdict][1]})"
-        run = f" {outcome.run}:" if outcome.run else ""
-        verdict = tag("span", outcome.verdict, class_="verdict", style=colour)
-        measured.append(tag("div", verdict, f"{run} {outcome.text}"))
-    return claim, published.criterion.text if published.criterion else "", joined(measured)
+        span = " to ".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1])))
+        at = f"{len(steps)} step{'s' * (len(steps) > 1)} ({span})"
+        text = f"text {each.probe.name}" if each.probe else "text not recorded: the store has no copy of the probe"
+        lines.append(f"{each.name} at {at}: {sampling(measurements(each.frame))}; {text}")
+    exact = "values judged as exact, since the design has no intervals"
+    return [*lines, exact if recipe.by_values else "ratios judged by their 95% intervals"]
 
 
 def _figure(path: Path) -> Markup:

@@ -18,8 +18,7 @@ from repdyn.checkpoints.hub import GGUF
 from repdyn.checkpoints.suites import Address, PublishedModel, Strict, read_folder
 from repdyn.metrics import resolve
 from repdyn.probe.design import INDEPENDENT, SUBSETS, resolve_design
-from repdyn.recipes.criteria import Between, Cell, Correlation, Extreme, Phases, PublishedFinding, Trend
-from repdyn.store.schema import PROBE_LOSS
+from repdyn.recipes.criteria import Between, Cell, Extreme, Phases, PublishedFinding
 from repdyn.text.corpus import DEFAULT_TEXT
 from repdyn.utils.arguments import closest
 from repdyn.utils.records import read_yaml, validated
@@ -27,9 +26,7 @@ from repdyn.utils.records import read_yaml, validated
 _SHIPPED = Path(__file__).parent
 _SUFFIXES = (".yaml", ".yml")
 _ARXIV = re.compile(r"\d{4}\.\d{4,5}")
-AnyCriterion: TypeAlias = Annotated[
-    PublishedFinding | Extreme | Trend | Phases | Between | Correlation | Cell, Field(discriminator="kind")
-]
+AnyCriterion: TypeAlias = Annotated[PublishedFinding | Extreme | Phases | Between | Cell, Field(discriminator="kind")]
 
 
 def _known(name: str) -> str:
@@ -121,10 +118,10 @@ class Recipe:
                 raise ValueError(
                     f"expected a study of the recipe, got {published.criterion.study!r}; add it to studies"
                 )
-            other = getattr(published.criterion, "other", PROBE_LOSS)
-            for metric in filter(None, (published.metric, other if other != PROBE_LOSS else "")):
-                if not _measured([metric]) & measured:
-                    raise ValueError(f"expected a metric that the recipe measures, got {metric!r}; add it to metrics")
+            if published.metric and not _measured([published.metric]) & measured:
+                raise ValueError(
+                    f"expected a metric that the recipe measures, got {published.metric!r}; add it to metrics"
+                )
 
     @property
     def by_values(self) -> bool:

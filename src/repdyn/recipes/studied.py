@@ -26,17 +26,9 @@ _OPTIONS = "options.json"
 def run_studies(
     recipe: Recipe, models: Sequence[PublishedModel], folder: Path, loading: ModelOptions, given: Mapping[str, Any]
 ) -> list[str]:
-    """Run each study of a recipe on each model, unless its tables are in the folder.
+    """Run each study of a recipe on each model, unless its tables are in its folder; return why some were not studied.
 
-    Args:
-        recipe: its studies.
-        models: on the hub or on this machine.
-        folder: of the tables and figures, one folder for each study and model in it.
-        loading: how models are loaded.
-        given: options in place of the recipe's, for the studies that have them.
-
-    Returns:
-        Why some models were not studied.
+    ``given`` options take the place of the recipe's, for the studies that have them.
     """
     problems = []
     for (kind, asked), model in product(recipe.studies.items(), models):

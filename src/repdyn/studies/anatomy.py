@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from repdyn.probe.word_classes import is_function_word
 from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import anatomy_figures as draw
 from repdyn.studies import embedding_tables, paths
@@ -170,31 +169,13 @@ def _file_stem(table: EmbeddingTable) -> str:
 
 
 def followed(one: TokenTrajectory, other: TokenTrajectory, words: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the places of some tokens in two sentences.
-
-    Args:
-        words: tokens without the mark of a space; if none, the content word of both sentences that ends least
-            alike is taken.
-
-    Raises:
-        ValueError: neither sentence has any of them.
-    """
-    if words:
-        places = [
-            [place for place, token in enumerate(each.tokens) if draw.plain(token) in words] for each in (one, other)
-        ]
-        if not any(places):
-            tokens = ", ".join(dict.fromkeys(map(draw.plain, (*one.tokens, *other.tokens))))
-            raise ValueError(f"expected tokens of the sentences to follow, got {', '.join(words)}; they have {tokens}")
-        return places[0], places[1]
-    cosines = zip(
-        paths.cross_sentence_cosine(one, other)[-1].tolist(), paths.match_tokens(one.tokens, other.tokens), strict=True
-    )
-    shared = [(cosine, a, b) for cosine, (a, b, equal) in cosines if equal]
-    content = [
-        each for each in shared if (word := draw.plain(one.tokens[each[1]])).isalpha() and not is_function_word(word)
-    ]
-    return ([min(content)[1]], [min(content)[2]]) if content else ([], [])
+    """Return the places of words (tokens without the mark of a space) in two sentences; an error if neither has any."""
+    both = one.tokens, other.tokens
+    places, others = ([place for place, token in enumerate(each) if draw.plain(token) in words] for each in both)
+    if words and not (places or others):
+        tokens = ", ".join(dict.fromkeys(map(draw.plain, (*one.tokens, *other.tokens))))
+        raise ValueError(f"expected tokens of the sentences to follow, got {', '.join(words)}; they have {tokens}")
+    return places, others
 
 
 def anatomy(
@@ -219,8 +200,7 @@ def anatomy(
         models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
         output: Folder for tables and figures.
         pair: Two sentences.
-        follow: Tokens whose paths are drawn alone, separated by commas (default: the word of both that ends
-            least alike, but no function word).
+        follow: Tokens whose paths are drawn alone, separated by commas.
         closest: Number of closest, of furthest and of other extreme pairs and tokens.
         pairs: Pairs of rows sampled for a distribution; all if there are no more.
         seed: Of that sample.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import robust_scale
 from torch import Tensor
 
 from repdyn.figures.drawing import entitle
@@ -43,6 +45,9 @@ _SHOWN_QUANTILES = (0.0005, 0.9995)
 _FEW = 12
 _GREY = "0.72"
 _MAX_NAMED = 7
+MASSIVE = 10.0
+"""Multiple of the median norm of all states from which on a token is left out of the common plane, which would
+otherwise show that token alone: trained decoders have a first token of hundreds of times the norm of the others."""
 # room between panels for labels that the layout does not see
 _WIDE_GAPS = {"w_pad": 0.1, "wspace": 0.03}
 
@@ -252,13 +257,16 @@ def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -
 def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
     """Draw the norm of each token's state, its step and cosine to the next layer, and how alike the sentences are.
 
-    There is a line for each token of the first sentence; those that stand out or differ are named, and the black line
+    There is a line for each token of the first sentence; those that differ or stand out are named, and the black line
     is the mean over tokens. The last panel has a line for each pair of matched tokens of the two sentences.
     """
     figure, grid = panels(f"{name}: tokens through the layers", _sentences(one, other), (11, 7.4), 2, 2)
     *of_quantities, last = grid.ravel()
     quantities, pairs = paths.movements(one.states), paths.match_tokens(one.tokens, other.tokens)
-    named = _named_tokens(quantities.values(), one, pairs)
+    changed = sorted(set(range(len(one.tokens))) - {a for a, _, equal in pairs if equal})
+    far = sum(np.nan_to_num(np.abs(robust_scale(values, axis=1))).mean(0) for values in quantities.values())
+    others = [place for place in np.argsort(-far).tolist() if place not in changed]
+    named = {place: f"C{number}" for number, place in enumerate([*changed, *others][:_MAX_NAMED])}
     for axes, (quantity, values) in zip(of_quantities, quantities.items(), strict=True):
         between = len(values) < len(one.layers)
         x = np.arange(len(values)) + (0.5 if between else 0.0)
@@ -280,20 +288,6 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     return figure
 
 
-def _named_tokens(
-    quantities: Iterable[np.ndarray], one: TokenTrajectory, pairs: Sequence[tuple[int, int, bool]]
-) -> dict[int, str]:
-    """Return the colours of the tokens that the other sentence lacks and of the most unusual ones, by their places."""
-    strangeness = np.zeros(len(one.tokens))
-    for values in quantities:
-        middle = np.nanmedian(values, axis=1, keepdims=True)
-        spread = np.nanmedian(np.abs(values - middle), axis=1, keepdims=True)
-        strangeness += np.nan_to_num(np.abs(values - middle) / np.maximum(spread, 1e-12)).mean(0)
-    changed = sorted(set(range(len(one.tokens))) - {a for a, _, equal in pairs if equal})
-    others = [int(place) for place in np.argsort(-strangeness) if place not in changed]
-    return {place: f"C{number}" for number, place in enumerate([*changed, *others][:_MAX_NAMED])}
-
-
 def _draw_tokens(
     axes: Axes, x: np.ndarray, values: np.ndarray, places: Sequence[int], named: Mapping[int, str]
 ) -> None:
@@ -307,19 +301,23 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     Matched tokens have one colour; the first sentence is solid, the second dashed. An arrow ends at the last layer,
     where the token is named; the small dots are the layers between.
     """
-    plane, pairs = paths.fit_plane(one.states, other.states), paths.match_tokens(one.tokens, other.tokens)
-    sides = list(zip((one, other), plane.paths, plane.left_out, strict=True))
-    left_out = sorted({_display(each.tokens[place]) for each, _, places in sides for place in places})
+    both, pairs = (one, other), paths.match_tokens(one.tokens, other.tokens)
+    lengths = [np.linalg.norm(each.states, axis=-1) for each in both]
+    limit = MASSIVE * np.median(np.concatenate([of_sentence.ravel() for of_sentence in lengths]))
+    sides = [(each, norms.max(0) <= limit) for each, norms in zip(both, lengths, strict=True)]
+    states = [each.states[:, kept].reshape(-1, each.states.shape[-1]) for each, kept in sides]
+    plane = PCA(2, svd_solver="full").fit(np.concatenate(states))
+    left_out = sorted({_display(each.tokens[place]) for each, kept in sides for place in np.flatnonzero(~kept)})
     note = f"; left out for their norm: {', '.join(left_out)}" if left_out else ""
     caption = f"{_sentences(one, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: layer "
     figure, axes = panels(f"{name}: paths of the tokens", f"{caption}{one.layers[-1]}{note}", (10, 7.6))
     partner, same = {b: a for a, b, _ in pairs}, {a for a, _, equal in pairs if equal}
     labels = []
-    for trajectory, path, places in sides:
+    for trajectory, kept in sides:
         is_first = trajectory is one
-        for place in sorted(set(range(len(trajectory.tokens))) - set(places)):
-            points, number = path[:, place], place if is_first else partner.get(place, len(one.tokens) + place)
-            colour = f"C{number % 10}"
+        for place in np.flatnonzero(kept).tolist():
+            points = plane.transform(trajectory.states[:, place])
+            colour = f"C{(place if is_first else partner.get(place, len(one.tokens) + place)) % 10}"
             line: dict[str, Any] = {"color": colour, "linewidth": 1.1, "linestyle": "-" if is_first else (0, (4, 2))}
             axes.plot(*points[:-1].T, alpha=0.85, **line)
             axes.plot(*points[1:-1].T, ".", color=colour, markersize=4)
@@ -328,8 +326,8 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
             axes.annotate("", *points[:-3:-1], arrowprops={"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, **line})
             if is_first or partner.get(place) not in same:
                 labels.append((points[-1], points[-2], _display(trajectory.tokens[place]), colour))
-    axes.set_xlabel(f"first component ({plane.shares[0]:.0%} of the variance)")
-    axes.set_ylabel(f"second component ({plane.shares[1]:.0%})")
+    first, second = plane.explained_variance_ratio_
+    axes.set(xlabel=f"first component ({first:.0%} of the variance)", ylabel=f"second component ({second:.0%})")
     axes.margins(0.08)
     _place_labels(figure, axes, labels)
     return figure

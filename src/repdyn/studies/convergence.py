@@ -87,7 +87,7 @@ class ConvergenceStudy(Study):
             profiles[name], of_pairs = estimates.profile_table(profile), estimates.class_gaps(found, self.phrases)
             show_title(name, f"{sums.n_tokens:,} tokens of {len(sums.counts):,} sequences")
             show(profiles[name])
-            findings = [_describe_rate(profile), _describe_fit(profiles[name]), _describe_falls(falls[name])]
+            findings = [_describe_rate(profile), _describe_falls(falls[name])]
             show("\n".join([*findings, *(_describe_gap(pair, gap) for pair, gap in of_pairs.items()), ""]))
             if of_pairs:
                 gaps |= {(name, *pair): gap for pair, gap in of_pairs.items()}
@@ -216,15 +216,6 @@ def _describe_rate(profile: Estimate, sign: str = "") -> str:
     rate = profile.map(estimates.average_rate)
     low, high = rate.interval
     return f"average rate {rate.values:{sign}.4f} [{low:.4f}, {high:.4f}]"
-
-
-def _describe_fit(profile: pd.DataFrame) -> str:
-    steps, fit = (profile[column].to_numpy(float)[:-1] for column in ("gradient", "isotonic_fit"))
-    above, largest = np.flatnonzero(fit > steps + 1e-12), int(steps.argmax())
-    text = f"largest step {steps[largest]:.4f} (layer {largest} to {largest + 1}), last step {steps[-1]:.4f}"
-    if not len(above):
-        return f"{text}; the isotonic fit is nowhere above the gradient"
-    return f"{text}; the isotonic fit is above the gradient, and so no lower bound, at {_layers(above)}"
 
 
 def _describe_falls(falls: pd.DataFrame) -> str:

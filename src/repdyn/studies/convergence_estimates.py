@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
-from scipy.optimize import isotonic_regression, minimize_scalar
+from scipy.optimize import isotonic_regression
 
 from repdyn.studies.bootstrap import LEVEL, Estimate, SequenceSums, bootstrap
 from repdyn.studies.convergence_measurements import ClassCosines, ConvergenceMeasurements
@@ -31,6 +31,7 @@ COMPARED |= {("simple", "complex"): False, ("random", "complex"): False}
 """Pairs of classes that are compared, and whether they are of the same sequences."""
 _MAX_RATE = 5.0
 """Largest rate of decay of a gradient per layer: the next step is 150 times as small."""
+_N_RATES = 100_001
 
 
 def gradient(alignment: ArrayLike) -> np.ndarray:
@@ -53,25 +54,16 @@ def average_rate(alignment: ArrayLike) -> np.ndarray:
 
 
 def middle_rate(alignment: np.ndarray) -> float:
-    """Return the mean of the gradient over the middle third of the steps, at least one of them.
-
-    >>> middle_rate(np.array([0.0, 0.5, 0.75, 1.0]))
-    0.25
-    """
+    """Return the mean of the gradient over the middle third of the steps, at least one of them."""
     steps = gradient(alignment)
     third = len(steps) // 3
     return float(steps[third : len(steps) - third].mean())
 
 
 def decay_rate(steps: ArrayLike) -> float:
-    """Return the rate lambda of the curve ``a * exp(-lambda * l)`` nearest to a gradient by least squares.
+    """Return the rate lambda of the curve ``a * exp(-lambda * l)`` nearest to a gradient (L,) by least squares.
 
-    Args:
-        steps: G_0 ... G_{L-1}, (L,), from :func:`gradient`, of either sign.
-
-    Returns:
-        Per layer, positive where the gradient shrinks with depth, in [-5, 5]; NaN for a single step, and for steps that
-        are all 0.
+    Per layer, positive where the gradient shrinks with depth, in [-5, 5]; NaN for fewer than two steps, or all 0.
 
     >>> round(decay_rate([0.4, 0.2, 0.1, 0.05]), 4)
     0.6931
@@ -79,25 +71,17 @@ def decay_rate(steps: ArrayLike) -> float:
     values = np.asarray(steps, float)
     if len(values) < 2 or not values.any():
         return math.nan
-
-    def missed(rate: float) -> float:
-        curve = np.exp(-rate * np.arange(len(values)) - max(0.0, -rate * (len(values) - 1)))
-        return -float((curve @ values) ** 2 / (curve @ curve))
-
-    rates = np.linspace(-_MAX_RATE, _MAX_RATE, 401)
-    nearest = rates[int(np.argmin([missed(rate) for rate in rates]))]
-    bounds = max(-_MAX_RATE, nearest - 0.05), min(_MAX_RATE, nearest + 0.05)
-    found: Any = minimize_scalar(missed, bounds=bounds, method="bounded", options={"xatol": 1e-9})
-    return float(found.x)
+    rates = np.linspace(-_MAX_RATE, _MAX_RATE, _N_RATES)[:, None]
+    curves = np.exp(-rates * np.arange(len(values)) - np.maximum(0.0, -rates * (len(values) - 1)))
+    return float(rates[((curves @ values) ** 2 / (curves**2).sum(1)).argmax(), 0])
 
 
 def isotonic_fit(steps: ArrayLike) -> np.ndarray:
     """Return the non-decreasing sequence over depth that is nearest to a gradient by least squares, (L,).
 
-    Where the gradient falls with depth the fit is constant, the mean of what it pools; its mean is the gradient's. A
-    pooled mean lies above the smallest of what it pools: the fit is no lower bound, see :func:`lower_envelope`.
+    A pooled mean lies above the smallest of what it pools: the fit is no lower bound, see :func:`lower_envelope`.
 
-    Source: the monotone function of Lee 2024, fitted over depth; by the pool adjacent violators algorithm of scipy.
+    Source: the monotone function of Lee 2024, fitted over depth.
 
     >>> isotonic_fit([0.5, 0.25, 0.25, 1.0]).round(4).tolist()
     [0.3333, 0.3333, 0.3333, 1.0]
@@ -108,8 +92,6 @@ def isotonic_fit(steps: ArrayLike) -> np.ndarray:
 def lower_envelope(steps: ArrayLike) -> np.ndarray:
     """Return the largest non-decreasing sequence over depth nowhere above a gradient: ``min over j >= l of G_j``, (L,).
 
-    Its last value is the last step; a positive first value says that no step loses alignment.
-
     >>> lower_envelope([0.5, 0.25, 0.25, 1.0]).tolist()
     [0.25, 0.25, 0.25, 1.0]
     """
@@ -119,10 +101,7 @@ def lower_envelope(steps: ArrayLike) -> np.ndarray:
 def bound_over_alignment(alignment: ArrayLike) -> np.ndarray:
     """Return the largest non-decreasing function f of the alignment with ``G_l >= f(A_l)``: f(A_0) ... f(A_{L-1}).
 
-    ``f(A_l) = min of G_j over all j with A_j >= A_l``. It is :func:`lower_envelope` where the alignment rises with
-    depth, and differs from it where the alignment falls.
-
-    Source: theorem 3 of Lee 2024.
+    It is :func:`lower_envelope` where the alignment rises with depth, and differs where it falls. Source: theorem 3.
 
     >>> bound_over_alignment([0.5, 0.25, 0.75, 1.0]).tolist()
     [-0.25, -0.25, 0.25]
@@ -132,21 +111,15 @@ def bound_over_alignment(alignment: ArrayLike) -> np.ndarray:
 
 
 def compare_classes(first: SequenceSums, second: SequenceSums, *, paired: bool) -> pd.DataFrame:
-    """Compare the alignment of two classes of tokens, or of two kinds of sentences.
+    """Compare the alignment of two classes of tokens, or of two kinds of sentences, every sequence with one weight.
 
-    Two classes of the same sequences by a paired t-test: a pair is one sequence, the mean cosine over its tokens of the
-    first class and over those of the second; sequences that lack either class are left out. Two kinds of sentences by
-    Welch's t-test, since any pairing would be arbitrary. Every sequence has the same weight.
+    Two classes of the same sequences by a paired t-test of the means over the tokens of each class (sequences that lack
+    either are left out), two kinds of sentences by Welch's t-test, since any pairing would be arbitrary.
 
     Returns:
-        A row for each layer but the last: layer, gap (mean alignment of the first class minus that of the second),
-        gap_low and gap_high (95% confidence interval), t, p (two-sided; NaN if no sequence differs from another),
-        p_holm (adjusted for testing every layer), test, n (sample sizes, in words).
-
-    Raises:
-        ValueError: fewer than 2 sequences with tokens of both classes, or of either kind.
-
-    Source: Student 1908, Welch 1947 (Biometrika 34:28); scipy.stats.ttest_rel and ttest_ind.
+        A row for each layer but the last: layer, gap (mean alignment of the first minus that of the second), gap_low
+        and gap_high (95% confidence interval), t, p (two-sided; NaN if no sequence differs from another), p_holm
+        (adjusted for testing every layer), test, n (sample sizes, in words).
     """
     has = first.counts > 0, second.counts > 0
     if paired:
@@ -178,9 +151,7 @@ def class_gaps(classes: Mapping[str, ClassCosines], own: Iterable[str] = ()) -> 
 
 
 def holm(p: ArrayLike) -> np.ndarray:
-    """Adjust p-values for testing all of them: the chance of any false positive is then at most the threshold.
-
-    The i-th smallest of m becomes ``max over j <= i of min(1, (m - j + 1) p_j)``; NaN stays NaN, and is not counted.
+    """Adjust p-values for testing all of them, NaN aside: the chance of any false positive stays at the threshold.
 
     Source: Holm 1979 (Scand. J. Statist. 6:65).
 
@@ -196,12 +167,10 @@ def holm(p: ArrayLike) -> np.ndarray:
 
 
 def profile_table(profile: Estimate, *, with_fits: bool = True) -> pd.DataFrame:
-    """Return an alignment profile, or a difference of two, with its gradient.
+    """Return an alignment profile, or a difference of two, with its gradient: a row for each layer.
 
-    Returns:
-        A row for each layer: layer, alignment, alignment_low, alignment_high, gradient, gradient_low, gradient_high,
-        and ``with_fits`` isotonic_fit, lower_envelope and bound. Gradients and what is fitted to them are from the
-        layer to the next, NaN at the last.
+    Columns: layer, alignment and gradient with their NAME_low and NAME_high, and ``with_fits`` isotonic_fit,
+    lower_envelope and bound. Gradients and fits are from the layer to the next, NaN at the last.
     """
     steps = profile.map(gradient)
     columns = {**profile.columns("alignment"), **steps.columns("gradient")}
@@ -215,9 +184,8 @@ def profile_table(profile: Estimate, *, with_fits: bool = True) -> pd.DataFrame:
 def class_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> pd.DataFrame:
     """Return the alignment of each class of tokens or sentences, a row for each class and layer.
 
-    Returns:
-        class, layer, alignment (mean over tokens) with its 95% interval alignment_low and alignment_high,
-        alignment_of_words (mean over distinct words, each by the mean of its tokens), n_tokens, n_words, n_sequences.
+    Columns: class, layer, alignment (mean over tokens) with its 95% interval, alignment_of_words (mean over distinct
+    words, each by the mean of its tokens), n_tokens, n_words, n_sequences.
     """
     frames = {}
     for name, found in measured.classes.items():
@@ -230,13 +198,9 @@ def class_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int =
 
 
 def key_layers(classes: pd.DataFrame) -> pd.DataFrame:
-    """Return the alignment of each class at the first, the middle and the last but one layer, and its mean over layers.
+    """Return the alignment of each class of each model at some layers, from the :func:`class_table` of all models.
 
-    Args:
-        classes: as :func:`class_table` of each model, with its name as the column "model".
-
-    Returns:
-        model, class, mean (over all layers), mean_of_words (the same of distinct words), first, middle, last_but_one.
+    Columns: model, class, mean (over layers), mean_of_words (of distinct words), first, middle, last_but_one.
     """
     found = classes.groupby(["model", "class"], sort=False)
     means = {"mean": ("alignment", "mean"), "mean_of_words": ("alignment_of_words", "mean")}
@@ -248,9 +212,8 @@ def key_layers(classes: pd.DataFrame) -> pd.DataFrame:
 def fall_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> pd.DataFrame:
     """Return the share of each class's tokens whose cosine to their final vector falls.
 
-    Returns:
-        A row for each class, size of the fall and step: class, more_than (of :data:`FALLS`), layer (from which to the
-        next; "any" for at least one step), share with its 95% interval share_low and share_high, n_tokens.
+    A row for each class, size of the fall and step: class, more_than (of :data:`FALLS`), layer (from which to the next;
+    "any" for at least one step), share with its 95% interval share_low and share_high, n_tokens.
     """
     layers, frames = [*range(measured.n_layers - 1), ANY_STEP], {}
     for name, found in measured.classes.items():
@@ -272,15 +235,11 @@ SUMMARIES: dict[str, Callable[[np.ndarray], float]] = {
 
 
 def summaries_with(rows: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
-    """Return each summary of the alignment profile and a scalar, at every step that has both.
+    """Return each summary of the alignment profile and a scalar (column "value"), at every step that has both.
 
     Args:
         rows: of one run, or of one stack of its model.
         values: the scalar by step, without NaN.
-
-    Returns:
-        Index step, ascending; columns those of :data:`SUMMARIES`, and "value". Steps at which a layer has no value are
-        left out.
     """
     profiles = grid(measurements(rows), "alignment", "all").dropna(axis="columns")
     steps = [step for step in profiles.columns if step in values.index]
@@ -289,13 +248,10 @@ def summaries_with(rows: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
 
 
 def correlations(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the correlation of each summary with the scalar, from the table of :func:`summaries_with`.
+    """Return the correlation of each summary with the scalar: spearman and pearson, NaN where one never changes.
 
     There is no p-value: checkpoints of one training are not independent draws, and anything that moves in one direction
     while the scalar does correlates with it.
-
-    Returns:
-        summary, spearman and pearson in [-1, 1], NaN for a summary or scalar that never changes.
     """
     if len(table) < MIN_CHECKPOINTS:
         raise ValueError(

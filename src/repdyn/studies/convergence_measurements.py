@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from repdyn.kernels import Cloud, Undefined, alignment, full_precision
 from repdyn.kernels.cosines import cosines
 from repdyn.probe import Probe
 from repdyn.probe.design import class_names
-from repdyn.reading import LayerPatterns, LayerStates, LoadedModel, Model, layer_states, no_progress
+from repdyn.reading import LayerPatterns, LayerStates, LoadedModel, Model, layer_states
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.studies.bootstrap import SequenceSums
 from repdyn.studies.generated_sentences import KINDS, sentence_probe
@@ -63,14 +62,10 @@ class ConvergenceMeasurements(NamedTuple):
 def measure_convergence(
     loaded: LoadedModel, options: Any, phrases: Mapping[str, Sequence[str]]
 ) -> list[ConvergenceMeasurements]:
-    """Run a model over a text, and over generated sentences if there are to be any, for each stack of blocks.
-
-    Args:
-        phrases: classes of words and phrases of the text, beside those that the options name.
-    """
+    """Run a model over a text, and over generated sentences if there are to be any, for each stack of blocks."""
     classes, layers = class_names(options.classes), options.layers
     text = text_probe(loaded, options, classes, phrases)
-    found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases), layers, "text")
+    found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases), layers)
     if options.sentences:
         is_long = options.long_sentences
         longest = min(loaded.context, LONGEST) if is_long else loaded.context
@@ -81,22 +76,16 @@ def measure_convergence(
                 f"{loaded.name} cannot read generated sentences: {error}; --sentences 0 leaves them out"
             ) from error
         kinds = [kind for kind in KINDS if kind in probe.classes]
-        generated = _by_class(loaded, probe, kinds, layers, "sentences", by_length=is_long)
+        generated = _by_class(loaded, probe, kinds, layers, by_length=is_long)
         found = {stack: {**of_text, **generated[stack]} for stack, of_text in found.items()}
     return [ConvergenceMeasurements(of_stack(loaded.name, stack), text.hash, by) for stack, by in found.items()]
 
 
 def _by_class(
-    loaded: LoadedModel, probe: Probe, subsets: Sequence[str], layers: str | None, what: str, *, by_length: bool = False
+    loaded: LoadedModel, probe: Probe, subsets: Sequence[str], layers: str | None, *, by_length: bool = False
 ) -> dict[str | None, dict[str, ClassCosines]]:
     """Return the cosines by stack and subset, and those of tokens in sequences of each length if wanted."""
-    look = {"leave": False, "bar_format": "{desc} {percentage:3.0f}% {bar} {elapsed}"}
-    with tqdm(total=1.0, desc=f"{loaded.name}: {what}", **look) as bar:
-
-        def progress(share: float) -> None:
-            bar.update(share - bar.n)
-
-        stacks = token_cosines(loaded, probe, subsets, layers, progress=progress)
+    stacks = token_cosines(loaded, probe, subsets, layers)
     samples = {name: probe.sample(name).ravel() for name in subsets}
     if by_length:
         samples |= _split_by_length(samples, probe)
@@ -133,23 +122,17 @@ def class_cosines(cosines: np.ndarray, tokens: np.ndarray, probe: Probe) -> Clas
 
 
 def token_cosines(
-    model: Model,
-    probe: Probe,
-    subsets: Sequence[str],
-    layers: LayerPatterns = None,
-    *,
-    progress: Callable[[float], None] = no_progress,
+    model: Model, probe: Probe, subsets: Sequence[str], layers: LayerPatterns = None
 ) -> dict[str | None, np.ndarray]:
     """Run a model over a probe and compute ``cos(h_l(t), h_L(t))`` for every token t of the subsets and layer l.
 
-    The last layer L is the last block's output before a final normalisation. The mean over the sample of a subset is
-    the metric "alignment" on that subset.
+    The last layer L is the last block's output before a final normalisation. The mean over a subset is the metric
+    "alignment" on it.
 
     Returns:
-        By stack of blocks (L + 1, n_tokens of the probe) float64 in [-1, 1], NaN for other tokens; 1 at the last layer,
-        up to rounding.
+        By stack of blocks (L + 1, n_tokens of the probe) float64 in [-1, 1], NaN for other tokens.
     """
-    states = layer_states(model, probe, layers, subsets=subsets, progress=progress)
+    states = layer_states(model, probe, layers, subsets=subsets)
     stacks: dict[str | None, list[LayerStates]] = {}
     for layer in states.layers:
         stacks.setdefault(layer.stack, []).append(layer)
@@ -180,9 +163,9 @@ def skip_blocks(loaded: LoadedModel, options: Any) -> dict[str | None, pd.DataFr
     """Measure a model without each of its blocks, one at a time, on a part of the text.
 
     Returns:
-        By stack a row for each block, and a first one for the whole model: layer (the block's input, so that it is the
-        layer of the gradient that the block adds; -1 for the whole model), final_alignment (mean cosine of each token's
-        last state to its own in the whole model), loss (on the tokens of the text) and the reason if it is NaN.
+        By stack a row for the whole model (layer -1) and for each block: layer (its input, whose gradient it adds),
+        final_alignment (mean cosine of each token's last state to its own in the whole model), loss, reason if it is
+        NaN.
     """
     few = SimpleNamespace(**{**vars(options), "max_vectors": min(options.max_vectors, MAX_SKIPPED)})
     probe, layers = text_probe(loaded, few, ()), options.layers
@@ -191,7 +174,7 @@ def skip_blocks(loaded: LoadedModel, options: Any) -> dict[str | None, pd.DataFr
     loss = _loss(loaded, probe, layers)
     rows: dict[str | None, list[tuple[int, float, float, str]]] = {stack: [(-1, 1.0, *loss)] for stack in whole}
     for block in tqdm(blocks, desc=f"{loaded.name}: without each block", leave=False):
-        with _without(loaded.model.get_submodule(block.module)):
+        with loaded.model.get_submodule(block.module).register_forward_hook(_pass_on, with_kwargs=True):
             states = layer_states(loaded, probe, layers)
             [last] = [one for one in states if one.is_last and one.stack == block.stack]
             changed = float(alignment(last.states, whole[block.stack].states))
@@ -209,16 +192,7 @@ def _loss(loaded: LoadedModel, probe: Probe, layers: str | None) -> tuple[float,
     return row.value, row.reason or ""
 
 
-@contextmanager
-def _without(block: nn.Module) -> Iterator[None]:
-    """Make a block return the states that it gets, as if it were left out."""
-
-    def skip(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        states = args[0] if args else kwargs["hidden_states"]
-        return states if isinstance(output, Tensor) else (states, *output[1:])
-
-    hook = block.register_forward_hook(skip, with_kwargs=True)
-    try:
-        yield
-    finally:
-        hook.remove()
+def _pass_on(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    """Return the states that a block gets in place of those that it puts out."""
+    states = args[0] if args else kwargs["hidden_states"]
+    return states if isinstance(output, Tensor) else (states, *output[1:])

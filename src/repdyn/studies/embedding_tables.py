@@ -80,11 +80,10 @@ class EmbeddingTable:
 def embedding_tables(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, unused: bool = False
 ) -> list[EmbeddingTable]:
-    """Return the input, position and segment tables of a model.
+    """Return the input, position and segment tables of a model, without the rows that mean nothing, which are counted.
 
-    Rows without a meaning are left out, and counted: in the input table those beyond the vocabulary (padding to a round
-    size) and those of tokens that the vocabulary names as unused (:data:`UNUSED`); in a position table those before
-    position 0.
+    Left out are input rows beyond the vocabulary (padding to a round size) and those of tokens that it names as unused
+    (:data:`UNUSED`), and position rows before position 0.
     """
     vocabulary = {int(number): token for token, number in tokenizer.get_vocab().items()}
     lookups = find_lookups(model, ordinary_tokens(vocabulary, tokenizer))
@@ -109,11 +108,7 @@ def _some(rows: Tensor, numbers: np.ndarray) -> Tensor:
 
 
 def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> Tensor:
-    """Return all unordered pairs of two rows or more, or ``max_pairs`` drawn with replacement if there are more.
-
-    Returns:
-        (2, n_pairs) int64: the numbers of the first and of the second rows, which differ.
-    """
+    """Return all unordered pairs of rows, or ``max_pairs`` drawn with replacement if there are more: (2, n) int64."""
     if n_rows * (n_rows - 1) // 2 <= max_pairs:
         return torch.triu_indices(n_rows, n_rows, offset=1)
     # numpy keeps RandomState's stream fixed: a seed draws the same pairs in every version
@@ -128,15 +123,12 @@ def norms(rows: Tensor) -> np.ndarray:
 
 
 def pair_values(rows: Tensor, pairs: Tensor, other: Tensor | None = None) -> dict[str, np.ndarray]:
-    """Return ``distance`` |x - y|, ``dot`` x . y and ``cosine`` x . y / (|x| |y|) of pairs, each (n_pairs,) float64.
+    """Return ``distance`` |x - y|, ``dot`` x . y and ``cosine`` of pairs of rows (n, dim), each (n_pairs,) float64.
 
     Args:
-        rows: (n, dim), any floating dtype, any device.
+        rows: any floating dtype, any device.
         pairs: (2, n_pairs) numbers of rows.
         other: (m, dim) table of the second rows; None for ``rows``.
-
-    Returns:
-        The cosine is NaN if a row is zero.
     """
     other = rows if other is None else other
     found: dict[str, list[Tensor]] = {"distance": [], "dot": [], "cosine": []}
@@ -166,10 +158,9 @@ def describe(values: np.ndarray) -> dict[str, Any]:
 
 
 def about_mean(rows: Tensor) -> pd.DataFrame:
-    """Return the distance of each row (n, dim) to the mean row m, their cosine and inner product, in float64.
+    """Return distance, cosine (NaN if either is zero) and dot of each row (n, dim) with the mean row m, in float64.
 
-    Returns:
-        Columns distance, cosine (NaN if either is zero), dot. The mean of dot is |m|^2.
+    The mean of dot is |m|^2.
     """
     wide = rows.detach().cpu().double()
     mean = wide.mean(0)
@@ -179,11 +170,7 @@ def about_mean(rows: Tensor) -> pd.DataFrame:
 
 
 def explained_variance(rows: Tensor) -> np.ndarray:
-    """Return the cumulative share of variance that the first principal components explain; ends with 1.
-
-    Args:
-        rows: (n, dim), at least 3 different ones.
-    """
+    """Return the cumulative share of variance that the principal components explain; of at least 3 different rows."""
     variances = Cloud(rows).once(spectrum_of).cpu().numpy()
     return np.cumsum(variances) / variances.sum()
 
@@ -218,10 +205,8 @@ def closest_pairs(
         title: of a bar of progress.
 
     Returns:
-        The pairs by end, most extreme first: first and second (row numbers), cosine, dot, distance. Pairs of equal
-        cosines are in the order of the row numbers; if more than 16,384 pairs are equal up to rounding, as duplicates
-        are, others would be as good. And each row's largest cosine with another, (n,) float32 on the CPU; -1 if it has
-        none.
+        The pairs by end, most extreme first, equal ones by row number: first and second (row numbers), cosine, dot,
+        distance. And each row's largest cosine with another, (n,) float32 on the CPU; -1 if it has none.
     """
     within, n = other is None, max(4 * k, _FEWEST_CANDIDATES)
     with full_precision(rows.device):
@@ -347,10 +332,8 @@ def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
     """Return results of several embedding tables.
 
     Returns:
-        tables: a row for each: its rows, those left out, its mean, components for shares of variance. distributions:
-        number, mean, standard deviation and quantiles of each quantity. histograms: 100 bins from the smallest to the
-        largest value of each quantity (low, high, count). dimension_curves: cumulative share of variance by number of
-        principal components.
+        tables: rows, those left out, mean, components for shares of variance. distributions: of each quantity.
+        histograms: 100 bins of each quantity (low, high, count). dimension_curves: cumulative share of variance.
     """
     quantities = {(one.table.name, name): values for one in measured for name, values in one.values.items()}
     curves = {

@@ -1,9 +1,8 @@
-"""Made-up sentences of two kinds that differ in the order of their words alone: simple and complex.
+"""Made-up sentences that differ in the order of their words alone: simple and complex.
 
 The study of semantic convergence (Lee 2024, Fractal and Fractional 8(10):552) sets *simple* sentences, random sequences
-of words, against *complex* ones, which a grammar generates. Vocabulary and grammar here are our own. The words of both
-kinds are in :data:`VOCABULARY`. The grammar of the complex ones, with n for the number, singular or plural, that a noun
-phrase and its verb share:
+of words, against *complex* ones, which a grammar generates. Vocabulary and grammar here are our own; with n for the
+number, singular or plural, that a noun phrase and its verb share:
 
     S      -> NOM(n) REL(n) VP(n) | C SUBORDINATOR C | NP(n) CV(n) that C
     C      -> NP(n) VP(n)
@@ -12,14 +11,8 @@ phrase and its verb share:
     REL(n) -> who VP(n) | that VP(n) | that NOM(m) TV(m)
     VP(n)  -> IV(n) [ADVERB] | TV(n) NP(m) | CV(n) that C
 
-So each holds a clause inside another, and there are never more than two around one. All words of a category are equally
-likely. The simple sentences of a seed are made of the very words of its complex ones, thrown together, shuffled, and
-cut to the same lengths: both kinds have each word and each length equally often, exactly. All is in lower case and
-without commas, so that a word looks the same wherever it stands (only the first of a sentence has no space before it).
-
-Long sentences, as published, have from 8 words to as many as fill the model's context, each length equally often: the
-complex ones are sentences of the grammar joined by "and". A third kind, "random", has words of the model's own
-vocabulary in their place, of the same lengths: the simple sentences of the source.
+The simple sentences of a seed are the very words of its complex ones, shuffled, and cut to the same lengths. All is in
+lower case and without commas, so that a word looks the same wherever it stands.
 """
 
 from __future__ import annotations
@@ -78,16 +71,10 @@ def simple_sentences(n: int, seed: int = 0) -> list[str]:
 
 
 def long_sentences(tokenizer: PreTrainedTokenizerBase, n: int, longest: int, seed: int = 0) -> dict[str, list[str]]:
-    """Generate long sentences of each kind, simple, complex and random, of the same numbers of words.
+    """Generate ``n`` long sentences of each kind, of 8 words to as many as ``longest`` tokens hold, equally often.
 
-    Args:
-        tokenizer: of the model, whose vocabulary the random words are of.
-        n: sentences of each kind.
-        longest: tokens of the longest sentence, special ones included.
-        seed: of the sentences.
-
-    Raises:
-        ValueError: ``longest`` has no room for 8 words.
+    Complex ones are sentences of the grammar joined by "and". A third kind, "random", has words of the tokenizer's
+    vocabulary in their place: the simple sentences of the source.
     """
     state = np.random.RandomState(seed)
     every_word = sorted({word for words in VOCABULARY.values() for word in words})
@@ -132,8 +119,8 @@ def sentence_probe(
     Args:
         tokenizer: of the model that will be measured.
         n: sentences of each kind.
-        sequence_length: the model's context; every sentence must fit into it.
-        are_long: make sentences of up to ``sequence_length`` tokens, by :func:`long_sentences`, and cut what is longer.
+        sequence_length: the model's context; every sentence must fit into it, unless ``are_long``, which are cut.
+        are_long: make them by :func:`long_sentences`.
         seed: of the sentences and of the sampling plan.
     """
     if are_long:
@@ -163,11 +150,6 @@ def sentence_probe(
     kind_of_token = torch.repeat_interleave(torch.arange(len(texts)) // n, lengths)
     classes = {kind: (kind_of_token == number) & ~whole.is_sink for number, kind in enumerate(kinds)}
     fewest = min(int(members.sum()) for members in classes.values())
-    if fewest < 3 * _N_BATCHES:
-        raise ValueError(
-            f"expected 3 tokens of each kind of sentence for each of {_N_BATCHES} batches, got {fewest} from {n} "
-            "sentences; make more"
-        )
     return replace(whole, batch_vectors=min(BATCH_VECTORS, fewest // _N_BATCHES), n_batches=_N_BATCHES, classes=classes)
 
 

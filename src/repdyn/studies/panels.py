@@ -50,12 +50,9 @@ def facets(
     *,
     legends: bool = False,
 ) -> Figure:
-    """Draw a panel for each item, at most three in a row, all with one axis of values.
+    """Draw a panel for each item, by title, at most three in a row, all with one axis of values and its ``label``.
 
-    Args:
-        items: what is drawn, by the title of its panel.
-        label: of the axis of values.
-        legends: whether each panel has one; else the first, or the figure if it is long.
+    Each panel has a legend if ``legends``; else the first, or the figure if it is long.
     """
     columns = min(len(items), _MAX_COLUMNS)
     rows = -(-len(items) // columns)
@@ -105,11 +102,9 @@ def line_with_band(
     band_alpha: float = 0.2,
     **look: Any,
 ) -> None:
-    """Draw a column of a table as a line, and a band around it in its colour.
+    """Draw a column of a table as a line over ``x`` (default: "layer"), and a band around it in its colour.
 
-    Args:
-        ends: columns of the band's ends; None for COLUMN_low and COLUMN_high.
-        x: None for the column "layer".
+    ``ends`` are the columns of the band's ends; None for COLUMN_low and COLUMN_high.
     """
     low, high = ends or (f"{column}_low", f"{column}_high")
     places = np.asarray(table["layer"] if x is None else x)

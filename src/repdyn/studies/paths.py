@@ -10,7 +10,6 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from sklearn.decomposition import PCA
 from torch import Tensor
 
 from repdyn.reading import LayerPatterns, LoadedModel, layer_states
@@ -28,7 +27,7 @@ CLEAR = 0.6
 """Purity from which on a plane counts as rotating: the largest of 1,200 random walks of various memory was 0.50."""
 
 _FASTEST = 0.45  # turns per position: at one half, the direction is ambiguous
-_PADDED = 16
+_PADDED = 256
 _WINDOW_TURNS = 3
 _MIN_WINDOW = 16
 _N_OFFSETS = 8
@@ -37,9 +36,6 @@ MIN_POSITIONS = 2 * (_MIN_WINDOW + _N_OFFSETS)
 """Fewer positions do not show where their order ends."""
 _NULL_DRAWS = 2000
 _NULL_QUANTILE = 0.99
-MASSIVE = 10.0
-"""Multiple of the median norm of all states from which on a token is left out of the common plane, which would
-otherwise show that token alone: trained decoders have a first token of hundreds of times the norm of the others."""
 
 
 def by_offset(matrix: np.ndarray) -> pd.DataFrame:
@@ -93,14 +89,11 @@ class Rotation:
 
 
 def find_rotation(scores: np.ndarray, shares: np.ndarray) -> Rotation | None:
-    """Find the plane of two principal components, as of :func:`principal`, that rotates most.
+    """Find the plane of two principal components, as of :func:`principal`, that rotates most; None for too few of them.
 
     With z = x_a + i x_b the plane's path as complex numbers and Z its windowed Fourier transform, the net rotation is
     ``|Z(f)|^2 - |Z(-f)|^2`` (rotary spectrum: Gonella, Deep-Sea Research 19, 1972). The plane with the largest sum of
     it over f from ``MIN_TURNS / n`` to 0.45 is taken, and the period from its peak.
-
-    Returns:
-        None for too few positions or components.
     """
     n, k = scores.shape
     if n < 8 * MIN_TURNS or k < 2:
@@ -119,19 +112,9 @@ def find_rotation(scores: np.ndarray, shares: np.ndarray) -> Rotation | None:
     peak = int(np.argmax(np.where(searched, net * np.sign(net_power), -math.inf)))
     purity = abs(net_power) / whole
     share = purity * float(shares[a] + shares[b])
-    frequency = _refined(np.abs(net), peak) / n_padded
-    path = scores[:, a] + 1j * scores[:, b]
+    path, frequency = scores[:, a] + 1j * scores[:, b], frequencies[peak]
     direction = path if net_power > 0 else path.conj()
     return Rotation((a, b), float(1 / frequency), share, purity, _windows(direction, frequency))
-
-
-def _refined(power: np.ndarray, peak: int) -> float:
-    """Return the maximum of a parabola through the logarithms at a peak and its neighbours."""
-    if not 0 < peak < len(power) - 1 or (power[peak - 1 : peak + 2] <= 0).any():
-        return float(peak)
-    below, at, above = np.log(power[peak - 1 : peak + 2])
-    bend = below - 2 * at + above
-    return peak + (0.5 * (below - above) / bend if bend < 0 else 0.0)
 
 
 def _windows(path: np.ndarray, frequency: float) -> pd.DataFrame:
@@ -155,17 +138,11 @@ def _windows(path: np.ndarray, frequency: float) -> pd.DataFrame:
 
 
 def find_order_end(rows: Tensor, *, seed: int = 0) -> int:
-    """Return the number of positions before the first stretch that looks like positions in random order.
+    """Return the number of positions (n, dim) before the first stretch that looks like those in random order, 0 to n.
 
     A stretch is 16 positions with those up to 8 further on; its order is the largest, over the offsets 1 to 8, of the
     mean cosine of the centred positions that far apart, in absolute value. It counts as ordered if that is above
     the 99% quantile for as many pairs of different positions drawn at random from the same table.
-
-    Args:
-        rows: (n, dim) positions in their order, at least :data:`MIN_POSITIONS`.
-
-    Returns:
-        n if every stretch is ordered, 0 if the first is not.
     """
     n = len(rows)
     if n < MIN_POSITIONS:
@@ -217,9 +194,7 @@ def sentence_trajectories(
 def movements(states: np.ndarray) -> dict[str, np.ndarray]:
     """Return how tokens move from layer to layer, from their states, (n_layers + 1, n_tokens, dim).
 
-    Returns:
-        norm: |h_l|, (n_layers + 1, n_tokens); step: |h_{l+1} - h_l|, (n_layers, n_tokens); cosine: cos(h_l, h_{l+1}),
-        as many, NaN where a state is zero.
+    norm: |h_l|, (n_layers + 1, n_tokens); step: |h_{l+1} - h_l|, and cosine: cos(h_l, h_{l+1}), (n_layers, n_tokens).
     """
     steps = np.linalg.norm(np.diff(states, axis=0), axis=-1)
     return {"norm": np.linalg.norm(states, axis=-1), "step": steps, "cosine": _cosines(states[:-1], states[1:])}
@@ -265,37 +240,3 @@ def cross_sentence_table(one: TokenTrajectory, other: TokenTrajectory) -> pd.Dat
     keys = [(layer, one.tokens[a], other.tokens[b], a, b) for a, b, _ in pairs for layer in one.layers]
     columns = ["layer", "first", "second", "place_in_first", "place_in_second"]
     return pd.DataFrame(keys, columns=columns).assign(cosine=cross_sentence_cosine(one, other).T.ravel())
-
-
-@dataclass(frozen=True, eq=False)
-class TrajectoryPlane:
-    """The paths of two sentences' tokens in the plane of most variance of all their states together."""
-
-    paths: tuple[np.ndarray, np.ndarray]
-    """Of each sentence: (n_layers + 1, n_tokens, 2); NaN for a token that is left out."""
-    shares: tuple[float, float]
-    """Share of the variance along either axis."""
-    left_out: tuple[tuple[int, ...], tuple[int, ...]]
-    """Places of the tokens with massive states, of each sentence."""
-
-
-def fit_plane(one: np.ndarray, other: np.ndarray) -> TrajectoryPlane:
-    """Project both sentences on the first two principal components of all states of all their tokens, at all layers.
-
-    Args:
-        one, other: states, (n_layers + 1, n_tokens, dim); tokens that reach :data:`MASSIVE` times the median norm at
-            any layer are left out.
-    """
-    both = (one, other)
-    lengths = [np.linalg.norm(states, axis=-1) for states in both]
-    limit = MASSIVE * np.median(np.concatenate([of_sentence.ravel() for of_sentence in lengths]))
-    kept = [of_sentence.max(0) <= limit for of_sentence in lengths]
-    points = [states[:, chosen].reshape(-1, states.shape[-1]) for states, chosen in zip(both, kept, strict=True)]
-    found = PCA(2, svd_solver="full").fit(np.concatenate(points))
-    first, second = found.explained_variance_ratio_.tolist()
-    path, other_path = (
-        np.where(chosen[:, None], (states - found.mean_) @ np.asarray(found.components_).T, np.nan)
-        for states, chosen in zip(both, kept, strict=True)
-    )
-    left_out, others = (tuple(np.flatnonzero(~chosen).tolist()) for chosen in kept)
-    return TrajectoryPlane((path, other_path), (first, second), (left_out, others))

@@ -101,11 +101,10 @@ def over_layers(vectors: Iterable[SentenceVectors], measure: Callable[[np.ndarra
 def sentence_vectors(
     model: Model, sequences: Sequence[Sequence[int]], title: str | None = None
 ) -> list[SentenceVectors]:
-    """Compute the vectors of sentences at every layer.
+    """Compute the vectors of sentences at every layer, special tokens included: the first of BERT's is [CLS].
 
-    In a causal stack the first token depends on nothing else in its sentence, and its vector is left out. The first and
-    last token and the mean include the tokenizer's special tokens: the first of BERT's is [CLS], its last [SEP]. The
-    last layer is the last block's output, before a final norm.
+    In a causal stack the first token depends on nothing else in its sentence, and its vector is left out. The last
+    layer is the last block's output, before a final norm.
     """
     causal = causal_stacks(model, sequences[:_BATCH_SENTENCES])
     parts: dict[tuple[str | None, int, str], list[Tensor]] = {}
@@ -149,8 +148,8 @@ def separation_table(
 def change_rows(before: np.ndarray, after: np.ndarray, changes: pd.DataFrame, *, seed: int) -> list[Row]:
     """Return :func:`consistency` of the changes that move their vectors, before and after, (n, dim).
 
-    One that does not (layer 0, at a token that stays the same in the same place) is left out; so is a kind with fewer
-    than two changes left. There is no row for fewer than two kinds.
+    Left out are changes that do not (layer 0, at a token that stays the same), then kinds with fewer than two left.
+    There is no row for fewer than two kinds.
     """
     moved = changes.loc[~_is_unmoved(before, after)]
     # a kind needs changes of two different sentences
@@ -165,8 +164,8 @@ def kind_matrix(before: np.ndarray, after: np.ndarray, kinds: Sequence[str], *, 
     """Yield the cosine of the mean differences of each two kinds of change, from vectors before and after, (n, dim).
 
     Yields:
-        kind, other, cosine, and low and high, the 95% interval of a bootstrap over the changes of each kind. Nothing
-        where a kind moves nothing.
+        kind, other, cosine, low and high (95%, bootstrap over the changes of each kind); nothing where one moves
+        nothing.
     """
     # the same draws at every layer, so that its intervals compare
     random, means = np.random.RandomState(seed), {}
@@ -199,7 +198,7 @@ def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
 
     Yields:
         nonsense: the share of sentences whose nearest other one is of their side, sense or nonsense; kinds: of the
-        nonsense alone, the share whose nearest is of their kind, characters or words. Both in [0, 1].
+        nonsense alone, the share whose nearest is of their kind. Both in [0, 1].
     """
     cosines, made = cosine_matrix(x), kinds != SENSE
     if np.isfinite(cosines).all():
@@ -226,10 +225,7 @@ def histogram_rows(x: np.ndarray) -> Iterator[Row]:
 
 
 def collection_values(x: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
-    """Return lengths, and distances, dot products and cosines of all pairs, within each of two collections and between.
-
-    ``labels``, (n,), are the collections of the texts.
-    """
+    """Return lengths, distances, dot products and cosines of all pairs within and between two collections."""
     parts = {name: torch.from_numpy(x[labels == name]) for name in dict.fromkeys(labels)}
     values = {
         name: {"length": norms(rows), **pair_values(rows, sample_pairs(len(rows)))} for name, rows in parts.items()
@@ -240,11 +236,9 @@ def collection_values(x: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, 
 
 
 def collections_rows(x: np.ndarray, labels: np.ndarray) -> Iterator[Row]:
-    """Yield the distributions of :func:`collection_values`.
+    """Yield the distributions of :func:`collection_values`, by collection, or pairs of both, and quantity.
 
-    Yields:
-        A row for each collection, and for pairs of both, and quantity; ``nearest`` is the share of all texts whose
-        largest cosine is with a text of their own collection.
+    ``nearest`` is the share of all texts whose largest cosine is with a text of their own collection.
     """
     nearest = nearest_in_group(np.nan_to_num(cosine_matrix(x)), labels)
     for texts, quantities in collection_values(x, labels).items():
@@ -260,15 +254,10 @@ def _is_unmoved(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 def consistency(
     before: np.ndarray, after: np.ndarray, kinds: Sequence[str], sources: Sequence[str], *, seed: int = 0
 ) -> pd.DataFrame:
-    """Compare the differences ``after - before`` within a kind and across kinds: all kinds together, then each.
+    """Compare the differences ``after - before``, (n, dim), within a kind and across kinds.
 
-    Two differences that start from the same sentence share a vector, which makes them alike: they are not compared. The
-    permutation test permutes the labels of the kinds over all differences; p-values are not corrected for their number.
-
-    Args:
-        before, after: (n, dim) vectors of the sentences before and after the change.
-        kinds: (n,) kind of each change; at least two kinds, each of two sentences or more.
-        sources: (n,) the sentence before each change.
+    Two differences that start from the same sentence (``sources``) share a vector, which makes them alike: they are not
+    compared. The permutation test permutes the labels of the kinds; p-values are not corrected for their number.
 
     Returns:
         A row for :data:`ALL_KINDS`, then one for each kind: change (the kind), n (number of differences), within (mean
@@ -306,21 +295,17 @@ def consistency(
 
 
 def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> dict[str, float]:
-    """Measure how far apart groups are, with intervals from a bootstrap over groups.
+    """Measure how far apart groups are, from cosines (n, n) and the group of each sentence (n,).
 
     The bootstrap resamples groups, not sentences, because the sentences of a group are not independent; pairs between
     two copies of one resampled group are left out.
 
-    Args:
-        cosines: (n, n) of all pairs of sentences, all finite.
-        groups: (n,) the group of each sentence, 0, 1, ...; at least 3 groups, of two sentences or more.
-
     Returns:
         nearest (share of sentences whose nearest other sentence is of their own group, in [0, 1]); within (mean cosine
-        of two different sentences of a group), between (of two sentences of different groups), effect (within - between
-        over the root of the mean of the two variances: Cohen's d), and probability (of a pair from within to be closer
-        than one from between, ties counted half: area under the ROC curve), the latter four each with the bounds
-        NAME_low and NAME_high of a 95% interval.
+        of two different sentences of a group), between (of different groups), effect (within - between over the root of
+        the mean of the two variances: Cohen's d), and probability (of a pair from within to be closer than one from
+        between, ties counted half: area under the ROC curve), the latter four each with the bounds NAME_low and
+        NAME_high of a 95% interval.
     """
     labels = np.asarray(groups)
     members = [np.flatnonzero(labels == group) for group in np.unique(labels)]

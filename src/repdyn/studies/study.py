@@ -117,16 +117,13 @@ def read_groups(path: Path, *columns: str) -> pd.DataFrame:
                 raise TypeError("a text in place of a list of them")
             rows = [[name, *(it if isinstance(it, list) else [it])] for name, items in groups.items() for it in items]
             table = pd.DataFrame(rows, columns=[*columns], dtype=object)
+        if not all(isinstance(text, str) and text.strip() for name in columns[1:] for text in table[name]):
+            raise TypeError("a text is empty, or a word such as 'no' is not in quotes")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"expected {path} to be CSV with the columns {', '.join(columns)}, or JSON or YAML that lists the texts of "
-            f"each {columns[0]}: {error}"
+            f"each {columns[0]}: {error}; see --help"
         ) from error
-    if not all(isinstance(text, str) and text.strip() for name in columns[1:] for text in table[name]):
-        raise ValueError(
-            f"expected texts of each {columns[0]} in {path}, none of them empty, and words such as 'no' in quotes; see "
-            "--help"
-        )
     return pd.DataFrame(table)
 
 

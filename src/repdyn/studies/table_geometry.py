@@ -94,19 +94,14 @@ def token_kinds(tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
 
 def vocabulary_table(kinds: pd.DataFrame) -> pd.DataFrame:
     """Return number, share and ranges of ids of each kind of token, and how many are of letters and digits alone."""
-    rows: list[dict[str, Any]] = []
-    for kind in KINDS:
-        ids = kinds.loc[kinds["kind"] == kind, "id"].to_numpy()
-        runs = np.split(ids, np.flatnonzero(np.diff(ids) > 1) + 1)
-        row = {"kind": kind, "tokens": len(ids), "ranges": len(runs) if len(ids) else 0}
-        if len(ids):
-            longest = max(runs, key=len)
-            row |= {"first": longest[0], "last": longest[-1]}
-        rows.append(row)
-    rows.append({"kind": "letters and digits alone", "tokens": sum(token.isalnum() for token in kinds["token"])})
-    table = pd.DataFrame(rows)
-    table.insert(2, "share", table["tokens"] / len(kinds))
-    return table
+    gaps = kinds.groupby("kind")["id"].diff() > 1
+    ranges = kinds.groupby(["kind", gaps.groupby(kinds["kind"]).cumsum()])["id"].agg(["size", "min", "max"])
+    of_kind = ranges.groupby("kind")["size"].agg(tokens="sum", ranges="size").reindex(KINDS, fill_value=0)
+    longest = ranges.loc[ranges.groupby("kind")["size"].idxmax()].droplevel(1)
+    table = of_kind.join(longest[["min", "max"]].set_axis(["first", "last"], axis=1))
+    table.loc["letters and digits alone", "tokens"] = sum(token.isalnum() for token in kinds["token"])
+    table.insert(1, "share", table["tokens"] / len(kinds))
+    return table.rename_axis("kind").reset_index()
 
 
 def shared_vocabulary(vocabularies: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -161,8 +156,7 @@ def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
 def across_tables(tables: Sequence[EmbeddingTable]) -> pd.DataFrame:
     """Return the distribution of the cosines between the rows of each two tables of one width, all pairs.
 
-    A row of the result is for a single row of a table of few (segments), or for a whole table; ``beyond`` is the number
-    of pairs with a cosine beyond :data:`BEYOND` of either sign.
+    A row is for one segment, or a whole table; ``beyond`` counts the cosines beyond :data:`BEYOND` of either sign.
     """
     rows = []
     for one, other in combinations(tables, 2):
@@ -179,11 +173,7 @@ def across_tables(tables: Sequence[EmbeddingTable]) -> pd.DataFrame:
 
 
 def start_of_text(words: EmbeddingTable, positions: EmbeddingTable, token: str | None) -> dict[str, Any]:
-    """Return how the input embedding of the token that starts a text relates to position 0.
-
-    Their cosine, lengths, distance and largest difference of a coordinate; empty if there is no such token, or the
-    tables are of different widths.
-    """
+    """Return how the input embedding of the token that starts a text relates to position 0; empty if nothing does."""
     if token is None or token not in words.labels or words.rows.shape[1] != positions.rows.shape[1]:
         return {}
     one, other = words.row(token).cpu(), positions.row("0").cpu()
@@ -198,10 +188,9 @@ def start_of_text(words: EmbeddingTable, positions: EmbeddingTable, token: str |
 
 
 def sinusoids(like: EmbeddingTable) -> EmbeddingTable:
-    """Return the textbook table of positions of the same size as a learned one.
+    """Return the textbook table of positions of the same size as a learned one (Vaswani et al. 2017, section 3.5).
 
-    Row n holds ``sin(n / 10000^(2 i / dim))`` at coordinate 2 i and the cosine of the same at 2 i + 1 (Vaswani et al.
-    2017, section 3.5).
+    Row n holds ``sin(n / 10000^(2 i / dim))`` at coordinate 2 i and the cosine of the same at 2 i + 1.
     """
     n, dim = like.rows.shape
     angles = torch.arange(n).double()[:, None] * 10000.0 ** (-torch.arange(0, dim, 2).double() / dim)
@@ -220,9 +209,9 @@ def quantisation_table(table: EmbeddingTable, seed: int) -> pd.DataFrame:
     """Return what rounding a table to few bits does to its geometry; the first row is the table itself.
 
     Returns:
-        By bits: error (mean of |x - x'| / |x|), cosine (of a row with itself, smallest over the rows), cosine_moved and
+        By bits: error (mean of |x - x'| / |x|), cosine (of a row with itself, smallest), cosine_moved and
         cosine_moved_most (of a cosine of two rows, mean and largest, over 100,000 pairs), nearest (share of 2,048 drawn
-        rows whose largest cosine is still with the same row), components_90, two_nn (of the drawn rows).
+        rows whose nearest row stays the same), components_90, two_nn (of the drawn rows).
     """
     rows = table.rows.detach().cpu().float()
     drawn = torch.from_numpy(np.random.RandomState(seed).permutation(len(rows))[:_MOST_ROWS])
@@ -312,15 +301,14 @@ def word_rows(table: EmbeddingTable, kinds: pd.DataFrame) -> dict[str, int]:
 
 
 def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[str, pd.DataFrame]:
-    """Fit a linear probe and one with a hidden layer of 100 to the part of speech of words.
+    """Fit a linear probe and one with a hidden layer of 100 to the part of speech of words, as many of each part.
 
-    Every word is held out once, in five folds of each part alike. As many words of each part are used as there are of
-    the rarest in the vocabulary.
+    Every word is held out once, in five folds of each part alike.
 
     Returns:
-        word_probe: for each probe, words, accuracy on words that it was not fitted to, low and high (95%, Wilson), and
-        the share of each part that it recognised. word_probe_asked: the probability of each part for the words of
-        :data:`ASKED` that the vocabulary has. Nothing for too few words.
+        word_probe: for each probe, words, accuracy on held-out words, low and high (95%, Wilson), and the share of
+        each part that it recognised. word_probe_asked: the probability of each part for the words of :data:`ASKED`.
+        Nothing for too few words.
     """
     known = {part: [rows[word] for word in words if word in rows] for part, words in PARTS.items()}
     n = min(map(len, known.values()))
@@ -348,10 +336,9 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
 
 
 def compare_opposites(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[str, pd.DataFrame]:
-    """Return cosines of opposite, of synonymous and of unrelated adjectives, with what they have in common taken away.
+    """Return cosines of opposite, synonymous and unrelated adjectives, with what they have in common taken away.
 
-    Taken away is nothing, the mean of all rows, the mean of the adjectives, or this and the first principal components
-    of the adjectives.
+    Taken away is nothing, the mean of all rows, that of the adjectives, or this and their first principal components.
 
     Returns:
         opposites: for each of these and kind of pair, mean cosine with low and high (95%, bootstrap over pairs),

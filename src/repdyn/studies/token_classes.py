@@ -36,9 +36,8 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
     """Compare the words of a text with the vocabulary, and measure how they move and what attention they receive.
 
     Returns:
-        The name of the text, and tables, by stack and state: classes, changes, jumps and points of
-        :func:`class_tables`, attention of :func:`received_attention`, steps (a row for each layer but the last: within
-        and between, of :func:`common_direction`), and density (of :func:`density`).
+        The name of the text, and tables, by stack and state: those of :func:`class_tables`, attention of
+        :func:`received_attention`, steps (within and between, of :func:`common_direction`), and density.
     """
     probe = text_probe(loaded, options, CLASSES)
     states = layer_states(loaded, probe, options.layers, subsets=("no_sink", *CLASSES), captures=CAPTURES)
@@ -89,8 +88,8 @@ def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.Data
     """Measure how crowded the embedding space is around the tokens of a text: mean cosine to the 10 nearest other rows.
 
     Args:
-        ids: (n,) tokens of function words and content words, as often as they occur.
-        is_function: (n,) bool, whether the word is a function word.
+        vocabulary: by cosine.
+        ids, is_function: (n,) each, as often as they occur.
 
     Returns:
         A row for each different token: token_id, class (the more frequent one), count, norm, density in [-1, 1]. Tokens
@@ -118,8 +117,8 @@ def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[
         sequences: (n,) the sequence of each.
 
     Returns:
-        Within a sequence and between sequences, over all pairs, each in [-1, 1]; NaN where there are not both kinds of
-        pairs. Tokens that do not move are left out.
+        Within a sequence and between sequences, in [-1, 1]; NaN without such pairs. Tokens that do not move are left
+        out.
     """
     steps = after.to(before.device).double() - before.double()
     moved = steps.any(1)
@@ -129,11 +128,7 @@ def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[
 
 
 def class_means(values: np.ndarray, members: Mapping[str, np.ndarray], sequences: np.ndarray) -> dict[str, Estimate]:
-    """Average values (m, n_tokens) over the tokens of each class, with a bootstrap over sequences.
-
-    Args:
-        members: of each class, the numbers of its tokens.
-        sequences: (n_tokens,) the sequence of each token.
+    """Average values (m, n_tokens) over the tokens of each class (their numbers), with a bootstrap over ``sequences``.
 
     Returns:
         By class, and the difference as :data:`GAP`, whose classes share their draws.
@@ -156,8 +151,7 @@ def class_tables(
     """Measure where the tokens of each class are in every layer, and how they move from layer to layer.
 
     Args:
-        layers: by number, the cosine or distance (``measure``) of each token to its own input embedding and its rank,
-            (n_tokens,) each.
+        layers: by number, the cosine or distance (``measure``) of each token to its own input embedding and its rank.
         members, sequences: as for :func:`class_means`.
 
     Returns:
@@ -167,8 +161,8 @@ def class_tables(
         ``measure`` and log_rank (log10 of 1 + rank), and their change from the layer before (``..._change``); nearer
         and nearer_by_0.01 (share of tokens that are nearer to their embedding than at the layer before, layer "any": at
         least once); and ranks_per_0.01 (all changes of rank, without sign, over those of ``measure``, times 0.01).
-        Jumps: class, quantity (``measure`` or log_rank), layer (of the largest change), jump, and returned: the largest
-        part of it that a later layer has taken back; with intervals.
+        Jumps: class, quantity, layer (of the largest change), jump, and returned: the largest part of it that a later
+        layer has taken back; with intervals.
         Points: class, token, layer, ``measure``, rank of up to :data:`POINTS` tokens of each class.
     """
     numbers = [*layers]
@@ -223,9 +217,8 @@ def received_attention(weights: Sequence[tuple[Tensor, np.ndarray]], classes: Ma
     """Measure how much attention the tokens of each class receive in one layer.
 
     A class receives the sum of all weights ``a_ij`` to its positions j, over what it would receive if each position i
-    attended evenly to the n_i that it sees, ``sum_ij 1 / n_i``: 1 on average over all positions. What position alone
-    explains is the same of the mean weights to the same place in the other sequences. Sequences of another length than
-    most are left out.
+    attended evenly to the n_i that it sees, ``sum_ij 1 / n_i``. What position alone explains is the same of the mean
+    weights to the same place in the other sequences. Sequences of another length than most are left out.
 
     Args:
         weights: of each sequence, (heads, n, n), and the numbers of its tokens (n,).

@@ -203,11 +203,7 @@ def compare_with_vocabulary(
 ) -> VocabularyComparison:
     """Compute cosine (or distance) and rank of every token's own input embedding, and the nearest ones, state by state.
 
-    Args:
-        ids: (n_tokens) of the sentence.
-        table: (vocabulary, dim) input embeddings.
-        positions: (n_tokens, dim) the embedding of each token's position, added to every row of the table before the
-            token's vectors are compared with it; None for the table as it is.
+    ``positions``, (n_tokens, dim), are added to every row of ``table``, (vocabulary, dim), for the token of each.
     """
     states = torch.stack([layer.vectors for layer in layers])  # (n_states, n_tokens, dim)
     own = torch.tensor(ids, device=states.device)

@@ -6,14 +6,12 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from repdyn.reading import LoadedModel
 from repdyn.studies import token_measurements as measured
-from repdyn.studies.bootstrap import higher_share
 from repdyn.studies.panels import draw_heads, heads_size, image, layer_axis, line_with_band, panels, zero_line
 from repdyn.studies.study import Folder, Study, run_study, select, show, show_title
 from repdyn.studies.token_classes import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, measure_text
@@ -98,7 +96,8 @@ class TokenStudy(Study):
         self.draw("points", points_figure, name, tables["points"], tables["changes"], text, measure)
         self.draw("steps", step_figure, name, tables["steps"], text)
         self.draw("attention", attention_figure, name, tables["attention"], text)
-        show_density(tables["density"])
+        show(f"mean cosine of input embeddings to the {NEIGHBOURS} nearest others, over tokens of the vocabulary:")
+        show(pd.DataFrame(tables["density"].groupby("class", as_index=False)["density"].agg(["mean", "count"])))
         self.figures["density"] = density_figure(name, text, tables["density"])
 
 
@@ -148,9 +147,8 @@ def tokens(
 def position_effect(added: VocabularyComparison, plain: VocabularyComparison) -> pd.DataFrame:
     """Return what adding the embeddings of positions changes, layer by layer, as means over the tokens of a sentence.
 
-    Returns:
-        stack, layer, state, change (of the cosine or distance), size (of it, without sign), ranks (change of rank,
-        without sign), same_rank (share of tokens), same_nearest (share of tokens with the same nearest token).
+    Columns: stack, layer, state, change (of the cosine or distance), size (of it, without sign), ranks (change of rank,
+    without sign), same_rank (share of tokens), same_nearest (share of tokens with the same nearest token).
     """
     keys, measure = ["stack", "layer", "state"], measure_of(plain.table)
     change = added.table[measure] - plain.table[measure]
@@ -167,20 +165,6 @@ def _ranks(table: pd.DataFrame) -> pd.DataFrame:
     layers = np.unique(np.linspace(0, blocks["layer"].nunique() - 1, _MAX_LAYERS).round().astype(int))
     ranks = blocks.pivot(index=["position", "token"], columns="layer", values="rank").iloc[:, layers]
     return ranks.add_prefix("layer ").reset_index("token")
-
-
-def show_density(table: pd.DataFrame) -> None:
-    """Print how crowded it is around function words and content words."""
-    classes = {label: rows["density"].to_numpy() for label, rows in table.groupby("class")}
-    means = [f"{label} words {values.mean():.4f} ({len(values):,} tokens)" for label, values in classes.items()]
-    show(f"mean cosine to the {NEIGHBOURS} nearest other input embeddings: {', '.join(means)}")
-    if len(classes) == 2:
-        share = higher_share(classes["function"], classes["content"])
-        frequency = pd.Series(table["count"]).corr(pd.Series(table["density"]), method="spearman")
-        show(
-            f"the embedding of a function word is in the denser place in {share:.1%} of all pairs with a content word; "
-            f"rank correlation of density and occurrences {frequency:.2f}"
-        )
 
 
 def _by_state(
@@ -203,11 +187,12 @@ def trajectory_figure(name: str, table: pd.DataFrame, sentence: str, quantity: s
     caption += " Grey: rank 0, a line for each token." if is_rank else ""
     figure, [grid], of_states = _by_state(f"{name}: {sentence}", caption, (11, 5.2), table, _QUANTITIES[quantity])
     for axes, rows in zip(grid, of_states, strict=True):
-        for (place, line), look in zip(rows.groupby("position"), _token_looks(n_tokens), strict=True):
+        for number, (place, line) in enumerate(rows.groupby("position")):
             values = line[quantity]
             if is_rank:  # tokens of rank 0 would hide each other: each has a height of its own
                 values = values + np.where(values == 0, -(cast(int, place) + 1) / (n_tokens + 1), 0)
-            look = {"marker": "o", "markersize": 3, "linewidth": 1.4, **look}
+            look = {"color": f"C{number % 10}", "linestyle": _DASHES[number // 10 % len(_DASHES)]}
+            look |= {"marker": "o", "markersize": 3, "linewidth": 1.4}
             axes.plot(line["layer"], values, label=line["token"].iloc[0], **look)
         if is_rank:
             _rank_axis(axes, max(table["rank"]), lanes=True)
@@ -215,13 +200,6 @@ def trajectory_figure(name: str, table: pd.DataFrame, sentence: str, quantity: s
     if n_tokens <= _MAX_NAMED:
         figure.legend(*grid[-1].get_legend_handles_labels(), loc="outside right center", fontsize=9)
     return figure
-
-
-def _token_looks(n_tokens: int) -> list[dict[str, Any]]:
-    """Return ten distinct colours in three dashes, or for more tokens a sequential colour map."""
-    if n_tokens > _MAX_NAMED:
-        return [{"color": colormaps[SEQUENTIAL](number / (n_tokens - 1))} for number in range(n_tokens)]
-    return [{"color": f"C{number % 10}", "linestyle": _DASHES[number // 10]} for number in range(n_tokens)]
 
 
 def heatmap(name: str, table: pd.DataFrame, nearest: pd.DataFrame, sentence: str, caption: str) -> Figure:

@@ -76,15 +76,15 @@ class TextTopics:
         words = [" ".join(self.words[word] for word in topic) for topic in order]
         return pd.DataFrame({"topic": range(len(words)), "share": self.document_shares.mean(axis=0), "words": words})
 
-    def of_words(self, document: int, words: Sequence[str], certainty: float = CERTAINTY) -> np.ndarray:
+    def of_words(self, document: int, words: Sequence[str]) -> np.ndarray:
         """Return the most likely topic of each word in a document, (len(words),) int64, -1 for none.
 
-        Its probability is ``phi_kw theta_dk``, divided by the sum over topics k: phi are the word shares of
-        the topics, theta the topic shares of the document.
+        Its probability is the word's share of the topic times the topic's share of the document, over the sum of
+        topics.
         """
         known = pd.Index(self.words).get_indexer(list(words))
         joint = self.word_shares[:, known].T * self.document_shares[document]
-        likely = joint.max(axis=1) >= certainty * joint.sum(axis=1)
+        likely = joint.max(axis=1) >= CERTAINTY * joint.sum(axis=1)
         return np.where((known >= 0) & likely, joint.argmax(axis=1), -1)
 
     def probe(
@@ -94,22 +94,13 @@ class TextTopics:
         sequence_length: int = 128,
         n_sequences: int = 128,
         tokens_of_words: TokensOfWords = "whole",
-        certainty: float = CERTAINTY,
         seed: int = 0,
         name: str = "documents with topics",
     ) -> Probe:
-        """Return a probe whose tokens have topics: the beginnings of documents, one sequence from each.
+        """Return a probe whose tokens have topics: the beginnings of documents that are long enough.
 
-        All sequences have one length. As many vectors as possible are measured, in batches of at most 4096.
-
-        Args:
-            tokenizer: the model's.
-            sequence_length: tokens in a sequence, special ones included; at most the model's context.
-            n_sequences: documents drawn from those that are long enough.
-            tokens_of_words: the tokens that have their word's topic.
-            certainty: as for :meth:`of_words`.
-            seed: of the draw, and of the probe's plan.
-            name: of the text, for figures and logs.
+        All sequences have one length, special tokens included. As many vectors as possible are measured, in batches of
+        at most 4096. ``tokens_of_words`` have their word's topic.
         """
         found: list[tuple[np.ndarray, np.ndarray]] = []
         special = sorted(set(tokenizer.all_special_ids))
@@ -125,7 +116,7 @@ class TextTopics:
             is_text = np.flatnonzero(~np.isin(ids, special))
             chosen = _tokens_of_words(numbers, tokens_of_words) & (np.arange(len(ids)) < is_text[-1])
             topics = np.full(len(ids), -1)
-            topics[chosen] = self.of_words(document, [words.lexicon.words[word] for word in numbers[chosen]], certainty)
+            topics[chosen] = self.of_words(document, [words.lexicon.words[word] for word in numbers[chosen]])
             found.append((ids, topics))
         if len(found) < n_sequences:
             raise ValueError(
@@ -158,12 +149,10 @@ def _tokens_of_words(numbers: np.ndarray, which: TokensOfWords) -> np.ndarray:
 
 
 def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0) -> TextTopics:
-    """Fit a topic model to documents by online variational Bayes.
+    """Fit a topic model to documents by online variational Bayes, the same one for the same seed.
 
-    The same documents and seed give the same topics on the same machine.
-
-    Source: Blei, Ng, Jordan, Latent Dirichlet Allocation, JMLR 2003; Hoffman, Blei, Bach, Online Learning for Latent
-    Dirichlet Allocation, NeurIPS 2010.
+    Source: Blei, Ng, Jordan, JMLR 2003; Hoffman, Blei, Bach, Online Learning for Latent Dirichlet Allocation, NeurIPS
+    2010.
     """
     lexicon = Lexicon()
     spans = [lexicon.read(document).numbers for document in documents]
@@ -222,11 +211,7 @@ class TopicMeasurements(NamedTuple):
 def measure_topics(
     model: Model, probe: Probe, layers: LayerPatterns = None, *, title: str = "", seed: int = 0
 ) -> list[TopicMeasurements]:
-    """Measure the gaps of every layer and head, each with its control.
-
-    Returns:
-        One for each stack of blocks.
-    """
+    """Measure the gaps of every layer and head, each with its control, for each stack of blocks."""
     if probe.topics is None or len(probe.lengths.unique()) > 1:
         raise ValueError("expected a probe with topics and sequences of one length, as TextTopics.probe makes one")
     length = int(probe.lengths[0])
@@ -280,13 +265,9 @@ def _of_table(
 
 
 def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
-    """Return the topics of other sequences, position by position.
+    """Return the topics (n_sequences, length) of other sequences, position by position, each of another document.
 
-    Args:
-        topics: (n_sequences, length), -1 for none; each sequence from a document of its own.
-
-    Returns:
-        Tensors of the same shape; the s-th holds, for each sequence, the topics of the one s places before it.
+    The s-th result holds, for each sequence, the topics of the one s places before it.
     """
     if len(topics) < 2:
         raise ValueError(f"expected at least 2 sequences, got {len(topics)}; raise --sequences")
@@ -294,12 +275,7 @@ def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
 
 
 def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Compute the gaps of vectors.
-
-    Args:
-        x: (n, dim) vectors.
-        ids: (n,) their tokens.
-        labels: (n,) topics, -1 for none: first their own, then those of other documents.
+    """Compute the gaps of vectors (n, dim), from tokens (n,) and topics (n,), -1 for none: their own, then others'.
 
     Returns:
         For the products cosine and dot: product, same and different (means over pairs of words of one topic, and of
@@ -325,15 +301,11 @@ def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> list[dict[s
 def attention_gaps(
     weights: Sequence[tuple[Tensor, np.ndarray]], ids: Tensor, topics: Tensor, *others: Tensor
 ) -> pd.DataFrame:
-    """Compute the gaps of one layer's attention.
+    """Compute the gaps of one layer's attention: same, different, gap, control, evenness, as :func:`over_sequences`.
 
     Args:
         weights: for each sequence (heads, n, n), and the numbers of its tokens (n,).
-        ids: (n_tokens,) of the probe.
-        topics: (n_tokens,) of the probe.
-
-    Returns:
-        As :func:`over_sequences`: same, different (as the kernels' pairs), gap, control, evenness, and the rest.
+        ids, topics, others: (n_tokens,) of the probe.
     """
     found: dict[str, list[Tensor]] = {name: [] for name in (*PAIRS, "gap", "control", "evenness")}
     for of_sequence, tokens in weights:
@@ -348,11 +320,7 @@ def attention_gaps(
 
 
 def over_sequences(found: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """Average what was found in sequences.
-
-    Args:
-        found: by name, (n_sequences, heads), NaN for a sequence without a value; gap, and control, its mean over the
-            topics of other documents, among them.
+    """Average what was found in sequences: by name, (n_sequences, heads), NaN for a sequence without a value.
 
     Returns:
         A row for each head, and one for their mean, whose head is missing: head, what was found, difference (gap minus
@@ -369,13 +337,10 @@ def over_sequences(found: Mapping[str, np.ndarray]) -> pd.DataFrame:
 
 
 def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return at which step each topic gap appears in a training.
+    """Return at which step each topic gap appears in a training: a run, or one stack of its model.
 
     A gap has reached a share of its final value at the first measured step from which on it is never below it, in the
     direction of the final value. It never appears where the 95% interval of the final value contains 0.
-
-    Args:
-        rows: of one run, or of one stack of its model.
 
     Returns:
         A row for each gap and layer, in the order of onset: metric, layer, final, margin (half of the 95% interval of

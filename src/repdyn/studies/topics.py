@@ -17,7 +17,7 @@ from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import topic_measurements as measured
 from repdyn.studies.panels import draw_heads, heads_size, image, layer_axis, panels, series_colour, zero_line
 from repdyn.studies.study import Folder, Study, join_tables, run_study, select, show, show_title, stored_runs
-from repdyn.studies.topic_measurements import CERTAINTY, N_TOPICS, TABLE, TokensOfWords, TopicMeasurements
+from repdyn.studies.topic_measurements import N_TOPICS, TABLE, TokensOfWords, TopicMeasurements
 from repdyn.tables.style import SEQUENTIAL, of_stack
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
 from repdyn.utils.arguments import ModelOptions, Models, Place, at_least
@@ -33,8 +33,6 @@ class TopicStudy(Study):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        if not 0 <= options.certainty <= 1:
-            raise ValueError(f"expected --certainty between 0 and 1, got {options.certainty}")
         if not options.models and not options.store:
             raise ValueError("expected a model or --store RUN, got neither; see --help")
         self.found: dict[str, TopicMeasurements] = {}
@@ -61,7 +59,6 @@ class TopicStudy(Study):
             sequence_length=min(options.sequence_length, loaded.context),
             n_sequences=options.sequences,
             tokens_of_words=options.tokens_of_words,
-            certainty=options.certainty,
             seed=options.seed,
             name=self.text,
         )
@@ -109,7 +106,6 @@ def topics(
     sequences: Annotated[int, at_least(2)] = 128,
     sequence_length: Annotated[int, at_least(8)] = 128,
     tokens_of_words: TokensOfWords = "whole",
-    certainty: float = CERTAINTY,
     layers: str | None = None,
     probe: Path | None = None,
     store: Place | None = None,
@@ -130,7 +126,6 @@ def topics(
         sequences: Number of sequences, each the beginning of a document.
         sequence_length: Tokens in each, at most the model's context.
         tokens_of_words: Tokens with a topic: those that are a whole word, or the last one of a word.
-        certainty: Probability from which on a word has a topic.
         layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
         probe: File of a probe whose tokens have topics, in place of a text.
         store: Trainings measured with topic_gap and attention_topic_gap: in which order the gaps appear.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from repdyn.explorer.session import Session
 
-SENTENCE, OTHER = "The £1 coin", "The £2 note"
+SENTENCE = "The £1 coin"
 
 
 ENCODER, DECODER = 0, 1
@@ -34,7 +34,6 @@ def leaves(value: Any) -> Iterator[Any]:
 
 SHOWN = {
     "token": lambda session: session.token(SENTENCE, 5),
-    "paths": lambda session: session.paths(SENTENCE, OTHER, 3),
     "lens of an encoder": lambda session: session.lens(SENTENCE, ENCODER),
     "lens of a decoder": lambda session: session.lens(SENTENCE, DECODER),
     "attention of an encoder": lambda session: session.attention(SENTENCE, ENCODER, 1),

@@ -22,8 +22,8 @@ def test_no_label_of_a_figure_is_cut_off(tmp_path):
     long = "alpha_req[first=12]@last_token.normed"
     path.write_text(
         RECIPE + f"models: [lab/a]\nmetrics: [anisotropy, '{long}']\ndiffers: [nothing]\n"
-        f"published: [{{claim: {'many words ' * 20}, source: a, metric: anisotropy, "
-        f"criterion: {{kind: correlation, other: '{long}', at_least: 0}}}}]"
+        f"published: [{{claim: {'many words ' * 20}, source: a, metric: '{long}', "
+        "criterion: {kind: between, bounds: [0, 1]}}]"
     )
     recipe = read_recipe(path)
     rows = make_published("lab/a")

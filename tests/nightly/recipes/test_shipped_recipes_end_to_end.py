@@ -16,7 +16,6 @@ from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 from repdyn.recipes import Recipe, find_models_of, shipped_recipes
-from repdyn.recipes.criteria import Correlation
 from repdyn.text.corpus import builtin_corpus
 
 STEPS = (0, 1, 64, 8000, 143000)
@@ -103,10 +102,6 @@ def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
         assert any(phrase.startswith("windows of 16 tokens, not ") for phrase in outcome["deviations"]) or (
             recipe.cloud.design == "paper"
         )
-    # no verdict on models that have learned nothing, as these
-    trained = {each.claim for each in recipe.published if isinstance(each.criterion, Correlation)}
-    of_trained = [outcome for outcome in judged if outcome["claim"] in trained]
-    assert all(outcome["verdict"] == "cannot be judged" for outcome in of_trained), of_trained
     folder = tmp_path / "reproductions" / name
     assert {path.name for path in folder.glob(f"{name}.*")} == {f"{name}.{kind}" for kind in ("html", "png", "svg")}
     page = (folder / f"{name}.html").read_text()

@@ -5,7 +5,6 @@ const plots = {
     "The tab Nearest tokens has the numbers.",
   rank: "Rank of the token's own row across layers, a line for each checkpoint and state. " +
     "The tab Nearest tokens has the numbers.",
-  paths: "Paths of the tokens of both sentences through the layers, in a plane for each checkpoint.",
 };
 // Arrow keys move from token to token: gradio gives each button of a radio group a name of its own, so that browsers do
 // not treat them as one group.
