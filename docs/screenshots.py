@@ -120,7 +120,7 @@ def visit(browser: Browser, models: Sequence[LoadedModel], token: str, tabs: Seq
 
 def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name).click()
-    page.wait_for_selector(f"#{name} :is(table, .cartesianlayer)")
+    page.wait_for_selector(f"#{name} :is(table, .cartesianlayer, img)")
     page.wait_for_timeout(1000)  # the figure comes in with a transition
 
 
