@@ -47,13 +47,15 @@ def test_a_user_without_a_home(hub: HubServer, commits, tmp_path):
         assert "Traceback" not in ended.stderr, ended.stderr
         return [line for line in ended.stdout.splitlines() if line.startswith("status ")], ended.stderr
 
-    elsewhere = [*arguments, "--downloads", str(tmp_path / "downloads")]
-    statuses, errors = run(arguments, elsewhere)
-    assert statuses == ["status 2", "status 1"], errors
+    statuses, errors = run(arguments)
+    assert statuses == ["status 2"], errors
     assert "REPDYN_CACHE" in errors
+    environment["REPDYN_CACHE"] = str(tmp_path / "cache")
+    statuses, errors = run(arguments)
+    assert statuses == ["status 1"], errors
     assert "HF_HOME" in errors
     environment["HF_HOME"] = str(tmp_path / "hf")
-    statuses, errors = run(elsewhere)
+    statuses, errors = run(arguments)
     assert statuses == ["status 0"], errors
     assert open_store(tmp_path / "sweeps").steps("lab/model") == [8]
 
