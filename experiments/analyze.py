@@ -123,13 +123,13 @@ def results(analysis: Analysis) -> str:
         "",
         "## Tests",
         "",
-        "| | hypothesis | effect, 95 % interval | p, after Holm | verdict |",
+        "| | hypothesis | effect, 95% interval | p, after Holm | verdict |",
         "|---|---|---|---|---|",
         *(_test_row(test) for test in analysis.tests),
         "",
         "Effects are changes in per cent; H1 is the ratio of the bells of the two objectives.",
         "",
-        "Means over seeds with 95 % intervals, in per cent, of each objective and variant of the criteria:"
+        "Means over seeds with 95% intervals, in per cent, of each objective and variant of the criteria:"
         " [effects.csv](effects.csv); logarithms of ratios of each block: [blocks.csv](blocks.csv), of each run:"
         " [statistics.csv](statistics.csv).",
         "Paired by seed, the bells of causal and masked runs differ by " + _paired(analysis.statistics) + ".",
@@ -155,7 +155,7 @@ def _test_row(test: Test) -> str:
 
 
 def effect_table(statistics: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over seeds of each statistic by objective and variant, with its 95 % interval, in per cent."""
+    """Return the mean over seeds of each statistic by objective and variant, with its 95% interval, in per cent."""
     lines = []
     for (arm, variant), rows in statistics.groupby(["arm", "variant"], sort=False):
         cells = [f"{percent(np.mean(values))} {percent_range(*interval(values))}".strip() for values in _columns(rows)]
@@ -164,7 +164,7 @@ def effect_table(statistics: pd.DataFrame) -> pd.DataFrame:
 
 
 def block_table(runs: Sequence[RunRows]) -> pd.DataFrame:
-    """Return the mean over runs of each statistic of each block, with its 95 % interval."""
+    """Return the mean over runs of each statistic of each block, with its 95% interval."""
     lines = []
     for arm in dict.fromkeys(run.arm for run in runs):
         found = [run.block_statistics() for run in runs if run.arm == arm]

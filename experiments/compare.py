@@ -3,7 +3,7 @@
   python -m experiments.compare docs/experiment/rows docs/experiment/ablations --output docs/experiment
 
 The folders are those that experiments.collect writes. Writes comparison.md and figures/comparison.png: the statistics
-of each arm with their 95 % intervals over seeds, described and not tested.
+of each arm with their 95% intervals over seeds, described and not tested.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def forest(statistics: pd.DataFrame) -> Figure:
         axes.set_title(name, loc="left", fontsize=10)
         ratio_ticks(axes, fontsize=8)
     grid[0].set_yticks(range(len(arms)), list(reversed(arms)), fontsize=9)
-    figure.suptitle("Ratios: mean over seeds with its 95 % interval, and each seed; grey: ±10 %", fontsize=10.5)
+    figure.suptitle("Ratios: mean over seeds with its 95% interval, and each seed; grey: ±10%", fontsize=10.5)
     return figure
 
 

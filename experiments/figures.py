@@ -83,7 +83,7 @@ def over_training(runs: Sequence[RunRows]) -> Figure:
         _training_axis(one)
     if runs:
         axes[0].legend()
-    _entitle(figure, "Over training: mean over seeds, 95 % interval, and each seed")
+    _entitle(figure, "Over training: mean over seeds, 95% interval, and each seed")
     return figure
 
 
@@ -103,7 +103,7 @@ def over_depth(runs: Sequence[RunRows]) -> Figure:
         one.set_ylim(bottom=0)
     if runs:
         one.legend()  # of both panels; dimensions lie low in the first blocks and leave room for it
-    _entitle(figure, "Over depth: mean over seeds, 95 % interval, and each seed")
+    _entitle(figure, "Over depth: mean over seeds, 95% interval, and each seed")
     return figure
 
 
@@ -188,7 +188,7 @@ def forest(tests: Sequence[Test]) -> Figure:
         label.set_color(VERDICT_COLOURS[test.verdict])
     ratio_ticks(axes)
     axes.set_xlabel("ratio")
-    _entitle(figure, "Effects: mean over seeds and 95 % interval; grey: ±10 %")
+    _entitle(figure, "Effects: mean over seeds and 95% interval; grey: ±10%")
     return figure
 
 
@@ -213,7 +213,7 @@ def _joined(series: Sequence[pd.Series]) -> pd.DataFrame:
 
 
 def _band(axes: Axes, values: pd.DataFrame, colour: str, label: str) -> None:
-    """Draw the mean over columns, its 95 % interval, and each column."""
+    """Draw the mean over columns, its 95% interval, and each column."""
     x = values.index.to_numpy(float)
     limits = np.array([interval(row) for row in values.to_numpy()]).reshape(-1, 2)
     axes.fill_between(x, limits[:, 0], limits[:, 1], color=colour, alpha=0.2, linewidth=0)

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import stats
 
 MARGIN = math.log(1.1)
-"""Effects within ±10 % count as none."""
+"""Effects within ±10% count as none."""
 LEVEL = 0.05
 LEAST_RUNS = 4
 LEARNED = 0.9
@@ -68,7 +68,7 @@ def tested_statistics(arm: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Test:
-    """A hypothesis with its mean effect, 95 % interval, p-value before and after Holm's correction, and verdict."""
+    """A hypothesis with its mean effect, 95% interval, p-value before and after Holm's correction, and verdict."""
 
     hypothesis: Hypothesis
     mean: float
@@ -174,7 +174,7 @@ def _p(hypothesis: Hypothesis, x: list[float], other: list[float]) -> float:
 def _verdict(
     claim: Claim, mean: float, wide: tuple[float, float], narrow: tuple[float, float], corrected: float
 ) -> Verdict:
-    """Return the verdict from the 95 % interval, the 90 % interval and the corrected p-value."""
+    """Return the verdict from the 95% interval, the 90% interval and the corrected p-value."""
     significant = corrected < LEVEL
     if claim == "equivalent":
         if significant:

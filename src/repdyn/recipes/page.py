@@ -33,6 +33,7 @@ _PANEL = (5.2, 3.6)
 _LEGEND_WIDTH = 2.4
 _TITLE_WIDTH, _LABEL_WIDTH = 54, 46
 """Characters of a line of a panel's title, and of the label of its horizontal axis."""
+_NARROW = "@media(max-width:600px){table{width:100%}thead{display:none}th,td{display:block;max-width:none;border:0}}"
 _HEADINGS = ("published", "reproduced if", "model", "verdict", "measured")
 _AXES = {
     "depth": Axis(label="relative depth (0: first block, 1: last)", limits=(0.0, 1.0)),
@@ -205,13 +206,14 @@ def write_results(
         "Measured as": _measured_as(recipe, measured),
         "What the recipe does otherwise than the paper": recipe.differs,
     }
-    written = f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by repdyn {version('repdyn')}."
+    style = asset("page.css")  # without a script, the theme is the system's
+    dark = style.partition("[data-theme=dark]")[2].partition("}")[0] + "}"
     page = [
         Markup('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'),
         tag("title", f"{recipe.name}: reproduction"),
-        tag("style", asset("page.css")),
+        tag("style", style, Markup(_NARROW), Markup(f"@media(prefers-color-scheme:dark){{:root{dark}}}")),
         Markup("</head><body>"),
         tag(
             "header",
@@ -233,7 +235,7 @@ def write_results(
                 if texts
             ),
         ),
-        tag("footer", tag("p", written)),
+        tag("footer", tag("p", f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by repdyn {version('repdyn')}.")),
         Markup("</body></html>\n"),
     ]
     path, content = folder / f"{recipe.name}.html", joined(page).encode(errors="backslashreplace")
