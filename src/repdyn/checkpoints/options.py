@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Parameter
-from pydantic import ByteSize, Field, TypeAdapter
 
 from repdyn.probe.design import CLASS_OPTIONS, DESIGNS, class_names
 from repdyn.utils.arguments import (
@@ -62,6 +61,8 @@ def n_bytes(text: str) -> int:
     >>> n_bytes("20GB"), n_bytes("1.5 TB"), n_bytes("1024")
     (20000000000, 1500000000000, 1024)
     """
+    from pydantic import ByteSize, Field, TypeAdapter  # of the extra for sweeps
+
     try:
         return TypeAdapter(Annotated[ByteSize, Field(gt=0)]).validate_python(text)
     except ValueError as error:
