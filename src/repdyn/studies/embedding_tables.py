@@ -267,12 +267,12 @@ def without_twins(table: EmbeddingTable, k: int, twin: float = TWIN) -> tuple[Em
     alone = np.flatnonzero((nearest < twin).numpy())
     if len(alone) == len(table.rows) or len(alone) < 2:
         return table, {end: pairs.head(k) for end, pairs in found.items()}
-    rest, numbers = table.subset(alone, TWINS), pd.Series(range(len(alone)), index=alone)
-    sides = ["first", "second"]
-    kept = {end: pairs[pairs[sides].isin(alone).all(axis=1)].head(k) for end, pairs in found.items()}
+    rest, sides = table.subset(alone, TWINS), ["first", "second"]
+    kept = {end: pairs[pairs[sides].isin(alone.tolist()).all(axis=1)].head(k) for end, pairs in found.items()}
     if all(len(pairs) == k for pairs in kept.values()):
         return rest, {
-            end: pairs.assign(**{side: pairs[side].map(numbers) for side in sides}) for end, pairs in kept.items()
+            end: pairs.assign(**{side: np.searchsorted(alone, np.asarray(pairs[side])) for side in sides})
+            for end, pairs in kept.items()
         }
     return rest, closest_pairs(rest.rows, k=k, ends=ENDS, title=table.name)[0]
 
