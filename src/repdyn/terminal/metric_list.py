@@ -94,4 +94,4 @@ def _line(cells: Iterable[str]) -> str:
 def _range(metric: Metric) -> str:
     low, high = metric.range
     opening, closing = "(" if math.isinf(low) else "[", ")" if math.isinf(high) else "]"
-    return f"{opening}{low:g}, {high:g}{closing}"
+    return f"{opening}{low:.3g}, {high:.3g}{closing}"

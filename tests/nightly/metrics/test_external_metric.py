@@ -75,7 +75,7 @@ def test_commands_list_it_and_warn_of_broken_packages(packages, tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (packages, tmp_path)))}
     command = [sys.executable, "-m", "repdyn", "metrics"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert re.search(r"longest_share +share of the sum of all lengths that", result.stdout)
+    assert re.search(r"longest_share +share", result.stdout)
     assert (
         "the metrics of broken are not available: its entry point one = broken:METRIC raised RuntimeError: no kernel"
         in (result.stderr)
