@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
-from small import HandWritten, random_tokens
+from small import Block, HandWritten, random_tokens
 from torch import nn
 
 from repdyn import Probe, measure
@@ -129,6 +131,35 @@ def test_errors_of_the_model_say_how_to_call_it(hand_written, small_probe):
     assert measure(Needy(), small_probe, forward=lambda model, batch: model(batch.input_ids, temperature=1.0)).rows
     with pytest.raises(ValueError, match="windows of at most 64 tokens"):
         measure(hand_written, Probe.from_tokens(random_tokens(4, 80), max_vectors=48))
+
+
+def test_what_an_error_suggests_works_as_printed(small_probe):
+    """A suggestion with a place to fill in, or a positional argument that is keyword-only, is an error of its own."""
+
+    class Masked(HandWritten):
+        def forward(self, *, tokens, mask):
+            return super().forward(tokens * mask)
+
+    with pytest.raises(ValueError, match="forward=lambda") as error:
+        measure(Masked(), small_probe)
+    call = re.search(r"forward=(lambda model, batch: model\(.*?\))", str(error.value))
+    assert measure(Masked(), small_probe, forward=eval(call[1])).rows
+
+    class Twofold(HandWritten):
+        def __init__(self):
+            super().__init__()
+            self.upper = nn.ModuleList(Block(16, causal=True) for _ in range(3))
+
+        def forward(self, tokens):
+            x = self.token(tokens)
+            for block in (*self.blocks, *self.upper):
+                x = block(x)
+            return x
+
+    with pytest.raises(ValueError, match="several of similar size") as error:
+        measure(Twofold(), small_probe)
+    stacks = re.search(r"layers=(\{.*\})", str(error.value))
+    assert set(measure(Twofold(), small_probe, layers=eval(stacks[1])).to_pandas()["stack"]) == {"blocks", "upper"}
 
 
 class OfDict(HandWritten):

@@ -331,6 +331,7 @@ def write_gguf(model, path, quantization) -> None:
     """Write a Llama model as llama.cpp does, and leave in the model what can be read of its quantised weights."""
     config, names = model.config, gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
     writer = gguf.GGUFWriter(path, "llama")
+    writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{quantization.name}"))
     writer.add_block_count(config.num_hidden_layers)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
@@ -363,7 +364,7 @@ def test_a_gguf_file_has_the_values_of_its_dequantised_weights(probe, tmp_path):
     model = build_model("llama", **sizes)
     (tmp_path / "files").mkdir()
     for step in (0, 5):
-        write_gguf(model, tmp_path / "files" / f"tiny-step{step}-Q8_0.gguf", gguf.GGMLQuantizationType.Q8_0)
+        write_gguf(model, tmp_path / "files" / f"tiny-step{step}.gguf", gguf.GGMLQuantizationType.Q8_0)
         model.save_pretrained(tmp_path / "dense" / f"step{step}")
         for weight in model.parameters():
             torch.nn.init.normal_(weight, std=0.3)
@@ -375,5 +376,5 @@ def test_a_gguf_file_has_the_values_of_its_dequantised_weights(probe, tmp_path):
     assert set(read.to_pandas()["weights_kind"]) == {"Q8_0"}
     scalars = read.to_pandas().query("metric == 'probe/loss'")["value"]
     assert len(scalars) == 2, "a file without a head"
-    (tmp_path / "cut.gguf").write_bytes((tmp_path / "files" / "tiny-step0-Q8_0.gguf").read_bytes()[:5000])
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "files" / "tiny-step0.gguf").read_bytes()[:5000])
     assert "does not load" in repdyn.sweep(tmp_path / "cut.gguf", probe=probe, store=tmp_path / "c", **loss).failures[0]

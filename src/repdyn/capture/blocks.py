@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import combinations
+from itertools import combinations, count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from torch import nn
@@ -208,11 +208,12 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
             f"expected a model built of a list of blocks (nn.ModuleList), found none in {type(model).__name__}; name "
             f'the modules to measure, for example layers="{example}"'
         )
-    if len(candidates) > 1 and 2 * size[candidates[1]] > size[candidates[0]]:
+    rivals = [found for found in candidates if 2 * size[found] > size[candidates[0]]]
+    if len(rivals) > 1:
         raise ValueError(
             f"expected one stack of blocks, found several of similar size in {type(model).__name__}; choose with "
             f"layers= one of: {_format_candidates(candidates)}; or measure several, each as a stack of its own, with "
-            "layers={NAME: PATTERN, ...}"
+            f"layers={_format_stacks(rivals)}"
         )
     name, blocks = candidates[0]
     found = list(_blocks_of(name, blocks, stack))
@@ -291,6 +292,16 @@ def _format_candidates(candidates: list[tuple[str, nn.Module]]) -> str:
         f'"{name}.*" ({len(list(blocks.children()))} of {type(_innermost(next(blocks.children()))).__name__})'
         for name, blocks in candidates
     )
+
+
+def _format_stacks(candidates: list[tuple[str, nn.Module]]) -> str:
+    """Return lists of blocks as a mapping, each under the part of its name that differs."""
+    names = [name for name, _ in candidates]
+    parts = [name.split(".") for name in names]
+    shared = next(i for i in count() if len({tuple(part[: i + 1]) for part in parts}) > 1)
+    calls = [part[shared] if len(part) > shared else ".".join(part) for part in parts]
+    stacks = {call if calls.count(call) == 1 else name: f"{name}.*" for call, name in zip(calls, names, strict=True)}
+    return "{" + ", ".join(f'"{stack}": "{pattern}"' for stack, pattern in stacks.items()) + "}"
 
 
 def _check_whole(model: nn.Module, name: str, found: Blocks) -> None:

@@ -54,6 +54,12 @@ if TYPE_CHECKING:
 
 _SHORT = 63
 """Tokens of the sequence on which a model shows how it is run; odd, and one that needs a certain length gets all."""
+_VALUES = {
+    "attention_mask": "batch.attention_mask",
+    "mask": "batch.attention_mask",
+    "labels": "batch.input_ids",
+    "targets": "batch.input_ids",
+}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 Way: TypeAlias = Literal["shadow", "restored"]
@@ -551,8 +557,15 @@ def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
 
 
 def _example(model: PreparedModel) -> str:
-    """Return a function for ``forward=`` as source, with a place for each argument that the forward requires."""
-    parameters = parameters_of(model.module).values()
-    required = [p.name for p in parameters if p.default is p.empty and p.kind < p.VAR_KEYWORD]
-    others = "".join(f", {name}=..." for name in required[1:])
-    return f"lambda model, batch: model(batch.input_ids{others})"
+    """Return a function for ``forward=`` as source, with a value for each argument that the forward requires."""
+    parameters = parameters_of(model.module)
+    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_KEYWORD]
+    first, *others = required or ["input_ids"]
+    if not others and first in {"batch", "inputs", "features", "sample"}:
+        return 'lambda model, batch: model({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})'
+    is_named = first in parameters and parameters[first].kind is inspect.Parameter.KEYWORD_ONLY
+    values = [
+        f"{first}=batch.input_ids" if is_named else "batch.input_ids",
+        *(f"{name}={_VALUES.get(name, '...')}" for name in others),
+    ]
+    return f"lambda model, batch: model({', '.join(values)})"

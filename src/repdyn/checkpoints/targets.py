@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import re
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from math import log2
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +58,7 @@ LIGHTNING = ".ckpt"
 """Suffix of Lightning's checkpoints."""
 _STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
 _LAST = re.compile(r"last(-v\d+)?\.ckpt")
-_QUANTISATION = re.compile(r"(?:^|[-._])((?:I?Q\d|BF16|F16|F32|FP16)\w*)", re.IGNORECASE)
+_LONGEST_METADATA = 1 << 28
 _FILES = (LIGHTNING, GGUF)
 _WEIGHTS = {".safetensors", ".bin", ".json", *_FILES}
 
@@ -458,13 +459,22 @@ def _lightning(path: Path) -> Target:
 
 
 def _kind(path: Path) -> str | None:
-    """Return the quantisation of a GGUF file, such as "Q4_K_M", by its name; "GGUF" where that has none."""
+    """Return the name of a GGUF file's quantisation, such as "Q4_K_M"; "GGUF" where the file does not say."""
     if path.suffix != GGUF:
         return None
-    if find_spec("gguf") is None:
-        raise ValueError(f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'")
-    named = _QUANTISATION.search(path.stem)
-    return named[1].upper() if named else "GGUF"
+    try:
+        from gguf import LlamaFileType
+    except ImportError as error:
+        raise ValueError(f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'") from error
+    key = b"general.file_type"
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            # of all its metadata this alone, since the strings of a vocabulary take seconds to read
+            at = content.find(key, 0, _LONGEST_METADATA)
+            _type_of_value, number = struct.unpack_from("<II", content, at + len(key))
+        return LlamaFileType(number).name.removeprefix("MOSTLY_") if at >= 0 else "GGUF"
+    except (OSError, ValueError, struct.error):  # damaged, or newer than the package: measuring it says more
+        return "GGUF"
 
 
 def _fingerprint(path: Path) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from itertools import count, zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 import wandb
 import yaml
+from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -31,12 +34,20 @@ from repdyn.models import LanguageModel, objective_of
 from repdyn.publish.loggers import each_target, named_config
 from repdyn.tables.style import short_count
 from repdyn.tracking.options import TrackingOptions
+from repdyn.utils.arguments import closest
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
 from repdyn.utils.printing import silence_notices
 from repdyn.utils.records import read_yaml
 from repdyn.utils.redaction import redacted
 
+_EXAMPLES = """examples:
+  train.py                                              the quickstart
+  train.py fit --config configs/decoder_enwik8.yaml
+  train.py fit --config configs/quickstart.yaml --model.family bert --trainer.max_steps 200
+  train.py fit --config configs/quickstart.yaml --print_config
+  train.py fit --help                                   the options
+"""
 _RUN_FOLDER = "REPDYN_RUN_FOLDER"
 _CHECKED = ("metrics", "on_error", "log_layers", "ranks", "max_overhead")
 """Options of the tracker that are checked before anything is loaded."""
@@ -138,12 +149,21 @@ class TrainCLI(LightningCLI):
             seed_everything_default=0,
             save_config_callback=SaveConfig,
             auto_configure_optimizers=False,
-            parser_kwargs={"description": "Pretrain a small transformer and watch its geometry."},
+            parser_kwargs={
+                "description": "Pretrain a small transformer and watch its geometry.",
+                "epilog": _EXAMPLES,
+                "formatter_class": _KeepsLines,
+            },
         )
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         return {"fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"}}
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        parser = _SuggestingParser(**kwargs)
+        parser.add_argument("-c", "--config", action="config", help="YAML file with any of these options.")
+        return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_class_arguments(Run, "run")
@@ -256,3 +276,30 @@ def has_fast_bfloat16(accelerator: str = "auto") -> bool:
     if accelerator != "cpu" and torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+class _KeepsLines(RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """jsonargparse's help, with the examples one to a line."""
+
+
+class _SuggestingParser(LightningArgumentParser):
+    """A parser that says which option a mistyped one resembles."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        unknown = re.search(r"does not accept option '([^']+)'|unrecognized arguments: --([\w.]+)", message)
+        if unknown:
+            key = unknown[1] or unknown[2]
+            parser = getattr(ex, "subcommand_parser", None) or self
+            if close := closest(key, _option_names(parser)):
+                message += f"; did you mean {close!r}?"
+        elif "argument subcommand: invalid choice" in message:
+            message += "; options come after 'fit', as in: train.py fit --config FILE --run.name mine"
+        super().error(message, ex)
+
+
+def _option_names(parser: LightningArgumentParser) -> list[str]:
+    names = [action.dest for action in parser._actions]
+    for choices in (getattr(action, "choices", None) for action in parser._actions):
+        if isinstance(choices, dict):  # a subcommand's own parser
+            names += [name for inner in choices.values() for name in _option_names(inner)]
+    return names

@@ -91,11 +91,21 @@ def test_no_argument_is_the_quickstart(monkeypatch):
 
 
 @pytest.mark.process
-def test_a_mistyped_key_is_named(train_here, tmp_path):
-    typed = ["--config", str(ROOT / "configs" / "quickstart.yaml"), "--model.hiden_size", "3"]
-    result = train_here("fit", *typed, cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["--trainer.max_stps", "3"], "did you mean 'trainer.max_steps'?"),
+        (["--model.hiden_size", "3"], "did you mean 'model.hidden_size'?"),
+        (["--tracker.shedule", "3"], "did you mean 'tracker.schedule'?"),
+        (["--config", "typo.yaml"], "did you mean 'data.batch_size'?"),
+        (["--tracker.metrics", "[anisotropi]"], "did you mean 'anisotropy'?"),
+    ],
+)
+def test_a_mistyped_key_says_what_was_meant(train_here, tmp_path, typed, meant):
+    (tmp_path / "typo.yaml").write_text("data:\n  batchsize: 3\n")
+    result = train_here("fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *typed, cwd=tmp_path)
     assert result.returncode == 2
-    assert "hiden_size" in result.stderr.splitlines()[-1]
+    assert meant in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.process
