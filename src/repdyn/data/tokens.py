@@ -18,7 +18,6 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 
-N_BYTES = 256
 PAD, CLS, SEP, MASK = "[PAD]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, CLS, SEP, MASK)
 

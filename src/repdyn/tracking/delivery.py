@@ -46,7 +46,7 @@ DRAWING_SECONDS = 600.0  # for all views
 UPLOAD_SECONDS = 60.0  # for the uploads to a remote store
 # How often views are made
 REFRESH_SECONDS = 15.0  # after which an open page reloads its file
-MAX_TIME_SHARE = 0.02  # of the time may go into pages, and as much again into heatmaps
+MAX_TIME_SHARE = 0.02  # of the time may go into pages
 FIRST_HEATMAPS = 4  # measurements before the first heatmaps
 HEATMAP_GROWTH = 1.25  # of the number of measurements until the next ones, so that a long run has few
 
@@ -261,18 +261,17 @@ class Views:
         self._options = {"probe": probe, "prefix": prefix}
         self._schedule = schedule
         self._page = TimeoutRunner(PAGE_SECONDS)
-        self._page_after = self._heatmaps_after = 0.0
-        """When either may be made again, by ``time.perf_counter``."""
+        self._page_after = 0.0
+        """When the page may be written again, by ``time.perf_counter``."""
         self._heatmaps_in = 0
         """Measurements until the next heatmaps."""
         self._is_described = False
 
     def refresh(self) -> None:
         """Write the page again and log how far the run has come: once what it is, at growing intervals its heatmaps."""
-        now = time.perf_counter()
         self._heatmaps_in -= 1
         with attempts() as attempt:
-            if self._live and now >= self._page_after:
+            if self._live and time.perf_counter() >= self._page_after:
                 with attempt():
                     self._write_page()
             if not list(self._loggers.of_training()):
@@ -280,7 +279,7 @@ class Views:
             if not self._is_described:
                 with attempt():
                     self._describe()
-            if self._heatmaps_in <= 0 and now >= self._heatmaps_after:
+            if self._heatmaps_in <= 0:
                 with attempt():
                     self._log_heatmaps()
 
@@ -292,7 +291,8 @@ class Views:
         try:
             self._page(f"writing {path}", partial(write_report, self._store, path, refresh_seconds=REFRESH_SECONDS))
         finally:
-            self._page_after = _next_time(start)
+            end = time.perf_counter()
+            self._page_after = end + (end - start) / MAX_TIME_SHARE
 
     def _describe(self) -> None:
         """Log once what is known of the run."""
@@ -320,11 +320,7 @@ class Views:
         self._heatmaps_in = math.ceil(n_steps * HEATMAP_GROWTH) - n_steps
         from repdyn.publish.results import log_heatmaps
 
-        start = time.perf_counter()
-        try:
-            self._loggers.each(lambda target: log_heatmaps(self._store, self._run_id, target, **self._options))
-        finally:
-            self._heatmaps_after = _next_time(start)
+        self._loggers.each(lambda target: log_heatmaps(self._store, self._run_id, target, **self._options))
 
     def finish(self, spent: Callable[[], dict[str, float]]) -> None:
         """Write figures beside the store and to the loggers, the final page, and a summary with the seconds spent."""
@@ -351,9 +347,3 @@ class Views:
     def _wait_for_uploads(self, seconds: float) -> None:
         if problem := self._store.drain(seconds):
             warn(log, problem)
-
-
-def _next_time(start: float) -> float:
-    """Return when work that began then may be done again, to take a small share of the time."""
-    end = time.perf_counter()
-    return end + (end - start) / MAX_TIME_SHARE

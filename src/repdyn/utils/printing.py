@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from typing import Any
 
 
@@ -134,15 +133,12 @@ def without_reports() -> Iterator[None]:
     """Hide transformers' warnings and its progress bars, of which each of many small files has one."""
     from transformers.utils import logging as reports  # which --help does not wait for
 
-    of_gguf: Any = import_module("transformers.modeling_gguf_pytorch_utils")
     verbosity, shown = reports.get_verbosity(), reports.is_progress_bar_enabled()
-    bar, of_gguf.tqdm = of_gguf.tqdm, lambda tensors, **_: tensors  # which no setting hides
     reports.disable_progress_bar()
     reports.set_verbosity_error()
     try:
         yield
     finally:
-        of_gguf.tqdm = bar
         reports.set_verbosity(verbosity)
         if shown:
             reports.enable_progress_bar()
