@@ -148,6 +148,7 @@ def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
     rows = []
     for run in summaries:
         step = "" if run["step"] is None else f"{run['step']:,}" + (f" of {run['total']:,}" if run["total"] else "")
+        step = "finished model" if run["finished"] else step
         values = ("loss", "two_nn", "anisotropy")
         rows.append(
             {

@@ -125,7 +125,7 @@ PlotlyDict: TypeAlias = dict[str, Any]
 HEIGHT = 380
 DIVERGING_SCALE = [[place / 10, colour] for place, colour in enumerate(shades(DIVERGING, 11, 0.0, 1.0))]
 """Colours of signed values, 0 in the middle."""
-_LABEL_WIDTH = 30
+_LABEL_WIDTH = 40
 """Characters of a line of an axis's label."""
 _ROW_HEIGHT, _TICKS_HEIGHT, _ROW_GAP, _ROW_MARGINS = 96, 18, 24, 76
 """Of panels below each other, in pixels."""

@@ -83,6 +83,13 @@ const compare = (title) => {
     const describe = (traces) => `${small}; ${valueRange(exactValues(traces))}`;
     draw(id, parts[id], `${title}, ${what}`, small, { describe, adapt: adapt[id] });
   }
-  draw("losses", tree.losses, "Losses", `during training, in the colours above${note}`);
+  // along all steps of the means above, although a loss is known from the first update on
+  const means = (parts.training?.data ?? []).flatMap(({ x, meta }) => onTrainingAxis(x, tree.runs[meta.run]));
+  const alongMeans = (traces, layout) => {
+    const places = [...means, ...traces.flatMap(({ x }) => x)].filter((place) => !Number.isNaN(place));
+    const ends = [Math.min(...places), Math.max(...places)];
+    layout.xaxis.range = layout.xaxis.type === "log" ? ends.map(Math.log10) : ends;
+  };
+  draw("losses", tree.losses, "Losses", `during training, in the colours above${note}`, { adapt: alongMeans });
   byId("profiles-figure").parentElement.classList.toggle("alone", !parts.training);
 };
