@@ -3,6 +3,8 @@
     python benchmarks/measurement_cost.py
     python benchmarks/measurement_cost.py --config configs/decoder_enwik8.yaml --repeats 9
     python benchmarks/measurement_cost.py --device cuda        and the largest memory of a measurement there
+    python benchmarks/measurement_cost.py --table 2x64 quickstart 12x768      where the time goes, by size of the model
+    python benchmarks/measurement_cost.py --cloud 8192x14336 --layers 70      time and memory of clouds alone
 
 Prints ratios taken within one process, each the median over interleaved repeats with its range; absolute times are
 given for orientation only. On the CPU they are processor time, which other processes disturb less. A training step is
@@ -14,18 +16,37 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
 
+import numpy as np
 import torch
 import yaml
+from peers.rounds import extra_memory
+from torch.utils.tensorboard import SummaryWriter
 
-from repdyn import kernels, measure
+from repdyn import Probe, Tracker, kernels, measure
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.train import has_fast_bfloat16
+from repdyn.measurement.measure import MeasurementOptions
 from repdyn.models import LanguageModel, objective_of
+from repdyn.tracking.delivery import Loggers, Views, Writer
 
+measuring = import_module("repdyn.measurement.measure")  # "repdyn.measure" is the function
 ROOT = Path(__file__).parents[1]
+_PARTS = {
+    "capture": (measuring, "capture"),
+    "kernels": (measuring, "rows_of_layer"),
+    "store": (Writer, "flush"),
+    "loggers": (Loggers, "send"),
+    "views": (Views, "refresh"),
+}
 
 
 def main() -> None:
@@ -34,21 +55,28 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats (default: %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
     parser.add_argument("--float32", action="store_true", help="training steps in float32, whatever the hardware")
+    parser.add_argument("--table", nargs="+", metavar="SIZE", help="quickstart or LAYERSxWIDTH: a table of parts")
+    parser.add_argument("--cloud", metavar="ROWSxCOLUMNS", help="time one simulated layer, and multiply by --layers")
+    parser.add_argument("--layers", type=int, default=70, help="of --cloud (default: %(default)s)")
     options = parser.parse_args()
     config = yaml.safe_load(options.config.read_text())
+    device = torch.device(options.device)
+    if options.cloud:
+        return _clouds(*map(int, options.cloud.split("x")), options.layers, device)
+    if options.table:
+        return _table(config, options.table, options.repeats, device, options.float32)
     print(f"{options.config.name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
-    _measurement(config, options.repeats, torch.device(options.device), options.float32)
+    _measurement(config, options.repeats, device, options.float32)
     _kernels(config["model"]["hidden_size"], options.repeats, options.device)
 
 
-def _measurement(config: dict, repeats: int, device: torch.device, in_float32: bool) -> None:
+def _job(config: dict, device: torch.device, in_float32: bool) -> tuple[LanguageModel, Probe, Callable[[], None], bool]:
+    """Return the model, its probe, a training step, and whether that is in bf16-mixed."""
     data = TextDataModule(**config["data"] | {"text": "builtin"}, objective=objective_of(config["model"]["family"]))
     sizes = {"vocab_size": data.vocab_size, "context_length": data.sequence_length, "pad_token_id": data.pad_token_id}
     module = LanguageModel(**config["model"], **sizes).to(device)
     optimizer = torch.optim.AdamW(module.parameters())
     batch = {name: tensor.to(device) for name, tensor in next(iter(data.train_dataloader())).items()}
-    probe = data.probe()
-
     is_fast = has_fast_bfloat16(device.type) and not in_float32
 
     def step() -> None:
@@ -58,6 +86,11 @@ def _measurement(config: dict, repeats: int, device: torch.device, in_float32: b
         optimizer.step()
         optimizer.zero_grad()
 
+    return module, data.probe(), step, is_fast
+
+
+def _measurement(config: dict, repeats: int, device: torch.device, in_float32: bool) -> None:
+    module, probe, step, is_fast = _job(config, device, in_float32)
     times = _interleaved({"step": step, "measurement": lambda: measure(module.model, probe)}, repeats)
     profile = measure(module.model, probe)
     precision = "bf16-mixed" if is_fast else "float32"
@@ -70,6 +103,109 @@ def _measurement(config: dict, repeats: int, device: torch.device, in_float32: b
         measure(module.model, probe)
         extra = (torch.cuda.max_memory_allocated(device) - before) / 2**20
         print(f"  {extra:,.0f} MiB at most on the device beside model and optimizer (torch.cuda.max_memory_allocated)")
+
+
+def _table(config: dict, sizes: list[str], repeats: int, device: torch.device, in_float32: bool) -> None:
+    """Print the cost of a tracked measurement in training steps, part by part, and beside a plain script."""
+    parts = ["forward", "hooks and shadow", "kernels", "store", "loggers", "views", "else"]
+    columns = ["model", "parameters", "step, s", "measurement", *parts, "/ plain script", "memory, a forward pass's"]
+    print("", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", sep="\n")
+    for size in sizes:
+        if size != "quickstart":
+            layers, width = map(int, size.split("x"))
+            sized = {"n_layers": layers, "hidden_size": width, "n_heads": width // 64}
+        of_size = config if size == "quickstart" else config | {"model": config["model"] | sized}
+        module, probe, step, _ = _job(of_size, device, in_float32)
+        model, spent = module.model, dict.fromkeys(_PARTS, 0.0)
+        run = {"forward": partial(_plain_script, model, probe, False), "plain": partial(_plain_script, model, probe)}
+        with (
+            TemporaryDirectory() as folder,
+            SummaryWriter(folder) as writer,
+            mock.patch.object(Views, "finish"),
+            Tracker(model, probe, store=f"{folder}/run", schedule=1, loggers=[writer]) as tracker,
+        ):
+            run["forward"]()  # warms up, as step 0 does the tracker
+            with _clocked(spent):
+                work = {"step": step, "tracked": tracker.step, **run}
+                times = {name: sum(of) for name, of in _interleaved(work, repeats, warm_up=False).items()}
+        memory = [extra_memory(one, device) for one in (run["forward"], partial(measure, model, probe))]
+        times |= spent | {"hooks and shadow": spent["capture"] - times["forward"]}
+        times["else"] = times["tracked"] - sum(spent.values())
+        shares = [f"{times[name] / times['step']:.2f}" for name in ("tracked", *parts)]
+        ratios = [f"{times['tracked'] / times['plain']:.2f}", f"{memory[1]:.0f} / {memory[0]:.0f} MiB"]
+        count = f"{sum(one.numel() for one in model.parameters()) / 1e6:.3g} M"
+        print("| " + " | ".join([size, count, f"{times['step'] / repeats:.3g}", *shares, *ratios]) + " |", flush=True)
+
+
+def _plain_script(model: Any, probe: Probe, with_numbers: bool = True) -> list[tuple[float, float]]:
+    """Return anisotropy and TwoNN of the same vectors of each layer, as one would write it without repdyn."""
+    sampled = probe.tokens_of(MeasurementOptions().resolved(probe)[0][1])
+    needed = probe.tokens_needed(sampled, causal=True)
+    layers, tokens = [], []
+    model.eval()
+    with torch.no_grad():
+        for batch in probe.batches(2048 // int(needed.max()), needed):
+            states = model.base_model(
+                input_ids=batch.input_ids.to(model.device),
+                attention_mask=batch.attention_mask.to(model.device),
+                output_hidden_states=with_numbers,
+                use_cache=False,
+            ).hidden_states
+            chosen = np.isin(batch.tokens, sampled)
+            tokens.append(batch.tokens[chosen])
+            layers.append([x.flatten(0, 1)[batch.positions[chosen]] for x in states or ()])
+        window = torch.from_numpy(probe.window_of(np.concatenate(tokens))).to(model.device)
+        values = []
+        for x in map(torch.cat, zip(*layers, strict=True)):
+            squares = torch.linalg.svdvals(x - x.mean(0)).square()
+            distances = torch.cdist(x, x).masked_fill_(window[:, None] == window, torch.inf)
+            first, second = distances.topk(2, largest=False).values.T
+            ratios = (second / first).log().sort().values[: int(0.9 * len(x))]
+            heights = -torch.log1p(-torch.arange(1, len(ratios) + 1, device=x.device) / len(x))
+            values.append((float(squares[0] / squares.sum()), float(ratios @ heights / (ratios @ ratios))))
+    model.train()
+    return values
+
+
+@contextmanager
+def _clocked(spent: dict[str, float]) -> Iterator[None]:
+    """Add the time that calls of each part take to ``spent``."""
+
+    def clocked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            start = _now()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[name] += _now() - start
+
+        return run
+
+    with ExitStack() as stack:
+        for name, (owner, function) in _PARTS.items():
+            stack.enter_context(mock.patch.object(owner, function, clocked(name, getattr(owner, function))))
+        yield
+
+
+def _clouds(rows: int, columns: int, layers: int, device: torch.device) -> None:
+    """Print time and memory of both kernels on one cloud of rank 512 with a decaying spectrum and noise, bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.arange(1.0, 513) ** -0.7
+    x = torch.randn(rows, 512, generator=generator) * scales @ torch.randn(512, columns, generator=generator)
+    x = (x + 0.1 * torch.randn(rows, columns, generator=generator)).bfloat16().to(device)
+    for kernel in (kernels.two_nn, kernels.anisotropy):
+        start = _now()
+        memory = extra_memory(lambda kernel=kernel: kernel(x), device)
+        seconds = _now() - start
+        text = f"{seconds:.3g} s, {layers} layers {seconds * layers:.3g} s, {memory:.0f} MiB beside the cloud's"
+        print(f"{kernel.__name__}, {rows} x {columns}: {text} {x.nbytes / 2**20:.0f}", flush=True)
+
+
+def _now() -> float:
+    if not torch.cuda.is_available():
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _kernels(dim: int, repeats: int, device: str) -> None:
@@ -87,17 +223,14 @@ def _kernels(dim: int, repeats: int, device: str) -> None:
             _print(f"{name} / X @ X.T at (4096, {size})", times[name], times["product"])
 
 
-def _interleaved(work: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def _interleaved(work: dict[str, Callable[[], object]], repeats: int, warm_up: bool = True) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in work}
-    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
-    for repeat in range(repeats + 1):
+    for repeat in range(repeats + warm_up):
         for name, run in work.items():
-            start = clock()
+            start = _now()
             run()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            if repeat > 0:  # the first round warms up
-                times[name].append(clock() - start)
+            if repeat >= warm_up:
+                times[name].append(_now() - start)
     return times
 
 

@@ -37,6 +37,10 @@ class Contender:
     """Whether it runs on the device of the points; others are left out on a GPU."""
     distances: Call | None = None
     """How an implementation of TwoNN that returns only the dimension gets r1 and r2; checked, not timed."""
+    discarded: float = _DISCARDED
+    """Share of the ratios that its dimension leaves out."""
+    largest: float = np.inf
+    """Number of coordinate differences beyond which it would take hours."""
 
     def load(self) -> ModuleType:
         """Import the module.
@@ -74,6 +78,12 @@ class Reference:
     distances: np.ndarray
     """r1 and r2 of these rows, (len(rows), 2); empty for a quantity without distances."""
 
+    def value_for(self, contender: Contender) -> float | None:
+        """Return the value with as many of the ratios left out as the contender does."""
+        if self.value is None or not len(self.distances):
+            return self.value
+        return dimension(self.distances, contender.discarded)
+
 
 @dataclass(frozen=True)
 class Errors:
@@ -95,13 +105,14 @@ class Quantity:
     reference: Callable[[Tensor], Reference]
 
 
-def errors_of(found: Any, reference: Reference, distances: Any = None) -> Errors:
+def errors_of(found: Any, reference: Reference, contender: Contender, distances: Any = None) -> Errors:
     """Compute the errors of a result and of its distances; NaN if undefined, for instance with distances of 0."""
     value, pairs = _float64(found), None if distances is None else _float64(distances)
     if value.ndim == 2:
         value, pairs = np.float64(dimension(value)), value
+    expected = reference.value_for(contender)
     return Errors(
-        None if reference.value is None else float(abs(value / reference.value - 1)),
+        None if expected is None else float(abs(value / expected - 1)),
         None if pairs is None else float(np.abs(pairs[reference.rows] / reference.distances - 1).max()),
     )
 
@@ -110,13 +121,13 @@ def _float64(found: Any) -> np.ndarray:
     return np.asarray(found.cpu() if isinstance(found, Tensor) else found, dtype=np.float64)
 
 
-def dimension(distances: np.ndarray) -> float:
-    """Compute TwoNN from r1 and r2, (n, 2): slope through the origin of -log(1 - F) on log(r2 / r1), a tenth discarded.
+def dimension(distances: np.ndarray, discarded: float = _DISCARDED) -> float:
+    """Compute TwoNN from r1 and r2, (n, 2): slope through the origin of -log(1 - F) on log(r2 / r1).
 
     Ratios that are not finite count as the largest.
     """
     n = len(distances)
-    n_used = int(n * (1 - _DISCARDED))
+    n_used = int(n * (1 - discarded))
     with np.errstate(divide="ignore", invalid="ignore"):
         x = np.sort(np.log(distances[:, 1] / distances[:, 0]))[:n_used]
         return float(x @ -np.log1p(-np.arange(1, n_used + 1) / n) / (x @ x))
@@ -223,6 +234,16 @@ TWO_NN = Quantity(
             "scikit-dimension",
             "skdim.id",
         ),
+        Contender(
+            "llm-microscope",
+            lambda functions, x: functions.intrinsic_dimension(x, x.device),
+            "intrinsic_dimension(X, device), of the lowest fifth of the ratios",
+            "llm-microscope",
+            "llm_microscope",
+            on_gpu=True,
+            discarded=0.8,
+            largest=2e10,
+        ),
         Contender("dadapy", _dadapy, "Data(X, maxk=2).compute_id_2NN()", "dadapy", "dadapy"),
         Contender(
             "scikit-learn",
@@ -254,6 +275,14 @@ ANISOTROPY = Quantity(
     (
         Contender(
             "repdyn", lambda kernels, x: kernels.anisotropy(x), "anisotropy(X)", "repdyn", "repdyn.kernels", on_gpu=True
+        ),
+        Contender(
+            "llm-microscope",
+            lambda functions, x: functions.calculate_anisotropy_torch(x),
+            "calculate_anisotropy_torch(X)",
+            "llm-microscope",
+            "llm_microscope",
+            on_gpu=True,
         ),
         Contender("torch.svdvals", _svdvals, "linalg.svdvals(X)", "torch", "torch", on_gpu=True),
         Contender("torch.gram", _gram, "linalg.eigvalsh(X.T @ X) in float32", "torch", "torch", on_gpu=True),

@@ -115,6 +115,8 @@ def _first_calls(case: Case, contender: Contender, limit: float) -> tuple[Row, C
     row, device = case.row(contender.name), case.x.device
     if device.type != "cpu" and not contender.on_gpu:
         return replace(row, note="computes on the CPU alone"), None
+    if row.rows**2 * row.columns > contender.largest:
+        return replace(row, note="not run, would take hours"), None
     module = contender.load()
     run = partial(contender.call, module, case.x)
     try:
@@ -123,7 +125,7 @@ def _first_calls(case: Case, contender: Contender, limit: float) -> tuple[Row, C
     except Exception as error:  # one that gives up on a cloud is a finding, and hours of others depend on it
         warnings.warn(f"{contender.name} failed on {case.cloud}: {error!r}", stacklevel=2)
         return replace(row, note=f"failed ({type(error).__name__})"), None
-    errors = errors_of(found, case.reference, distances)
+    errors = errors_of(found, case.reference, contender, distances)
     row = replace(row, error=errors.value, error_distances=errors.distances)
     if seconds > limit:
         return replace(row, note=f"> {limit:g} s"), None

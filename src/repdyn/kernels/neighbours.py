@@ -270,12 +270,12 @@ def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
     at_a_time = max(1, (_CPU_CHUNK if points.device.type == "cpu" else _DEVICE_CHUNK) // points.shape[1])
     # only in float64 can squares leave the range
     scale = unit_scale(points) if points.dtype == torch.float64 else 1.0
-    distances = []
-    for a, b in zip(first.split(at_a_time), second.split(at_a_time), strict=True):
+    # written in place: results kept between the rows that are gathered would scatter the freed memory of these
+    result = torch.empty(first.shape, dtype=torch.float64, device=points.device)
+    for a, b, target in zip(first.split(at_a_time), second.split(at_a_time), result.split(at_a_time), strict=True):
         difference = embedding(a, points).double().sub_(embedding(b, points))
         difference = difference if scale == 1 else difference.mul_(scale)
-        distances.append(torch.linalg.vector_norm(difference, dim=1))
-    result = torch.cat(distances)
+        torch.linalg.vector_norm(difference, dim=1, out=target)
     return result.where(result > _MIN_DISTANCE, 0).div_(scale)
 
 

@@ -15,7 +15,7 @@ RUNS = {
     "measurement_cost.py --config configs/quickstart.yaml --repeats 1": "measurement / training step",
     "cube_bias.py --repeats 1 --help": "repeats",
     "large_store.py --checkpoints 3 --only list": "| list |",
-    "tracking_overhead.py --config configs/quickstart.yaml --steps 4 --pairs 1": "one measurement:",
+    "measurement_cost.py --table 2x64 --repeats 1": "| 2x64 | 0.133 M",
     "sampling.py --models decoder-0 --probes 2": "| decoder-0 | two_nn |",
 }
 
