@@ -80,6 +80,7 @@ def test_above_and_below_hold_at_the_crossing():
 
 def test_a_lost_value_is_one_alert_with_the_reason():
     rows = series([8, math.nan, math.nan], reason="the points contain NaN")
+    rows += series([8], layer=2)  # which the model has lost after step 0
     (alert,) = find_alerts(to_frame(rows), [rule("undefined")])
     assert (alert.step, alert.layer, alert.message) == (
         10,
@@ -89,15 +90,8 @@ def test_a_lost_value_is_one_alert_with_the_reason():
 
 
 def test_a_value_missing_from_the_start_is_an_alert_only_if_not_finite():
-    assert (
-        steps_and_layers(
-            series([math.nan, math.nan], reason="the input embeddings have 3 dimensions"), rule("undefined")
-        )
-        == []
-    )
-    assert steps_and_layers(series([math.nan, math.nan], reason="the points contain inf"), rule("undefined")) == [
-        (0, 1)
-    ]
+    for reason, expected in (("the input embeddings have 3 dimensions", []), ("the points contain inf", [(0, 1)])):
+        assert steps_and_layers(series([math.nan, math.nan], reason=reason), rule("undefined")) == expected
 
 
 def test_a_comparison_without_its_earlier_checkpoint_is_no_alert():

@@ -109,8 +109,8 @@ def test_blocks_that_pass_no_states_on_are_an_error_with_what_to_write(hand_writ
         measure(hand_written, small_probe)
     with pytest.raises(ValueError, match=r'"blocks\.\*"'):
         prepare(hand_written, "layers.*")
-    with pytest.raises(ValueError, match="layers="):
-        prepare(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4)))
+    with pytest.raises(ValueError, match=r'layers="1\.\*"'):
+        prepare(nn.Sequential(nn.Embedding(5, 4), nn.ModuleList([nn.LSTM(4, 4)])))
 
 
 def test_ids_beyond_the_vocabulary_are_an_error_that_says_so(hand_written):
@@ -131,6 +131,8 @@ def test_errors_of_the_model_say_how_to_call_it(hand_written, small_probe):
     assert measure(Needy(), small_probe, forward=lambda model, batch: model(batch.input_ids, temperature=1.0)).rows
     with pytest.raises(ValueError, match="windows of at most 64 tokens"):
         measure(hand_written, Probe.from_tokens(random_tokens(4, 80), max_vectors=48))
+    with pytest.raises(ValueError, match="meta device"):
+        measure(hand_written.to("meta"), small_probe)
 
 
 def test_what_an_error_suggests_works_as_printed(small_probe):

@@ -1,5 +1,6 @@
 """Which steps a schedule names."""
 
+import numpy as np
 import pytest
 
 from repdyn import Schedule
@@ -14,7 +15,7 @@ def steps(schedule: Schedule, until: int) -> list[int]:
     ("spec", "expected"),
     [
         pytest.param(4, [0, 4, 8, 12], id="every n"),
-        pytest.param([3, 5], [0, 3, 5], id="explicit, with step 0"),
+        pytest.param(np.array([3, 5]), [0, 3, 5], id="explicit, with step 0"),
         pytest.param(Schedule(doubling_until=4, every=6), [0, 1, 2, 4, 6, 12], id="doubling, then every"),
         pytest.param(Schedule(early_every=3, early_until=7, every=5), [0, 3, 5, 6, 10], id="early, then every"),
         pytest.param("checkpoints", [0], id="at checkpoints only the start is known"),

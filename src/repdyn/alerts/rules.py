@@ -114,7 +114,7 @@ class Course:
     stds: np.ndarray
     """(n_steps, n_layers) standard deviation over batches; NaN if unknown."""
     reasons: np.ndarray
-    """(n_steps, n_layers) why a value is NaN; None if there is no reason."""
+    """(n_steps, n_layers) why a value is NaN; None if there is a value, or the model had no such layer."""
     compares: np.ndarray
     """(n_steps,) whether any value compares the checkpoint with an earlier one."""
     n_earlier: int = 0
@@ -162,9 +162,8 @@ class Course:
         if when == "undefined":
             # missing although the previous observation had a value, or at first because of NaN or inf
             missing = np.isnan(self.values)
-            found = missing & ~np.vstack([missing[:1], missing[:-1]])
-            why = [reason or ("the loss is NaN" if is_scalar else "") for reason in self.reasons[0]]
-            found[0] = missing[0] & [not {"NaN", "inf"}.isdisjoint(each.split()) for each in why]
+            found = missing & ~np.vstack([missing[:1], missing[:-1]]) & self.reasons.astype(bool)
+            found[0] = missing[0] & [not {"NaN", "inf"}.isdisjoint((why or "").split()) for why in self.reasons[0]]
             # metrics that compare checkpoints have no value if the earlier checkpoint is not available
             found[np.logical_or.accumulate(self.compares)] = False
             return found
@@ -207,7 +206,8 @@ def courses(
     order = np.argsort(number, kind="stable")
     step, layer = rows["step"].to_numpy(int), rows["layer"].fillna(-1).to_numpy(int)
     value, std = rows["value"].to_numpy(float), rows["std"].to_numpy(float)
-    reason, has_reason = rows["reason"].astype(object).to_numpy(object), rows["reason"].notna().to_numpy(bool)
+    told = rows["reason"].astype(object).where(rows["reason"].notna(), None).to_numpy(object)
+    reason = np.where(np.isnan(value) & ~told.astype(bool), "NaN", told)  # scalars have none
     compares = rows["compared_to"].notna().to_numpy(bool)
     for members in np.split(order, np.flatnonzero(np.diff(number[order])) + 1) if len(rows) else ():
         metric, subset, stack = (rows[name].iat[members[0]] for name in _KEY)
@@ -215,8 +215,8 @@ def courses(
         steps, line = np.unique(step[members], return_inverse=True)
         values, stds = (np.full((len(steps), len(layers)), np.nan) for _ in range(2))
         values[line, column], stds[line, column] = value[members], std[members]
-        reasons, explained = np.full(values.shape, None, object), has_reason[members]
-        reasons[line[explained], column[explained]] = reason[members[explained]]
+        reasons = np.full(values.shape, None, object)
+        reasons[line, column] = reason[members]
         comparing = np.zeros(len(steps), bool)
         comparing[line[compares[members]]] = True
         numbers = tuple(None if number < 0 else int(number) for number in layers)
@@ -460,7 +460,7 @@ def _alert(key: SeriesKey, rule: Rule, course: Course, place: int, layer: int) -
     previous_step = int(course.steps[before]) if before >= 0 else None
     value, previous_value = float(course.values[place, layer]), float(course.previous[place, layer])
     if math.isnan(value):
-        detail = course.reasons[place, layer] or "NaN"
+        detail = course.reasons[place, layer]
     elif previous_step is None:
         detail = f"{value:.3g}"
     else:

@@ -203,10 +203,11 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
     size = {(names[blocks], blocks): sum(p.numel() for p in blocks.parameters()) for blocks in lists}
     candidates = sorted(size, key=lambda found: size[found], reverse=True)
     if not candidates:
-        example = next((child for child, _ in model.named_children()), "blocks.*")
+        lists = [f"{name}.*" for name, each in model.named_modules() if name and isinstance(each, nn.ModuleList)]
+        example = [*lists, *dict(model.named_children()), "blocks.*"][0]
         raise ValueError(
-            f"expected a model built of a list of blocks (nn.ModuleList), found none in {type(model).__name__}; name "
-            f'the modules to measure, for example layers="{example}"'
+            f"expected a model built of a list of blocks that have parts (nn.ModuleList), found none in "
+            f'{type(model).__name__}; name the modules to measure, for example layers="{example}"'
         )
     rivals = [found for found in candidates if 2 * size[found] > size[candidates[0]]]
     if len(rivals) > 1:

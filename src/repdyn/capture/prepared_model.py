@@ -530,6 +530,8 @@ def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
     """Return what to do about an error of a model's forward pass."""
     name, shape = class_name(model.module), tuple(batch.input_ids.shape)
     failure = f"{type(error).__name__}: {error}"
+    if {weight.device.type for weight in model.module.parameters()} == {"meta"}:
+        return f"expected weights that have values, got a {name} on the meta device: {failure}; load them first"
     signature = f"({', '.join(parameters_of(model.module))})"
     if model.takes_inputs:
         how = "forward= to run" if model.forward is not None else "the inputs to run"

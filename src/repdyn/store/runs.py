@@ -163,7 +163,8 @@ class History:
             history = History(copy_folder(elsewhere) if is_url(elsewhere) else self._store / elsewhere)
             parent = history.runs.get(run.parent)
         if parent is None:
-            which = f"the run {run.parent}, which {run.name} goes on from, is not in {run.parent_store or self._store}"
+            where = run.parent_store if is_url(run.parent_store or "") else history._store
+            which = f"the run {run.parent}, which {run.name} goes on from, is not in {where}"
             told = "its steps are not shown: had it moved, store= at the resume would have named its new place"
             return [], f"{which}; {told}"
         parts, missing = history._ancestors(parent, seen | {parent.id})

@@ -562,6 +562,7 @@ def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffer
         if local.device.type != "meta":
             with suppress(NotImplementedError, RuntimeError):
                 sample = local.flatten()[:: max(1, local.numel() // _PER_TENSOR)][:_PER_TENSOR]
+                sample = torch.view_as_real(sample) if sample.is_complex() else sample
                 digest.update(sample.cpu().double().numpy().tobytes())
     return digest.hexdigest()[:16]
 

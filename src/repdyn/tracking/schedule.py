@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, TypeAlias
 
 
@@ -84,16 +85,16 @@ class Schedule:
         """
         if isinstance(spec, cls):
             return spec
-        if isinstance(spec, int) and not isinstance(spec, bool):
-            return cls(every=spec)
-        if spec == "pythia":
-            return cls.pythia()
-        if spec == "checkpoints":
-            return cls(at_checkpoints=True)
-        if isinstance(spec, Iterable) and not isinstance(spec, str):
+        if isinstance(spec, Integral) and not isinstance(spec, bool):
+            return cls(every=int(spec))
+        if isinstance(spec, Iterable) and not isinstance(spec, str):  # a list, or an array of NumPy
             steps = tuple(spec)
-            if all(isinstance(step, int) for step in steps):
-                return cls(steps=steps)
+            if all(isinstance(step, Integral) for step in steps):
+                return cls(steps=tuple(map(int, steps)))
+        elif spec == "pythia":
+            return cls.pythia()
+        elif spec == "checkpoints":
+            return cls(at_checkpoints=True)
         raise ValueError(
             f'expected a schedule: a Schedule, a number of steps, a list of steps, "pythia" or "checkpoints", '
             f"got {spec!r}"

@@ -20,11 +20,13 @@ class Opaque(torch.Tensor):
 
 
 def test_one_changed_weight_is_seen(hand_written):
-    before = fingerprint(hand_written)
-    assert fingerprint(hand_written) == before
-    with torch.no_grad():
-        hand_written.blocks[1].norm.bias += 1e-7
-    assert fingerprint(hand_written) != before
+    hand_written.poles = nn.Parameter(torch.ones(3, dtype=torch.cfloat))  # as in a linear recurrent unit
+    for weight, change in ((hand_written.blocks[1].norm.bias, 1e-7), (hand_written.poles, 1e-5j)):
+        before = fingerprint(hand_written)
+        assert fingerprint(hand_written) == before
+        with torch.no_grad():
+            weight += change
+        assert fingerprint(hand_written) != before
 
 
 def test_weights_that_do_not_show_their_values_stop_nothing(hand_written, small_probe, tmp_path, without_figures):
