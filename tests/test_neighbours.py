@@ -68,8 +68,9 @@ def test_the_tile_leaves_the_result_alone(tile, monkeypatch):
 
 def test_no_more_rows_than_the_tile_are_held(monkeypatch):
     held = []
-    smallest = neighbours._smallest
-    monkeypatch.setattr(neighbours, "_smallest", lambda scores, k: held.append(len(scores)) or smallest(scores, k))
+    search = neighbours._Float64Search.search
+    watched = lambda self, rows: held.append(len(rows)) or search(self, rows)  # noqa: E731
+    monkeypatch.setattr(neighbours._Float64Search, "search", watched)
     monkeypatch.setattr(neighbours, "_TILE", 50)
     nearest_distances(_too_close())
     assert max(held) == 50
@@ -119,15 +120,6 @@ def test_points_too_close_for_any_product_reach_the_last_search(monkeypatch):
     monkeypatch.setattr(neighbours, "_N_EXTRA", (2, None))
     np.testing.assert_allclose(_sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-12)
     assert not neighbours._Float64Search(points, 2, 4).search(torch.arange(320))[1].any()
-
-
-@pytest.mark.parametrize(("n_columns", "k"), [(512, 5), (4096, 5), (4096, 33), (2560, 200)])
-def test_selection_is_topk(n_columns, k):
-    scores = torch.randn(40, n_columns, generator=torch.Generator().manual_seed(0)).mul(50).round()
-    values, columns = neighbours._smallest(scores, k)
-    assert torch.equal(values, scores.topk(k, largest=False).values)
-    assert torch.equal(scores.gather(1, columns), values)
-    assert all(len(set(row)) == k for row in columns.tolist())
 
 
 def test_a_point_is_never_its_own_neighbour():

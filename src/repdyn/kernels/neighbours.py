@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, pad
+from torch.nn.functional import embedding
 
 from repdyn.kernels.candidates import find_candidates
 from repdyn.kernels.cloud import (
@@ -39,8 +39,6 @@ _MAX_PAIRWISE = 64
 _N_ITERATIONS = 3
 # a search of single points costs this many times its share of a search of all
 _MANY = 8
-# strided groups of columns; the minima of the groups narrow the selection
-_GROUPS = 512
 
 
 class Neighbours(NamedTuple):
@@ -295,10 +293,8 @@ class _Float64Search:
         scores[torch.arange(len(rows), device=rows.device), rows] = torch.inf
         if self.groups is not None:
             scores.masked_fill_(self.groups[rows, None] == self.groups, torch.inf)
-        # infinite columns complete the last group; at least one means that nothing was left out
-        scores = pad(scores, (0, _GROUPS - scores.shape[1] % _GROUPS), value=torch.inf)
-        values, candidates = _smallest(scores, self.n_candidates + 1)
-        candidates.clamp_(max=len(self.points) - 1)
+        # the column of the point itself, infinite, is the last one where nothing was left out
+        values, candidates = scores.topk(self.n_candidates + 1, largest=False)
         first = rows.repeat_interleave(self.n_candidates)
         distances = pair_distances(self.points, first, candidates[:, :-1].flatten()).view(len(rows), -1)
         # a group may leave fewer real candidates than columns
@@ -333,22 +329,6 @@ def _scores(left: Tensor, right: Tensor) -> Tensor:
 
 def _squares(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=1).square()
-
-
-def _smallest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k smallest of each row and their columns, as ``topk`` does, in a single pass over the row.
-
-    The k smallest lie in the k strided groups with the smallest minima.
-    """
-    n_rows, n_columns = scores.shape
-    if k * 8 > _GROUPS:
-        return scores.topk(k, largest=False)
-    minima = scores.view(n_rows, -1, _GROUPS).amin(1)
-    groups = minima.topk(k, largest=False, sorted=False).indices
-    members = torch.arange(0, n_columns, _GROUPS, device=scores.device)
-    columns = (groups.unsqueeze(2) + members).view(n_rows, -1)
-    values, positions = scores.gather(1, columns).topk(k, largest=False)
-    return values, columns.gather(1, positions)
 
 
 # Share of the radius of a cloud below which two points count as nearly the same. At initialisation the blocks of a

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
@@ -29,7 +29,7 @@ from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import STATES_BYTES, CaptureKind
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
-from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, Metric, MetricLike, as_tuple, resolve
+from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
 from repdyn.probe.design import view_of
 from repdyn.store.schema import Checkpoint, Row, to_table
@@ -87,20 +87,9 @@ class MeasurementOptions:
                 "its own"
             )
 
-    def resolved(self, probe: Probe | None = None) -> list[tuple[Metric, str]]:
-        """Return each metric with its subset."""
-        key = "" if probe is None else probe.hash
-        if key not in self._resolved:
-            self._resolved[key] = resolve(self.metrics, probe)
-        return self._resolved[key]
-
-    @cached_property
-    def _resolved(self) -> dict[str, list[tuple[Metric, str]]]:
-        return {}
-
     def pairs(self) -> list[tuple[str, str]]:
         """Return the name and the subset of each metric."""
-        return [(metric.name, subset) for metric, subset in self.resolved()]
+        return [(metric.name, subset) for metric, subset in resolve(self.metrics)]
 
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
         """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, and the layers.
@@ -109,7 +98,7 @@ class MeasurementOptions:
             probe: what they are measured on; None where it is not known yet.
             dtype: precision that the weights were converted to; "auto" for their own.
         """
-        pairs = sorted((metric.name, metric.settings_json, subset) for metric, subset in self.resolved(probe))
+        pairs = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(self.metrics, probe))
         converted = [] if dtype == "auto" else [dtype]
         loss = ["probe loss"] if self.probe_loss else []
         return hashlib.sha256(json.dumps([pairs, self.choice, *converted, *loss]).encode()).hexdigest()[:8]
@@ -284,7 +273,7 @@ def measure_with(
     state_cache: StateCache | None = None,
 ) -> Profile:
     """Measure a model that :func:`prepare_for` has prepared for this probe and these options; see :func:`measure`."""
-    pairs = options.resolved(probe)
+    pairs = resolve(options.metrics, probe)
     captures: frozenset[CaptureKind] = frozenset().union(*(metric.captures for metric, _ in pairs))
     views = {view_of(subset) for _, subset in pairs}
     subsets = {view.sampled for view in views}
@@ -360,10 +349,9 @@ def measure_with(
         state_cache.complete(checkpoint.step)
     rows = [row for rows in rows_by_layer for row in rows]
     if ranks.size > 1:  # layers are dealt to the ranks in turn
-        by_rank = ranks.all_gather([[asdict(row) for row in rows] for rows in rows_by_layer])
+        by_rank = ranks.all_gather(rows_by_layer)
         n_layers = sum(map(len, by_rank))
-        in_order = (by_rank[number % ranks.size][number // ranks.size] for number in range(n_layers))
-        rows = [Row(**row) for rows in in_order for row in rows]
+        rows = [row for number in range(n_layers) for row in by_rank[number % ranks.size][number // ranks.size]]
     return Profile(
         [row for row in rows if row.layer is not None],
         checkpoint,
@@ -377,7 +365,7 @@ def _check(model: nn.Module, root: nn.Module, probe: Probe, options: Measurement
     """Check what is given to :func:`prepare_for`, and that all ranks are given the same."""
     check_model(model)
     check_probe(probe)
-    options.resolved(probe)
+    resolve(options.metrics, probe)
     if options.probe_loss and probe.inputs is not None:
         raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
     check_no_tensor_parallelism(root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -263,6 +263,7 @@ with_following_and_last = Matched(("clouds", "following", "last"), one_space=Tru
 with_tokens = Matched(("clouds", "tokens"))
 with_next_tokens = Matched(("clouds", "next_tokens"))
 with_topics = Matched(("clouds", "tokens", "topics"))
+through_output_head = Matched(("lens",))
 
 
 def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
@@ -275,19 +276,17 @@ def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud,
     return [(cloud, Cloud(states, groups=cloud.groups))]
 
 
-def tokens_of_states(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:
+def tokens_of_states(
+    layer: LayerView, subset: str, *, after_attention: bool = False, by_distance: bool = False
+) -> list[tuple[Tensor, Tensor, Vocabulary]]:
     """Return the layer's vectors, their token ids, and the input embeddings of all tokens."""
-    return _against_vocabulary(layer, layer.clouds(subset), subset)
+    clouds = layer.after_attention(subset) if after_attention else layer.clouds(subset)
+    vocabulary, pairs = layer.vocabulary(by_distance=by_distance), zip(clouds, layer.tokens(subset), strict=True)
+    return [(cloud.x[:_VOCABULARY_VECTORS], ids[:_VOCABULARY_VECTORS], vocabulary) for cloud, ids in pairs]
 
 
-def tokens_by_distance(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:
-    """Return the same with embeddings that are compared by Euclidean distance."""
-    return _against_vocabulary(layer, layer.clouds(subset), subset, by_distance=True)
-
-
-def tokens_after_attention(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:
-    """Return the vectors between attention and feed-forward part, their token ids, and the input embeddings."""
-    return _against_vocabulary(layer, layer.after_attention(subset), subset)
+tokens_by_distance = partial(tokens_of_states, by_distance=True)
+tokens_after_attention = partial(tokens_of_states, after_attention=True)
 
 
 def attention_with_topics(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -298,11 +297,6 @@ def attention_with_topics(layer: LayerView, subset: str) -> list[tuple[Tensor, T
     members[torch.from_numpy(layer.probe.members(subset))] = True
     topics = layer.probe.topics.masked_fill(~members, -1)
     return [(weights, layer.probe.tokens[tokens], topics[tokens]) for weights, tokens in _attention(layer)]
-
-
-def through_output_head(layer: LayerView, subset: str) -> list[tuple[LensReading]]:
-    """Return the predictions that the output head makes from the layer's vectors, compared with the final ones."""
-    return [(reading,) for reading in layer.lens(subset)]
 
 
 def sequences_of_states(layer: LayerView, subset: str) -> list[tuple[Sequences]]:
@@ -324,11 +318,3 @@ def _attention(layer: LayerView) -> list[tuple[Tensor, np.ndarray]]:
     if layer.context.attention is None:
         raise Undefined("the attention weights were not captured")
     return layer.context.attention.of(layer.layer.stack, layer.layer.index)
-
-
-def _against_vocabulary(
-    layer: LayerView, clouds: list[Cloud], subset: str, *, by_distance: bool = False
-) -> list[tuple[Tensor, Tensor, Vocabulary]]:
-    vocabulary = layer.vocabulary(by_distance=by_distance)
-    pairs = zip(clouds, layer.tokens(subset), strict=True)
-    return [(cloud.x[:_VOCABULARY_VECTORS], ids[:_VOCABULARY_VECTORS], vocabulary) for cloud, ids in pairs]

@@ -187,17 +187,6 @@ class Metric:
             explicit_settings=self.explicit_settings | settings.keys(),
         )
 
-    def with_default_settings(self, **settings: Any) -> Metric:
-        """Return the metric with other defaults for the name without brackets; settings given explicitly are kept."""
-        defaults = self.settings if self.default_settings is None else self.default_settings
-        given = {
-            name: value
-            for name, value in self.settings.items()
-            if name in self.explicit_settings or name not in defaults or defaults[name] != value
-        }
-        plain = replace(self, name=self.base, settings=defaults, default_settings=None, explicit_settings=frozenset())
-        return replace(plain, settings=plain.with_settings(**settings).settings).with_settings(**given)
-
 
 SHARE: dict[str, Any] = {"range": (0.0, 1.0), "scale": "from_zero"}
 COSINE: dict[str, Any] = {"range": (-1.0, 1.0), "unit": "cosine"}

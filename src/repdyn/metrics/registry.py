@@ -90,19 +90,7 @@ class Registry(Mapping[str, Metric]):
         return self._metrics
 
 
-METRICS = Registry(
-    [
-        *shape.CLOUD,
-        *shape.SPECTRUM,
-        *shape.SEQUENCE_SPECTRUM,
-        *shape.SIMILARITY,
-        *shape.SEQUENCE_SIMILARITY,
-        *shape.SINKS,
-        *change.METRICS,
-        *tokens.METRICS,
-        *tokens.TOPICS,
-    ]
-)
+METRICS = Registry([*shape.METRICS, *change.METRICS, *tokens.METRICS])
 
 
 def register_metric(metric: Metric) -> None:
@@ -237,7 +225,14 @@ def _with_design_settings(metric: Metric, probe: Probe | None) -> Metric:
     settings = probe.design.metric_settings.get(metric.base, {}) if probe is not None else {}
     if known is None or (metric is known and not settings) or known.kernel is not metric.kernel:
         return metric
-    return replace(metric, default_settings=known.settings).with_default_settings(**settings)
+    given = {
+        name: value
+        for name, value in metric.settings.items()
+        if name in metric.explicit_settings or name not in known.settings or known.settings[name] != value
+    }
+    defaults = known.with_settings(**settings).settings
+    unset = {"default_settings": None, "explicit_settings": frozenset()}
+    return replace(metric, name=metric.base, settings=defaults, **unset).with_settings(**given)
 
 
 def _check_subset(metric: Metric, subset: str, known: Collection[str] | None) -> None:

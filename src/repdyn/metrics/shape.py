@@ -30,7 +30,7 @@ _of_attention = partial(
     family="sinks",
 )
 
-CLOUD = [
+METRICS = [
     of_kernel(
         name="anisotropy",
         meaning="share of variance along the first principal direction",
@@ -93,10 +93,6 @@ CLOUD = [
         neighbours=1,
         title="Persistent-homology dimension",
     ),
-]
-"""``geometry`` and ``dimension``."""
-
-SPECTRUM = [
     _directions(
         name="participation_ratio",
         meaning="number of directions that the variance is spread over",
@@ -146,9 +142,27 @@ SPECTRUM = [
         )
         for percent in (50, 90, 95, 99)
     ),
-]
-
-SIMILARITY = [
+    _of_sequences(
+        name="sequence_entropy",
+        meaning="entropy of the squared singular values of a sequence's states, as a share of the largest possible",
+        **SHARE,
+        source="Skean et al. 2025, Layer by Layer (ICML); Queipo-de-Llano et al. 2025 (arXiv 2510.06477)",
+        settings={"normalised": True},
+        title="Entropy of a sequence",
+        unit="entropy",
+        family="spectrum",
+    ),
+    _of_sequences(
+        name="prompt_entropy",
+        meaning="entropy of the similarities of a sequence's tokens, centred and of unit length",
+        range=(0.0, inf),
+        scale="from_zero",
+        source="Skean et al. 2025, Layer by Layer (ICML), as its code has it",
+        settings={"order": 2},
+        title="Entropy of a prompt (Layer by Layer)",
+        unit="entropy",
+        family="spectrum",
+    ),
     of_kernel(
         name="mean_cosine",
         meaning="mean cosine between the vectors of two different tokens, without centring",
@@ -223,34 +237,6 @@ SIMILARITY = [
         unit="variance / squared distance",
         family="similarity",
     ),
-]
-
-
-SEQUENCE_SPECTRUM = [
-    _of_sequences(
-        name="sequence_entropy",
-        meaning="entropy of the squared singular values of a sequence's states, as a share of the largest possible",
-        **SHARE,
-        source="Skean et al. 2025, Layer by Layer (ICML); Queipo-de-Llano et al. 2025 (arXiv 2510.06477)",
-        settings={"normalised": True},
-        title="Entropy of a sequence",
-        unit="entropy",
-        family="spectrum",
-    ),
-    _of_sequences(
-        name="prompt_entropy",
-        meaning="entropy of the similarities of a sequence's tokens, centred and of unit length",
-        range=(0.0, inf),
-        scale="from_zero",
-        source="Skean et al. 2025, Layer by Layer (ICML), as its code has it",
-        settings={"order": 2},
-        title="Entropy of a prompt (Layer by Layer)",
-        unit="entropy",
-        family="spectrum",
-    ),
-]
-
-SEQUENCE_SIMILARITY = [
     _of_sequences(
         name="curvature",
         meaning="mean angle between the steps from token to token, less that of independent vectors",
@@ -278,10 +264,6 @@ SEQUENCE_SIMILARITY = [
         unit="magnitude",
         family="similarity",
     ),
-]
-
-
-SINKS = [
     _of_attention(
         name="sink_rate",
         meaning="share of attention heads whose mean attention to the first token exceeds a threshold",

@@ -50,6 +50,34 @@ _of_attention = partial(
     unit="attention weight",
 )
 
+
+def _means_over(pairs: str, words: str) -> list[Metric]:
+    """Return the mean inner product and the mean attention of one kind of pairs, whose words are of ``words``."""
+    return [
+        _of_topics(
+            name=f"topic_{pairs}",
+            kernel="topic_mean",
+            select_inputs="repdyn.metrics.layer_view:with_topics",
+            settings={"product": "dot", "pairs": pairs},
+            meaning=f"mean inner product of vectors of different words of {words}",
+            title=f"Mean inner product, {words}",
+            unit="inner product",
+            panel="Mean inner product by topic",
+            line=words,
+        ),
+        _of_attention(
+            name=f"attention_topic_{pairs}",
+            kernel="attention_topic_mean",
+            settings={"pairs": pairs},
+            meaning=f"mean attention weight between positions with different words of {words}",
+            range=(0.0, 1.0),
+            title=f"Mean attention, {words}",
+            panel="Mean attention by topic",
+            line=words,
+        ),
+    ]
+
+
 METRICS = [
     _of_tokens(
         name="token_cosine",
@@ -129,37 +157,6 @@ METRICS = [
         title="Logit lens: agreement with the final prediction",
         unit="share of vectors",
     ),
-]
-
-
-def _means_over(pairs: str, words: str) -> list[Metric]:
-    """Return the mean inner product and the mean attention of one kind of pairs, whose words are of ``words``."""
-    return [
-        _of_topics(
-            name=f"topic_{pairs}",
-            kernel="topic_mean",
-            select_inputs="repdyn.metrics.layer_view:with_topics",
-            settings={"product": "dot", "pairs": pairs},
-            meaning=f"mean inner product of vectors of different words of {words}",
-            title=f"Mean inner product, {words}",
-            unit="inner product",
-            panel="Mean inner product by topic",
-            line=words,
-        ),
-        _of_attention(
-            name=f"attention_topic_{pairs}",
-            kernel="attention_topic_mean",
-            settings={"pairs": pairs},
-            meaning=f"mean attention weight between positions with different words of {words}",
-            range=(0.0, 1.0),
-            title=f"Mean attention, {words}",
-            panel="Mean attention by topic",
-            line=words,
-        ),
-    ]
-
-
-TOPICS = [
     _of_topics(
         name="topic_gap",
         select_inputs="repdyn.metrics.layer_view:with_topics",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -48,16 +46,11 @@ class Ranks:
         return list(items[self.rank if rank is None else rank :: self.size])
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, by rank. Values must be JSON-serializable; NaN and infinities are."""
-        if self._group is None:
-            return [value]
-        text = torch.from_numpy(np.frombuffer(json.dumps(value).encode(), dtype=np.uint8).copy())
-        lengths = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
-        dist.all_gather(lengths, torch.tensor([len(text)]), group=self._group)
-        longest = int(max(lengths))
-        texts = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
-        dist.all_gather(texts, _padded(text, longest), group=self._group)
-        return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in zip(texts, lengths, strict=True)]
+        """Return every rank's value, by rank."""
+        values = [value] * self.size
+        if self._group is not None:
+            dist.all_gather_object(values, value, group=self._group)
+        return values
 
     @contextmanager
     def sync_errors(self) -> Iterator[None]:
@@ -78,7 +71,7 @@ class Ranks:
             raise RuntimeError(f"expected every rank to measure, but {'; '.join(failed)}")
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
-        """Call ``function()`` on the first rank and return its JSON-serializable value, or raise its error, on all."""
+        """Call ``function()`` on the first rank and return its value, or raise its error, on all."""
         if self._group is None:
             return function()
         value = None
@@ -88,7 +81,7 @@ class Ranks:
         return self.all_gather(value)[0]
 
     def require_same(self, what: str, value: Any) -> None:
-        """Raise ValueError on all ranks, naming two that differ, unless a JSON-serializable value is the same there."""
+        """Raise ValueError on all ranks, naming two that differ, unless a value is the same there."""
         if self._group is None:
             return
         values = self.all_gather(value)
@@ -104,7 +97,8 @@ class Ranks:
         the others. ``part`` has this rank's, (n_rows, dim), on any device, and ``longest`` the largest number of a
         rank."""
         # as bytes, which gloo carries for every precision; of one size, since unequal ones abort it
-        sent = _padded(part.cpu().contiguous().view(torch.uint8), longest)
+        sent = part.cpu().contiguous().view(torch.uint8)
+        sent = torch.cat([sent, sent.new_zeros(longest - len(sent), *sent.shape[1:])])
         received = [torch.empty_like(sent) for _ in range(self.size)] if self.rank == owner else None
         dist.gather(sent, received, group=self._group, group_dst=owner)
         return None if received is None else [piece.view(part.dtype) for piece in received]
@@ -118,7 +112,3 @@ ALONE = Ranks(None)
 def _gloo_group(parent: dist.ProcessGroup) -> dist.ProcessGroup:
     """Return one group per job, for all its trainings: a group keeps its connections until the process ends."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_TIMEOUT))
-
-
-def _padded(tensor: Tensor, n_rows: int) -> Tensor:
-    return torch.cat([tensor, tensor.new_zeros(n_rows - len(tensor), *tensor.shape[1:])])
