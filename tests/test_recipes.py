@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -41,17 +42,37 @@ from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.page import write_results
 from repdyn.recipes.recipe import AnyCriterion
 from repdyn.tables.effects import CannotBeJudgedError
+from repdyn.tables.surrogates import against_drift
 from repdyn.text.corpus import builtin_corpus
 from repdyn.utils.records import validated
 
-STEPS = (0, 1, 8, 64, 500, 4000, 32000, 143000)
-RANKS = (100.0, 90.0, 60.0, 40.0, 80.0, 120.0, 90.0, 70.0)
-"""Falls to step 64, rises to step 4000, falls."""
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)
+ENTROPY = (
+    0.833,
+    0.833,
+    0.833,
+    0.833,
+    0.832,
+    0.77,
+    0.702,
+    0.698,
+    0.698,
+    0.744,
+    0.821,
+    0.829,
+    0.803,
+    0.75,
+    0.701,
+    0.631,
+    0.576,
+    0.517,
+)
+"""Of Pythia-410m, published: falls to step 128, rises to step 2000, falls."""
 
 
-def measured(curve, *, metric="rank_me", steps=STEPS, n_blocks=9, noise=0.01, name="lab/a", **given):
+def rows_of(curve, *, metric="rank_me", steps=STEPS, n_blocks=9, noise=0.01, name="lab/a", **given):
     """One metric whose value at a place in training and a relative depth is ``curve(number of the step, depth)``."""
-    rows = [
+    return [
         make_row(
             run=name,
             metric=metric,
@@ -65,7 +86,10 @@ def measured(curve, *, metric="rank_me", steps=STEPS, n_blocks=9, noise=0.01, na
         for number, step in enumerate(steps)
         for layer in range(1, n_blocks + 1)
     ]
-    return Measured(name, to_frame(rows))
+
+
+def measured(curve, *, name="lab/a", **given):
+    return Measured(name, to_frame(rows_of(curve, name=name, **given)))
 
 
 def criterion(**settings):
@@ -96,15 +120,41 @@ def test_a_peak_elsewhere_is_not_the_published_one():
 
 
 def test_phases():
-    course = measured(lambda number, depth: RANKS[number])
-    three = {"phases": ("fall", "rise", "fall"), "more": (0.1, 0.5, 0.1)}
+    course = measured(lambda number, depth: ENTROPY[number], noise=0.001)
+    three = {"phases": ("fall", "rise", "fall"), "more": (0.1, 0.1, 0.1)}
     assert judge("phases", course, **three) == "shown"
-    assert judge("phases", course, **three | {"more": (0.1, 2.5, 0.1)}) == "not shown"
-    # from the first step to the highest, whatever lies between
-    assert judge("phases", course, phases=("rise", "fall"), more=(0.1, 0.1)) == "shown"
+    assert judge("phases", course, **three | {"more": (0.1, 0.5, 0.1)}) == "not shown"
     assert judge("phases", course, phases=("rise",), more=(0.1,)) == "not shown"
     _, evidence = criterion(kind="phases", **three).judge(course, "rank_me")
-    assert evidence.startswith("to step 64 it falls by 60% (interval 60 to 60); to step 4,000 it rises by 200%")
+    assert evidence.startswith("to step 128 it falls by 16% (interval 16 to 16); to step 2,000 it rises by 19%")
+    assert "; sharper than drift: 0.4" in evidence
+    # the same changes in four steps may be chance
+    assert (
+        judge("phases", measured(lambda number, depth: (0.83, 0.7, 0.83, 0.5)[number], steps=(0, 1, 2, 3)), **three)
+        == "cannot be judged"
+    )
+
+
+def test_phases_of_drift():
+    """By size alone, two thirds of random walks rise and fall."""
+    walks = np.random.default_rng(0).standard_normal((12, 24)).cumsum(axis=1)
+    assert sum(against_drift(walk, ["rise", "fall"]).is_exceeded for walk in walks) <= 2
+
+
+def test_phases_must_recur_in_other_seeds(tmp_path):
+    changed = with_criterion(kind="phases", phases=["fall", "rise", "fall"], more=[0.1] * 3)
+    sampled = {"cloud": {"vectors_per_dimension": 20}}
+    recipe = read_recipe(write(tmp_path / "mine.yaml", models=["lab/a"], **changed, **sampled))
+    runs = {f"lab/a-seed{seed}": course for seed, course in enumerate((ENTROPY, sorted(ENTROPY)))}
+    given = {"metric": "anisotropy", "noise": 0.001, "n_blocks": 3, "dim": 768}
+    rows = [rows_of(lambda number, _, of=of: of[number], name=name, **given) for name, of in runs.items()]
+    store = fill(tmp_path / "store", *rows)
+    (alone,), _ = evaluate(recipe, store, runs=["lab/a-seed0"])
+    assert alone.verdict == "reproduced"
+    assert "4,096 vectors of 768 dimensions, not 15,360" in alone.deviations
+    both, _ = evaluate(recipe, store, runs=list(runs))
+    assert [each.verdict for each in both] == ["cannot be judged", "not reproduced"]
+    assert both[0].ours.endswith("; in 1 of 2 seeds")
 
 
 def test_between():

@@ -281,6 +281,8 @@ def test_differences(published, frame_of):
     frame.loc[(frame["run"] == "lab/c") & frame["layer"].notna(), "n_vectors"] = 512
     expected = "batches of different numbers of vectors: 4,096 (a, b), 512 (c)"
     assert differences(measured_runs(frame)) == expected
+    of_class = frame.assign(metric="isoscore", subset="rare").drop_duplicates(["run", "step", "layer"])
+    assert differences(measured_runs(of_class)) == expected  # means over a class compare, a spectrum does not
 
 
 @pytest.mark.parametrize(

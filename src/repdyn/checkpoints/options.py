@@ -115,6 +115,8 @@ class SharedOptions(Loading):
     """Tokens in a window (default: as the design has it, at most the model's context)."""
     max_vectors: Annotated[int | None, _PROBE, at_least(3)] = None
     """Vectors measured per layer, in batches of 4096 (default: 4096)."""
+    batch_vectors: Annotated[int | None, _PROBE, at_least(3)] = None
+    """Vectors in a batch (default: all, at most 4096)."""
     tokenizer: Annotated[str | None, _MODELS] = None
     """Folder or hub repository of the tokenizer (default: the model's own)."""
     tokens_per_forward: Annotated[Count | None, _MODELS] = None
@@ -179,7 +181,7 @@ class SweepOptions(SharedOptions):
     @property
     def has_probe_text(self) -> bool:
         """Return whether an option was given that determines how the probe is made."""
-        given = (self.text, self.tokenizer, self.sequence_length, self.max_vectors, self.design)
+        given = (self.text, self.tokenizer, self.sequence_length, self.max_vectors, self.batch_vectors, self.design)
         return bool(class_names(self.classes)) or any(option is not None for option in given)
 
     def place(self) -> str | Path:

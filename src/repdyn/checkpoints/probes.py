@@ -90,7 +90,7 @@ def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: Sw
             "--sequence-length"
         )
     settings: dict[str, Any] = {"sequence_length": length, "classes": class_names(options.classes), "design": design}
-    settings["max_vectors"] = options.max_vectors or MAX_VECTORS
+    settings |= {"max_vectors": options.max_vectors or MAX_VECTORS, "batch_vectors": options.batch_vectors}
     text = options.text or DEFAULT_TEXT
     try:
         if text == "enwik8":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from repdyn.store import Store
 
 FAILED = 1
-_CLOUD = ("text", "sequence_length", "max_vectors")
+_CLOUD = ("text", "sequence_length", "max_vectors", "batch_vectors")
 
 
 def sweep(
@@ -266,7 +266,8 @@ def reproduce(
         raise ValueError("expected --runs with --evaluate-only, got it alone; measured runs are judged, none is swept")
     recipe = find_recipe(name)
     given = {name: value for name in _CLOUD if (value := getattr(shared, name)) is not None}
-    cloud, found = replace(recipe.cloud, **given), find_models_of(models or recipe.models)
+    of_recipe = replace(recipe.cloud, batch_vectors=None) if "max_vectors" in given else recipe.cloud
+    cloud, found = replace(of_recipe, **given), find_models_of(models or recipe.models)
     place = store or Path("reproductions") / recipe.name
     tables = None if not recipe.studies else output or Path(place)
     status = 0

@@ -18,9 +18,13 @@ from repdyn.tables.frames import RunLoss, drop_first_comparison, is_finished, lo
 from repdyn.tables.runs import layer_names
 from repdyn.tables.series import LayerMean, MetricSeries
 from repdyn.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
+from repdyn.tables.surrogates import against_drift
 
 MIN_STEPS = 5  # least number of measured steps for a statement about a course
 MIN_CHANGE = 0.1  # least change that is worth a sentence, as a share of the larger value
+
+TURNS = {"peak": ("rise", "fall"), "trough": ("fall", "rise")}
+NO_PHASE = "; no sharper a turn than drift shows"
 
 MIN_PAIRS = 12  # least number of changes for a correlation
 
@@ -30,7 +34,7 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
 
     A change counts if it exceeds :data:`MIN_CHANGE` and twice the noise, which is the interval of the values or, if
     that is unknown, estimated from second differences. The extremum is that of the running median of three steps, so
-    that a single outlier is no peak.
+    that a single outlier is no peak. A turn that drift shows too is said to be one.
     """
     mean = best_covered_mean(series)
     if len(mean.mean) < MIN_STEPS:
@@ -42,12 +46,14 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
     for kind, verbs, place in (("peak", MOVES, values.argmax()), ("trough", MOVES[::-1], values.argmin())):
         at, extreme = steps[place], float(values[place])
         if _differs(extreme, first, noise) and _differs(extreme, last, noise):
+            drift = against_drift(mean.mean.to_numpy(float), TURNS[kind])
             sentence = (
                 f"{course.format(verbs[0])} {number_text(extreme)} near step {at:,}, then {verbs[1]} to "
-                f"{number_text(last)}{_by(extreme, last)}."
+                f"{number_text(last)}{_by(extreme, last)}{'' if drift.is_exceeded else NO_PHASE}."
             )
             evidence = {"first": first, kind: extreme, "last": last, "noise": noise}
-            size = max(abs(_share(last, extreme)), abs(_share(first, extreme)))
+            evidence |= {"sharpness": drift.sharpness, "of_drift": drift.threshold}
+            size = max(abs(_share(last, extreme)), abs(_share(first, extreme))) * (1.0 if drift.is_exceeded else 0.5)
             yield note(series, kind, sentence, steps=(start, at, end), evidence=evidence, weight=size)
             return
     if _differs(last, first, noise):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import Annotated, Any, Literal, TypeAlias
@@ -21,6 +22,7 @@ from repdyn.checkpoints.suites import Strict
 from repdyn.recipes.measured import Course, Layers, Measured, NotMeasuredError, Step, half_width, split
 from repdyn.tables import findings as of_findings
 from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
+from repdyn.tables.surrogates import Drift, against_drift
 
 
 def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -157,7 +159,8 @@ class Extreme(Criterion):
 class Phases(Criterion):
     """Phases over training, such as fall, rise, fall: each changes the value by more than its share of ``more``.
 
-    The turning points are the measured steps that make the sum of the changes largest.
+    The turning points are the measured steps that make the sum of the changes largest. Phases that are no sharper than
+    those of drift, by :mod:`repdyn.tables.surrogates`, cannot be judged.
     """
 
     phases: tuple[Literal["rise", "fall"], ...]
@@ -173,31 +176,38 @@ class Phases(Criterion):
     @property
     def text(self) -> str:
         parts = [f"{phase} by more than {share:.0%}" for phase, share in zip(self.phases, self.more, strict=True)]
-        return f"Over training, {self._blocks}: {', then '.join(parts)}."
+        return f"Over training, {self._blocks}: {', then '.join(parts)}, more sharply than drift."
 
-    def turning_points(self, course: Course) -> list[int] | None:
-        """Return the steps of the turning points, the first and the last included; None if there are none."""
-        values = [estimate.value for estimate in course.values()]
-        if len(values) < self.least_checkpoints or min(values) <= 0:
-            return None
-        return [[*course][place] for place in turning_points(np.log(values), self.phases)]
+    def turning_points(self, course: Course) -> list[int]:
+        """Return the steps of the turning points, the first and the last included; empty if drift turns as sharply."""
+        with suppress(CannotBeJudgedError):
+            turns, drift = self._turns(course)
+            return turns if drift.is_exceeded else []
+        return []
+
+    def _turns(self, course: Course) -> tuple[list[int], Drift]:
+        if len(course) < self.least_checkpoints:
+            raise CannotBeJudgedError(f"needs {self.least_checkpoints} checkpoints, got {len(course)}")
+        values = np.array([estimate.value for estimate in course.values()])
+        if values.min() <= 0:
+            raise CannotBeJudgedError("ratios need values above 0")
+        levels = np.log(values)
+        return [[*course][place] for place in turning_points(levels, self.phases)], against_drift(levels, self.phases)
 
     def judge(self, measured: Measured, metric: str) -> Judgement:
         course = measured.course(metric, self.layers)
+        turns, drift = self._turns(course)
         first, last = min(course), max(course)
-        if len(course) < self.least_checkpoints:
-            raise CannotBeJudgedError(f"needs {self.least_checkpoints} checkpoints, got {len(course)}")
         if first > of_findings.EARLY * last:
             raise CannotBeJudgedError(f"no value before step {first:,} of {last:,}; the course may begin earlier")
-        if (turns := self.turning_points(course)) is None:
-            raise CannotBeJudgedError("ratios need values above 0")
         claims = []
         for phase, more, (begin, end) in zip(self.phases, self.more, pairwise(turns), strict=True):
             effect = Effect.of(course[end], course[begin])
             # a fall divides the value by more than 1 + more
             above, below = (more, None) if phase == "rise" else (None, 1 / (1 + more) - 1)
             claims.append(Claim(f"to step {end:,} it", ("rises", "falls"), effect, above, below))
-        return conjunction(claim.verdict for claim in claims), "; ".join(map(str, claims))
+        beyond: Verdict = "shown" if drift.is_exceeded else "cannot be judged"
+        return conjunction([*(claim.verdict for claim in claims), beyond]), "; ".join(map(str, (*claims, drift)))
 
 
 def turning_points(values: Sequence[float] | np.ndarray, phases: Sequence[str]) -> list[int]:

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -16,7 +16,7 @@ import pandas as pd
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.probe import Probe
 from repdyn.probe.design import MAX_VECTORS, resolve_design
-from repdyn.recipes.criteria import Cell
+from repdyn.recipes.criteria import Cell, Phases
 from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.recipe import Cloud, Published, Recipe, find_models_of
 from repdyn.recipes.studied import table_of
@@ -24,6 +24,7 @@ from repdyn.store import Store
 from repdyn.tables.effects import CannotBeJudgedError, Verdict
 from repdyn.tables.frames import by_stack, design_names
 from repdyn.tables.runs import is_measured, known_runs, select
+from repdyn.tables.seeds import model_of
 from repdyn.text.corpus import load_corpus
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
@@ -54,7 +55,11 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
         if largest["n_windows"] < design.n_windows:
             found.append(f"{largest['n_windows']:,} windows, not {design.n_windows:,}")
         return tuple(found)
-    plan = design.batch_plan(cloud.max_vectors or MAX_VECTORS, None, 0)
+    least = cloud.vectors_per_dimension * of_layers["dim"]
+    if len(few := of_layers.loc[of_layers["n_vectors"] < least]):
+        n, dim = few[["n_vectors", "dim"]].astype(int).iloc[0].tolist()
+        found.append(f"{n:,} vectors of {dim:,} dimensions, not {cloud.vectors_per_dimension * dim:,}")
+    plan = design.batch_plan(cloud.max_vectors or MAX_VECTORS, cloud.batch_vectors, 0)
     n_batches, size = plan["n_batches"], plan["batch_vectors"]
     if probe is not None and (probe.n_batches, probe.batch_vectors) != (n_batches, size):
         batches = f"{probe.n_batches:,} {'batch' if probe.n_batches == 1 else 'batches'}"
@@ -162,6 +167,7 @@ def evaluate(
             else:
                 found, differing = measured[run], getattr(measured[run], "deviations", ())
             outcomes.append(_judged(published, run, found, tuple(filter(None, (stand_in, *differing)))))
+    outcomes = [_recurring(outcome, outcomes) for outcome in outcomes]
     return outcomes, [each for each in measured.values() if isinstance(each, Measured)]
 
 
@@ -179,6 +185,19 @@ def _judged(published: Published, run: str, measured: Any, deviations: tuple[str
     except CannotBeJudgedError as reason:
         verdict, ours = "cannot be judged", str(reason)
     return Outcome(published, run, REPRODUCED[verdict], ours, deviations, cell)
+
+
+def _recurring(outcome: Outcome, outcomes: Sequence[Outcome]) -> Outcome:
+    """Leave open the phases of a seed that no more than half of its model's seeds have."""
+    if not isinstance(outcome.published.criterion, Phases) or (model := model_of(outcome.run)) is None:
+        return outcome
+    of_model = [each for each in outcomes if each.published is outcome.published and model_of(each.run) == model]
+    verdicts = [each.verdict for each in of_model if each.verdict != "not run"]
+    if outcome.verdict != "reproduced" or len(verdicts) == 1:
+        return outcome
+    found = verdicts.count("reproduced")
+    recurs: Reproduced = "reproduced" if 2 * found > len(verdicts) else "cannot be judged"
+    return replace(outcome, verdict=recurs, ours=f"{outcome.ours}; in {found} of {len(verdicts)} seeds")
 
 
 def models_for(recipe: Recipe, published: Published, models: Sequence[PublishedModel]) -> list[PublishedModel]:

@@ -51,6 +51,9 @@ class Cloud:
     text: str = DEFAULT_TEXT
     sequence_length: int | None = None
     max_vectors: int | None = None
+    batch_vectors: int | None = None
+    vectors_per_dimension: int = 0
+    """Least number of vectors in a batch, as a multiple of the dimension."""
 
 
 @Strict

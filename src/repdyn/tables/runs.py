@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 import pandas as pd
 
 from repdyn.alerts import RULES, Alert, Rule, find_alerts
-from repdyn.metrics import FAMILIES
+from repdyn.metrics import FAMILIES, metric_info
 from repdyn.probe.design import NO_MASSIVE
 from repdyn.store import Store
 from repdyn.store.schema import FINISHED
@@ -292,7 +292,8 @@ def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
         cells = run.rows.loc[:, ["metric", "subset", "n_vectors"]].drop_duplicates().sort_values("n_vectors")
         for cell, of_cell in cells.groupby(["metric", "subset"], observed=True):
             metric, subset = map(str, cell)
-            if subset in NO_CLASSES or family_of(metric) not in _SIZE_INDEPENDENT:
+            depends = family_of(metric) not in _SIZE_INDEPENDENT or metric_info(metric).whole_spectrum
+            if subset in NO_CLASSES or depends:
                 found = of_cell["n_vectors"].tolist()
                 # how many vectors are left of a whole batch is up to each layer
                 sizes = " and ".join(f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found))
