@@ -128,8 +128,8 @@ class InputStates(TokenStates):
         fewest = int(self._counting(by_input).sum(1).min())
         return (
             f"expected at least {wanted} positions that count of each input at {name!r}, got {fewest} in states of "
-            f"shape {tuple(states.shape)}; take fewer vectors of more inputs (max_vectors= and vectors_per_input= of "
-            "Probe.from_inputs), or leave this layer out with layers="
+            f"shape {tuple(states.shape)}; make the probe with vectors_per_input={max(fewest, 1)} or of more inputs, "
+            "or leave this layer out with layers="
         )
 
     def _by_input(self, states: Tensor) -> Tensor | None:

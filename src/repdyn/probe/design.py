@@ -132,9 +132,9 @@ def fitting(plan: Mapping[str, Any], available: int) -> dict[str, Any]:
     warnings.warn(
         f"the probe has {available:,} vectors for the {size * n_batches:,} that were requested, so that "
         f"{fewer['n_batches']} x {fewer['batch_vectors']:,} are measured; values compare only with those of as many, "
-        "so give more text, or the same max_vectors to all",
+        "so give more, or the same max_vectors to all",
         UserWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     return fewer
 

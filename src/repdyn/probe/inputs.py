@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from repdyn.probe.content import ProbeBatch
-from repdyn.probe.design import INPUTS, vectors_per_batch
+from repdyn.probe.design import INPUTS, fitting, vectors_per_batch
 
 InputBatch: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
 """Arguments of a model's forward by name, or in their order."""
@@ -89,25 +89,18 @@ def inputs_fields(
     n_inputs = sum(batch_size(batch) for batch in copied)
     size = vectors_per_batch(max_vectors, batch_vectors)
     n_batches = max_vectors // size if size > 0 else 0
-    if n_inputs < max(n_batches, 1):
-        raise ValueError(
-            f"expected at least one input for each of {n_batches} batches of vectors, got {n_inputs} inputs; give "
-            f"more, or request fewer batches, max_vectors={size * max(n_inputs, 1)}, batch_vectors={size}"
-        )
-    needed = -(-size // (n_inputs // max(n_batches, 1)))
-    of_each = max(VECTORS_PER_INPUT, needed) if vectors_per_input is None else vectors_per_input
-    if of_each < needed:
-        raise ValueError(
-            f"expected {n_batches * size} vectors, got {n_inputs} inputs with {of_each} vectors of each; give at least "
-            f"{n_batches * -(-size // max(of_each, 1))} inputs, or raise vectors_per_input or lower max_vectors"
-        )
+    in_each = n_inputs // max(n_batches, 1)
+    of_each = max(VECTORS_PER_INPUT, -(-size // max(in_each, 1))) if vectors_per_input is None else vectors_per_input
+    if n_inputs < 1 or of_each < 1:
+        raise ValueError(f"expected at least 1 input and 1 vector of each, got {n_inputs} inputs, {of_each} of each")
+    # a batch takes whole inputs, so that no two share one
+    filled = min(n_batches, n_inputs // max(1, -(-size // of_each))) * size
     return {
         "tokens": torch.zeros(n_inputs * of_each, dtype=torch.int64),
         "lengths": torch.full((n_inputs,), of_each, dtype=torch.int64),
-        "batch_vectors": size,
-        "n_batches": n_batches,
         "design": INPUTS,
         "inputs": Inputs(copied, positions, causal, of_each),
+        **fitting({"batch_vectors": size, "n_batches": n_batches}, available=filled or n_inputs * of_each),
     }
 
 

@@ -263,12 +263,12 @@ class Probe(SampledTokens):
                 mask among the inputs; a function from states (n_inputs, n_positions, dim) and the inputs of a batch to
                 a mask (n_inputs, n_positions); one of these for each stack, by its name; None for all.
             causal: whether no position sees a later one, or that of each stack; recorded, and not tested.
-            max_vectors, batch_vectors: as for :meth:`from_tokens`.
+            max_vectors, batch_vectors: as for :meth:`from_tokens`; fewer, with a warning, where inputs are few.
             vectors_per_input: number of vectors of each input at every layer; None for 8, or more if inputs are few.
             seed, name: as for :meth:`from_tokens`.
 
         Raises:
-            ValueError: batches that are no inputs, too few inputs (with the number required), or no rule of positions.
+            ValueError: batches that are no inputs, fewer than 3 vectors, or no rule of positions.
         """
         fields = inputs_fields(batches, positions, causal, max_vectors, batch_vectors, vectors_per_input)
         return cls(**fields, seed=seed, name=name)

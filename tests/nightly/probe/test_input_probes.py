@@ -28,6 +28,10 @@ def test_few_inputs_give_more_vectors_each_and_batches_share_no_input() -> None:
     of_batches = [set(probe.window_of(batch)) for batch in probe.sample("all")]
     assert of_batches[0].isdisjoint(of_batches[1])
     assert probe.subsets == ("all",)
+    with pytest.warns(UserWarning, match="1 x 32") as caught:
+        probe = probe_of(images(), vectors_per_input=1)
+    assert (probe.batch_vectors, probe.n_batches) == (32, 1)
+    assert caught[0].filename.endswith("probe_fixtures.py") or caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(
@@ -100,10 +104,10 @@ def test_a_function_is_hashed_by_its_name_and_not_written(tmp_path) -> None:
         (torch.ones(2, 3), {}, "Tensor"),
         ([{"a": torch.ones(2, 3), "b": torch.ones(3)}], {}, "first dimension"),
         ([{"a": object()}], {}, "object"),
-        (images(), {"vectors_per_input": 1}, "32 inputs"),
+        ([], {}, "0 inputs"),
         (images(), {"positions": lambda states, inputs: states}, "a function defined with def"),
     ],
-    ids=["one tensor", "sizes", "no tensors", "few vectors", "lambda"],
+    ids=["one tensor", "sizes", "no tensors", "nothing", "lambda"],
 )
 def test_what_cannot_be_a_probe_is_refused(batches, settings: dict, word: str) -> None:
     with pytest.raises(ValueError, match=word):
