@@ -285,6 +285,9 @@ class _KeepsLines(RawDescriptionHelpFormatter, DefaultHelpFormatter):
 class _SuggestingParser(LightningArgumentParser):
     """A parser that says which option a mistyped one resembles."""
 
+    def print_usage(self, file: Any = None) -> None:
+        """Print nothing before an error: it would be a hundred lines of options, which its tip says how to list."""
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         unknown = re.search(r"does not accept option '([^']+)'|unrecognized arguments: --([\w.]+)", message)
         if unknown:
