@@ -15,10 +15,10 @@ from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.schema import LEARNING_RATE, LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS, Checkpoint
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Moment, Origin, TrackedRun, read_optimizers
+from repdyn.tracking.run import Origin, TrackedRun, read_optimizers
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.files import is_url
 
@@ -207,15 +207,15 @@ class HuggingFaceTracker(TrainerCallback):
         counts_tokens = str(self._args.include_num_input_tokens_seen) != "no"
         module = unwrapped(model)
         learning_rate, trained, averaged = read_optimizers(module, [getattr(optimizer, "optimizer", optimizer)])
-        moment = Moment(
-            step=step,
-            trainer_step=step,
-            tokens_seen=int(state.num_input_tokens_seen) if counts_tokens else None,
-            scalars={LOSS: loss if logged_at == step else None, LEARNING_RATE: learning_rate},
+        tokens = int(state.num_input_tokens_seen) if counts_tokens else None
+        tracked.measure(
+            module,
+            Checkpoint(step=step, trainer_step=step, tokens_seen=tokens),
+            {LOSS: loss if logged_at == step else None, LEARNING_RATE: learning_rate},
             weights=trained,
             averaged=averaged,
+            root_module=model,
         )
-        tracked.measure(module, moment, model)
         control.should_training_stop |= tracked.shared()[1]
         # saved with each checkpoint of the Trainer
         if isinstance(state.stateful_callbacks, dict):

@@ -25,10 +25,10 @@ from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.schema import LEARNING_RATE, LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS, Checkpoint
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Moment, Origin, TrackedRun, Weights, add_tokens, read_optimizers, weights_of
+from repdyn.tracking.run import Origin, TrackedRun, Weights, add_tokens, read_optimizers, weights_of
 from repdyn.tracking.schedule import Schedule, ScheduleLike
 from repdyn.utils.files import is_url
 
@@ -219,15 +219,15 @@ class RepresentationDynamics(ScheduledCallback):
             self._has_acted = True
             module = tracked_module(pl_module, self.model)
             learning_rate, trained, averaged = read_optimizers(module, trainer.optimizers)
-            moment = Moment(
-                step=self.step,
-                trainer_step=trainer.global_step,
-                tokens_seen=None if self._tokens_seen is None else int(self._tokens_seen),
-                scalars={LOSS: self._loss, LEARNING_RATE: learning_rate},
+            tokens = None if self._tokens_seen is None else int(self._tokens_seen)
+            tracked.measure(
+                module,
+                Checkpoint(step=self.step, trainer_step=trainer.global_step, tokens_seen=tokens),
+                {LOSS: self._loss, LEARNING_RATE: learning_rate},
                 weights=trained,
                 averaged=averaged or next(_averages(trainer, pl_module, module), None),
+                root_module=trainer.strategy.model,
             )
-            tracked.measure(module, moment, trainer.strategy.model)
         values, stops = tracked.shared()
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         trainer.should_stop |= stops

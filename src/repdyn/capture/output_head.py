@@ -73,16 +73,6 @@ class _Call(NamedTuple):
     returned: Tensor
 
 
-def find_output_head(model: PreparedModel, input_ids: Tensor) -> OutputHead | str:
-    """Return the output head of a model, or the reason why it has none.
-
-    Args:
-        model: prepared with its head, as an instance of ``AutoModelForCausalLM`` or ``AutoModelForMaskedLM``.
-        input_ids: (n_sequences, length) tokens that it is tried on.
-    """
-    return _find(model, input_ids)
-
-
 def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str:
     """Return the modules between a model's last block and its unembedding, or the reason why they are not known.
 
@@ -90,15 +80,21 @@ def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str
     all modules of its output head except the last one. Usually there is one, the final norm.
     """
     if model.whole is not None:
-        return _find(model, input_ids, to_last_state=True)
+        return find_output_head(model, input_ids, to_last_state=True)
     head = find_output_head(model, input_ids)
     if isinstance(head, str):
         return head
     return replace(head, modules=head.modules[:-1], scale=OutputScale()) if len(head.modules) > 1 else NO_NORM
 
 
-def _find(model: PreparedModel, input_ids: Tensor, *, to_last_state: bool = False) -> OutputHead | str:
-    """Return the modules from the output of the last block to the logits, or to ``last_hidden_state``; or a reason."""
+def find_output_head(model: PreparedModel, input_ids: Tensor, *, to_last_state: bool = False) -> OutputHead | str:
+    """Return the output head of a model, or the reason why it has none.
+
+    Args:
+        model: prepared with its head, as an instance of ``AutoModelForCausalLM`` or ``AutoModelForMaskedLM``.
+        input_ids: (n_sequences, length) tokens that it is tried on.
+        to_last_state: return the modules that lead to ``last_hidden_state`` instead.
+    """
     if len(model.stacks) > 1:
         return SEVERAL_STACKS
     if is_sharded(model.root_module):

@@ -79,25 +79,6 @@ def is_function_word(word: str) -> bool:
     return word in FUNCTION_WORDS or (stem in FUNCTION_WORDS and clitic in _CLITICS)
 
 
-@dataclass(frozen=True)
-class Spans:
-    """The positions of the words of a text: arrays (n_words,) of int64, ascending."""
-
-    starts: np.ndarray
-    """Index of each word's first character."""
-    ends: np.ndarray
-    """Index of the character after its last one."""
-    numbers: np.ndarray
-    """Index of each word in the lexicon."""
-
-    def first_word_in(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return the first word that overlaps each range of characters, -1 for none."""
-        # a sentinel word after the last one, which no range overlaps
-        first = np.searchsorted(self.ends, starts, side="right")
-        overlaps = np.append(self.starts, _INT64_MAX)[first] < ends
-        return np.where(overlaps, np.append(self.numbers, NO_WORD)[first], NO_WORD)
-
-
 class Lexicon:
     """The words read so far, in order of first occurrence, with their counts."""
 
@@ -113,21 +94,19 @@ class Lexicon:
         """(n_words,) int64: number of occurrences of each word."""
         return np.array([self._counts[number] for number in range(len(self.words))], dtype=np.int64)
 
-    def read(self, text: str) -> Spans:
-        """Find and count the words of a text."""
-        # arrays, because lists of so many numbers would take ten times the memory of the text
-        starts, ends, numbers = array("q"), array("q"), array("q")
+    def read(self, text: str) -> np.ndarray:
+        """Find and count the words of a text, and return the first character of each, the one after its last, and its
+        index in the lexicon: (3, n_words) int64, in ascending order."""
+        # an array, because a list of so many numbers would take ten times the memory of the text
+        spans = array("q")
         for match in _WORD.finditer(text):
             form = match[0]
-            number = self._forms.get(form)
-            if number is None:
-                number = self._forms[form] = self._number(form)
-            if number != NO_WORD:
-                starts.append(match.start())
-                ends.append(match.end())
-                numbers.append(number)
-        self._counts.update(numbers)
-        return Spans(*(np.array(column, dtype=np.int64) for column in (starts, ends, numbers)))
+            if form not in self._forms:
+                self._forms[form] = self._number(form)
+            if self._forms[form] != NO_WORD:
+                spans.extend((match.start(), match.end(), self._forms[form]))
+        self._counts.update(spans[2::3])
+        return np.array(spans, dtype=np.int64).reshape(-1, 3).T
 
     def numbers_of(self, phrase: str) -> list[int]:
         """Return the indices of the words of a phrase; empty if one of them was never read."""
@@ -243,7 +222,15 @@ def words_of_tokens(text: str, tokenizer: PreTrainedTokenizerBase, lexicon: Lexi
     encoded = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
     ids = cast("list[int]", encoded["input_ids"])
     offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
-    return ids, lexicon.read(text).first_word_in(offsets[:, 0], offsets[:, 1])
+    return ids, _first_words(lexicon.read(text), offsets[:, 0], offsets[:, 1])
+
+
+def _first_words(found: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return which of the words that were read first overlaps each range of characters, -1 for none."""
+    # a sentinel after the last word, which no range overlaps
+    begins, stops, numbers = np.append(found, [[_INT64_MAX], [_INT64_MAX], [NO_WORD]], axis=1)
+    first = np.searchsorted(stops, starts, side="right")
+    return np.where(begins[first] < ends, numbers[first], NO_WORD)
 
 
 def words_of_bytes(data: bytes, lexicon: Lexicon) -> np.ndarray:
@@ -255,7 +242,7 @@ def words_of_bytes(data: bytes, lexicon: Lexicon) -> np.ndarray:
     # each byte that is not valid UTF-8 becomes one character, which is not a letter
     text = data.decode(errors="surrogateescape")
     positions = np.arange(len(text))
-    words = lexicon.read(text).first_word_in(positions, positions + 1)
+    words = _first_words(lexicon.read(text), positions, positions + 1)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     n_bytes = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
     n_bytes[(codes >= 0xDC80) & (codes <= 0xDCFF)] = 1

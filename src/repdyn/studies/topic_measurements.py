@@ -155,7 +155,7 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
     2010.
     """
     lexicon = Lexicon()
-    spans = [lexicon.read(document).numbers for document in documents]
+    spans = [lexicon.read(document)[2] for document in documents]
     rows = np.repeat(np.arange(len(spans)), [len(numbers) for numbers in spans])
     columns = np.concatenate([np.empty(0, dtype=np.int64), *spans])
     counts = csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(spans), len(lexicon.words)))

@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -54,24 +54,6 @@ AVERAGED = "averaged"
 """Kind of the weights, and what the name of their run and their names in the loggers say."""
 _PER_TENSOR = 64
 _TITLES = {LOSS: "loss", VALIDATION_LOSS: "validation loss", LEARNING_RATE: "learning rate"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moment:
-    """Describes a training after a step."""
-
-    step: int
-    """Optimizer steps taken, as the loggers of the training count them."""
-    trainer_step: int | None = None
-    """The trainer's own count, by which checkpoints are named, if it has one."""
-    tokens_seen: int | None = None
-    """Training tokens consumed, if known."""
-    scalars: Mapping[str, Scalar] = field(default_factory=dict)
-    """Values that are stored with the measurement, by their names in :mod:`repdyn.store.schema`."""
-    weights: Weights | None = None
-    """What is measured in place of the model's own weights; None for these."""
-    averaged: Weights | None = None
-    """Averaged weights of the same model, which are measured as well."""
 
 
 @dataclass(frozen=True)
@@ -208,12 +190,24 @@ class TrackedRun:
         """Tell whether this process takes part in the measurements."""
         return self._ranks is not None
 
-    def measure(self, model: nn.Module, moment: Moment, root_module: nn.Module | None = None) -> None:
+    def measure(
+        self,
+        model: nn.Module,
+        checkpoint: Checkpoint,
+        scalars: Mapping[str, Scalar],
+        *,
+        weights: Weights | None = None,
+        averaged: Weights | None = None,
+        root_module: nn.Module | None = None,
+    ) -> None:
         """Measure the model as it is now, unless its weights have been measured at this step.
 
         Args:
             model: what is measured; left as it was found.
-            moment: what is known of the training.
+            checkpoint: the step, as the loggers of the training count, and what else the trainer knows of it.
+            scalars: values to store with the measurement, by their names in :mod:`repdyn.store.schema`.
+            weights: what is measured in place of the model's own weights; None for these.
+            averaged: averaged weights of the same model, which are measured as well.
             root_module: the module that the model is a part of, where that is sharded as a whole.
 
         Raises:
@@ -222,51 +216,49 @@ class TrackedRun:
         """
         if self._ranks is None:
             return
-        step = moment.step
+        step = checkpoint.step
         if self._open_step not in {None, step}:
             self.close_step()
         self._open_step = step
         with self.cost.counted(), watching_signals() as arrived, self.notices.errors(step):
-            rows = self._measured(model, moment, root_module, arrived)
+            rows = self._measured(model, checkpoint, scalars, weights, root_module, arrived)
             if rows is not None:
                 self.should_stop |= self._ranks.on_rank_zero(partial(self._deliver, step, rows, arrived))
-        if moment.averaged is not None:
-            self._measure_averaged(model, moment, moment.averaged, root_module)
+        if averaged is not None:
+            self._measure_averaged(model, checkpoint, scalars, averaged, root_module)
 
     def _measured(
-        self, model: nn.Module, moment: Moment, root_module: nn.Module | None, arrived: list[int]
+        self,
+        model: nn.Module,
+        checkpoint: Checkpoint,
+        scalars: Mapping[str, Scalar],
+        weights: Weights | None,
+        root_module: nn.Module | None,
+        arrived: list[int],
     ) -> list[Row] | None:
         """Return the rows of a step, on the first of the ranks; None where the measurement was abandoned."""
-        ranks, options, step = self._ranks or ALONE, self.options, moment.step
-        key = replace(self._key, step=step)
-        checkpoint = Checkpoint(
-            run=self.name,
-            model=class_name(model),
-            step=step,
-            tokens_seen=moment.tokens_seen,
-            run_id=self.id,
-            weights_kind=self.weights_kind,
-            trainer_step=moment.trainer_step,
-            rank=self._rank,
-        )
+        ranks, options, step = self._ranks or ALONE, self.options, checkpoint.step
+        key, own = replace(self._key, step=step), {"run": self.name, "run_id": self.id, "rank": self._rank}
+        checkpoint = replace(checkpoint, **own, model=class_name(model), weights_kind=self.weights_kind)
         try:
             with ranks.sync_errors():
-                checkpoint = replace(checkpoint, weights=fingerprint(model, moment.weights))
+                checkpoint = replace(checkpoint, weights=fingerprint(model, weights))
             if ranks.size > 1:
                 ranks.require_same("the optimizer step", step)
                 if not is_sharded(model):
-                    same = fingerprint(model, moment.weights, with_buffers=True)
+                    same = fingerprint(model, weights, with_buffers=True)
                     ranks.require_same("the weights of the model", same)
-            if self._origin is not None and ranks.on_rank_zero(partial(self._find, key, checkpoint.weights)):
+            known = self._origin is not None and self.store is not None
+            if known and (found := ranks.on_rank_zero(partial(self._find, key, checkpoint.weights))):
                 self.notices.n_measured += 1
-                return self._found if ranks.is_rank_zero else []
+                return found
             self.cost.is_attempt = True
             prepared = prepare_for(
                 model,
                 self.probe,
                 options,
                 root_module=root_module,
-                parameters=moment.weights,
+                parameters=weights,
                 ranks=ranks,
                 former=self._prepared,
             )
@@ -302,12 +294,26 @@ class TrackedRun:
             trained = checkpoint.weights if self.weights_kind != AVERAGED else None
             self.notices.of_measurement(profile.rows, trained, self._comparing)
             on_error = partial(self.notices.error, step=step)
-            scalars = scalar_rows(profile.checkpoint, key.probe, moment.scalars, on_error)
-            return [*profile.rows, *profile.scalars, *scalars]
+            return [
+                *profile.rows,
+                *profile.scalars,
+                *scalar_rows(profile.checkpoint, key.probe, scalars, on_error),
+            ]
 
     def _deliver(self, step: int, rows: list[Row], arrived: list[int]) -> bool:
         """Store the rows of a step, then log and draw them; return whether an alert requests to stop."""
-        self.latest = self._rows = self._writer.rows[replace(self._key, step=step)] = rows
+        self.latest, stops = rows, False
+        with attempts() as attempt:
+            with attempt():
+                stops = self._store(step, rows, rows)
+            with attempt(), self.notices.errors(step, "drawing"):
+                if self._views is not None and not arrived:
+                    self._views.refresh()
+        return stops
+
+    def _store(self, step: int, rows: list[Row], new: list[Row]) -> bool:
+        """Store all rows of a step, keep the new ones for the loggers, and return whether an alert requests to stop."""
+        self._rows = self._writer.rows[replace(self._key, step=step)] = rows
         stops = False
         with attempts() as attempt:
             with attempt():
@@ -315,10 +321,7 @@ class TrackedRun:
                 if self._state_cache is not None:
                     self._state_cache.delete_before(step)
             with attempt():
-                stops = self._alerts.check(rows)
-            with attempt(), self.notices.errors(step, "drawing"):
-                if self._views is not None and not arrived:
-                    self._views.refresh()
+                stops = self._alerts.check(new)
         return stops
 
     def count_step(self, step: int) -> None:
@@ -456,15 +459,13 @@ class TrackedRun:
             )
         return run.id
 
-    def _find(self, key: MeasurementKey, weights: str | None) -> bool:
-        """Return whether a step has been measured on these weights by a relative of this run."""
-        self._found: list[Row] = []
-        if self.store is not None:
-            try:
-                self._found = self._writer.call("reading", lambda store: store.find_measurement(key, weights)) or []
-            except OSError as error:
-                self.notices.error(error, key.step)
-        return bool(self._found)
+    def _find(self, key: MeasurementKey, weights: str | None) -> list[Row] | None:
+        """Return the rows of a step that a relative of this run has measured on these weights, if there are any."""
+        try:
+            return self._writer.call("reading", lambda store: store.find_measurement(key, weights))
+        except OSError as error:
+            self.notices.error(error, key.step)
+            return None
 
     def _tried(self, model: nn.Module, root_module: nn.Module | None, ranks: Ranks) -> PreparedModel | None:
         """Return the model once it has run on a few windows of the probe, left as it was; raise what is wrong with it.
@@ -482,13 +483,18 @@ class TrackedRun:
         return prepared
 
     def _measure_averaged(
-        self, model: nn.Module, moment: Moment, averaged: Weights, root_module: nn.Module | None
+        self,
+        model: nn.Module,
+        checkpoint: Checkpoint,
+        scalars: Mapping[str, Scalar],
+        averaged: Weights,
+        root_module: nn.Module | None,
     ) -> None:
         """Measure the averaged weights as a run of their own, beside this one."""
         if self._ranks is None or self._ranks.size > 1:
             self.notices.once(AVERAGED, "the averaged weights of a model on several ranks are not measured")
             return
-        with self.cost.counted(), self.notices.errors(moment.step):  # the budget is that of both
+        with self.cost.counted(), self.notices.errors(checkpoint.step):  # the budget is that of both
             if self.averaged is None:
                 known = self._origin
                 self.averaged = TrackedRun(
@@ -497,7 +503,7 @@ class TrackedRun:
                     f"{self.name} ({AVERAGED})",
                     self.store,
                     model,
-                    moment.step,
+                    checkpoint.step,
                     self.cost.schedule,
                     root_module=root_module,
                     n_steps=self.cost.n_steps,
@@ -508,7 +514,7 @@ class TrackedRun:
                 )
             own = weights_of(model)
             placed = {name: value.to(own[name].device) for name, value in averaged.items() if name in own}
-            self.averaged.measure(model, replace(moment, averaged=None, weights=placed), root_module)
+            self.averaged.measure(model, checkpoint, scalars, weights=placed, root_module=root_module)
             self.should_stop |= self.averaged.should_stop
 
     def _store_loss(self, step: int, name: str, loss: Scalar) -> bool:
@@ -518,15 +524,8 @@ class TrackedRun:
             return False
         of_step = {each: getattr(rows[0], each) for each in Checkpoint.__dataclass_fields__}
         on_error = partial(self.notices.error, step=step)
-        rows = [*rows, *scalar_rows(Checkpoint(**of_step), self.probe.hash, {name: loss}, on_error)]
-        self._rows = self._writer.rows[replace(self._key, step=step)] = rows
-        stops = False
-        with attempts() as attempt:
-            with attempt():
-                self._writer.flush(self._loggers.keep)
-            with attempt():
-                stops = self._alerts.check(rows[-1:])
-        return stops
+        new = scalar_rows(Checkpoint(**of_step), self.probe.hash, {name: loss}, on_error)
+        return self._store(step, [*rows, *new], new)
 
 
 def measuring_ranks(model: nn.Module, which: WhichRanks) -> Ranks | None:

@@ -17,9 +17,9 @@ from repdyn.measurement.measure import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Moment, Origin, Scalar, TrackedRun, weights_of
+from repdyn.tracking.run import Origin, Scalar, TrackedRun, weights_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.files import is_url
 from repdyn.utils.printing import warn
@@ -264,12 +264,12 @@ class Tracker:
         own, average = self._model, self._averaged
         if isinstance(average, AveragedModel):
             average = unwrapped(average.module)
-        moment = Moment(
-            step=self._now,
-            tokens_seen=self._tokens_seen,
-            scalars=self._scalars,
+        tracked.measure(
+            own,
+            Checkpoint(step=self._now, tokens_seen=self._tokens_seen),
+            self._scalars,
             averaged=None if average is None else weights_of(average if average is own else unwrapped(average)),
+            root_module=self._root_module,
         )
-        tracked.measure(own, moment, self._root_module)
         tracked.close_step()  # its losses have been given
         self._scalars.pop(VALIDATION_LOSS, None)

@@ -25,7 +25,7 @@ def tokens_with_words(tokenizer: PreTrainedTokenizerBase, text: str) -> list[tup
 
 def words_in(text: str) -> list[str]:
     lexicon = Lexicon()
-    return [lexicon.words[number] for number in lexicon.read(text).numbers]
+    return [lexicon.words[number] for number in lexicon.read(text)[2]]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ from repdyn.capture.states import Buffers
 from repdyn.metrics import Metric
 from repdyn.store.schema import Checkpoint
 from repdyn.store.state_cache import StateCache
-from repdyn.tracking.run import Moment
 
 PROBE = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
 # 24 sequences of 12: with so many tokens in a forward pass there are 24, 5, 1 of them for two ranks
@@ -267,7 +266,7 @@ def other_schedule(folder: Path) -> list[Any]:
     )
     tracker = Tracker(fresh(), PROBE, schedule=[3], store=folder, run="mixed", ranks="all", on_error="warn")
     with tracker:
-        tracker._tracked.measure(tracker._model, Moment(step=1 + dist.get_rank()))
+        tracker._tracked.measure(tracker._model, Checkpoint(step=1 + dist.get_rank()), {})
     frame = tracker.store.to_pandas("mixed") if dist.get_rank() == 0 else None
     reasons = [] if frame is None else sorted(set(frame.loc[frame["step"] == 1, "reason"]))
     return [refused, reasons, Ranks.of_job().all_gather(len(tracker._tracked._writer.rows))]
