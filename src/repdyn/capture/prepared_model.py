@@ -441,20 +441,17 @@ def prepare(
     Args:
         model: a Hugging Face model or any module built of a list of blocks, wrapped or not; a module whose class has no
             ``forward`` stands for the one network in it.
-        layers: name pattern of the blocks, ``*`` standing for one part of a dotted name ("model.layers.*"), or
-            several; patterns by name of the stack where there are several stacks; None finds them. See
-            :func:`repdyn.capture.blocks.find_blocks`.
-        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
-            ``input_ids`` and, where it takes one, ``attention_mask``; see
-            :func:`repdyn.capture.forward.call_with_tokens`.
+        layers: names of the blocks, see :func:`repdyn.capture.blocks.find_blocks`.
+        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it as
+            :func:`repdyn.capture.forward.call_with_tokens` does.
         root_module: the module that the model is a part of, where that is sharded as a whole; None for the model
             itself.
         parameters: by their names in the model, what to take in place of its own parameters and buffers, such as
             averages of them.
 
     Raises:
-        ValueError: the blocks cannot be identified (the message lists the candidates), or ``parameters`` have unknown
-            names or other shapes.
+        ValueError: the blocks cannot be identified (the message lists the candidates), or ``parameters`` have other
+            shapes.
     """
     root_module, model = model if root_module is None else root_module, unwrapped(model)
     if forward is None:

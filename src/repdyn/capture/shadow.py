@@ -356,12 +356,7 @@ def own_names(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, T
     own = {_plain_name(name): (name, tensor) for name, tensor in named}
     found = {}
     for given, tensor in parameters.items():
-        name, original = own.get(_plain_name(given), ("", None))
-        if original is None:
-            raise ValueError(
-                f"expected parameters= by their names in {type(model).__name__}, such as {next(iter(own), None)!r}, "
-                f"got {given!r}; name them as the measured module's named_parameters() do"
-            )
+        name, original = own[_plain_name(given)]
         if original.shape != tensor.shape:
             raise ValueError(
                 f"expected {given!r} in parameters= of shape {tuple(original.shape)}, got {tuple(tensor.shape)}"
