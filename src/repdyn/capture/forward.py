@@ -181,6 +181,7 @@ class Watch(TorchFunctionMode):
         self._saved: dict[int, list[Tensor]] = {}
         self.autocast: torch.dtype | None = None
         """The precision of autocast; None while none has been met."""
+        self._is_resting = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, kind, name = kwargs or {}, self._device_type, getattr(func, "__name__", "")
@@ -198,9 +199,24 @@ class Watch(TorchFunctionMode):
                     self._saved[found] = [tensor.detach().clone() for tensor in self._by_address[found]]
         return func(*args, **kwargs)
 
+    def rest_after_first_pass(self, body: nn.Module) -> None:
+        """See no more operations, each of which costs a call of Python, where all code is of torch and transformers.
+
+        Their modules overwrite no weight in a later pass that they left alone in the first; a user's own may.
+        """
+        is_plain = not self._is_resting and all(
+            type(each).__module__.startswith(_PACKAGES)
+            and not ("forward" in vars(each) or each._forward_hooks or each._forward_pre_hooks)
+            for each in body.modules()
+        )
+        if is_plain:
+            super().__exit__(None, None, None)
+            self._is_resting = True
+
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """Restore what was overwritten; raise RuntimeError where something was that was not seen."""
-        super().__exit__(kind, error, trace)
+        if not self._is_resting:
+            super().__exit__(kind, error, trace)
         with torch.no_grad():
             for found, copies in self._saved.items():
                 for tensor, before in zip(self._by_address[found], copies, strict=True):
@@ -215,6 +231,7 @@ class Watch(TorchFunctionMode):
             )
 
 
+_PACKAGES = ("torch.nn.", "transformers.")
 _SETTERS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
 """Operations that write to their first argument, beside those whose names end with an underscore."""
 _UPDATING = {
