@@ -127,6 +127,12 @@ class HuggingFaceTracker(TrainerCallback):
         if self._schedule.is_due(state.global_step, "start"):
             self._measure(state, control, others)
 
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        if self._tracked is not None:
+            self._tracked.keep_gradients(state.global_step + 1)
+
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self._schedule.is_due(state.global_step):
             self._measure(state, control, others)

@@ -75,6 +75,10 @@ def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
         "topic_gap_dot": lambda t, x: 4.0 * t * (0.5 + x) - 0.2,
         "attention_topic_gap": lambda t, x: 0.006 * t * math.sin(4 * x) + 0.001 * t,
         "attention_evenness": lambda t, x: 1 - 0.6 * t * x,
+        "weight_norm": lambda t, x: 8 + 4 * t * x,
+        "gradient_norm": lambda t, x: 0.1 + math.exp(-5 * t),
+        "update_ratio": lambda t, x: 1e-4 + 0.01 * math.exp(-5 * t),
+        "weight_stable_rank": lambda t, x: 20 - 12 * t * x,
     }
     if metric.startswith("gride_"):
         k = int(metric.removeprefix("gride_"))

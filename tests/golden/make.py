@@ -52,6 +52,8 @@ ON_SUBSETS = (
     "anisotropy@all.normed",
     "rank_me@window_mean",
     "rank_me@differences",
+    "weight_norm",
+    "weight_stable_rank",
 )
 """Measured beside every metric on its own subsets, under the default design."""
 COMPARED = ("anisotropy", "two_nn", "cka_previous", "mutual_knn_previous", "procrustes_previous")

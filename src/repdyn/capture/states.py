@@ -39,11 +39,15 @@ CaptureKind: TypeAlias = Literal[
     "embeddings",
     "output_head",
     "previous_checkpoint",
+    "weights",
+    "gradients",
+    "weights_before",
     "whole_windows",
 ]
 """What can be captured in addition to a layer's own states: the next and the last layer's, the states between a block's
 attention and its feed-forward part, attention weights, the input embeddings, the output head; the states of the
-previous checkpoint; all tokens of some windows of the probe."""
+previous checkpoint; the weights of the blocks, at a step of a live training their gradients, and what they were before
+it; all tokens of some windows of the probe."""
 
 
 @dataclass(frozen=True)

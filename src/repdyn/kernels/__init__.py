@@ -57,6 +57,7 @@ from repdyn.kernels.spectrum import (
 )
 from repdyn.kernels.two_nn import two_nn
 from repdyn.kernels.vocabulary import Vocabulary, token_cosine, token_distance, token_rank, token_top1_match
+from repdyn.kernels.weights import update_ratio, weight_norm, weight_stable_rank
 
 __all__ = [
     "NEAR_DUPLICATE",
@@ -116,4 +117,7 @@ __all__ = [
     "topic_mean",
     "two_nn",
     "unbiased_participation_ratio",
+    "update_ratio",
+    "weight_norm",
+    "weight_stable_rank",
 ]

@@ -29,7 +29,15 @@ from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import STATES_BYTES, CaptureKind
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
-from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, MetricLike, as_tuple, resolve
+from repdyn.metrics import (
+    DEFAULT_METRICS,
+    BlockWeights,
+    CheckpointContext,
+    LayerView,
+    MetricLike,
+    as_tuple,
+    resolve,
+)
 from repdyn.probe import Probe
 from repdyn.probe.design import view_of
 from repdyn.store.schema import Checkpoint, Row, to_table
@@ -271,6 +279,7 @@ def measure_with(
     progress: Progress = no_progress,
     ranks: Ranks = ALONE,
     state_cache: StateCache | None = None,
+    last_step: BlockWeights | None = None,
 ) -> Profile:
     """Measure a model that :func:`prepare_for` has prepared for this probe and these options; see :func:`measure`."""
     pairs = resolve(options.metrics, probe)
@@ -329,6 +338,7 @@ def measure_with(
         checkpoint.step,
         output_head=output_head,
         final_norm=final_norm,
+        weights=_weights(prepared, last_step) if captures & {"weights", "gradients", "weights_before"} else None,
         n_neighbours=max(2, *(metric.n_neighbours for metric, _ in pairs)),
         whole_spectrum=any(metric.whole_spectrum for metric, _ in pairs),
     )
@@ -359,6 +369,13 @@ def measure_with(
         forward_seconds=forward_done - start,
         kernel_seconds=time.perf_counter() - forward_done,
     )
+
+
+def _weights(prepared: PreparedModel, last_step: BlockWeights | None) -> BlockWeights | str:
+    if is_sharded(prepared.root_module):
+        return "the weights are sharded"
+    now = dict(prepared.module.named_parameters(remove_duplicate=False)) | dict(prepared.parameters)
+    return BlockWeights(now) if last_step is None else replace(last_step, now=now)
 
 
 def _check(model: nn.Module, root: nn.Module, probe: Probe, options: MeasurementOptions, ranks: Ranks) -> None:

@@ -223,6 +223,8 @@ def _sizes(
     if first and metric.per_head:
         n_positions = min(weights.shape[-1] for weights in first)
         return n_positions, n_positions
+    if metric.family == "weights":  # the probe's
+        first = []
     points = [x if isinstance(x, Cloud) else Cloud(x) for x in first if isinstance(x, Cloud | Tensor)]
     clouds = distinct = points or view.clouds(subset)
     if metric.collapses_duplicates and reason is None and all(len(inputs) == 1 for inputs in batches):

@@ -21,13 +21,14 @@ from repdyn.metrics.registry import (
 from repdyn.utils.extras import lazy_names
 
 if TYPE_CHECKING:
-    from repdyn.metrics.layer_view import CheckpointContext, LayerView, clouds
+    from repdyn.metrics.layer_view import BlockWeights, CheckpointContext, LayerView, clouds
 
 __all__ = [
     "DEFAULT_METRICS",
     "FAMILIES",
     "METRICS",
     "OWN_FAMILY",
+    "BlockWeights",
     "CheckpointContext",
     "LayerView",
     "Metric",
@@ -41,5 +42,5 @@ __all__ = [
 
 # with torch, which lists of metrics do without
 __getattr__ = lazy_names(
-    __name__, dict.fromkeys(("CheckpointContext", "LayerView", "clouds"), "repdyn.metrics.layer_view")
+    __name__, dict.fromkeys(("BlockWeights", "CheckpointContext", "LayerView", "clouds"), "repdyn.metrics.layer_view")
 )

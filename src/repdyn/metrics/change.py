@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from typing import Any
 
 from repdyn.metrics.metric import COSINE, LENGTH, SHARE, of_kernel
@@ -64,6 +65,9 @@ _to_previous = partial(
     captures=frozenset({"previous_checkpoint"}),
     family="change",
 )
+
+_of_weights = partial(of_kernel, position="blocks", whole_sequences=True, family="weights")
+_norm = partial(_of_weights, kernel="weight_norm", **LENGTH)
 
 METRICS = [
     _to_last(
@@ -187,5 +191,43 @@ METRICS = [
         **_PROCRUSTES,
         meaning="squared distance of the layer to itself at the checkpoint before, after the best rotation",
         title="Procrustes distance to the checkpoint before",
+    ),
+    # of the blocks themselves, not of vectors; measured where they are named
+    _norm(
+        name="weight_norm",
+        select_inputs="repdyn.metrics.layer_view:weights_of_block",
+        captures=frozenset({"weights"}),
+        meaning="Euclidean norm of all weights of the block",
+        title="Norm of the weights",
+        unit="norm of the weights",
+    ),
+    _norm(
+        name="gradient_norm",
+        select_inputs="repdyn.metrics.layer_view:gradients_of_block",
+        captures=frozenset({"gradients"}),
+        meaning="Euclidean norm of the gradients of the block's weights, as the optimizer took them",
+        title="Norm of the gradients",
+        unit="norm of the gradients",
+    ),
+    _of_weights(
+        name="update_ratio",
+        select_inputs="repdyn.metrics.layer_view:with_weights_before",
+        captures=frozenset({"weights_before"}),
+        meaning="norm of the change of the block's weights by the last step, relative to the weights",
+        range=(0.0, inf),
+        title="Update relative to the weights",
+        unit="update / weights",
+        scale="log",
+        log_from=1e-9,
+    ),
+    _of_weights(
+        name="weight_stable_rank",
+        select_inputs="repdyn.metrics.layer_view:matrices_of_block",
+        captures=frozenset({"weights"}),
+        meaning="squared Frobenius over squared spectral norm of a weight matrix, mean over the block's matrices",
+        range=(1.0, inf),
+        source="Rudelson, Vershynin 2007 (JACM 54)",
+        title="Stable rank of the weights",
+        unit="directions",
     ),
 ]

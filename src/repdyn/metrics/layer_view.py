@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -45,6 +45,17 @@ def are_massive(batches: Sequence[Tensor]) -> list[Tensor]:
     return [(of_batch > bound) & of_batch.isfinite() for of_batch in norms]
 
 
+@dataclass(frozen=True)
+class BlockWeights:
+    """The weights of a model by name, and what is known of the training step that led to them."""
+
+    now: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    """As the optimizer took them: accumulated, unscaled, clipped."""
+    before: Mapping[str, Tensor] = field(default_factory=dict)
+    """The weights before the step."""
+
+
 @dataclass
 class CheckpointContext:
     """Data shared by the metrics of all layers of one checkpoint."""
@@ -60,6 +71,8 @@ class CheckpointContext:
     """From states to logits, or the reason why there is none; None if no metric needs it."""
     final_norm: OutputHead | str | None = None
     """Function that applies the final norm to states, or the reason why there is none; None if no view needs it."""
+    weights: BlockWeights | str | None = None
+    """The weights of the blocks, or why they are not known; None if no metric needs them."""
     n_neighbours: int = 2
     """The largest number of nearest neighbours that a metric uses; they are searched once."""
     whole_spectrum: bool = False
@@ -274,6 +287,53 @@ def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud,
     cloud = layer.clouds(subset)[0]
     layer.compared_to, states = cache.load_previous(step, layer.layer.stack, layer.layer.index, like=cloud.x)
     return [(cloud, Cloud(states, groups=cloud.groups))]
+
+
+def weights_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
+    """Return all weights of the block in one vector."""
+    return [(_joined(_of_block(layer, "now")),)]
+
+
+def matrices_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor, ...]]:
+    """Return the weights of the block that have two dimensions or more."""
+    return [tuple(weight for weight in _of_block(layer, "now").values() if weight.ndim > 1)]
+
+
+def gradients_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
+    """Return the gradients of the block's weights in one vector."""
+    found = _joined(_of_block(layer, "gradients"))
+    if not bool(found.any()):
+        raise Undefined(_MISSING["gradients"])
+    return [(found,)]
+
+
+def with_weights_before(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor]]:
+    """Return the block's weights, and what they were before the step."""
+    before, now = _of_block(layer, "before"), _of_block(layer, "now")
+    return [(_joined({name: now[name] for name in before}), _joined(before))]
+
+
+_MISSING = {
+    "now": "the layer has no weights of its own that can be read",
+    "gradients": "no gradients: they exist at a step of a live training, until zero_grad() clears them; call "
+    "tracker.step() between optimizer.step() and zero_grad()",
+    "before": "the weights before the step are kept at scheduled steps of a live training alone",
+}
+
+
+def _of_block(layer: LayerView, kind: str) -> dict[str, Tensor]:
+    weights = layer.context.weights
+    if not isinstance(weights, BlockWeights):
+        raise Undefined(weights or "the weights were not looked for")
+    begin = f"{layer.layer.module}."
+    found = {name: weight.detach() for name, weight in getattr(weights, kind).items() if name.startswith(begin)}
+    if not found or not all(weight.is_floating_point() and weight.device.type != "meta" for weight in found.values()):
+        raise Undefined(_MISSING[kind])
+    return found
+
+
+def _joined(weights: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([weight.flatten() for weight in weights.values()])
 
 
 def tokens_of_states(

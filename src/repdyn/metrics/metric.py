@@ -36,6 +36,7 @@ FAMILIES = {
     "convergence": "Convergence to the last layer",
     "evolution": "Steps from layer to layer",
     "change": "Change between checkpoints",
+    "weights": "Weights and gradients",
     "tokens": "Tokens against the vocabulary",
     "topics": "Topic structure",
 }
@@ -91,7 +92,7 @@ class Metric:
     per_head: bool = False
     """The kernel returns one value for each attention head; the layer's value is their mean."""
     whole_sequences: bool = False
-    """It is defined on whole sequences, so that "all" is the only subset."""
+    """It is defined on whole sequences, or on no vectors, so that "all" is the only subset."""
 
     # How it is shown
     title: str = ""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "repdyn.metrics"
 """Entry points of this group name a Metric, or a list of them, in an installed package."""
 ALL = "all"
-"""Stands for every metric that the probe allows."""
+"""Stands for every metric of vectors that the probe allows."""
 _NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 MetricLike: TypeAlias = str | Metric
 DEFAULT_METRICS = ("anisotropy", "two_nn")
@@ -129,9 +129,9 @@ def resolve(
 
     Args:
         metrics: names of metrics, each measured on its default subsets, or on one when written "two_nn@no_sink", and
-            with its default settings, or others when written "two_nn[discard=0.8]"; "all" for every one that the
-            probe allows; or Metric objects. A name without settings stands for those of its record, or of the probe's
-            design where that has its own.
+            with its default settings, or others when written "two_nn[discard=0.8]"; "all" for every one of vectors that
+            the probe allows; or Metric objects. A name without settings stands for those of its record, or of the
+            probe's design where that has its own.
         probe: what they will be measured on; None where it is not known yet.
         subsets: the subsets that the probe will have, where that is known before the probe is.
 
@@ -176,7 +176,7 @@ def _every_pair(probe: Probe | None) -> list[tuple[Metric, str]]:
     return [
         (metric, subset)
         for metric in METRICS.values()
-        if metric.probe_requires in possible
+        if metric.probe_requires in possible and metric.family != "weights"
         for subset in _default_subsets(metric, probe)
     ]
 
@@ -256,7 +256,7 @@ def _check_subset(metric: Metric, subset: str, known: Collection[str] | None) ->
             f"expected a metric of one cloud on {GAUSSIAN}, got {metric.name}, which compares clouds or needs tokens"
         )
     if metric.whole_sequences and subset != "all":
-        raise ValueError(f"expected {metric.name} on all tokens, got {subset!r}; it is measured on whole sequences")
+        raise ValueError(f"expected {metric.name} on all tokens, got {subset!r}; it is not of single vectors")
     if view == View(WINDOW_MEAN, normed=True):
         raise ValueError(
             f"expected {metric.name} on {WINDOW_MEAN} or on another view after the final norm, got {subset!r}; the "

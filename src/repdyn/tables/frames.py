@@ -252,8 +252,9 @@ def require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
 
 
 def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without those of the first step that would need an earlier checkpoint."""
-    comparing = [name for name in rows["metric"].unique() if "previous_checkpoint" in metric_info(name).captures]
+    """Return the rows without those of the first step that would need an earlier checkpoint, or a step before it."""
+    of_earlier = {"previous_checkpoint", "gradients", "weights_before"}
+    comparing = [name for name in rows["metric"].unique() if metric_info(name).captures & of_earlier]
     at_first = rows["step"] == rows["step"].min()
     return rows.loc[~(rows["metric"].isin(comparing) & at_first & rows["value"].isna())]
 

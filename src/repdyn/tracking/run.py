@@ -24,7 +24,7 @@ from repdyn.capture.blocks import class_name, is_a, is_sharded
 from repdyn.capture.capture import try_model
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.measurement.measure import measure_with, prepare_for
-from repdyn.metrics import resolve
+from repdyn.metrics import BlockWeights, resolve
 from repdyn.probe import Probe
 from repdyn.publish.loggers import logged_values
 from repdyn.store import MeasurementKey, Store
@@ -156,6 +156,10 @@ class TrackedRun:
         self._loggers = Loggers(loggers, options.log_layers, self.prefix)
         self._views: Views | None = None
         pairs = resolve(options.metrics, probe)
+        self._captures = frozenset().union(*(metric.captures for metric, _ in pairs))
+        self._gradients: tuple[int, dict[str, Tensor]] | None = None
+        self._before: tuple[int, dict[str, Tensor]] | None = None
+        """Gradients of a step, and the weights after one whose next one is scheduled, if a metric needs them."""
         self._ranks = ranks = measuring_ranks(model if root_module is None else root_module, options.ranks)
         # what was measured decides about other ranks by a rule that stops or a value that is read
         decides = monitors is not None and (options.read_by(monitors) or any(rule.stop for rule in options.rules))
@@ -184,6 +188,7 @@ class TrackedRun:
                     self._state_cache = states(store.folder_of(self.id) / STATES_FOLDER, run=self.id, earlier=earlier)
             self._key = MeasurementKey(self.id or name, step, probe.hash, options.identity(probe))
             self._rank = dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None
+            self._keep_weights(step)
 
     @property
     def is_measuring(self) -> bool:
@@ -272,6 +277,7 @@ class TrackedRun:
                 progress=LongMeasurement(step, arrived, ranks),
                 ranks=ranks,
                 state_cache=self._state_cache,
+                last_step=self._last_step(step, prepared.module),
             )
         except Interrupted as interrupted:
             self.notices.failures[step] = str(interrupted)
@@ -329,6 +335,30 @@ class TrackedRun:
         if self._open_step is not None and self._open_step < step:
             self.close_step()
         self.cost.count_step(step)
+        if self._ranks is not None:
+            self._keep_weights(step)
+
+    def keep_gradients(self, step: int) -> None:
+        """Keep the gradients of a scheduled step, for a trainer that clears them before the step is measured."""
+        if "gradients" in self._captures and self._ranks is not None and self._prepared and step in self.cost.schedule:
+            self._gradients = step, {name: each.clone() for name, each in _gradients(self._prepared.module).items()}
+
+    def _keep_weights(self, step: int) -> None:
+        """Keep the weights after a step, from which the next one leads to weights that are measured."""
+        is_needed = "weights_before" in self._captures and step + 1 in self.cost.schedule
+        if is_needed and self._prepared is not None and (self._before is None or self._before[0] != step):
+            own = self._prepared.module.named_parameters()
+            self._before = step, {name: weight.detach().clone() for name, weight in own}
+
+    def _last_step(self, step: int, module: nn.Module) -> BlockWeights | None:
+        """Return what is known of the training step before a measurement."""
+        if self.weights_kind == AVERAGED or not self._captures & {"gradients", "weights_before"}:
+            return None
+        (kept_at, gradients), (after, before) = self._gradients or (-1, {}), self._before or (-1, {})
+        self._gradients = self._before = None
+        return BlockWeights(
+            {}, gradients if kept_at == step else _gradients(module), before if after == step - 1 else {}
+        )
 
     def close_step(self) -> None:
         """Add the validation loss to the step that was measured last, and log all its values at once."""
@@ -598,6 +628,10 @@ def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | 
     if isinstance(ids, Tensor):
         return seen + ids.numel() * world_size
     return None
+
+
+def _gradients(module: nn.Module) -> dict[str, Tensor]:
+    return {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:

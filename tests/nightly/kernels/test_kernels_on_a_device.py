@@ -154,6 +154,9 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "topic_gap_dot": (kernels.topic_gap_dot, topics, (16, 16)),
     "topic_mean": (kernels.topic_mean, topics, (15, 15)),
     "two_nn": (kernels.two_nn, grouped, (24, 28)),
+    "update_ratio": (lambda a, b: kernels.update_ratio(a.flatten(), b.flatten()), two, (3, 3)),
+    "weight_norm": (kernels.weight_norm, one, (1, 1)),
+    "weight_stable_rank": (kernels.weight_stable_rank, one, (4, 4)),
     "unbiased_participation_ratio": (kernels.unbiased_participation_ratio, one, (5, 5)),
     "two_nn_with_duplicates": (lambda x, groups: kernels.two_nn(x, groups, duplicates="count"), grouped, (20, 24)),
 }

@@ -43,11 +43,3 @@ def test_neighbours_in_the_own_window_that_are_left_out_are_not(tmp_path, withou
     assert rows["own_window_excluded"].eq(True).all()
     assert rows["same_window_share"].notna().all()
     assert complaints(caplog) == []
-
-
-def test_a_run_of_another_design_has_a_curve_of_its_own(tmp_path, without_figures):
-    with tracker(tmp_path, "independent") as run:
-        run.step()
-    with tracker(tmp_path, "dense", start=1) as run:
-        run.step()
-    assert set(run.store.to_pandas()["probe"]) == {probe_of("independent").hash, probe_of("dense").hash}

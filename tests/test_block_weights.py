@@ -1,0 +1,77 @@
+"""Weights, gradients and updates of the blocks, in a live training and of a checkpoint."""
+
+import pytest
+import torch
+from small import HandWritten, random_tokens
+from test_hugging_face_trainer import tracker, trainer
+from torch.nn.functional import cross_entropy
+
+from repdyn import Tracker, kernels, measure, open_store
+
+pytestmark = pytest.mark.usefixtures("without_figures")
+NAMES = ("weight_norm", "gradient_norm", "update_ratio", "weight_stable_rank")
+
+
+def joined(weights):
+    return torch.cat([weight.detach().flatten().clone() for weight in weights])
+
+
+def train(model, tracker, n_steps):
+    """Two batches a step, gradients that are clipped and, before the last measured step, cleared."""
+    optimizer, expected = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9), {}
+    for step in range(1, n_steps + 1):
+        before = [joined(block.parameters()) for block in model.blocks]
+        optimizer.zero_grad()
+        for half in range(2):
+            tokens = random_tokens(4, 12, seed=2 * step + half)
+            cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        for layer, block in enumerate(model.blocks, start=1):
+            now, gradient = joined(block.parameters()), joined(each.grad for each in block.parameters())
+            matrices = [each.detach().double() for each in block.parameters() if each.ndim > 1]
+            ranks = [each.norm() ** 2 / torch.linalg.matrix_norm(each, 2) ** 2 for each in matrices]
+            ratio = (now - before[layer - 1]).norm() / before[layer - 1].norm()
+            expected[step, layer] = [now.norm(), gradient.norm(), ratio, torch.stack(ranks).mean()]
+        if step == n_steps:
+            optimizer.zero_grad(set_to_none=False)
+        if tracker is not None:
+            tracker.step()
+    return expected
+
+
+def test_rows_of_a_live_training_and_of_its_end(tmp_path, small_probe):
+    torch.manual_seed(0)
+    plain, model = HandWritten().eval(), HandWritten().eval()
+    model.load_state_dict(plain.state_dict())
+    train(plain, None, 4)
+    options = {"store": tmp_path / "a", "on_error": "raise", "report": False}
+    with Tracker(model, small_probe, 2, NAMES, **options) as attached:
+        expected = train(model, attached, 4)
+    assert torch.equal(joined(plain.parameters()), joined(model.parameters()))
+    rows = attached.store.to_pandas().dropna(subset="layer")
+    found = rows.set_index(["step", "layer", "metric"])[["value", "reason"]]
+    for layer in (1, 2, 3):
+        values = [found.loc[(2, layer, name), "value"] for name in NAMES]
+        assert values == pytest.approx([each.item() for each in expected[2, layer]], rel=1e-5)
+        assert found.loc[(4, layer, "update_ratio"), "value"] == pytest.approx(expected[4, layer][2].item(), rel=1e-5)
+        assert "until zero_grad() clears them" in found.loc[(4, layer, "gradient_norm"), "reason"]
+        assert "kept at scheduled steps of a live training" in found.loc[(0, layer, "update_ratio"), "reason"]
+    of_end = {(row.layer, row.metric): row.value for row in measure(model, small_probe, NAMES).rows}
+    assert all(
+        of_end[layer, name] == found.loc[(4, layer, name), "value"] for layer in (1, 2, 3) for name in NAMES[::3]
+    )
+
+
+def test_gradients_that_the_trainer_clears_before_it_says_so(tmp_path, small_probe):
+    trainer(tmp_path / "job", tracker(small_probe, 2, metrics=NAMES), max_steps=4).train()
+    rows = open_store(tmp_path / "job" / "repdyn").to_pandas().dropna(subset="layer")
+    assert rows.loc[rows["step"] > 0, "value"].gt(0).all()
+
+
+def test_undefined():
+    with pytest.raises(kernels.Undefined, match="not all weights or gradients are finite"):
+        kernels.weight_norm.or_raise(torch.tensor([1.0, torch.inf]))
+    with pytest.raises(kernels.Undefined, match="all weights were 0"):
+        kernels.update_ratio.or_raise(torch.ones(3), torch.zeros(3))
+    assert kernels.weight_stable_rank(torch.zeros(3, 4)).isnan()
