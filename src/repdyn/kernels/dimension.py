@@ -11,7 +11,7 @@ from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, nan_if_undefined
 from repdyn.kernels.neighbours import cloud_neighbours, require_in_range, resolved
 from repdyn.kernels.two_nn import TIE, n_kept_of
 
-_MOST_NEIGHBOURS = 64
+_MOST_NEIGHBOURS = 256
 _HALVINGS = 60
 
 
@@ -29,7 +29,7 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
         groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
             takes them itself).
-        k: rank of the farther neighbour, an even number from 2 to 64.
+        k: rank of the farther neighbour, an even number from 2 to 256.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
@@ -89,7 +89,7 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
         groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
             takes them itself).
-        k: number of neighbours, 2 to 64.
+        k: number of neighbours, 2 to 256.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.

@@ -39,6 +39,8 @@ _MAX_PAIRWISE = 64
 _N_ITERATIONS = 3
 # a search of single points costs this many times its share of a search of all
 _MANY = 8
+# neighbours beyond which most pairs would be candidates of an approximate search
+_MOST_BY_CANDIDATES = 64
 
 
 class Neighbours(NamedTuple):
@@ -205,7 +207,7 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
 
     Args:
         points: *distinct* finite points, shape (n, dim) with n > k, any floating dtype, any origin.
-        k: number of neighbours, 1 to 64.
+        k: number of neighbours, >= 1.
         groups: integers, shape (n,): points of one group are not each other's neighbours. Each point needs k others
             outside its own group.
 
@@ -215,6 +217,8 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
     """
     if groups is not None and len(groups.unique()) == len(groups):
         groups = None
+    if k > _MOST_BY_CANDIDATES:
+        return neighbours_of(torch.arange(len(points), device=points.device), points, k, groups=groups)
     pairs = find_candidates(points, k, groups)
     n, first, second = len(points), pairs.first, pairs.second
     rank = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
@@ -282,7 +286,7 @@ class _Float64Search:
 
     def __init__(self, points: Tensor, k: int, n_candidates: int, groups: Tensor | None = None) -> None:
         self.points, self.k, self.n_candidates, self.groups = points, k, n_candidates, groups
-        self.max_rows = max(1, (1 << 20) // n_candidates)
+        self.max_rows = max(1, (1 << 16) // n_candidates)
         self.frame = Frame.fit(points, unit_scale(points))
 
     def search(self, rows: Tensor) -> tuple[Neighbours, Tensor]:

@@ -72,7 +72,7 @@ def naive_gride(points, k):
     return brentq(slope, best / 2, best * 2, xtol=1e-9)
 
 
-@pytest.mark.parametrize("k", [4, 32])
+@pytest.mark.parametrize("k", [4, 32, 128, 256])
 @pytest.mark.parametrize(
     "name", ["gaussian", "low_rank", "std_500_offset_3000", "bfloat16", "d_1", "sinks", "heavy_tail"]
 )
@@ -81,8 +81,8 @@ def test_gride_is_the_likeliest_dimension(name, k):
     assert gride(points, k=k).item() == pytest.approx(naive_gride(points, k), rel=1e-5)
 
 
-# DADApy 0.3.4, Data(points).return_id_scaling_gride(range_max=64)
-DADAPY = {2: 6.058859423, 4: 5.990588017, 8: 6.102453309, 16: 5.866602971, 32: 5.733217339}
+# DADApy 0.3.4, Data(points).return_id_scaling_gride(range_max=256)
+DADAPY = {2: 6.058859423, 4: 5.990588017, 8: 6.102453309, 32: 5.733217339, 128: 5.369069180, 256: 5.021596800}
 
 
 def test_dadapy_agrees():
