@@ -152,9 +152,9 @@ def test_ctrl_c_is_status_130(monkeypatch, capsys):
 
 
 def test_the_options_of_a_sweep_reach_it():
-    words = ["--max-disk", "1.5GB", "--shard", "2/3", "--no-loss", "--layers", "a=x.*,b=y.*"]
+    words = ["--max-disk", "1.5GB", "--timeout", "60", "--shard", "2/3", "--no-loss", "--layers", "a=x.*,b=y.*"]
     options = options_of("gpt2", *words, "--metrics", "two_nn", "'anisotropy@no_sink'", "--store", "s3://bucket/a")
-    assert (options.source, options.max_disk, options.loss) == ("gpt2", 1_500_000_000, False)
+    assert (options.source, options.max_disk, options.timeout, options.loss) == ("gpt2", 1_500_000_000, 60, False)
     assert (options.shard, options.layers) == ((2, 3), {"a": "x.*", "b": "y.*"})
     assert options.store == "s3://bucket/a"
     assert list(options.metrics) == ["two_nn", "'anisotropy@no_sink'"]

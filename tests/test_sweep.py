@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from unittest.mock import Mock
 
 import gguf
 import huggingface_hub
@@ -311,7 +312,7 @@ def test_the_disk_budget_holds_and_the_next_download_overlaps(tasks, tmp_path, m
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks, "another budget may have room for it"
 
 
-def test_a_dry_run_downloads_no_weights_and_names_the_pace_of_what_is_measured(hub, commits, command, shown):
+def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(hub, commits, command, shown, monkeypatch):
     given = ("lab/model", "--metrics", "anisotropy", "--no-loss", "--dry-run")
     status, out, err = command(*given)
     assert (status, err, dict(weights_fetched(hub))) == (0, "", {})
@@ -320,6 +321,10 @@ def test_a_dry_run_downloads_no_weights_and_names_the_pace_of_what_is_measured(h
     status, out, _ = command(*given)
     assert re_row(out) == ["lab/model", "1", "0", "2"]
     assert " min\n" in out
+    monkeypatch.setattr("repdyn.checkpoints.probes.load_corpus", Mock(side_effect=ConnectionError("no text")))
+    status, planned, err = command(*given)
+    assert (status, planned) == (1, out)
+    assert "no text; it is planned as if the probe were the stored one" in err
 
 
 def re_row(out: str) -> list[str]:

@@ -200,14 +200,18 @@ def courses(
     """
     failed = frame["layer"].isna() & frame["reason"].notna()
     # the other columns are many, and copied by each selection of rows
-    rows = frame.loc[frame["head"].isna() & ~failed, list(ALERT_COLUMNS[:-3])]
+    chosen, rows = frame["head"].isna() & ~failed, frame.loc[:, list(ALERT_COLUMNS[:-3])]
+    rows = rows if bool(chosen.all()) else rows.loc[chosen]
     # numbered in the order of their first rows; frames of the groups would copy all columns again
     number = rows.groupby(_KEY, sort=False, dropna=False, observed=True).ngroup().to_numpy()
-    order = np.argsort(number, kind="stable")
+    order = np.argsort(number.astype(np.min_scalar_type(number.max(initial=0))), kind="stable")  # small ones in no time
     step, layer = rows["step"].to_numpy(int), rows["layer"].fillna(-1).to_numpy(int)
     value, std = rows["value"].to_numpy(float), rows["std"].to_numpy(float)
-    told = rows["reason"].astype(object).where(rows["reason"].notna(), None).to_numpy(object)
-    reason = np.where(np.isnan(value) & ~told.astype(bool), "NaN", told)  # scalars have none
+    explained = np.flatnonzero(np.isnan(value) | rows["reason"].notna().to_numpy(bool))  # few of many
+    told = rows["reason"].iloc[explained].astype(object)
+    told = told.where(told.notna(), None).to_numpy(object)
+    reason = np.full(len(rows), None, object)
+    reason[explained] = np.where(np.isnan(value[explained]) & ~told.astype(bool), "NaN", told)  # scalars have none
     compares = rows["compared_to"].notna().to_numpy(bool)
     for members in np.split(order, np.flatnonzero(np.diff(number[order])) + 1) if len(rows) else ():
         metric, subset, stack = (rows[name].iat[members[0]] for name in _KEY)

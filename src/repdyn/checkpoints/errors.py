@@ -89,7 +89,7 @@ def _explained(cause: BaseException, what: str, endpoint: str) -> Exception:
                 "--downloads FOLDER, then repeat the command"
             )
         case TimeoutError():
-            reason = f"{what} took longer than the limit of time"
+            reason = f"{what} took longer than the limit of time; --timeout SECONDS sets another one"
         case OSError():
             reason = f"{what} could not be fetched: {text}"
         case RuntimeError() if "home directory" in text:

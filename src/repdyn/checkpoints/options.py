@@ -127,6 +127,8 @@ class SharedOptions(Loading):
     """Disk space for weights, such as 20GB."""
     downloads: Annotated[Path | None, _EXECUTION] = None
     """Folder of the weights until they are measured (default: ~/.cache/repdyn/downloads)."""
+    timeout: Annotated[Count, _EXECUTION] = 4 * 3600
+    """Seconds for one download or listing."""
     engine: Annotated[Literal["serial", "ray"], _EXECUTION] = "serial"
     """Measure one checkpoint after another, or several at once with Ray."""
     workers: Annotated[Count, _EXECUTION] = 2

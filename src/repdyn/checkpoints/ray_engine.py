@@ -71,7 +71,7 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
 def _measure_in_worker(target: Target, probe: Probe, place: str, options: SweepOptions, endpoint: str) -> Outcome:
     """Measure one checkpoint in a worker, for the store at a path or URL."""
     task, store = Task(target, probe), open_store(place, refresh=False)
-    (outcome,) = measure_tasks([task], store, options, Downloads(Hub(endpoint), options))
+    (outcome,) = measure_tasks([task], store, options, Downloads(Hub(endpoint, options.timeout), options))
     problem = store.drain()
     return Outcome(task, problem, "failed") if problem and outcome.state == "measured" else outcome
 

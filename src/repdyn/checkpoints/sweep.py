@@ -124,7 +124,7 @@ def sweep(
         quiet: show no progress.
         **options: fields of :class:`repdyn.checkpoints.options.SweepOptions`, the options of ``repdyn sweep``: suite,
             revisions, name, like, probe, text, tokenizer, sequence_length, max_vectors, design, metrics, layers,
-            device, dtype, max_disk, retry_failed, engine and others.
+            device, dtype, max_disk, timeout, retry_failed, engine and others.
 
     Returns:
         The store, what was measured, and why some checkpoints were not.
@@ -151,7 +151,7 @@ def prepare(
     if not to_plan and (options.engine == "serial" or options.device == "auto"):
         options = replace(options, device=available_device(options.device))
     options = completed(options)
-    hub, notes = Hub(), []
+    hub, notes = Hub(timeout_seconds=options.timeout), []
     try:
         selections, problems = find_selections(options, hub, models)
     except NoConnectionError as error:
@@ -427,10 +427,16 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
         listed, waiting = TaskList([], [], []), [target for target in targets if target not in foreign]
         # where nothing is done, the probe is not needed, which may require a download
         if store.folder_of(selection.run).exists():
-            tasks, without_probe = tasks_of([selection], options, prepared.hub)
+            try:
+                tasks, without_probe = tasks_of([selection], options, prepared.hub)
+            except SweepStoppedError as error:  # no text to make the probe of, say
+                tasks = _on_stored_probe(selection, store)
+                how = "as if the probe were the stored one" if tasks else "with all of its checkpoints"
+                without_probe = [f"{selection.run}: {error}; it is planned {how}"]
             problems += without_probe
-            listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
-            waiting = [task.target for task in listed.waiting]
+            if tasks:
+                listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
+                waiting = [task.target for task in listed.waiting]
         found = map_concurrently(lambda target: _download_bytes(target, prepared.hub), waiting)
         sizes = [size for size in found if isinstance(size, int)]
         owners = {
@@ -453,6 +459,17 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
             }
         )
     return plans, problems
+
+
+def _on_stored_probe(selection: Selection, store: Store) -> list[Task]:
+    """Return the tasks of a selection on the probe that the store has of its run; none where it has several."""
+    from repdyn.probe import Probe
+
+    hashes = [row["probe"] for row in store.distinct(selection.run, ["probe"])]
+    if len(hashes) != 1 or not (path := store.probe_path(hashes[0])).exists():
+        return []
+    probe = Probe.load(path)
+    return [Task(target, probe) for target in selection.targets]
 
 
 def _minutes(store: Store, listed: TaskList, options: SweepOptions) -> float | None:

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Json, print_json
 from repdyn.cli.tables import print_audits, print_outcomes, print_plans, print_recipes, print_suites, say, warn
-from repdyn.utils.arguments import Destination, ModelOptions, Output, Place
+from repdyn.utils.arguments import Count, Destination, ModelOptions, Output, Place
 from repdyn.utils.printing import Lossy, printable
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ def audit(
     /,
     *,
     revisions: str = "all",
+    timeout: Count = 4 * 3600,
     json: Json = False,
 ) -> int:
     """Find copies, mixed files and missing weights among published checkpoints, without downloading them.
@@ -170,6 +171,7 @@ def audit(
     Args:
         names: Suite, model of one, pattern, YAML file, hub repository, or its address.
         revisions: Use all, log (closest to powers of two), every:10, or names or steps separated by commas.
+        timeout: Seconds for one listing.
 
     Examples:
       repdyn audit pythia-2.8b                       a model of a suite
@@ -183,7 +185,7 @@ def audit(
     from repdyn.checkpoints.hub import Hub
     from repdyn.checkpoints.targets import select_models
 
-    hub = Hub()
+    hub = Hub(timeout_seconds=timeout)
     models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))
     selections, problems = select_models(models, hub, revisions)
     found = []

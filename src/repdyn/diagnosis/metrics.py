@@ -283,10 +283,10 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
 def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     """Yield how many values of the last step are missing, and why; those of the embeddings are expected: the tokens of
     a text repeat, so that a model without position embeddings has few distinct vectors there."""
-    last = int(rows["step"].to_numpy().max())
-    # the other columns would be copied with each selection of rows
-    expected = drop_first_comparison(rows.loc[:, ["step", "layer", "metric", "value", "reason"]])
-    at_end = expected.loc[(expected["step"] == last) & (expected["layer"] > 0)]
+    steps = rows["step"].to_numpy()
+    last = int(steps.max())
+    at_end = rows.loc[(steps == last) & (rows["layer"] > 0), ["step", "layer", "metric", "value", "reason"]]
+    at_end = drop_first_comparison(at_end) if last == steps.min() else at_end
     missing = at_end.loc[at_end["value"].isna()]
     if missing.empty:
         return

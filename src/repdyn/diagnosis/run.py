@@ -134,8 +134,6 @@ def _of_training(run: DescribedRun) -> Iterator[Insight]:
     yield from training.alert_statements(run.alerts, _second_half(run))
     yield from training.failed_measurements(run.frame)
     yield from metrics.missing_statements(run.rows)
-    yield from metrics.window_statements(run.rows)
-    yield from metrics.below_one_statements(run.rows)
 
 
 def _of_continuity(run: DescribedRun) -> Iterator[Insight]:
@@ -153,6 +151,8 @@ def _of_continuity(run: DescribedRun) -> Iterator[Insight]:
 
 
 def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
+    yield from metrics.window_statements(run.rows)
+    yield from metrics.below_one_statements(run.rows)
     loss = loss_of_run(run.frame)
     for chosen in _chosen(run):
         yield from metrics.layer_statements(chosen)

@@ -17,7 +17,7 @@ from repdyn.diagnosis import DescribedRun, stacks_of_run
 from repdyn.metrics.metric import file_stem
 from repdyn.publish.loggers import Target, each_target, log_figures, log_status, named_figures
 from repdyn.report import write_report
-from repdyn.report.runs import report_data, rows_of_stores
+from repdyn.report.runs import SHOWN_COLUMNS, report_data, rows_of_stores
 from repdyn.store import Store
 from repdyn.store.files import folder_inside
 from repdyn.tables.fits import activation_fits
@@ -69,7 +69,7 @@ def show_run(
         probe if the run was measured on several, and of the stack if the model has several. Those that compare the
         stacks are in ``comparison`` next to theirs.
     """
-    frame = store.to_pandas(run, categorical=True)
+    frame = store.to_pandas(run, columns=SHOWN_COLUMNS, categorical=True)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     out: Any = Lossy(sys.stdout) if sys.stdout else None
     console = PrintableConsole(file=out)
@@ -132,7 +132,7 @@ def show_store(
         with attempts() as attempt:
             frame = rows_of_stores([store, *others], runs, probe)
             return _draw_comparison(frame, base / "comparison", console, attempt, seeds)
-    frames = select(store, runs, probe)
+    frames = select(store, runs, probe, columns=SHOWN_COLUMNS)
     for (run, _), frame in frames.items():
         if not is_measured(frame):
             print_line(console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}")
@@ -258,7 +258,7 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
         return
     from repdyn.figures.run import heatmap  # with Matplotlib, which a run without views does without
 
-    frame = store.to_pandas(run, categorical=True)
+    frame = store.to_pandas(run, columns=SHOWN_COLUMNS, categorical=True)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     with attempts() as attempt:
         for one in stacks_of_run(frame, stored_rules(store.alerts_path(run))):

@@ -22,8 +22,8 @@ _UNSHOWN = {
     *("run_id", "trainer_step", "weights", "weights_kind", "module", "n_unique", "on_distinct", "near_duplicate_share"),
     *("way", "rank"),
 }
-_COLUMNS = [name for name in COLUMNS if name not in _UNSHOWN]
-"""Columns that a report shows something of."""
+SHOWN_COLUMNS = [name for name in COLUMNS if name not in _UNSHOWN]
+"""Columns that reports and figures show something of."""
 
 RunKey: TypeAlias = tuple[Store, str, str]
 """Store, name and probe of a run."""
@@ -92,7 +92,7 @@ def selected_rows(
     for store in stores:
         named = runs if runs is None or len(stores) == 1 else [run for run in runs if run in there[store]]
         if named is None or named:
-            found |= {(store, *key): rows for key, rows in select(store, named, probe, columns=_COLUMNS).items()}
+            found |= {(store, *key): rows for key, rows in select(store, named, probe, columns=SHOWN_COLUMNS).items()}
     return found
 
 

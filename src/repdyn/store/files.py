@@ -195,10 +195,26 @@ def read_tables(
                 damaged(error)
             if whole := [each for each in found if isinstance(each, pa.Table)]:
                 # the memory of many small columns would not be given back
-                tables.append(pa.concat_tables(whole).unify_dictionaries().combine_chunks())
+                tables.append(_with_shared(pa.concat_tables(whole).unify_dictionaries().combine_chunks()))
             del found, whole
             pa.default_memory_pool().release_unused()
     return pa.concat_tables(tables).unify_dictionaries() if tables else wanted.empty_table()
+
+
+def _with_shared(table: pa.Table) -> pa.Table:
+    """Return a table whose texts of one value share their numbers, and columns without any their nulls."""
+    # those are most columns of a run
+    zeros, nulls = pa.nulls(len(table), pa.int32()).fill_null(0), {}
+    for place, field in enumerate(table.schema):
+        column = table.column(place).chunk(0)
+        if column.null_count == len(column):
+            shared = nulls.setdefault(field.type, pa.nulls(len(column), field.type))
+        elif pa.types.is_dictionary(field.type) and len(column.dictionary) == 1 and not column.null_count:
+            shared = pa.DictionaryArray.from_arrays(zeros, column.dictionary)
+        else:
+            continue
+        table = table.set_column(place, field, shared)
+    return table
 
 
 def _read(path: Path, wanted: pa.Schema) -> pa.Table | ValueError:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from repdyn.store.schema import COLUMNS
 
@@ -41,13 +42,18 @@ def as_frame(table: pa.Table, columns: Sequence[str] = COLUMNS, order: Sequence[
         order: :data:`BY_METRIC` or :data:`BY_LAYER`.
     """
     table = table.unify_dictionaries()
-    keys = _newest(_without_replaced(to_pandas(table.select([*IDENTITY, *_JUDGED]))))
+    keys = to_pandas(table.select([*IDENTITY, *_JUDGED]))
+    # columns of one value would take time and memory
+    varied = [name for name in IDENTITY if not _is_constant(table[name])]
+    keys = _newest(_without_replaced(keys), varied or ["run"])
     keys["kind"] = np.where(keys["layer"].isna(), 2, keys["head"].notna())
-    places = keys.loc[:, list(order)].sort_values(list(order), kind="stable").index.to_numpy()
+    by = [name for name in order if name in {*varied, "kind"}]
+    places = keys.loc[:, by].sort_values(by, kind="stable").index.to_numpy()
     del keys
     frame = {}
     for name in columns:  # one by one, so that the table shrinks as the frame grows
-        frame[name] = to_pandas(table.select([name]))[name].take(places).reset_index(drop=True)
+        column, is_constant = to_pandas(table.select([name]))[name], _is_constant(table[name])
+        frame[name] = (column.iloc[: len(places)] if is_constant else column.take(places)).reset_index(drop=True)
         table = table.drop_columns([name])
     return pd.DataFrame(frame, copy=False)
 
@@ -60,7 +66,7 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     frame = table.unify_dictionaries().to_pandas(types_mapper=_PANDAS_TYPES.get)
     for name in frame.select_dtypes("category"):
         texts = frame[name].cat
-        used = texts.categories[np.isin(np.arange(len(texts.categories)), texts.codes)]
+        used = texts.categories[np.bincount(texts.codes + 1, minlength=len(texts.categories) + 1)[1:] > 0]
         frame[name] = texts.set_categories(used.astype(str).sort_values(), ordered=True)
     return frame
 
@@ -71,11 +77,18 @@ def with_strings(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({name: frame[name].cat.categories.dtype for name in texts})
 
 
-def _newest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without older ones of the same measurement."""
-    # columns of one value would take time and memory
-    n_values = frame.loc[:, IDENTITY].nunique(dropna=False).to_dict()
-    cell = [name for name in IDENTITY if n_values[name] > 1] or ["run"]
+def _is_constant(column: pa.ChunkedArray) -> bool:
+    """Return whether all rows certainly have the same value, or none; dictionaries are those of all chunks."""
+    if column.null_count or len(column) == 0:
+        return column.null_count == len(column)
+    if pa.types.is_dictionary(column.type):
+        return len(column.chunk(0).dictionary) == 1
+    ends = pc.call_function("min_max", [column]).as_py()
+    return pa.types.is_integer(column.type) and ends["min"] == ends["max"]
+
+
+def _newest(frame: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
+    """Return the rows without older ones that agree in the columns of ``cell``."""
     if not bool(frame.duplicated(cell).any()):
         return frame
     by_time = frame.loc[:, [*cell, "measured_at"]].sort_values("measured_at", kind="stable")

@@ -81,8 +81,9 @@ class RemoteStore(Store):
         super().__init__(copy_folder(url))
         self.error: RemoteError | None = None
         """Why the last attempt to upload failed; None after one that succeeded."""
-        self._lock, self._draining = Lock(), Event()
-        self._is_due = self._is_uploading = False
+        self._uploading, self._draining = Lock(), Event()
+        self._queued: Thread | None = None
+        """Uploads all that waits when it begins, which it has not done yet."""
 
     @property
     def location(self) -> str:
@@ -96,7 +97,7 @@ class RemoteStore(Store):
         """Download what is new, delete here what is gone there, and upload what an earlier process left waiting."""
         listed = {name: version for name, version in self.remote.files().items() if is_shared(name)}
         with self._index() as index:
-            waiting = set(self.waiting(index))
+            waiting = set(self.waiting())
             for name in index.keys() - listed.keys() - waiting:
                 if index[name][0] is not None:  # otherwise it was sent, and is not listed yet
                     (self.path / name).unlink(missing_ok=True)
@@ -123,45 +124,38 @@ class RemoteStore(Store):
 
     def drain(self, seconds: float = UPLOAD_SECONDS) -> str | None:
         """Wait at most so long for the uploads; return why some files still wait and what uploads them, or None."""
-        deadline, has_begun = time.monotonic() + seconds, False
+        deadline = time.monotonic() + seconds
         self._draining.set()
         while (left := len(self.waiting())) and (remaining := deadline - time.monotonic()) > 0:
-            if not self._is_uploading:
-                if has_begun and isinstance(self.error, RefusedError):
-                    break
-                self._written()
-                has_begun = True
-            time.sleep(min(remaining, _POLL_SECONDS))
+            self._written().join(remaining)
+            if isinstance(self.error, RefusedError):
+                break
+            time.sleep(_POLL_SECONDS if self.error else 0)
         self._draining.clear()
         reason = self.error or f"they took more than {seconds:g} s"
         code = shlex.quote(f"import repdyn; repdyn.open_store({json.dumps(self.location)}).drain(600)")
         told = f"{left} files are not uploaded: {reason}; they are in {self.path}, and uploaded by python -c {code}"
         return told if left else None
 
-    def waiting(self, index: Mapping[str, list] | None = None) -> list[str]:
+    def waiting(self) -> list[str]:
         """Return the names of the files that are to be uploaded, the oldest first."""
-        known = self._read_index() if index is None else index
         names = filter(is_shared, (path.relative_to(self.path).as_posix() for path in self.path.glob("*/*")))
         states = {name: state for name in names if (state := _state(self.path / name))}
+        known = self._read_index()
         found = [(state[0], name) for name, state in states.items() if known.get(name, [None])[1:] != state]
         return [name for _, name in sorted(found)]
 
-    def _written(self) -> None:
-        """Let the thread upload what waits now; returns at once, so that a slow network delays no training."""
-        with self._lock:
-            self._is_due = True
-            if not self._is_uploading:
-                self._is_uploading = True
-                Thread(target=self._upload_due, name="repdyn-upload", daemon=True).start()
+    def _written(self) -> Thread:
+        """Return the thread that uploads what waits now, without waiting: a slow network delays no training."""
+        if (queued := self._queued) is None:
+            queued = self._queued = Thread(target=self._upload_waiting, name="repdyn-upload", daemon=True)
+            queued.start()
+        return queued
 
-    def _upload_due(self) -> None:
-        """Upload what waits, until nothing was written meanwhile; what fails is tried again with the next writing."""
-        while True:
-            with self._lock:
-                self._is_due, is_due = False, self._is_due
-                self._is_uploading = is_due
-            if not is_due:
-                return
+    def _upload_waiting(self) -> None:
+        """Upload what waits, one thread at a time; what fails is tried again with the next writing."""
+        with self._uploading:
+            self._queued = None  # before it looks what waits: whatever is written from now on needs another thread
             try:
                 self._upload(self.waiting())
                 self.error = None

@@ -38,6 +38,8 @@ from repdyn.store.schema import COLUMNS, HAS_FOREIGN_WEIGHTS, Row, to_table
 from repdyn.utils.files import TEMPORARY_FILE, is_url, write_atomically
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     import pandas as pd
 
     from repdyn.probe import Probe
@@ -75,8 +77,8 @@ class Store:
     def drain(self, seconds: float = 0.0) -> str | None:
         """Wait for the uploads to a remote store; return what is wrong with them, None for a local store."""
 
-    def _written(self) -> None:
-        """Let a remote store upload what was written; returns at once."""
+    def _written(self) -> Thread | None:
+        """Let a remote store upload what was written; returns at once, with the thread that does so."""
 
     # one run, by its id
 
@@ -256,7 +258,8 @@ class Store:
         paths = self.paths() if run is None else [path for path in [self.path_of(run)] if path is not None]
         found = [table for path in paths for table in self._tables(path, needed, metrics)]
         if not found:
-            of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
+            which = "whose files cannot be read" if paths else f"it has {self.runs()}"
+            of_run = "" if run is None else f" of the run {run!r}; {which}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
         whole = [pa.concat_tables(found)]
         del found  # the frame takes the place of the table

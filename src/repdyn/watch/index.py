@@ -24,8 +24,8 @@ from repdyn.store.find import RUN_STORE
 from repdyn.store.remote import RemoteError
 from repdyn.store.runs import RunPath
 from repdyn.store.schema import LOSS, PROBE_LOSS
-from repdyn.tables.frames import scalar
-from repdyn.tables.series import thin
+from repdyn.tables.frames import of_metric, scalar
+from repdyn.tables.series import MetricSeries, thin
 from repdyn.utils.records import json_values, read_yaml
 
 INTERVAL = 2.0
@@ -122,7 +122,9 @@ def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
     worst = min(runs, key=lambda one: STATUSES.index(one.status[0]))
     means: dict[str, float] = {}
     for metric, subset in product(METRICS, ("all", "no_sink")):
-        if (metric, subset) in worst.series and len(mean := worst.series[metric, subset].layer_mean.mean):
+        # the series of every metric would take longer
+        series = MetricSeries(metric, subset, of_metric(worst.rows, metric, subset))
+        if len(series.rows) and len(mean := series.layer_mean.mean):
             means[metric] = float(mean.iloc[-1])
     losses = [scalar(run.frame, name) for name in (LOSS, PROBE_LOSS) for run in runs]
     loss = next((of_run for of_run in losses if len(of_run)), losses[0])
