@@ -132,15 +132,6 @@ def test_a_deleted_or_gated_repository(hub, published, store, downloads):
     assert "the hub knows no repository lab/model" in report.failed[0][1]
 
 
-def test_no_network_ends_the_sweep_and_records_no_failure(hub, published, store, downloads):
-    tasks = published()
-    measure_tasks(tasks[:1], store, SETTINGS, downloads)
-    hub.__exit__()
-    with pytest.raises(SweepStoppedError, match=r"no connection to http://127.0.0.1:\d+ "):
-        measure_tasks(tasks[1:], store, SETTINGS, downloads_in(downloads._root.parent))
-    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks[1:]
-
-
 def test_a_full_disk_ends_the_sweep_and_records_no_failure(published, store, downloads, monkeypatch):
     tasks = published()
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10_000))
