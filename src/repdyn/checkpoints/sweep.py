@@ -431,12 +431,11 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
                 tasks, without_probe = tasks_of([selection], options, prepared.hub)
             except SweepStoppedError as error:  # no text to make the probe of, say
                 tasks = _on_stored_probe(selection, store)
-                how = "as if the probe were the stored one" if tasks else "with all of its checkpoints"
-                without_probe = [f"{selection.run}: {error}; it is planned {how}"]
+                how = "planned as if the probe were the stored one" if tasks else "not planned"
+                without_probe = [f"{selection.run}: {error}; it is {how}"]
             problems += without_probe
-            if tasks:
-                listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
-                waiting = [task.target for task in listed.waiting]
+            listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
+            waiting = [task.target for task in listed.waiting]
         found = map_concurrently(lambda target: _download_bytes(target, prepared.hub), waiting)
         sizes = [size for size in found if isinstance(size, int)]
         owners = {

@@ -202,19 +202,21 @@ def read_tables(
 
 
 def _with_shared(table: pa.Table) -> pa.Table:
-    """Return a table whose texts of one value share their numbers, and columns without any their nulls."""
+    """Return a table of one chunk in which texts of one value share their numbers, and columns without any a column."""
     # those are most columns of a run
     zeros, nulls = pa.nulls(len(table), pa.int32()).fill_null(0), {}
-    for place, field in enumerate(table.schema):
-        column = table.column(place).chunk(0)
+
+    def shared(column: pa.Array) -> pa.Array:
         if column.null_count == len(column):
-            shared = nulls.setdefault(field.type, pa.nulls(len(column), field.type))
-        elif pa.types.is_dictionary(field.type) and len(column.dictionary) == 1 and not column.null_count:
-            shared = pa.DictionaryArray.from_arrays(zeros, column.dictionary)
-        else:
-            continue
-        table = table.set_column(place, field, shared)
-    return table
+            return nulls.setdefault(column.type, column)
+        is_text = pa.types.is_dictionary(column.type) and column.null_count == 0
+        return (
+            pa.DictionaryArray.from_arrays(zeros, column.dictionary)
+            if is_text and len(column.dictionary) == 1
+            else column
+        )
+
+    return pa.Table.from_arrays([shared(column.chunk(0)) for column in table.columns], schema=table.schema)
 
 
 def _read(path: Path, wanted: pa.Schema) -> pa.Table | ValueError:

@@ -83,8 +83,10 @@ def _is_constant(column: pa.ChunkedArray) -> bool:
         return column.null_count == len(column)
     if pa.types.is_dictionary(column.type):
         return len(column.chunk(0).dictionary) == 1
+    if not pa.types.is_integer(column.type):
+        return False
     ends = pc.call_function("min_max", [column]).as_py()
-    return pa.types.is_integer(column.type) and ends["min"] == ends["max"]
+    return ends["min"] == ends["max"]
 
 
 def _newest(frame: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
