@@ -6,10 +6,8 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
@@ -22,7 +20,7 @@ from repdyn.utils.redaction import redacted
 
 ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
 """Names of files with rows: ``step000000008-PROBE-METRICS.parquet`` of one measurement, ``rows.parquet`` of many."""
-_THREADS, _FILES_AT_ONCE = 4, 128
+_FILES_AT_ONCE = 128
 _REQUIRED = {field.name for field in SCHEMA if not field.nullable}
 STATES_FOLDER = "kept_states"
 """Name of the folder of cached states within a run's folder."""
@@ -182,45 +180,42 @@ def read_tables(
         damaged: called with the error of each file that cannot be read, or has other columns than the schema, or no
             rows: it is left out. Without it, the ValueError is raised.
     """
-    wanted = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns]))
-    read, tables = partial(_read, wanted=wanted), []
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for start in range(0, len(paths), _FILES_AT_ONCE):
-            some = paths[start : start + _FILES_AT_ONCE]
-            # starting threads takes longer than a small file
-            found = list(map(read, some) if len(paths) == 1 else pool.map(read, some))
-            for error in (each for each in found if isinstance(each, ValueError)):
+    wanted, tables = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns])), []
+    for start in range(0, len(paths), _FILES_AT_ONCE):
+        whole = []
+        for path in paths[start : start + _FILES_AT_ONCE]:  # threads would wait for each other, files are small
+            try:
+                whole.append(_read(path, wanted))
+            except ValueError as error:
                 if damaged is None:
-                    raise error
+                    raise
                 damaged(error)
-            if whole := [each for each in found if isinstance(each, pa.Table)]:
-                # the memory of many small columns would not be given back
-                tables.append(_with_shared(pa.concat_tables(whole).unify_dictionaries().combine_chunks()))
-            del found, whole
-            pa.default_memory_pool().release_unused()
+        if whole:
+            tables.append(_combined(pa.concat_tables(whole).unify_dictionaries()))
+        del whole
+        pa.default_memory_pool().release_unused()
     return pa.concat_tables(tables).unify_dictionaries() if tables else wanted.empty_table()
 
 
-def _with_shared(table: pa.Table) -> pa.Table:
-    """Return a table of one chunk in which texts of one value share their numbers, and columns without any a column."""
-    # those are most columns of a run
+def _combined(table: pa.Table) -> pa.Table:
+    """Return a table in one chunk, since the memory of many small columns would not be given back.
+
+    Texts of one value share their numbers, and columns without any value a column: those are most columns of a run.
+    """
     zeros, nulls = pa.nulls(len(table), pa.int32()).fill_null(0), {}
 
-    def shared(column: pa.Array) -> pa.Array:
+    def combined(column: pa.ChunkedArray) -> pa.Array:
         if column.null_count == len(column):
-            return nulls.setdefault(column.type, column)
-        is_text = pa.types.is_dictionary(column.type) and column.null_count == 0
-        return (
-            pa.DictionaryArray.from_arrays(zeros, column.dictionary)
-            if is_text and len(column.dictionary) == 1
-            else column
-        )
+            return nulls.setdefault(column.type, pa.nulls(len(column), column.type))
+        if pa.types.is_dictionary(column.type) and not column.null_count and len(column.chunk(0).dictionary) == 1:
+            return pa.DictionaryArray.from_arrays(zeros, column.chunk(0).dictionary)
+        return pa.concat_arrays(column.chunks)
 
-    return pa.Table.from_arrays([shared(column.chunk(0)) for column in table.columns], schema=table.schema)
+    return pa.Table.from_arrays([combined(column) for column in table.columns], schema=table.schema)
 
 
-def _read(path: Path, wanted: pa.Schema) -> pa.Table | ValueError:
-    """Return the rows of a file, or what is wrong with it."""
+def _read(path: Path, wanted: pa.Schema) -> pa.Table:
+    """Return the rows of a file; ValueError says what is wrong with it."""
     texts = [field.name for field in wanted if pa.types.is_dictionary(field.type)]
     try:
         if path.exists() and not path.is_file():  # a named pipe would be waited for, a folder read as a whole
@@ -248,5 +243,5 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table | ValueError:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
-        return ValueError(f"expected a Parquet file of measurements, cannot read {path}: {error}")
+        raise ValueError(f"expected a Parquet file of measurements, cannot read {path}: {error}") from error
     return table
