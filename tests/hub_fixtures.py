@@ -57,6 +57,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> 
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setattr("repdyn.checkpoints.hub._WAITS_SECONDS", (0, 0, 0))
+        monkeypatch.setattr("repdyn.checkpoints.hub._LONGEST_WAIT_SECONDS", 3)
         huggingface_hub.close_session()  # a client made earlier would keep its proxies and connections
         yield server
     for thread in threading.enumerate():

@@ -226,8 +226,11 @@ class RemoteFolder:
             found = self._attempt("listing", find, REQUEST_SECONDS)
         except FileNotFoundError:
             return {}
-        files = {path: info for path, info in found.items() if info.get("type") != "directory"}
-        return {path.removeprefix(root).lstrip("/"): _version(info) for path, info in files.items()}
+        return {
+            path.removeprefix(root).lstrip("/"): _version(info)
+            for path, info in found.items()
+            if info.get("type") != "directory"
+        }
 
     def download(self, name: str, target: Path, size: int) -> None:
         """Download a file of this size in bytes; the target is replaced once all of it is there."""
@@ -264,13 +267,11 @@ class RemoteFolder:
 
         try:
             filesystem, root = url_to_fs(self.url)
-        except ImportError as error:
-            extra = _EXTRAS.get(self.protocol)
-            todo = f"pip install 'repdyn[{extra}]'" if extra else f"install the package that it names: {error}"
-            raise ValueError(f"expected the package for {self.protocol}://, it is not installed; {todo}") from error
-        except ValueError as error:
+        except (ImportError, ValueError) as error:
+            extra = _EXTRAS.get(self.protocol) if isinstance(error, ImportError) else None
+            todo = f"; pip install 'repdyn[{extra}]'" if extra else ""
             raise ValueError(
-                f"expected a folder or a URL such as s3://bucket/prefix, got {self.shown}: {redacted(str(error))}"
+                f"expected a folder or a URL such as s3://bucket/prefix, got {self.shown}: {redacted(str(error))}{todo}"
             ) from error
         return filesystem, root.rstrip("/")
 
@@ -358,7 +359,5 @@ def _is_refusal(error: BaseException) -> bool:
 
 def _brief(error: BaseException) -> str:
     """Return the first line of an error, and of its cause where it only says what failed, without secrets."""
-    lines = [str(error).strip().partition("\n")[0] or type(error).__name__]
-    if type(error) is RuntimeError and error.__cause__ is not None:
-        lines.append(_brief(error.__cause__))
-    return redacted(": ".join(lines))
+    both = [error, error.__cause__] if type(error) is RuntimeError else [error]
+    return redacted(": ".join(str(one).strip().partition("\n")[0] or type(one).__name__ for one in both if one))
