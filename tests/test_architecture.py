@@ -76,6 +76,16 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if module.count(".") else "__init__"
 
 
+def test_text_files_have_an_encoding():
+    """On Windows it would be cp1252."""
+    calls = [(name, node) for name, path in FILES.items() for node in ast.walk(ast.parse(path.read_text()))]
+    texts = [(name, node) for name, node in calls if isinstance(node, ast.Call) and hasattr(node.func, "attr")]
+    of_files = [(name, node) for name, node in texts if node.func.attr in {"read_text", "write_text"}]
+    assert [
+        (name, node.lineno) for name, node in of_files if "encoding" not in {each.arg for each in node.keywords}
+    ] == []
+
+
 def test_nothing_imports_upwards():
     """Also finds a table that has a room import one above it."""
     rooms = list(ALLOWED)

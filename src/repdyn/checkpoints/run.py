@@ -272,7 +272,8 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions)
 
 def _location(origin: str) -> str:
     """Return the parent folder of a local origin, or the owner on the hub."""
-    return origin.rpartition("/")[0] if origin.startswith("/") else origin.partition("@")[0].partition("/")[0]
+    path = Path(origin)
+    return str(path.parent) if path.is_absolute() else origin.partition("@")[0].partition("/")[0]
 
 
 @dataclass(frozen=True)

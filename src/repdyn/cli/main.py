@@ -15,6 +15,7 @@ from errno import EDQUOT, ENOSPC
 from importlib import import_module
 from importlib.metadata import version
 from inspect import cleandoc
+from io import TextIOWrapper
 from typing import Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
@@ -64,8 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     if arguments is None:
         # a full or closed standard error neither ends a command nor changes its status
-        stderr: Any = Lossy(sys.stderr or open(os.devnull, "w"))  # noqa: SIM115
+        stderr: Any = Lossy(sys.stderr or open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         sys.stderr = stderr
+        if isinstance(sys.stdout, TextIOWrapper):  # cp1252, say: a name with other letters must not end a command
+            sys.stdout.reconfigure(errors="backslashreplace")
     status = _run(sys.argv[1:] if arguments is None else list(arguments))
     try:
         sys.stdout.flush()

@@ -29,7 +29,7 @@ from repdyn.tables.texts import copies_line, failure_line, sampling
 from repdyn.terminal.runs import print_closing, print_comparison, print_line, print_summary
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.files import safe_file_name, write_atomically
+from repdyn.utils.files import escaped, safe_file_name, write_atomically
 from repdyn.utils.printing import Lossy
 
 if TYPE_CHECKING:
@@ -223,10 +223,20 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
     """
     rows, runs = store.to_pandas(run, columns=["layer", "checkpoint", "probe"], categorical=True), store.runs()
     alone = runs == [run] and bool(rows["checkpoint"].isna().all())
-    is_unique = [_readable(other) for other in runs].count(_readable(run)) == 1
-    folder = base if alone else base / (_readable(run) if is_unique else safe_file_name(run))
+    folder = base if alone else base / _own_name(run, runs)
     probes = rows.loc[rows["layer"].notna(), "probe"].unique()
     return folder if len(probes) < 2 else folder / safe_file_name(str(frame["probe"].iloc[0]))
+
+
+def _own_name(run: str, runs: Sequence[str]) -> str:
+    """Return the most readable name for the folder of a run that none of the others gets, also with another case."""
+
+    def is_own(named: Callable[[str], str]) -> bool:
+        return [named(other).casefold() for other in runs].count(named(run).casefold()) == 1
+
+    return next(filter(is_own, (_readable, safe_file_name)), lambda name: safe_file_name(escaped(name, "(?-i:[A-Z])")))(
+        run
+    )
 
 
 def _of_stack(folder: Path, stack: str | None) -> Path:

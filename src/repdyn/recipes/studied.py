@@ -44,7 +44,9 @@ def run_studies(
             problems.append(f"{kind} of {model.run}: {error}")
             continue
         # written last: without it the study is run again
-        write_atomically(output / _OPTIONS, lambda path, done=options: path.write_text(json.dumps(done)))
+        write_atomically(
+            output / _OPTIONS, lambda path, done=options: path.write_text(json.dumps(done), encoding="utf-8")
+        )
     return problems
 
 
@@ -74,4 +76,4 @@ def _folder(folder: Path, kind: str, run: str) -> Path:
 def _options(output: Path) -> dict[str, Any] | None:
     """Return the options of a finished study; None where none is finished."""
     path = output / _OPTIONS
-    return json.loads(path.read_text()) if path.is_file() else None
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from repdyn.store.schema import COLUMNS, SCHEMA, Row
-from repdyn.utils.files import cache_directory, write_atomically
+from repdyn.utils.files import AT_ITS_ENDS, cache_directory, escaped, write_atomically
 from repdyn.utils.redaction import redacted
 
 ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
@@ -60,11 +60,10 @@ class MeasurementKey:
 
 
 def folder_name(run: str) -> str:
-    """Return a folder name that is unique to a run: without separators or leading dot, and not too long."""
+    """Return a folder name that is unique to a run: without separators, leading dot or device name, not too long."""
     if not run:
         raise ValueError("expected a run name, got an empty string")
-    folder = quoted(run)
-    folder = folder.replace(".", "%2E", 1) if folder.startswith(".") else folder
+    folder = escaped(quoted(run), AT_ITS_ENDS)
     if len(folder) <= _MAX_NAME_BYTES:
         return folder
     # quoted names contain no plus sign, so no other run has this folder
@@ -111,6 +110,13 @@ def own_folder(folder: Path) -> Path:
         raise ValueError(
             f"expected a folder for the run {unquote(folder.name)!r} in {folder.parent}, got a symbolic link, "
             f"{folder}, through which nothing is written; replace it by a folder, or give another --store"
+        )
+    # where upper and lower case are one, as on macOS and Windows, the folder of "a" is that of "A"
+    if folder.exists() and folder.name not in (here := os.listdir(folder.parent)):
+        other = next(unquote(name) for name in here if name.casefold() == folder.name.casefold())
+        raise ValueError(
+            f"expected a run with a folder of its own in {folder.parent}, got {unquote(folder.name)!r}, and {other!r} "
+            "is there, which this file system does not tell apart; give another --store, or another --name"
         )
     return folder
 

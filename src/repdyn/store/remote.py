@@ -187,7 +187,7 @@ class RemoteStore(Store):
 
     def _read_index(self) -> dict[str, list]:
         try:
-            return json.loads((self.path.parent / "index.json").read_text())
+            return json.loads((self.path.parent / "index.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
 
@@ -201,7 +201,7 @@ class RemoteStore(Store):
                 yield index
             finally:
                 text = json.dumps(index, indent=0, sort_keys=True)
-                write_atomically(self.path.parent / "index.json", lambda path: path.write_text(text))
+                write_atomically(self.path.parent / "index.json", lambda path: path.write_text(text, encoding="utf-8"))
 
 
 class RemoteFolder:

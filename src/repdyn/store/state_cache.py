@@ -80,7 +80,9 @@ class StateCache:
     def complete(self, step: int) -> None:
         """Mark a step as complete, so that later steps are compared with it."""
         try:
-            write_atomically(self._step_folder(step) / _COMPLETE_MARKER, lambda path: path.write_text("whole\n"))
+            write_atomically(
+                self._step_folder(step) / _COMPLETE_MARKER, lambda path: path.write_text("whole\n", encoding="utf-8")
+            )
         except OSError as error:
             log.warning("Later steps cannot be compared with step %d: %s", step, error)
 

@@ -41,18 +41,28 @@ def is_url(path: str | Path) -> bool:
 
 _LONGEST_STEM = 200
 _DIGEST_DIGITS = 12
-_NOT_IN_FILES = re.compile(r"[^\w .,=@+()\[\]-]|^\.", re.ASCII)
+AT_ITS_ENDS = r"^\.|[ .]$|^(?=(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$))\w"
+"""A leading dot, which hides a file, and what Windows refuses at the beginning or the end of a name."""
+_NOT_IN_FILES = rf"[^\w .,=@+()\[\]-]|{AT_ITS_ENDS}"
+
+
+def escaped(name: str, pattern: str) -> str:
+    """Return a name with percent signs and digits in place of what a pattern matches, in any case."""
+    return re.sub(
+        pattern,
+        lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass")),
+        name,
+        flags=re.ASCII | re.IGNORECASE,
+    )
 
 
 def safe_file_name(name: str) -> str:
     """Return a name as one part of a path, without separators, at most 200 characters long; most stay as they are.
 
-    >>> safe_file_name("profile_two_nn[discard=0.8]"), safe_file_name("x/../../y")
-    ('profile_two_nn[discard=0.8]', 'x%2F..%2F..%2Fy')
+    >>> safe_file_name("profile_two_nn[discard=0.8]"), safe_file_name("x/../../y"), safe_file_name("aux")
+    ('profile_two_nn[discard=0.8]', 'x%2F..%2F..%2Fy', '%61ux')
     """
-    stem = _NOT_IN_FILES.sub(
-        lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass")), name
-    )
+    stem = escaped(name, _NOT_IN_FILES)
     if len(stem) <= _LONGEST_STEM:
         return stem or "%"
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_DIGITS]
