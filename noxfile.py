@@ -11,6 +11,7 @@ nox -s attached   trackers with the lowest versions that a training job may have
 nox -s environments   whether the package installs into those of training jobs without replacing what they have, and
                   whether uv.lock is of this pyproject.toml
 nox -s bounds     the lowest and the newest versions that pyproject.toml allows, each in an environment of its own
+nox -s elsewhere  tests without what macOS and Windows lack, taken away on Linux
 nox -s pythons    Python 3.12 and 3.13, each in an environment of its own
 """
 
@@ -60,6 +61,13 @@ def bench(session: nox.Session) -> None:
     session.run("python", "benchmarks/kernel_comparison.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
+# all that the table of docs/attach.md names
+STACKS = (
+    *("tests/nightly/stacks", "tests/nightly/callbacks/test_from_environment.py", "tests/nightly/ranks"),
+    *("tests/test_hugging_face_trainer.py", "tests/test_lightning.py"),
+)
+
+
 @nox.session(venv_backend="venv")
 def stacks(session: nox.Session) -> None:
     """Track models and trainers of other packages, in an environment of its own."""
@@ -71,8 +79,7 @@ def stacks(session: nox.Session) -> None:
     if session.run("python", "-c", "import torch; print(torch.version.cuda)", silent=True).split()[-1] != "None":
         session.install("--no-deps", "torchvision==0.28.0", "open_clip_torch==3.3.0", "ftfy", "wcwidth")
     session.install("-c", "constraints.txt", "deepspeed==0.19.8")  # which needs a C++ compiler when it starts
-    tests = "tests/nightly/stacks"
-    session.run("python", "-m", "pytest", "-q", "-rs", tests, *session.posargs)
+    session.run("python", "-m", "pytest", "-q", "-rs", *STACKS, *session.posargs)
 
 
 BOUNDS_TOOLS = (
@@ -150,6 +157,22 @@ def _resolved(session: nox.Session, chosen: list[str], names: tuple[str, ...]) -
     session.run("uv", "pip", "install", "-q", python, "-r", pinned)
     session.run("uv", "pip", "install", "-q", python, "--no-deps", "-e", ".")
     session.run("uv", "pip", "install", "-q", python, "-c", pinned, *BOUNDS_TOOLS)
+
+
+# what a job, a sweep and the commands do to files, processes and streams
+ELSEWHERE = (
+    *("commands", "extras", "figures", "hugging_face_trainer", "lightning", "ranks", "report", "runs_and_paths"),
+    *("store", "sweep", "terminal", "text_and_data", "tracker", "watch"),
+)
+
+
+@nox.session
+def elsewhere(session: nox.Session) -> None:
+    """Run default tests without what macOS and Windows lack, taken away on Linux for the modules of repdyn."""
+    folder = "tests/nightly/tools/elsewhere"
+    bare = {"PYTHONPATH": str(Path(folder).absolute()), "PYTHONWARNDEFAULTENCODING": "1", "PYTHONIOENCODING": "cp1252"}
+    tests = ("tests/nightly/tools/test_elsewhere.py", *(f"tests/test_{subject}.py" for subject in ELSEWHERE))
+    session.run(*DEFAULT_LANE, *(session.posargs or tests), env=bare)
 
 
 @nox.session(venv_backend="venv", python=["3.12", "3.13"])

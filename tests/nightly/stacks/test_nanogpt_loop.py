@@ -1,19 +1,20 @@
-"""Two ways in which small GPTs are commonly trained, written anew: a script's own loop, and a trainer with callbacks."""
+"""A loop as nanoGPT has it, written anew: tracked by the documented lines, and not changed in a bit."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+from repdyn import Probe, Tracker, measure, open_store
 
 VOCABULARY, CONTEXT, WIDTH = 50, 16, 32
+TOKENS = torch.randint(0, VOCABULARY, (4000,), generator=torch.Generator().manual_seed(0))
+PROBE = Probe.from_tokens(TOKENS[:2048].unflatten(0, (-1, CONTEXT)), max_vectors=512, batch_vectors=256)
 
 
 class SelfAttention(nn.Module):
@@ -101,44 +102,33 @@ def run_script(model: GPT, data: Path, on_step: Callable[[Tensor], None], *, max
     return losses
 
 
-class Windows(Dataset):
-    def __init__(self, tokens: Tensor) -> None:
-        self.tokens = tokens
+def test_a_loop_is_tracked_and_not_changed(tmp_path, without_figures):
+    TOKENS[2048:].numpy().astype(np.uint16).tofile(data := tmp_path / "train.bin")
+    torch.manual_seed(1)
+    plain = GPT()
+    losses = run_script(plain, data, lambda loss: None)
+    after = torch.get_rng_state()
 
-    def __len__(self) -> int:
-        return len(self.tokens) - CONTEXT
+    torch.manual_seed(1)
+    model = GPT()
+    tracker = Tracker(model, PROBE, schedule=2, store=tmp_path / "store", report=False).start()
+    assert run_script(model, data, lambda loss: tracker.step(loss=loss)) == losses
+    tracker.finish()
+    assert torch.equal(torch.get_rng_state(), after)
+    assert model.training
+    for (name, weight), same in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.equal(weight, same), name
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        chunk = self.tokens[index : index + CONTEXT + 1]
-        return chunk[:-1], chunk[1:]
-
-
-class CallbackTrainer:
-    """A trainer that owns its loop and calls back at the end of each batch, with its state in attributes."""
-
-    def __init__(self, model: GPT, dataset: Windows, *, max_iters: int = 4) -> None:
-        self.config = SimpleNamespace(max_iters=max_iters, batch_size=4, learning_rate=1e-3, grad_norm_clip=1.0)
-        self.model, self.dataset = model, dataset
-        self.callbacks: dict[str, list[Callable[[CallbackTrainer], None]]] = defaultdict(list)
-        self.iter_num = 0
-        self.losses: list[float] = []
-
-    def add_callback(self, event: str, callback: Callable[[CallbackTrainer], None]) -> None:
-        self.callbacks[event].append(callback)
-
-    def run(self) -> None:
-        optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.config.learning_rate)
-        sampler = RandomSampler(self.dataset, replacement=True, num_samples=10_000)
-        batches = iter(DataLoader(self.dataset, sampler=sampler, batch_size=self.config.batch_size))
-        self.model.train()
-        while self.iter_num < self.config.max_iters:
-            x, y = next(batches)
-            _, self.loss = self.model(x, y)
-            self.model.zero_grad(set_to_none=True)
-            self.loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_norm_clip)
-            optimizer.step()
-            self.losses.append(self.loss.item())
-            for callback in self.callbacks["on_batch_end"]:
-                callback(self)
-            self.iter_num += 1
+    frame = open_store(tmp_path / "store").to_pandas()
+    frame = frame[frame["layer"].notna()]
+    assert sorted(frame["step"].unique().tolist()) == [0, 2, 4]
+    assert (set(frame["layer"].astype(int)), set(frame["causal"]), set(frame["dtype"])) == (
+        {0, 1, 2, 3},
+        {True},
+        {"float32"},
+    )
+    offline = {(row.layer, row.metric, row.subset): row.value for row in measure(model, PROBE).rows}
+    last = frame[(frame["step"] == 4) & frame["value"].notna()]
+    assert len(last) >= 9
+    for row in last.itertuples():
+        assert row.value == offline[row.layer, row.metric, row.subset]
