@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from matplotlib.collections import FillBetweenPolyCollection
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from scipy.stats import t as student_t
@@ -79,7 +79,7 @@ def test_profile_draws_selected_steps_with_their_values(run):
 def test_profile_band_is_the_interval(run):
     frame = run(n_blocks=1, steps=(0,), anisotropy=lambda step, depth: 0.2 + 0.2 * depth, noise=0.5)
     axes = profile_over_depth(of(frame), "anisotropy").axes[0]
-    (band,) = [artist for artist in axes.collections if isinstance(artist, FillBetweenPolyCollection)]
+    (band,) = [artist for artist in axes.collections if isinstance(artist, PolyCollection)]
     corners = {(x, round(y, 9)) for x, y in np.asarray(band.get_paths()[0].vertices, float).tolist()}
     ends = frame.query("metric == 'anisotropy' and subset == 'all'")[["layer", "low", "high"]].to_numpy(float)
     assert corners == {(layer, round(end, 9)) for layer, *both in ends for end in both}

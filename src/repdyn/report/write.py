@@ -73,8 +73,8 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     mean, whole, agrees = series.layer_mean.mean, run.series.get((series.metric, "all")), False
     if series.subset == "no_sink" and whole is not None and whole.values.shape == series.values.shape:
         # by less than the intervals of all tokens
-        margins = np.nan_to_num(whole.margins)
-        agrees = np.allclose(series.values, whole.values, rtol=0.0, atol=margins, equal_nan=True)
+        within = np.abs(series.values - whole.values) <= np.nan_to_num(whole.margins)
+        agrees = bool((within | np.isnan(series.values) & np.isnan(whole.values)).all())
     # the published metrics below it, on the same subset where they were measured
     keys = [(name, series.subset if (name, series.subset) in run.series else "all") for name in JUDGED]
     others = [run.series[key] for key in keys if key in run.series and key[0] != series.metric]
