@@ -92,8 +92,8 @@ BOUNDS_LEFT_OUT = ("explorer", "remote_store")
 
 # what a training job needs of repdyn, which may have earlier versions than a sweep
 BOUNDS_ATTACHED = (
-    *("alerts", "anisotropy", "capture", "figures", "hugging_face_trainer", "kernels", "lightning", "measure"),
-    *("metrics", "report", "schedule", "shadow", "store", "tracker", "two_nn"),
+    *("alerts", "anisotropy", "capture", "hugging_face_trainer", "kernels", "lightning", "measure", "metrics"),
+    *("report", "schedule", "shadow", "store", "tracker", "two_nn"),
 )
 
 
