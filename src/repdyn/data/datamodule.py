@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,17 +20,6 @@ if TYPE_CHECKING:
 
 # For validation and for testing, each, in the order of the text: enwik8 is customarily split 90/5/5.
 HELD_OUT_PERCENT, HELD_OUT_PERCENT_BUILTIN = 5, 10
-
-
-@dataclass(frozen=True)
-class _Text:
-    """A text that has been read, split and tokenized."""
-
-    corpus: Corpus
-    train: np.ndarray
-    validation: np.ndarray
-    test: np.ndarray
-    bytes_per_token: float
 
 
 class TextDataModule(WindowsDataModule):
@@ -81,29 +69,29 @@ class TextDataModule(WindowsDataModule):
         self._before, self._after = special_tokens(self.tokenizer, tokenizer, self.objective, bos)
         self._require_trainable(len(self._before) + len(self._after))
 
-    @property
+    @cached_property
     def bytes_per_token(self) -> float:
         """Bytes of text behind one token, measured on the validation split; 1 for the byte vocabulary."""
-        return self._text.bytes_per_token
+        return len(self._corpus.split(self._held_out_percent)[1]) / len(self._splits[1])
 
     @property
     def description(self) -> str:
         """A description of the text, for logs: name, size and hash."""
-        corpus = self._text.corpus
+        corpus = self._corpus
         return f"{corpus.name}: {len(corpus.data):,} bytes of text, sha256 {corpus.sha256[:12]}"
 
     def prepare_data(self) -> None:
         """Download, clean and tokenize into the cache, in one process."""
-        _ = self._text
+        _ = self._splits
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._windows(self._text.train), shuffle=True)
+        return self._loader(self._windows(self._splits[0]), shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._windows(self._text.validation), shuffle=False)
+        return self._loader(self._windows(self._splits[1]), shuffle=False)
 
     def test_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._windows(self._text.test), shuffle=False)
+        return self._loader(self._windows(self._splits[2]), shuffle=False)
 
     def probe(self) -> Probe:
         """Return the fixed tokens that the tracker measures: windows of the text that nothing is trained on."""
@@ -115,7 +103,7 @@ class TextDataModule(WindowsDataModule):
             special_ids=sorted(self.tokenizer.all_special_ids),
             max_vectors=self.max_vectors,
             batch_vectors=None if self.design.n_windows else self.batch_vectors,
-            name=f"{self._text.corpus.name}, {' and '.join(splits)} split",
+            name=f"{self._corpus.name}, {' and '.join(splits)} split",
             design=self.design,
             mask_id=cast("int | None", self.tokenizer.mask_token_id),
             bytes_per_token=self.bytes_per_token,
@@ -143,9 +131,8 @@ class TextDataModule(WindowsDataModule):
 
     def _probe_splits(self) -> list[tuple[np.ndarray, bytes]]:
         """Return the token ids and bytes of the splits that the probe is taken from."""
-        _, *held_out = self._text.corpus.split(self._held_out_percent)
-        splits = list(zip((self._text.validation, self._text.test), held_out, strict=True))
-        enough = len(self._windows(self._text.validation, self._probe_length)) >= self._n_probe_windows
+        _, *splits = zip(self._splits, self._corpus.split(self._held_out_percent), strict=True)
+        enough = len(self._windows(self._splits[1], self._probe_length)) >= self._n_probe_windows
         return splits[:1] if enough else splits
 
     def _spread(self, windows: Sequence[Windows]) -> np.ndarray:
@@ -175,11 +162,15 @@ class TextDataModule(WindowsDataModule):
         return TokenWords(self._spread(words_of_splits).ravel(), lexicon)
 
     @cached_property
-    def _text(self) -> _Text:
-        corpus = load_corpus(self.text, clean=self.clean, max_bytes=self.max_bytes, cache_dir=self.cache_dir)
-        pieces = corpus.split(self._held_out_percent)
-        train, validation, test = (self._encode(piece) for piece in pieces)
-        n_tokens, percent = min(len(validation), len(test)), self._held_out_percent
+    def _corpus(self) -> Corpus:
+        return load_corpus(self.text, clean=self.clean, max_bytes=self.max_bytes, cache_dir=self.cache_dir)
+
+    @cached_property
+    def _splits(self) -> list[np.ndarray]:
+        """The token ids for training, validation and testing."""
+        corpus, percent = self._corpus, self._held_out_percent
+        splits = [self._encode(piece) for piece in corpus.split(percent)]
+        n_tokens = min(map(len, splits[1:]))
         window = self.sequence_length - len(self._before) - len(self._after)
         if n_tokens < window:
             raise ValueError(
@@ -187,7 +178,7 @@ class TextDataModule(WindowsDataModule):
                 f"validation and for testing hold a window of {window} each, got {n_tokens} tokens there from "
                 f"{len(corpus.data):,} bytes ({corpus.name}); use a longer text or a smaller sequence_length"
             )
-        return _Text(corpus, train, validation, test, bytes_per_token=len(pieces[1]) / len(validation))
+        return splits
 
     def _encode(self, data: bytes) -> np.ndarray:
         if self.tokenizer_name == BYTES:

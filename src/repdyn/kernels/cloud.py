@@ -230,13 +230,18 @@ class Cloud:
         return Distinct(self.x[first], groups, first, by_position.argsort()[inverse])
 
     @cached_property
+    def n_possible(self) -> Tensor:
+        """The number of possible neighbours of each distinct point, those outside its group: (n_unique,) int64."""
+        groups = self.distinct.groups
+        if groups is None:
+            return torch.full((self.n_unique,), self.n_unique - 1, device=self.x.device)
+        _, group, sizes = groups.unique(return_inverse=True, return_counts=True)
+        return self.n_unique - sizes[group]
+
+    @cached_property
     def n_candidates(self) -> int:
-        """The number of possible neighbours of the distinct point that has the fewest: those outside its group."""
-        if self.groups is None:
-            return self.n_unique - 1
-        ordered = cast(Tensor, self.distinct.groups).sort().values
-        sizes = torch.searchsorted(ordered, ordered, right=True) - torch.searchsorted(ordered, ordered)
-        return self.n_unique - int(sizes.max())
+        """The number of possible neighbours of the distinct point that has the fewest."""
+        return self.n_unique - 1 if self.groups is None else int(self.n_possible.min())
 
     @cached_property
     def scale(self) -> float:

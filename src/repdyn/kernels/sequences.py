@@ -40,13 +40,9 @@ class Sequences:
     def padded(self) -> Tensor:
         """(n_sequences, longest, dim) float64, zeros after the end of each sequence; divided by the largest magnitude
         of each sequence, so that no square leaves the range of float64."""
-        longest = max(self.lengths)
-        if min(self.lengths) == longest:
-            padded = self.x.detach().double().unflatten(0, (-1, longest))
-        else:
-            is_token = torch.arange(longest) < torch.tensor(self.lengths)[:, None]
-            padded = self.x.new_zeros(is_token.shape + self.x.shape[1:], dtype=torch.float64)
-            padded[is_token.to(self.x.device)] = self.x.detach().double()
+        is_token = torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
+        padded = self.x.new_zeros(is_token.shape + self.x.shape[1:], dtype=torch.float64)
+        padded[is_token.to(self.x.device)] = self.x.detach().double()
         largest = padded.abs().amax((1, 2))
         each = largest.tolist()
         if not all(map(math.isfinite, each)):

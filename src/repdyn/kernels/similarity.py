@@ -237,8 +237,7 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
     is_first[b.distinct.first] = True
     kept = a.distinct.first if b.n_unique == b.n_vectors else a.distinct.first[is_first[a.distinct.first]]
     a, b = _restricted(a, kept), _restricted(b, kept)
-    n_possible = _n_possible(a)
-    if k >= (fewest := int(n_possible.min())):
+    if k >= (fewest := a.n_candidates):
         raise Undefined(
             f"a token has {fewest} others that it could be next to, distinct in both clouds and outside its group, "
             f"at least {k + 1} needed"
@@ -250,7 +249,7 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
     overlap = _n_shared(own[compared], other[compared]) / (k * n_compared)
     if not calibrated:
         return overlap
-    chance = (k / n_possible[compared].double()).mean()
+    chance = (k / a.n_possible[compared].double()).mean()
     return (overlap - chance) / (1 - chance)
 
 
@@ -271,15 +270,6 @@ def _restricted(cloud: Cloud, kept: Tensor) -> Cloud:
     if len(kept) == cloud.n_unique:  # whose neighbours may be known
         return cloud
     return Cloud(cloud.x[kept], groups=None if cloud.groups is None else cloud.groups[kept])
-
-
-def _n_possible(cloud: Cloud) -> Tensor:
-    """Return for each distinct point the number of others outside its group, (n_unique,) int64."""
-    groups = cloud.distinct.groups
-    if groups is None:
-        return torch.full((cloud.n_unique,), cloud.n_unique - 1, device=cloud.x.device)
-    _, group, sizes = groups.unique(return_inverse=True, return_counts=True)
-    return cloud.n_unique - sizes[group]
 
 
 def _nearest_sets(cloud: Cloud, k: int) -> tuple[Tensor, Tensor]:
@@ -386,9 +376,8 @@ def token_imbalance(x: Tensor | Cloud, ids: Tensor) -> Tensor:
     in_group = token if groups is None else groups.unique(return_inverse=True)[1] * len(token) + token
     alike, kind = in_group.unique(return_inverse=True, return_counts=True)[1:]
     same = token.bincount()[token] - (kind[alike] if groups is not None else 1)
-    possible = _n_possible(part)
-    rank = torch.where(token[nearest] == token, (same + 1) / 2, same + (possible - same + 1) / 2)
-    return (2 * rank.double() / (possible + 1)).mean()
+    rank = torch.where(token[nearest] == token, (same + 1) / 2, same + (part.n_possible - same + 1) / 2)
+    return (2 * rank.double() / (part.n_possible + 1)).mean()
 
 
 Of: TypeAlias = Literal["state", "step"]

@@ -165,10 +165,9 @@ def two_nn(
             f"expected a share 0 < discard < 1, got {discard}; to use every point, take "
             'estimator="maximum_likelihood" (the largest ratio has no place on the regression line: F = 1)'
         )
-    if estimator not in get_args(Estimator):
-        raise ValueError(f"expected estimator to be one of {', '.join(get_args(Estimator))}, got {estimator!r}")
-    if duplicates not in get_args(Duplicates):
-        raise ValueError(f"expected duplicates to be one of {', '.join(get_args(Duplicates))}, got {duplicates!r}")
+    for name, value, known in (("estimator", estimator, Estimator), ("duplicates", duplicates, Duplicates)):
+        if value not in get_args(known):
+            raise ValueError(f"expected {name} to be one of {', '.join(get_args(known))}, got {value!r}")
     if duplicates == "count" and estimator != "regression":
         raise ValueError(
             f'expected estimator="regression" where duplicates count, got {estimator!r}; equal points have no ratio, '

@@ -170,20 +170,12 @@ def validate_subset_sizes(
     for subset, found in available.items():
         if subset == "no_sink" and found < MIN_BATCH_VECTORS:
             continue  # windows of one token have first positions alone: no value, with a reason
-        if subset in full and found < batch_vectors * n_batches:
-            needed, filled = batch_vectors * n_batches, found // batch_vectors * batch_vectors
-            smaller = max(MIN_BATCH_VECTORS, found // n_batches)
-            fewer = f"max_vectors={filled}" if filled else f"max_vectors={found}, batch_vectors={smaller}"
+        what, least = ("probe", batch_vectors) if subset in full else ("class", MIN_BATCH_VECTORS)
+        if found < (needed := least * n_batches):
+            smaller = f"max_vectors={found}, batch_vectors={max(MIN_BATCH_VECTORS, found // n_batches)}"
+            fewer = f"max_vectors={found // least * batch_vectors}" if found >= least else smaller
             raise ValueError(
-                f"the probe is too small: {n_batches} batches of {batch_vectors} vectors need {needed} tokens, but the "
-                f"subset {subset!r} has {found} of {available['all']}; give {needed - found} more tokens of this "
-                f"subset, or request fewer vectors with {fewer}"
-            )
-        if subset not in full and found < MIN_BATCH_VECTORS * n_batches:
-            needed, fewer = MIN_BATCH_VECTORS * n_batches, found // MIN_BATCH_VECTORS * batch_vectors
-            or_fewer = f", or request fewer batches with max_vectors={fewer}" if fewer else ""
-            raise ValueError(
-                f"the class {subset!r} is too small: {n_batches} batches of at least {MIN_BATCH_VECTORS} vectors need "
-                f"{needed} tokens, but {found} of the {available['all']} are in it; give {needed - found} more "
-                f"tokens of this class{or_fewer}, or leave it out"
+                f"the {what} is too small: {n_batches} batches of {least} vectors or more need {needed} tokens, but "
+                f"{subset!r} has {found} of {available['all']}; give {needed - found} more tokens of {subset!r}, or "
+                f"request fewer vectors with {fewer}{', or leave the class out' if what == 'class' else ''}"
             )

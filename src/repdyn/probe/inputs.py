@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from repdyn.probe.content import ProbeBatch
 from repdyn.probe.design import INPUTS, fitting, vectors_per_batch
@@ -128,18 +129,7 @@ def batch_size(batch: InputBatch) -> int:
 
 def moved(batch: InputBatch, device: torch.device, dtype: torch.dtype | None) -> InputBatch:
     """Return a batch on a device, tensors of floating type in the given precision."""
-    return _mapped(batch, lambda value: value.to(device, dtype if value.is_floating_point() else None))
-
-
-def _mapped(batch: InputBatch, function: Callable[[Tensor], Tensor]) -> InputBatch:
-    items = [(name, function(value) if isinstance(value, Tensor) else value) for name, value in _items(batch)]
-    return dict(items) if isinstance(batch, Mapping) else tuple(value for _, value in items)
-
-
-def draws_of(n_inputs: int, vectors_per_input: int, seed: int) -> Tensor:
-    """Return the numbers in [0, 1) that choose a position in each part of each input, (n_inputs, vectors_per_input)."""
-    # the stream of RandomState is frozen by numpy's policy
-    return torch.from_numpy(np.random.RandomState(seed).random_sample((n_inputs, vectors_per_input)))
+    return tree_map_only(Tensor, lambda value: value.to(device, dtype if value.is_floating_point() else None), batch)
 
 
 def rules_as_json(positions: Any, *, names: bool = False) -> Any:
@@ -202,7 +192,8 @@ def _copied(value: Any) -> Any:
 def input_batches(inputs: Inputs, seed: int) -> Iterator[ProbeBatch]:
     """Yield the batches of a probe of inputs as they were given."""
     n_vectors, first = inputs.vectors_per_input, 0
-    draws = draws_of(sum(inputs.sizes), n_vectors, seed)
+    # the numbers in [0, 1) that choose a position in each part of each input; numpy's policy freezes the stream
+    draws = torch.from_numpy(np.random.RandomState(seed).random_sample((sum(inputs.sizes), n_vectors)))
     for batch, size in zip(inputs.batches, inputs.sizes, strict=True):
         ids, numbers = torch.zeros(size, n_vectors, dtype=torch.long), np.arange(size * n_vectors)
         yield ProbeBatch(
@@ -226,7 +217,7 @@ def first_input(batch: ProbeBatch) -> ProbeBatch:
         attention_mask=batch.attention_mask[:1],
         positions=batch.positions[:n],
         tokens=batch.tokens[:n],
-        inputs=_mapped(batch.inputs, lambda value: value[:1] if value.ndim else value),
+        inputs=tree_map_only(Tensor, lambda value: value[:1] if value.ndim else value, batch.inputs),
         draws=batch.draws[:1],
     )
 
@@ -235,11 +226,9 @@ def inputs_to_tensors(inputs: Inputs) -> tuple[dict[str, Tensor], str]:
     """Return the tensors of inputs by their names in the file, and the rest as JSON."""
     tensors, batches = {}, []
     for number, batch in enumerate(inputs.batches):
-        described = []
-        for name, value in _items(batch):
-            if isinstance(value, Tensor):
-                tensors[f"input.{number}.{name}"] = value.contiguous()
-            described.append([str(name), None if isinstance(value, Tensor) else {"value": value}])
+        items = _items(batch)
+        tensors |= {f"input.{number}.{name}": x.contiguous() for name, x in items if isinstance(x, Tensor)}
+        described = [[str(name), None if isinstance(x, Tensor) else {"value": x}] for name, x in items]
         batches.append({"named": isinstance(batch, Mapping), "values": described})
     text = {
         "positions": rules_as_json(inputs.positions),

@@ -29,7 +29,6 @@ from transformers import (
 )
 
 from repdyn import Probe, Tracker, kernels, measure, open_store
-from repdyn.probe.inputs import draws_of
 
 
 @pytest.fixture(params=FAMILIES)
@@ -40,7 +39,7 @@ def family(request) -> Family:
 def naive_vectors(family: Family, states: Tensor, stack: str | None, probe: Probe) -> list[Tensor]:
     """Return the vectors of each metric batch from whole states, one by one."""
     first, counts = family.counting[stack](family.inputs(), states.shape[1])
-    draws = draws_of(N_INPUTS, OF_EACH, probe.seed)
+    draws = np.random.RandomState(probe.seed).random_sample((N_INPUTS, OF_EACH))
     vectors = []
     for each, (count, drawn) in enumerate(zip(counts.tolist(), draws.tolist(), strict=True)):
         edges = [math.floor(part * count / OF_EACH) for part in range(OF_EACH + 1)]
@@ -173,7 +172,7 @@ def wrong(states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     [
         ({"positions": "mask"}, "mask"),
         ({"positions": wrong}, "torch.float32"),
-        ({"positions": slice(10, None)}, "take fewer vectors of more inputs"),
+        ({"positions": slice(10, None)}, "vectors_per_input=7"),
     ],
     ids=["no mask", "no boolean", "few positions"],
 )
