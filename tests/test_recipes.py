@@ -37,8 +37,8 @@ from repdyn.recipes import (
     shipped_recipes,
     shortfalls,
 )
+from repdyn.recipes.criteria import Measured, NotMeasuredError
 from repdyn.recipes.evaluation import count_verdicts
-from repdyn.recipes.measured import Measured, NotMeasuredError
 from repdyn.recipes.page import write_results
 from repdyn.recipes.recipe import AnyCriterion
 from repdyn.tables.effects import CannotBeJudgedError

@@ -22,7 +22,7 @@ from repdyn.utils.printing import Lossy, printable
 if TYPE_CHECKING:
     from repdyn.checkpoints.sweep import Prepared, Sweep
     from repdyn.recipes import Recipe
-    from repdyn.recipes.measured import Measured
+    from repdyn.recipes.criteria import Measured
     from repdyn.store import Store
 
 FAILED = 1
@@ -254,10 +254,9 @@ def reproduce(
     """
     from repdyn.checkpoints.sweep import measure_prepared, prepare
     from repdyn.recipes import evaluate, find_models_of, find_recipe, missing_metrics, shipped_recipes, shortfalls
-    from repdyn.recipes.evaluation import is_reproduced
+    from repdyn.recipes.evaluation import is_reproduced, run_studies
     from repdyn.recipes.page import write_results
     from repdyn.recipes.recipe import is_local
-    from repdyn.recipes.studied import run_studies
     from repdyn.store import find_store, open_store
 
     if list_recipes:

@@ -128,7 +128,7 @@ def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> N
 
     out = console()
     out.print(Text(recipe.reference, style="bold"), soft_wrap=True)
-    if recipe.by_values:
+    if recipe.judged_by == "values":
         out.print("values judged as exact, since the design has no intervals", highlight=False)
     for number, published in enumerate(recipe.published, start=1):
         out.print(Text(f"{number}. {published.claim} ({published.source})"), soft_wrap=True)

@@ -11,17 +11,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 from pydantic import AfterValidator
+from scipy.special import stdtrit
 
 from repdyn.checkpoints.suites import Strict
-from repdyn.recipes.measured import Course, Layers, Measured, NotMeasuredError, Step, half_width, split
-from repdyn.tables import findings as of_findings
-from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
+from repdyn.metrics.metric import parsed
+from repdyn.probe import Probe
+from repdyn.tables import effects, findings
+from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction, mean_estimate
+from repdyn.tables.frames import measurements, of_metric
 from repdyn.tables.surrogates import Drift, against_drift
 
 
@@ -31,12 +35,108 @@ def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
     return bounds
 
 
+Step: TypeAlias = Literal["first", "last"]
+"""A measured step."""
+Layers: TypeAlias = Literal["mean", "last", "lowest", "highest"]
+"""Which blocks make up the value of a step: their mean, the last one, or the one with the lowest or highest value."""
+Profile: TypeAlias = dict[float, Estimate]
+"""A metric of the blocks at one step, by relative depth: 0 is the first, 1 the last."""
+Course: TypeAlias = dict[int, Estimate]
+"""A metric over training, by ascending step."""
 Axis: TypeAlias = Literal["depth", "training"]
 Bounds: TypeAlias = Annotated[tuple[float, float], AfterValidator(ascending)]
 Judgement: TypeAlias = tuple[Verdict, str]
 """A verdict, and the measured numbers on which it is based."""
 
 _OPPOSITE: dict[Verdict, Verdict] = {"shown": "not shown", "not shown": "shown"}
+
+
+class NotMeasuredError(Exception):
+    """Carries the reason why a published value has nothing to be compared with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The rows of one model on one probe, scalars among them."""
+
+    name: str
+    frame: pd.DataFrame
+    by_values: bool = False
+    """Whether every value is taken as exact, whatever its standard error: of designs whose batches share windows."""
+    probe: Probe | None = None
+    deviations: tuple[str, ...] = ()
+    """How the sampling differs from the recipe's."""
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The measured rows of layers."""
+        return measurements(self.judged_frame)
+
+    @cached_property
+    def judged_frame(self) -> pd.DataFrame:
+        """All rows, with standard errors of 0 if values are taken as exact."""
+        if not self.by_values:
+            return self.frame
+        return self.frame.assign(std_error=0.0, n_batches=self.frame["n_batches"].clip(lower=2))
+
+    def profile(self, name: str, step: Step) -> tuple[int, Profile]:
+        """Return the first or last step at which a metric was measured, and the blocks with a value at it."""
+        cells = self.cells(name)
+        chosen = (min if step == "first" else max)(cells["step"].tolist())
+        cells = cells.loc[(cells["step"] == chosen) & np.isfinite(cells["value"])]
+        if len(cells) < 3:
+            raise CannotBeJudgedError(f"needs 3 blocks with a value at step {chosen:,}, got {len(cells)}")
+        last = round(float(cells["layer"].iloc[0] / cells["depth"].iloc[0]))
+        positions = ((cells["layer"] - 1) / max(1, last - 1)).tolist()
+        return chosen, dict(zip(positions, _estimates(cells), strict=True))
+
+    def course(self, name: str, layers: Layers) -> Course:
+        """Return the value at each step at which any block has one."""
+        cells = self.cells(name)
+        last = cells["layer"].max()
+        cells = cells.loc[np.isfinite(cells["value"])]
+        if cells.empty:
+            raise CannotBeJudgedError(f"no value of {name}")
+        if layers in {"mean", "last"}:
+            complete = cells.groupby("layer")["step"].transform("size") == cells["step"].nunique()
+            cells = cells.loc[complete & ((cells["layer"] == last) | (layers == "mean"))]
+            if cells.empty:
+                raise CannotBeJudgedError(f"no block has a value of {name} at every measured step")
+        by_step = {step: _estimates(cells.loc[cells["step"] == step]) for step in sorted(set(cells["step"].tolist()))}
+        if layers in {"mean", "last"}:
+            return {step: mean_estimate(blocks) for step, blocks in by_step.items()}
+        extreme = min if layers == "lowest" else max
+        return {step: extreme(blocks, key=lambda block: block.value) for step, blocks in by_step.items()}
+
+    def has(self, name: str) -> bool:
+        """Return whether a metric was measured, by its name as for :meth:`profile`."""
+        return not of_metric(self.rows, *split(name)).empty
+
+    def cells(self, name: str) -> pd.DataFrame:
+        """Return the rows of a metric at the blocks, layers 1 to L."""
+        found = of_metric(self.rows, *split(name))
+        if found.empty:
+            raise NotMeasuredError(f"{name} was not measured")
+        return found.loc[found["layer"] >= 1]
+
+
+def split(name: str) -> tuple[str, str]:
+    """Return the name of a metric in rows, and the subset, "all" where none is given.
+
+    >>> split("two_nn"), split("two_nn[discard=0.8]@no_sink")
+    (('two_nn', 'all'), ('two_nn[discard=0.8]', 'no_sink'))
+    """
+    return name.partition("@")[0], parsed(name).subset or "all"
+
+
+def _estimates(cells: pd.DataFrame) -> list[Estimate]:
+    columns = (cells[column].tolist() for column in ("value", "std_error", "n_batches"))
+    return [Estimate(value, math.nan if error is None else error, n) for value, error, n in zip(*columns, strict=True)]
+
+
+def half_width(estimate: Estimate) -> float:
+    """Return half of the 95% interval of a value."""
+    return float(stdtrit(estimate.n_batches - 1, (1 + effects.CONFIDENCE) / 2)) * estimate.std_error
 
 
 @Strict
@@ -86,16 +186,16 @@ class PublishedFinding(Criterion):
 
     @property
     def band(self) -> tuple[float, float] | None:
-        return of_findings.MIDDLE if self.finding == "bell" else None
+        return findings.MIDDLE if self.finding == "bell" else None
 
     @property
     def text(self) -> str:
-        return str(getattr(of_findings, self.finding.upper()))
+        return str(getattr(findings, self.finding.upper()))
 
     def judge(self, measured: Measured, metric: str) -> Judgement:
         _, subset = split(metric)
         measured.cells(metric)
-        for found in of_findings.findings(measured.judged_frame):
+        for found in findings.findings(measured.judged_frame):
             if (found.name, found.subset) == (self.finding, subset):
                 return found.verdict, found.evidence
         raise NotMeasuredError(f"the finding {self.finding!r} is not judged on {subset}")
@@ -110,8 +210,8 @@ class Extreme(Criterion):
     """
 
     kind: Literal["peak", "valley"]
-    depth: Bounds = of_findings.MIDDLE
-    more: float = of_findings.MORE
+    depth: Bounds = findings.MIDDLE
+    more: float = findings.MORE
     step: Step = "last"
     absent: bool = False
 
@@ -198,7 +298,7 @@ class Phases(Criterion):
         course = measured.course(metric, self.layers)
         turns, drift = self._turns(course)
         first, last = min(course), max(course)
-        if first > of_findings.EARLY * last:
+        if first > findings.EARLY * last:
             raise CannotBeJudgedError(f"no value before step {first:,} of {last:,}; the course may begin earlier")
         claims = []
         for phase, more, (begin, end) in zip(self.phases, self.more, pairwise(turns), strict=True):

@@ -1,46 +1,44 @@
-"""Judge the published values of a paper by the measurements in a store, and how these were sampled otherwise."""
+"""Judge the published values of a paper by the measurements in a store, and by the tables of studies, which it runs."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import pandas as pd
 
+from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.probe import Probe
 from repdyn.probe.design import MAX_VECTORS, resolve_design
-from repdyn.recipes.criteria import Cell, Phases
-from repdyn.recipes.measured import Measured, NotMeasuredError
+from repdyn.reading import file_name
+from repdyn.recipes.criteria import Cell, Measured, NotMeasuredError, Phases
 from repdyn.recipes.recipe import Cloud, Published, Recipe, find_models_of
-from repdyn.recipes.studied import table_of
 from repdyn.store import Store
-from repdyn.tables.effects import CannotBeJudgedError, Verdict
+from repdyn.tables.effects import CannotBeJudgedError
 from repdyn.tables.frames import by_stack, design_names
 from repdyn.tables.runs import is_measured, known_runs, select
 from repdyn.tables.seeds import model_of
 from repdyn.text.corpus import load_corpus
+from repdyn.utils.arguments import ModelOptions
+from repdyn.utils.files import write_atomically
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
-REPRODUCED: dict[Verdict, Reproduced] = {
-    "shown": "reproduced",
-    "not shown": "not reproduced",
-    "cannot be judged": "cannot be judged",
-}
-"""The outcome of a published value, by the verdict on its criterion."""
+_OPTIONS = "options.json"
 
 
 def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[str, ...]:
-    """Return where the sampling of rows differs from a cloud, in phrases such as "windows of 32 tokens, not 80".
-
-    What neither the rows nor the probe tell, such as the text of a probe that is not in the store, is no deviation.
-    """
+    """Return where the sampling of rows is known to differ from a cloud: "windows of 32 tokens, not 80"."""
     found = []
     if probe is not None and not _is_text(probe.name, cloud.text):
         found.append(f"text {probe.name}, not {cloud.text}")
@@ -106,17 +104,10 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that ``repdyn reproduce --json`` prints; docs/cli.md describes them."""
-        published = self.published
-        return {
-            "claim": published.claim,
-            "source": published.source,
-            "metric": published.metric or None,
-            "criterion": published.criterion.text if published.criterion else None,
-            "run": self.run or None,
-            "verdict": self.verdict,
-            "ours": self.ours,
-            "deviations": list(self.deviations),
-        }
+        claim, source, metric = self.published.claim, self.published.source, self.published.metric or None
+        criterion = self.published.criterion.text if self.published.criterion else None
+        of_paper = {"claim": claim, "source": source, "metric": metric, "criterion": criterion, "run": self.run or None}
+        return {**of_paper, "verdict": self.verdict, "ours": self.ours, "deviations": list(self.deviations)}
 
 
 def evaluate(
@@ -131,7 +122,6 @@ def evaluate(
     """Judge each published value of a recipe on each of the models that it is about.
 
     Args:
-        recipe: its criteria.
         store: a sweep's results, of which the values by the recipe's sampling design count.
         models: names to use in place of the recipe's. If no published value is about any of them, all are judged.
         probe: hash, or the beginning of one, of the only probe to use.
@@ -139,8 +129,7 @@ def evaluate(
         cloud: what was measured in place of the recipe's cloud, to find the probe among several.
         tables: folder of the recipe's studies; None if it has none.
 
-    Returns:
-        The outcomes in the order of the recipe, and what was measured of its models.
+    Outcomes are in the order of the recipe; with them comes what was measured of its models.
     """
     about = find_models_of(models or recipe.models) if runs is None else []
     if runs:
@@ -184,7 +173,8 @@ def _judged(published: Published, run: str, measured: Any, deviations: tuple[str
         return Outcome(published, run, "not run", str(reason))
     except CannotBeJudgedError as reason:
         verdict, ours = "cannot be judged", str(reason)
-    return Outcome(published, run, REPRODUCED[verdict], ours, deviations, cell)
+    reproduced = cast(Reproduced, verdict.replace("shown", "reproduced"))
+    return Outcome(published, run, reproduced, ours, deviations, cell)
 
 
 def _recurring(outcome: Outcome, outcomes: Sequence[Outcome]) -> Outcome:
@@ -212,8 +202,7 @@ def models_for(recipe: Recipe, published: Published, models: Sequence[PublishedM
 def count_verdicts(outcomes: Sequence[Outcome]) -> str:
     """Return the numbers of the verdicts in words, such as "2 reproduced, 1 not run"."""
     counts = Counter(outcome.verdict for outcome in outcomes)
-    order = (*REPRODUCED.values(), "not run")
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in order if counts[verdict])
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Reproduced) if counts[verdict])
 
 
 def is_reproduced(outcomes: Sequence[Outcome]) -> bool:
@@ -230,10 +219,8 @@ def stands_in(recipe: Recipe, published: Published, model: PublishedModel) -> st
 
 
 def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: str | None) -> Measured | str:
-    """Return the measurements of a run on the one probe of a cloud's design, or the reason why there are none.
-
-    Among several probes, that which was sampled as the cloud asks for is the one.
-    """
+    """Return the measurements of a run on the one probe of a cloud's design, of several the one that was sampled as the
+    cloud asks for; or the reason why there are none."""
     if run not in store.runs():
         return "not in the store"
     found = [
@@ -251,7 +238,7 @@ def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: 
     ((rows, probe),) = found
     if len(stacks := by_stack(rows)) > 1:
         return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
-    return Measured(run, rows, recipe.by_values, probe, deviations(recipe.cloud, rows, probe))
+    return Measured(run, rows, recipe.judged_by == "values", probe, deviations(recipe.cloud, rows, probe))
 
 
 def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: Mapping[str, int]) -> list[str]:
@@ -274,3 +261,49 @@ def missing_metrics(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
         for name, missing in found.items()
         if missing
     ]
+
+
+def run_studies(
+    recipe: Recipe, models: Sequence[PublishedModel], folder: Path, loading: ModelOptions, given: Mapping[str, Any]
+) -> list[str]:
+    """Run each study of a recipe on each model, with its options and those ``given`` that it has, unless its tables are
+    in its folder; return why some were not studied."""
+    problems = []
+    for (kind, asked), model in product(recipe.studies.items(), models):
+        study = getattr(import_module(f"repdyn.studies.{kind}"), kind)
+        takes = inspect.signature(study).parameters
+        options = asked | {name: value for name, value in given.items() if name in takes}
+        output = folder / kind / file_name(model.run)
+        if _options(output) == options:
+            continue
+        try:
+            study([model.repository or model.run], output=output, loading=loading, **options)
+        except (CheckpointError, ValueError, OSError) as error:
+            problems.append(f"{kind} of {model.run}: {error}")
+            continue
+        # written last: without it the study is run again
+        done = json.dumps(options).encode()
+        write_atomically(output / _OPTIONS, lambda path, content=done: path.write_bytes(content))
+    return problems
+
+
+def table_of(recipe: Recipe, cell: Cell, folder: Path | None, run: str) -> tuple[pd.DataFrame | str, tuple[str, ...]]:
+    """Return the table of a published value as measured on a model, or why there is none, and in what options the study
+    deviates from the recipe."""
+    if folder is None:
+        return "the studies were not run", ()
+    output, asked = folder / cell.study / file_name(run), recipe.studies[cell.study]
+    if (done := _options(output)) is None:
+        return f"not studied: repdyn study {cell.study}", ()
+    found = sorted(output.rglob(f"{cell.table}.csv"))
+    if len(found) != 1:
+        return f"the study has no table {cell.table}.csv" if not found else "has several stacks of blocks", ()
+    names = [name for name in asked | done if done.get(name) != asked.get(name)]
+    differing = (f"{name} {done.get(name, 'default')}, not {asked.get(name, 'the default')}" for name in names)
+    return pd.read_csv(found[0], keep_default_na=False, na_values=[""]), tuple(differing)
+
+
+def _options(output: Path) -> dict[str, Any] | None:
+    """Return the options of a finished study; None where none is finished."""
+    path = output / _OPTIONS
+    return json.loads(path.read_bytes()) if path.is_file() else None

@@ -17,9 +17,8 @@ from matplotlib.lines import Line2D
 
 from repdyn.figures.charts import Axis, Chart, Line, Panel, notes
 from repdyn.figures.drawing import draw, save
-from repdyn.recipes.criteria import Between, Cell, Criterion, Phases
+from repdyn.recipes.criteria import Between, Cell, Criterion, Measured, NotMeasuredError, Phases, half_width
 from repdyn.recipes.evaluation import Outcome, count_verdicts
-from repdyn.recipes.measured import Measured, NotMeasuredError, half_width
 from repdyn.recipes.recipe import Published, Recipe
 from repdyn.report.markup import Markup, asset, joined, policy, table, tag
 from repdyn.tables.effects import CannotBeJudgedError, Estimate
@@ -42,11 +41,7 @@ _AXES = {
 
 
 def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured]) -> Figure | None:
-    """Draw a panel for each published value that was judged, with the models that it was judged on.
-
-    Returns:
-        None if nothing was judged.
-    """
+    """Draw a panel for each published value that was judged, with its models; None if nothing was judged."""
     by_name = {each.name: each for each in measured}
     colours = _model_colours(by_name)
     drawn: list[tuple[Criterion, Panel]] = []
@@ -69,7 +64,7 @@ def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[
     if not drawn:
         return None
     columns = min(_COLUMNS, len(drawn))
-    intervals = "" if recipe.by_values else "shades and bars: 95% intervals"
+    intervals = "" if recipe.judged_by == "values" else "shades and bars: 95% intervals"
     chart = Chart(
         title=recipe.reference,
         caption=notes(
@@ -144,11 +139,7 @@ def _line(estimates: Mapping[float, Estimate] | Mapping[int, Estimate], **look: 
 
 
 def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:
-    """Draw a line for each published value in a table of a study, on a scale of its own: published and measured.
-
-    Returns:
-        None if nothing was judged.
-    """
+    """Draw a line for each published value in a study's table, published and measured; None if nothing was judged."""
     colours = _model_colours(dict.fromkeys(outcome.run for outcome in outcomes if outcome.cell is not None))
     if not colours:
         return None
@@ -208,33 +199,25 @@ def write_results(
     }
     style = asset("page.css")  # without a script, the theme is the system's
     dark = style.partition("[data-theme=dark]")[2].partition("}")[0] + "}"
+    verdicts = tag(
+        "section",
+        tag("p", tag("strong", count_verdicts(outcomes)), class_="headline"),
+        table("published and measured", _HEADINGS, rows, quiet=True),
+        tag("p", f"Criteria stated on {recipe.stated}, before any run.", class_="note"),
+    )
+    drawn = [_figure(file) for file in files if file.suffix == ".png"]
+    listed = {title: tag("ul", *(tag("li", text) for text in texts)) for title, texts in lists.items() if texts}
     page = [
         Markup('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'),
         tag("title", f"{recipe.name}: reproduction"),
         tag("style", style, Markup(_NARROW), Markup(f"@media(prefers-color-scheme:dark){{:root{dark}}}")),
-        Markup("</head><body>"),
-        tag(
-            "header",
-            tag("h1", f"Reproduction: {recipe.name}"),
-            tag("p", tag("a", recipe.reference, href=recipe.address), class_="note"),
-        ),
-        tag(
-            "main",
-            tag(
-                "section",
-                tag("p", tag("strong", count_verdicts(outcomes)), class_="headline"),
-                table("published and measured", _HEADINGS, rows, quiet=True),
-                tag("p", f"Criteria stated on {recipe.stated}, before any run.", class_="note"),
-            ),
-            *(_figure(file) for file in files if file.suffix == ".png"),
-            *(
-                tag("section", tag("h2", title), tag("ul", *(tag("li", text) for text in texts)))
-                for title, texts in lists.items()
-                if texts
-            ),
-        ),
+        Markup("</head><body><header>"),
+        tag("h1", f"Reproduction: {recipe.name}"),
+        tag("p", tag("a", recipe.reference, href=recipe.address), class_="note"),
+        Markup("</header>"),
+        tag("main", verdicts, *drawn, *(tag("section", tag("h2", title), of) for title, of in listed.items())),
         tag("footer", tag("p", f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by repdyn {version('repdyn')}.")),
         Markup("</body></html>\n"),
     ]
@@ -255,7 +238,7 @@ def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
         text = f"text {each.probe.name}" if each.probe else "text not recorded: the store has no copy of the probe"
         lines.append(f"{each.name} at {at}: {sampling(measurements(each.frame))}; {text}")
     exact = "values judged as exact, since the design has no intervals"
-    return [*lines, exact if recipe.by_values else "ratios judged by their 95% intervals"]
+    return [*lines, exact if recipe.judged_by == "values" else "ratios judged by their 95% intervals"]
 
 
 def _figure(path: Path) -> Markup:

@@ -127,10 +127,6 @@ class Recipe:
                 )
 
     @property
-    def by_values(self) -> bool:
-        return self.judged_by == "values"
-
-    @property
     def reference(self) -> str:
         """Return title and place of the paper."""
         return f"{self.title} ({'arXiv ' if _ARXIV.fullmatch(self.paper) else ''}{self.paper})"
