@@ -24,8 +24,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from repdyn import open_store
-from repdyn.explorer.app import build
-from repdyn.explorer.server import launch
+from repdyn.explorer.app import build, launch
 from repdyn.explorer.session import Session
 from repdyn.reading import LoadedModel, load_model
 from repdyn.report import write_report

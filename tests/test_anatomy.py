@@ -37,6 +37,7 @@ from repdyn.studies.embedding_tables import (
     pair_values,
     sample_pairs,
 )
+from repdyn.studies.panels import plane_table
 from repdyn.studies.paths import (
     CLEAR,
     TokenTrajectory,
@@ -48,7 +49,6 @@ from repdyn.studies.paths import (
     movements,
     principal,
 )
-from repdyn.studies.planes import plane_table
 
 RANDOM = np.random.default_rng(0)
 
@@ -115,7 +115,7 @@ def test_the_kinds_of_tokens():
 
 
 def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
-    monkeypatch.setattr("repdyn.studies.planes.methods", lambda: ("PCA", "t-SNE"))
+    monkeypatch.setattr("repdyn.studies.panels.methods", lambda: ("PCA", "t-SNE"))
     vectors = torch.cat([drawn(30, 5), drawn(30, 5, seed=1) + 20])
     labels = {"number": [*range(60)], "group": ["a"] * 30 + ["b"] * 30}
     found = plane_table(vectors, labels, 0)
@@ -374,10 +374,10 @@ def test_rows_that_mean_nothing_are_left_out_and_counted(vocabulary):
     assert (words.name, places.name, parts.name) == ("input", "position", "segment")
     assert words.labels == ("[UNK]", "[CLS]", *(f"word{n}" for n in range(24)))
     assert words.left_out == {NO_TOKEN: 70, UNUSED_TOKEN: 4}
-    assert torch.equal(words.row("word3"), model.embeddings.word_embeddings.weight[9].double())
+    assert torch.equal(words.rows[words.labels.index("word3")], model.embeddings.word_embeddings.weight[9])
     assert places.labels == tuple(map(str, range(62)))
     assert places.left_out == {NO_POSITION: 2}
-    assert torch.equal(places.row("0"), model.embeddings.position_embeddings.weight[2].double())
+    assert torch.equal(places.rows[places.labels.index("0")], model.embeddings.position_embeddings.weight[2])
     assert parts.labels == ("0", "1")
     assert parts.left_out == {}
 
@@ -409,7 +409,7 @@ def named(figures, folder):
 
 
 def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("repdyn.studies.planes.methods", lambda: ("PCA",))  # the others are slow, and tested alone
+    monkeypatch.setattr("repdyn.studies.panels.methods", lambda: ("PCA",))  # the others are slow, and tested alone
     monkeypatch.setattr("repdyn.studies.anatomy.find_spec", lambda name: None)  # loops are tested alone
     monkeypatch.setattr("repdyn.studies.study.save", named)
     folder, output = save_model("small"), tmp_path / "out"

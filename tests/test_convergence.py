@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+from scipy.optimize import isotonic_regression
 from synthetic_runs import make_row, make_scalar, to_frame
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.nn.functional import cosine_similarity
@@ -22,20 +23,21 @@ from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.kernels import Undefined, alignment_falls, self_similarity
-from repdyn.studies.bootstrap import SequenceSums, bootstrap
-from repdyn.studies.convergence_estimates import (
+from repdyn.studies.bootstrap import Estimate, SequenceSums, bootstrap
+from repdyn.studies.convergence_measurements import (
+    FALLS,
     SUMMARIES,
-    average_rate,
     bound_over_alignment,
+    class_cosines,
     compare_classes,
     correlations,
     decay_rate,
-    gradient,
     holm,
-    isotonic_fit,
+    profile_table,
+    skip_blocks,
     summaries_with,
+    token_cosines,
 )
-from repdyn.studies.convergence_measurements import FALLS, class_cosines, skip_blocks, token_cosines
 from repdyn.studies.generated_sentences import (
     VOCABULARY,
     complex_sentences,
@@ -49,23 +51,15 @@ from repdyn.tables.frames import scalar
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
 
 
-def test_the_steps_and_their_average():
-    alignment = np.array([0.1, 0.4, 0.3, 0.9, 1.0])
-    np.testing.assert_allclose(gradient(alignment), [0.3, -0.1, 0.6, 0.1], rtol=1e-12)
-    assert average_rate(alignment) == pytest.approx(0.225, rel=1e-12)
-    assert average_rate(alignment) == pytest.approx(gradient(alignment).mean(), rel=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_fit_is_the_nearest_monotone_sequence(seed):
-    random = np.random.default_rng(seed)
-    steps = random.normal(size=8)
-    fit = isotonic_fit(steps)
-    assert (np.diff(fit) >= 0).all()
-    assert fit.mean() == pytest.approx(steps.mean(), abs=1e-12)
-    # on a convex set the nearest point makes no acute angle with any other
-    for other in np.sort(random.normal(size=(200, 8)), axis=1):
-        assert (steps - fit) @ (other - fit) <= 1e-12
+def test_the_steps_their_average_and_what_is_fitted_to_them():
+    alignment = np.cumsum([0.1, 0.2576, 0.05, 0.06, 0.04, 0.0998])
+    table = profile_table(Estimate(alignment, alignment[None]))
+    steps, fit, bound = table[["gradient", "isotonic_fit", "lower_envelope"]].to_numpy()[:-1].T
+    np.testing.assert_allclose(steps, [0.2576, 0.05, 0.06, 0.04, 0.0998], rtol=1e-12)
+    assert SUMMARIES["average rate"](alignment) == pytest.approx(steps.mean(), rel=1e-12)
+    np.testing.assert_allclose(fit, [*[(0.2576 + 0.05 + 0.06 + 0.04) / 4] * 4, 0.1019 - 0.0021], atol=2.2e-3)
+    assert (fit > steps).any(), "the fit is no bound, but the envelope is"
+    np.testing.assert_allclose(bound, [0.04, 0.04, 0.04, 0.04, 0.0998], rtol=1e-12)
 
 
 # A published figure has four digits; what is worked out from several of them may be off by a little more than half of one.
@@ -97,11 +91,11 @@ def test_the_published_fit_of_bert(seed):
     steps = steps_of(**BERT, shares=shares)
     alignment = BERT["first"] + np.append(0, np.cumsum(steps))
     assert alignment[11] == pytest.approx(0.900, abs=5e-4)
-    fit = isotonic_fit(steps)
+    fit = isotonic_regression(steps).x
     np.testing.assert_allclose(fit[:11], 0.0738, atol=PRINTED)
     assert fit[11] == pytest.approx(0.0998, abs=1e-12)
-    assert average_rate(alignment) == pytest.approx(0.0760, abs=PRINTED)
-    assert (11 * fit[0] + fit[11]) / 12 == pytest.approx(float(average_rate(alignment)), rel=1e-12)
+    assert SUMMARIES["average rate"](alignment) == pytest.approx(0.0760, abs=PRINTED)
+    assert (11 * fit[0] + fit[11]) / 12 == pytest.approx(SUMMARIES["average rate"](alignment), rel=1e-12)
 
 
 def sums_of(sequences):
@@ -283,7 +277,7 @@ def test_self_similarity_against_loops():
 @pytest.mark.parametrize("alignment", [[0.5, 0.25, 0.75, 1.0], [0.1, 0.4, 0.3, 0.9, 1.0], [0.2, 0.2, 1.0]])
 def test_the_bound_over_the_alignment(alignment):
     """The envelope over depth would not be a function of the alignment where that falls."""
-    bound, steps, before = bound_over_alignment(alignment), gradient(alignment), np.array(alignment[:-1])
+    bound, steps, before = bound_over_alignment(alignment), np.diff(alignment), np.array(alignment[:-1])
     assert (bound <= steps).all()
     order = np.argsort(before)
     assert (np.diff(bound[order]) >= 0).all()

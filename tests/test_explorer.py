@@ -13,8 +13,8 @@ import torch
 from saved_models import MARKUP
 
 from repdyn.cli.main import main
-from repdyn.explorer import server, tables
-from repdyn.explorer.server import choose_checkpoints, launch
+from repdyn.explorer import app, tables
+from repdyn.explorer.app import choose_checkpoints, launch
 from repdyn.explorer.session import LISTED
 from repdyn.studies.token_measurements import encode_sentence
 from repdyn.utils import addresses
@@ -164,7 +164,7 @@ def test_a_name_that_leads_here_from_elsewhere_is_refused(port, host):
 def served(monkeypatch):
     """The options with which the page would be served."""
     given = []
-    monkeypatch.setattr(server, "serve", given.append)
+    monkeypatch.setattr(app, "serve", given.append)
     return given
 
 

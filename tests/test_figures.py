@@ -26,7 +26,6 @@ from repdyn.figures.run import (
     scales,
     steps_overview,
 )
-from repdyn.studies.convergence_estimates import isotonic_fit, lower_envelope
 from repdyn.tables.runs import measured_runs
 from repdyn.tables.seeds import seed_groups, with_seeds
 
@@ -205,24 +204,6 @@ def test_dimension_against_neighbours(rows_of_scales):
         "TwoNN",
         "Levina-Bickel",
     ]
-
-
-def test_the_fit_is_no_bound_but_the_envelope_is():
-    gradient = np.array([0.2576, 0.05, 0.06, 0.04, 0.0998])
-    fit, bound = isotonic_fit(gradient), lower_envelope(gradient)
-    np.testing.assert_allclose(fit, [*[(0.2576 + 0.05 + 0.06 + 0.04) / 4] * 4, 0.1019 - 0.0021], atol=2.2e-3)
-    assert fit.sum() == pytest.approx(gradient.sum())
-    np.testing.assert_array_equal(bound, [0.04, 0.04, 0.04, 0.04, 0.0998])
-    for monotone in (fit, bound):
-        assert (np.diff(monotone) >= 0).all()
-    assert (bound <= gradient).all()
-    assert (fit > gradient).any()
-
-
-def test_published_average_of_a_constant_fit():
-    # DistilBERT: A_0 = 0.0717 and a gradient that falls, whose fit is the constant (1 - A_0) / 6 = 0.1547
-    gradient = np.array([0.4143, 0.2, 0.12, 0.08, 0.06, 0.054])
-    np.testing.assert_allclose(isotonic_fit(gradient), 0.1547, atol=1e-4)
 
 
 @pytest.fixture

@@ -56,13 +56,16 @@ from repdyn.studies.sentence_measurements import (
     separation,
 )
 from repdyn.studies.study import read_groups, select
-from repdyn.studies.token_classes import class_tables, common_direction, density, received_attention
 from repdyn.studies.token_measurements import (
-    LayerVectors,
+    SentenceStates,
     capture_sentence,
+    class_tables,
+    common_direction,
     compare_sentence,
     compare_with_vocabulary,
+    density,
     encode_sentence,
+    received_attention,
     token_names,
     without_causal_mask,
 )
@@ -327,7 +330,7 @@ def test_a_group_with_slots_stands_for_every_sentence():
 
 
 def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("repdyn.studies.planes.methods", lambda: ("PCA",))
+    monkeypatch.setattr("repdyn.studies.panels.methods", lambda: ("PCA",))
     ran(save_model("small"), *files, "-o", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
         *("separation.csv", "changes.csv", "collection.csv", "collection_histograms.csv"),
@@ -411,21 +414,19 @@ def decoder(save_model):
 def test_trajectories_against_naive_ones(positions):
     table, ids = random(40, 8), [3, 7, 3, 39, 0]
     added = random(5, 8, seed=1) if positions else None
-    layers = [
-        LayerVectors(None, layer, state, random(5, 8, seed=10 * layer + number) + table[ids])
-        for layer in range(3)
-        for number, state in enumerate(("attention", "block"))
-    ]
-    found = compare_with_vocabulary(layers, ids, table, byte_tokenizer(), k=4, positions=added)
+    keys = [(None, layer, state) for layer in range(3) for state in ("attention", "block")]
+    vectors = [random(5, 8, seed=number) + table[ids] for number in range(6)]
+    sentence = SentenceStates(ids, keys, vectors, table, [])
+    found = compare_with_vocabulary(sentence, table, byte_tokenizer(), k=4, positions=added)
     lines, near = found.table.to_dict("records"), found.nearest.to_dict("records")
     assert len(lines) == 6 * 5
     assert len(near) == 6 * 5 * 4
     for number, line in enumerate(lines):
-        layer, place = layers[number // 5], number % 5
-        assert (line["layer"], line["state"], line["position"]) == (layer.layer, layer.state, place)
+        place = number % 5
+        assert (None, line["layer"], line["state"], line["position"]) == (*keys[number // 5], place)
         assert (line["token_id"], line["token"]) == (ids[place], token_names(byte_tokenizer(), ids)[place])
         rows = table.double() + (added[place].double() if positions else 0)
-        cosines = cosine_similarity(layer.vectors[place].double(), rows, dim=1)
+        cosines = cosine_similarity(vectors[number // 5][place].double(), rows, dim=1)
         assert line["cosine"] == pytest.approx(cosines[ids[place]].item(), rel=1e-10)
         assert line["rank"] == (cosines > cosines[ids[place]] + 1e-12).sum()
         best = near[4 * number : 4 * number + 4]
@@ -447,7 +448,7 @@ def test_the_states_are_those_of_a_plain_run(subject):
     expected = {("block", layer): states[0] for layer, states in enumerate(hidden)}
     expected |= {("attention", layer): states for layer, states in enumerate(sums, start=1)}
     own = model.embeddings.word_embeddings.weight[ids]
-    assert captured.reasons == ()
+    assert captured.reasons == []
     assert len(found.table) == len(ids) * len(expected)
     for (state, layer), lines in found.table.groupby(["state", "layer"]):
         cosines = cosine_similarity(expected[state, layer], own, dim=1).tolist()

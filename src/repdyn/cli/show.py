@@ -353,7 +353,7 @@ def explore(
       repdyn explore bert-base-cased distilbert-base-cased --sentence "Hello."
       repdyn explore my-model --port 0 --open              any free port
     """
-    from repdyn.explorer.server import serve
+    from repdyn.explorer.app import serve
 
     _warn_of_others(host, "use the explorer without a password")
     page = {"layers": layers, "sentence": sentence, "second": second, "nearest": nearest, "max_tokens": max_tokens}

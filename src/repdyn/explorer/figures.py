@@ -1,12 +1,9 @@
-"""Figures of the explorer: a token across the layers, and attention weights.
-
-Text and grid take their colours from the page (see ``page/page.css``), so that they are read in light
-and dark alike.
-"""
+"""Figures of the explorer: a token across the layers, and attention weights, with the colours of ``page/page.css``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from typing import Literal, TypeAlias
 
@@ -14,7 +11,6 @@ import numpy as np
 import pandas as pd
 import plotly.express as px
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from repdyn.explorer.session import LayerHeads, TokenStates
 from repdyn.studies.token_measurements import Measure, State, measure_of
@@ -32,26 +28,24 @@ _TITLES: dict[Quantity, str] = {
 }
 _MAP_HEIGHT, _TOKEN_HEIGHT, _MAP_MARGINS = 420, 14, 160
 """Least height of a map, height of a token in it, and height of the labels around it."""
+_text = partial(escape, quote=False)
+"""Return text without the markup that plotly would interpret."""
 _SENDING = ["sendChartToCloud", "sendDataToCloud"]
 """Buttons that upload a figure; which of them there is depends on the version of plotly.js that gradio brings."""
 
 
 def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figure:
-    """Draw one colour per checkpoint, solid after the block, dotted after the attention.
-
-    A state after the attention stands half a layer before that after its block, where it is on the way. Ranks have a
-    logarithmic scale, of rank + 1.
-    """
+    """Draw a colour per checkpoint, dotted after the attention, half a layer before its block; ranks on a log scale."""
     figure, is_rank = go.Figure(), quantity == "rank"
     if tokens:
         parts = [one.table.assign(checkpoint=_text(one.name), token=_text(one.token)) for one in tokens]
         table = pd.concat(parts, ignore_index=True)
         places = table["layer"] - 0.5 * (table["state"] == "attention")
         table = table.assign(place=places, state=table["state"].replace(STATES), value=table[quantity] + is_rank)
-        series = {"color": "checkpoint", "line_dash": "state", "symbol": "state", "markers": True}
-        order = {"category_orders": {"state": [*STATES.values()]}, "color_discrete_sequence": COLOURS}
-        hover = {"hover_name": "token", "hover_data": ["layer", measure_of(table), "rank"]}
-        figure = px.line(table, x="place", y="value", **series, **order, **hover, line_dash_sequence=["solid", "dot"])
+        look = {"color": "checkpoint", "line_dash": "state", "symbol": "state", "markers": True}
+        look |= {"category_orders": {"state": [*STATES.values()]}, "color_discrete_sequence": COLOURS}
+        look |= {"hover_name": "token", "hover_data": ["layer", measure_of(table), "rank"]}
+        figure = px.line(table, x="place", y="value", line_dash_sequence=["solid", "dot"], **look)
     _arrange(figure, 420)
     figure.update_xaxes(title_text="layer (0: what enters the first block)")
     figure.update_yaxes(title_text=_TITLES[quantity])
@@ -71,33 +65,24 @@ def attention(layers: Sequence[LayerHeads], names: Sequence[str], head: int) -> 
     """Draw the weights of one head, a row for each token that attends, a map for each stack of the checkpoint."""
     # tokens that occur twice are two rows
     labels = [f"{place} {_text(name)}" for place, name in enumerate(names)]
-    titles = [_text(f"{one.name}: attention of head {head} in layer {one.layer}") for one in layers]
-    figure = make_subplots(1, max(1, len(layers)), subplot_titles=titles, horizontal_spacing=0.15)
-    for column, one in enumerate(layers, start=1):
-        figure.add_trace(
-            go.Heatmap(
-                x=labels,
-                y=labels,
-                z=one.weights[head].float().cpu().numpy(),
-                coloraxis="coloraxis",
-                hovertemplate="%{y} to %{x}: %{z:.3f}<extra></extra>",
-            ),
-            row=1,
-            col=column,
-        )
-        figure.update_xaxes(title_text="to the token", tickangle=-90, row=1, col=column)
-        figure.update_yaxes(title_text="from the token", autorange="reversed", row=1, col=column)
-    _arrange(figure, _MAP_MARGINS + max(_MAP_HEIGHT, _TOKEN_HEIGHT * len(labels)))
-    figure.update_layout(
-        coloraxis={
-            "cmin": 0,
-            "cmax": 1,
-            "colorscale": [[0, "rgba(0, 114, 178, 0)"], [1, "rgba(0, 114, 178, 1)"]],
-            "colorbar": {"title": {"text": "attention weight", "side": "right"}, "tickvals": [0, 0.25, 0.5, 0.75, 1]},
-        },
+    figure = px.imshow(
+        np.stack([one.weights[head].float().cpu().numpy() for one in layers]),
+        facet_col=0,
+        facet_col_spacing=0.15,
+        zmin=0,
+        zmax=1,
+        color_continuous_scale=["rgba(0, 114, 178, 0)", "rgba(0, 114, 178, 1)"],
+        aspect="auto",
     )
-    for update in (figure.update_xaxes, figure.update_yaxes):
-        update(type="category", showgrid=False, ticks="", automargin=True)
+    figure.update_traces(x=labels, y=labels, hovertemplate="%{y} to %{x}: %{z:.3f}<extra></extra>")
+    for title, one in zip(figure.select_annotations(), layers, strict=True):
+        title.text = _text(f"{one.name}: attention of head {head} in layer {one.layer}")
+    _arrange(figure, _MAP_MARGINS + max(_MAP_HEIGHT, _TOKEN_HEIGHT * len(labels)))
+    bar = {"title": {"text": "attention weight", "side": "right"}, "tickvals": [0, 0.25, 0.5, 0.75, 1]}
+    figure.update_coloraxes(colorbar=bar)
+    for update, title in ((figure.update_xaxes, "to the token"), (figure.update_yaxes, "from the token")):
+        update(type="category", showgrid=False, showticklabels=True, ticks="", automargin=True, title_text=title)
+    figure.update_xaxes(tickangle=-90)
     return figure
 
 
@@ -117,8 +102,3 @@ def _arrange(figure: go.Figure, height: int) -> None:
     )
     for update in (figure.update_xaxes, figure.update_yaxes):
         update(zeroline=False, showgrid=True, title={"font": {"size": 14}, "standoff": 8})
-
-
-def _text(typed: str) -> str:
-    """Return text without the markup that plotly would interpret."""
-    return escape(typed, quote=False)

@@ -16,22 +16,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from repdyn import reading
 from repdyn.kernels import Undefined
 from repdyn.kernels.lens import LensReading, read_predictions
-from repdyn.reading import (
-    LENGTH,
-    CheckpointError,
-    LayerPatterns,
-    LoadedModel,
-    attention_weights,
-    count_blocks,
-    layer_states,
-    output_head,
-)
+from repdyn.reading import LENGTH, CheckpointError, LayerPatterns, LoadedModel
 from repdyn.studies.anatomy_figures import paths_figure
 from repdyn.studies.paths import TokenTrajectory, match_tokens, sentence_trajectories
 from repdyn.studies.study import select
 from repdyn.studies.token_measurements import (
+    VocabularyComparison,
     capture_sentence,
     compare_sentence,
     encode_sentence,
@@ -41,15 +34,13 @@ from repdyn.tables.style import of_stack, styled
 
 
 class TokenStates(NamedTuple):
-    """One token in one checkpoint, in one of its stacks."""
+    """One token in one checkpoint, in one of its stacks, with tables as of :class:`VocabularyComparison`."""
 
     name: str
     """Display name of the checkpoint, and of the stack if it has several."""
     token: str
     token_id: int
     table: pd.DataFrame
-    """A row for each state; nearest has one for each state and place. Columns as in
-    :class:`repdyn.studies.token_measurements.VocabularyComparison`."""
     nearest: pd.DataFrame
 
 
@@ -57,9 +48,8 @@ class LayerHeads(NamedTuple):
     """The attention weights of one layer, in one stack of a checkpoint."""
 
     name: str
-    """Display name of the checkpoint, and of the stack if it has several."""
+    """As of :class:`TokenStates`."""
     ids: tuple[int, ...]
-    """Token ids of the sentence."""
     layer: int
     weights: Tensor
     """(heads, n_tokens, n_tokens), from each token to each; a row sums to 1, or to less with learned sinks."""
@@ -101,7 +91,7 @@ def sentence_lens(loaded: LoadedModel, ids: Sequence[int], layers: LayerPatterns
     A decoder reads the sentence once, and predicts the next token at each. An encoder reads it once for each ordinary
     token, which is then replaced by the mask token, and predicts what was there; special tokens are never masked.
     """
-    head, masked = output_head(loaded, ids, layers), ()
+    head, masked = reading.output_head(loaded, ids, layers), ()
     # a single token stands for the mask, which the annotations of transformers do not say
     mask = cast("int | None", loaded.tokenizer.mask_token_id)
     if type(loaded.with_head).__name__.endswith("ForMaskedLM"):
@@ -112,13 +102,13 @@ def sentence_lens(loaded: LoadedModel, ids: Sequence[int], layers: LayerPatterns
         special = set(loaded.tokenizer.all_special_ids)
         masked = tuple(place for place, token in enumerate(ids) if token not in special)
     whole = replace(loaded, model=cast(PreTrainedModel, loaded.with_head))  # that patterns of layers name
-    states = [layer.states for layer in layer_states(whole, [ids], layers)]
+    states = [layer.states for layer in reading.layer_states(whole, [ids], layers)]
     for start in range(0, len(masked), _MASKED_AT_ONCE):
         places = list(masked[start : start + _MASKED_AT_ONCE])
         copies = torch.tensor([ids] * len(places))
         copies[range(len(places)), places] = cast(int, mask)
         rows = torch.arange(len(places)) * len(ids) + torch.tensor(places)
-        for plain, layer in zip(states, layer_states(whole, copies.tolist(), layers), strict=True):
+        for plain, layer in zip(states, reading.layer_states(whole, copies.tolist(), layers), strict=True):
             plain[places] = layer.states[rows]
     readings = [read_predictions(layer, states[-1], head, LISTED) for layer in states]
     return SentenceLens(tuple(ids), masked, tuple(LensReading(*(part.cpu() for part in each)) for each in readings))
@@ -139,35 +129,28 @@ class Session:
     def __init__(
         self, models: Sequence[LoadedModel], *, nearest: int, max_tokens: int, layers: LayerPatterns = None
     ) -> None:
-        self.models = tuple(models)
-        self.max_tokens = max_tokens
-        self._layers = layers
-        self.n_layers = max(number for loaded in models for number in count_blocks(loaded, layers).values())
+        self.models, self.max_tokens, self._layers = tuple(models), max_tokens, layers
+        self.n_layers = max(number for loaded in models for number in reading.count_blocks(loaded, layers).values())
         """Number of blocks of the deepest stack."""
         self._lock = RLock()
-        self._read = self._cached(_SENTENCES, lambda loaded, text: capture_sentence(loaded, text, layers))
-        self._compare = self._cached(
-            _TOKENS,
-            lambda loaded, text, **how: compare_sentence(loaded, self._read(loaded, text), k=nearest, **how),
-        )
-        self._lens = self._cached(
-            _SENTENCES, lambda loaded, text: sentence_lens(loaded, encode_sentence(loaded, text), layers)
-        )
-        # all layers and heads of a long sentence are large
-        self._attention = self._cached(
-            1, lambda loaded, text: attention_weights(loaded, [encode_sentence(loaded, text)], layers)
-        )
-        self._drawn = self._cached(
-            _SENTENCES,
-            lambda loaded, *pair: [
-                _picture(of_stack(loaded.name, stack), *both)
-                for stack, both in sentence_trajectories(loaded, pair, layers).items()
-            ],
-        )
 
-    def tokens(self, sentence: str) -> tuple[str, ...]:
+        def compare(loaded: LoadedModel, text: str, **how: Any) -> VocabularyComparison:
+            return compare_sentence(loaded, self._read(loaded, text), k=nearest, **how)
+
+        def draw(loaded: LoadedModel, *pair: str) -> list[str]:
+            found = sentence_trajectories(loaded, pair, layers)
+            return [_picture(of_stack(loaded.name, stack), *both) for stack, both in found.items()]
+
+        self._read = self._cached(_SENTENCES, lambda loaded, text: capture_sentence(loaded, text, layers))
+        self._compare = self._cached(_TOKENS, compare)
+        self._lens = self._cached(_SENTENCES, lambda loaded, ids: sentence_lens(loaded, ids, layers))
+        # all layers and heads of a long sentence are large
+        self._attention = self._cached(1, lambda loaded, ids: reading.attention_weights(loaded, [ids], layers))
+        self._drawn = self._cached(_SENTENCES, draw)
+
+    def tokens(self, sentence: str) -> list[str]:
         """Return the tokens of a sentence in the first checkpoint, special ones included."""
-        first, *_ = [self._names(loaded, sentence) for loaded in self.models]
+        first, *_ = [token_names(loaded.tokenizer, self._ids(loaded, sentence)) for loaded in self.models]
         return first
 
     def token(
@@ -175,21 +158,24 @@ class Session:
     ) -> tuple[list[TokenStates], list[str]]:
         """Compare one token of a sentence with the vocabulary, in each checkpoint that has it.
 
-        Returns:
-            Results in the order of the checkpoints, and remarks: why a checkpoint or a state is missing.
+        Remarks, the second result, say why a checkpoint or a state is missing.
         """
-        sentence, first, place = self._with_place(sentence, place)
+        if place is None:
+            raise ValueError("expected a token, got none; choose one")
+        first, valid = self.tokens(sentence), _valid(sentence)
+        if not 0 <= place < len(first):
+            raise ValueError(f"expected a token from 0 to {len(first) - 1}, got {place}; choose one of the sentence")
         how = {"with_positions": with_positions, "by_distance": by_distance}
 
         def find(loaded: LoadedModel) -> tuple[list[TokenStates], list[str]]:
-            own = _same_place(first, self._names(loaded, sentence), place)
+            reading = self._read(loaded, valid)
+            own = _same_place(first, token_names(loaded.tokenizer, reading.ids), place)
             if own is None:
                 raise ValueError(
                     f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
                 )
-            reading, compared = self._read(loaded, sentence), self._compare(loaded, sentence, place=own, **how)
-            states = []
-            for stack in dict.fromkeys(layer.stack for layer in reading.vectors):
+            compared, states = self._compare(loaded, valid, place=own, **how), []
+            for stack in dict.fromkeys(stack for stack, *_ in reading.keys):
                 table, nearest = (select(frame, stack=stack) for frame in compared)
                 name, token = of_stack(loaded.name, stack), table["token"].iloc[0]
                 states.append(TokenStates(name, token, reading.ids[own], table, nearest))
@@ -200,36 +186,28 @@ class Session:
 
     def lens(self, sentence: str, number: int) -> SentenceLens:
         """Return what each layer of one checkpoint predicts at each token of a sentence."""
-        self._names(self.models[number], sentence)
-        return self._lens(self.models[number], _valid(sentence))
+        return self._lens(self.models[number], self._ids(self.models[number], sentence))
 
     def attention(self, sentence: str, number: int, layer: int) -> tuple[list[LayerHeads], list[str]]:
         """Return the attention weights of a sentence in one layer of one checkpoint, for each stack of its blocks.
 
-        Returns:
-            The weights, and remarks: why a stack has none, and how many tokens were read if not all were.
+        Remarks, the second result, say why a stack has none, and how many tokens were read if not all were.
         """
-        loaded = self.models[number]
-        n_tokens, sentence = len(self._names(loaded, sentence)), _valid(sentence)
-        with self._lock:
-            ids = tuple(encode_sentence(loaded, sentence)[:LENGTH])
-        found, remarks = [], []
-        for stack in count_blocks(loaded, self._layers):
+        loaded, found, remarks = self.models[number], [], []
+        ids = self._ids(loaded, sentence)
+        for stack in reading.count_blocks(loaded, self._layers):
             name = of_stack(loaded.name, stack)
             try:
-                [(weights, _)] = self._attention(loaded, sentence).of(stack, layer)
-                found.append(LayerHeads(name, ids, layer, weights))
+                [(weights, _)] = self._attention(loaded, ids).of(stack, layer)
+                found.append(LayerHeads(name, ids[:LENGTH], layer, weights))
             except Undefined as undefined:
                 remarks.append(f"{name}: no attention weights in layer {layer}: {undefined.reason}")
-        if len(ids) < n_tokens:
-            remarks.append(f"{loaded.name}: the first {len(ids)} of {n_tokens} tokens, without those that follow")
+        if len(ids) > LENGTH:
+            remarks.append(f"{loaded.name}: the first {LENGTH} of {len(ids)} tokens, without those that follow")
         return found, remarks
 
     def paths(self, one: str, other: str) -> tuple[list[str], list[str]]:
-        """Draw the paths of two sentences' tokens as the study of anatomy does, for each checkpoint.
-
-        Returns and Raises: as :meth:`token`; elements of HTML.
-        """
+        """Draw the paths of two sentences' tokens as the study of anatomy does, for each checkpoint, as HTML."""
         for sentence in (one, other):
             self.tokens(sentence)
         return self._of_each(lambda loaded: (self._drawn(loaded, _valid(one), _valid(other)), []))
@@ -243,15 +221,6 @@ class Session:
                 return compute(*given, **how)
 
         return lru_cache(per_model * len(self.models))(locked)
-
-    def _with_place(self, sentence: str, place: int | None) -> tuple[str, tuple[str, ...], int]:
-        """Return a valid sentence, its tokens in the first checkpoint, and the position of one of them."""
-        if place is None:
-            raise ValueError("expected a token, got none; choose one")
-        names = self.tokens(sentence)
-        if not 0 <= place < len(names):
-            raise ValueError(f"expected a token from 0 to {len(names) - 1}, got {place}; choose one of the sentence")
-        return _valid(sentence), names, place
 
     def _of_each(self, find: Callable[[LoadedModel], tuple[list[T], list[str]]]) -> tuple[list[T], list[str]]:
         """Return what is found in each checkpoint, and all remarks; why nothing is found in one is a remark, too."""
@@ -268,8 +237,8 @@ class Session:
                 remarks.append(text.replace("leave the option out", "take the position embeddings off"))
         return found, remarks
 
-    def _names(self, loaded: LoadedModel, sentence: str) -> tuple[str, ...]:
-        """Return the tokens of a sentence in a checkpoint."""
+    def _ids(self, loaded: LoadedModel, sentence: str) -> tuple[int, ...]:
+        """Return the tokens of a sentence in a checkpoint, if they are not too many."""
         sentence, most = _valid(sentence), _CHARACTERS_PER_TOKEN * self.max_tokens
         if len(sentence) > most:
             raise ValueError(f"expected a sentence of at most {most:,} characters, got {len(sentence):,}; shorten it")
@@ -280,7 +249,7 @@ class Session:
                 f"expected a sentence of at most {self.max_tokens} tokens for {loaded.name}, got {len(ids)}; shorten "
                 "it, or start with a larger --max-tokens"
             )
-        return tuple(token_names(loaded.tokenizer, ids))
+        return tuple(ids)
 
 
 @styled

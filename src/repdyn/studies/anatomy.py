@@ -17,8 +17,8 @@ from repdyn.studies import anatomy_figures as draw
 from repdyn.studies import embedding_tables, paths
 from repdyn.studies import table_geometry as geometry
 from repdyn.studies.embedding_tables import MAX_PAIRS, TWIN, EmbeddingTable, TableMeasurements
+from repdyn.studies.panels import plane_figure, plane_table
 from repdyn.studies.paths import TokenTrajectory
-from repdyn.studies.planes import plane_figure, plane_table
 from repdyn.studies.study import Folder, Study, run_study, show, show_title, stem
 from repdyn.tables.style import of_stack
 from repdyn.utils.arguments import SENTENCES, Count, ModelOptions, Models, at_least, converted, listed
@@ -81,16 +81,16 @@ class AnatomyStudy(Study):
             show("no position table is looked up: positions enter otherwise (rotary, relative, sinusoids), or not")
             return
         self.add("position_layouts", pd.DataFrame(rows))
-        if find_spec("ripser"):
-            by_table = [geometry.loops_of(table, seed) for table in layouts]
-            loops, features = map(pd.concat, zip(*by_table, strict=True))
-            self.tables |= {"position_loops": loops, "position_persistence": features}
-            for table, found_loops in zip(layouts, by_table, strict=True):
-                diagram = draw.persistence_figure(f"{name}, {table.name}", *found_loops)
-                self.figures[f"{_file_stem(table)}_persistence"] = diagram
-            show("")
-        else:
+        if not find_spec("ripser"):
             show("loops of the positions are not searched: pip install 'repdyn[topology]'")
+            return
+        loops = {table: geometry.loops_of(table, seed) for table in layouts}
+        for table, of_table in loops.items():
+            diagram = draw.persistence_figure(f"{name}, {table.name}", *of_table)
+            self.figures[f"{_file_stem(table)}_persistence"] = diagram
+        parts = zip(("position_loops", "position_persistence"), zip(*loops.values(), strict=True), strict=True)
+        self.tables |= {path: pd.concat(tables) for path, tables in parts}
+        show("")
 
     def _add_vocabulary(self, name: str, measured: TableMeasurements, tables: Sequence[EmbeddingTable]) -> None:
         """Add what kinds of tokens there are, where their rows lie, and planes of them and of positions."""
@@ -100,7 +100,9 @@ class AnatomyStudy(Study):
         self.figures["about_mean"] = draw.about_mean_figure(name, values)
         self.add("vocabulary", geometry.vocabulary_table(kinds), "kind", "tokens", "share")
         looks = geometry.looks_of(words.labels, kinds)
-        self.add("kinds_of_tokens", geometry.looks_table(looks, values, measured.values["norm"]))
+        about = values[["distance", "cosine"]].assign(kind=looks, rows=1, length=measured.values["norm"])
+        columns = {"rows": "sum", "length": "mean", "distance": "mean", "cosine": "mean"}
+        self.add("kinds_of_tokens", about.groupby("kind", sort=False).agg(columns).reset_index())
         shown = {"plane_of_tokens": [words]}
         for table in tables[1:]:
             if table.rows.shape[1] == words.rows.shape[1]:

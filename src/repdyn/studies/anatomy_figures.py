@@ -53,11 +53,8 @@ _WIDE_GAPS = {"w_pad": 0.1, "wspace": 0.03}
 
 
 def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
-    """Draw six panels: the distribution of each quantity, one outline for each table, and the dimension curves.
-
-    Heights are relative to the highest bin, so that tables of any size can be compared; a table of a few rows is drawn
-    as lines, one for each value. Values beyond 0.05% and 99.95% are cut off; the tables' files have them.
-    """
+    """Draw the distribution of each quantity, an outline for each table (of a few rows a line each), and the dimension
+    curves. Values beyond 0.05% and 99.95% are cut off; the tables' files have them."""
     sampled = [f"{one.n_pairs:,} of {one.table.name}" for one in measured if not one.all_pairs]
     drawn_pairs = f"pairs drawn at random: {', '.join(sampled)}" if sampled else "all pairs"
     caption = f"{drawn_pairs}; heights relative to the highest bin"
@@ -66,7 +63,16 @@ def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
     figure.set_layout_engine("constrained", **_WIDE_GAPS)
     for axes, quantity in zip(of_quantities, QUANTITIES, strict=True):
         for one in measured:
-            _draw_distribution(axes, one, one.values.get(quantity, np.empty(0)))
+            values = one.values.get(quantity, np.empty(0))
+            values, colour = values[np.isfinite(values)], _COLOURS[one.table.kind]
+            label = f"{one.table.name} ({len(one.table.rows):,} rows)"
+            if len(values) > _FEW:
+                bins = min(_MAX_BINS, int(2 * np.sqrt(len(values))))
+                heights, edges = np.histogram(values, bins=bins, range=tuple(np.quantile(values, _SHOWN_QUANTILES)))
+                outline(axes, heights / heights.max(), edges, label, width=1.2, color=colour)
+                continue
+            for number, value in enumerate(values):
+                axes.axvline(value, color=colour, linewidth=1.5, linestyle="--", label=None if number else label)
         axes.set(title=_TITLES[quantity], ylim=(0, 1.05), yticks=[])
         if "cosine" in quantity:
             axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
@@ -79,18 +85,6 @@ def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
     last.set(title="variance explained by the first k components", xlabel="k", ylim=(0, 1.02))
     legend_below(figure, of_quantities[0])
     return figure
-
-
-def _draw_distribution(axes: Axes, one: TableMeasurements, values: np.ndarray) -> None:
-    values = values[np.isfinite(values)]
-    colour, label = _COLOURS[one.table.kind], f"{one.table.name} ({len(one.table.rows):,} rows)"
-    if len(values) <= _FEW:
-        for number, value in enumerate(values):
-            axes.axvline(value, color=colour, linewidth=1.5, linestyle="--", label=None if number else label)
-        return
-    bins = min(_MAX_BINS, int(2 * np.sqrt(len(values))))
-    heights, edges = np.histogram(values, bins=bins, range=tuple(np.quantile(values, _SHOWN_QUANTILES)))
-    outline(axes, heights / heights.max(), edges, label, width=1.2, color=colour)
 
 
 def dimension_figure(name: str, known: Mapping[str, np.ndarray], curves: Mapping[str, np.ndarray]) -> Figure:
@@ -147,11 +141,7 @@ def position_image(name: str, rows: Tensor) -> Figure:
 
 
 def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, order_end: int | None) -> Figure:
-    """Draw the cosines of all pairs of positions, (n, n), and their mean against the distance of the two.
-
-    The band holds 90% of the pairs of that distance. Distances with fewer pairs than a tenth of the positions are left
-    out.
-    """
+    """Draw the cosines of all pairs of positions, (n, n), and mean and middle 90% by distance, if of enough pairs."""
     n = len(matrix)
     end = {None: "", n: "; order holds to the last position"}.get(order_end, f"; order ends near {order_end}")
     title = f"{name}: cosine of position embeddings"
@@ -225,11 +215,7 @@ def _draw_rotation(above: Axes, below: Axes, rotation: Rotation, n: int) -> None
 
 
 def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -> Figure:
-    """Draw the persistence diagram of the positions' path, a panel for each number of components.
-
-    Args:
-        loops, features: as of :func:`repdyn.studies.table_geometry.loops_of`.
-    """
+    """Draw persistence diagrams of the positions' path, as of ``loops_of``, a panel for each number of components."""
     caption = "distances at which pieces join and loops are filled, and at which they are born; ring: the longest loop"
     caption += "\ndashed: as persistent as the longest of 19 tables with permuted components; axes may cut 1% off"
     figure, [grid] = panels(f"{name}: persistence", caption, (13, 4.2), 1, len(loops), squeeze=False)
@@ -255,11 +241,8 @@ def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -
 
 
 def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
-    """Draw the norm of each token's state, its step and cosine to the next layer, and how alike the sentences are.
-
-    There is a line for each token of the first sentence; those that differ or stand out are named, and the black line
-    is the mean over tokens. The last panel has a line for each pair of matched tokens of the two sentences.
-    """
+    """Draw the norm of each token of the first sentence, its step and cosine to the next layer, and how alike the
+    sentences are. Tokens that differ or stand out are named; the black line is the mean."""
     figure, grid = panels(f"{name}: tokens through the layers", _sentences(one, other), (11, 7.4), 2, 2)
     *of_quantities, last = grid.ravel()
     quantities, pairs = paths.movements(one.states), paths.match_tokens(one.tokens, other.tokens)
@@ -267,16 +250,21 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     far = sum(np.nan_to_num(np.abs(robust_scale(values, axis=1))).mean(0) for values in quantities.values())
     others = [place for place in np.argsort(-far).tolist() if place not in changed]
     named = {place: f"C{number}" for number, place in enumerate([*changed, *others][:_MAX_NAMED])}
+
+    def draw_tokens(axes: Axes, x: np.ndarray, values: np.ndarray, places: Sequence[int]) -> None:
+        for place, of_token in zip(places, values.T, strict=True):
+            axes.plot(x, of_token, color=named.get(place, _GREY), linewidth=1.5 if place in named else 0.9)
+
     for axes, (quantity, values) in zip(of_quantities, quantities.items(), strict=True):
         between = len(values) < len(one.layers)
         x = np.arange(len(values)) + (0.5 if between else 0.0)
-        _draw_tokens(axes, x, values, range(len(one.tokens)), named)
+        draw_tokens(axes, x, values, range(len(one.tokens)))
         axes.plot(x, np.nanmean(values, axis=1), color="black", linewidth=2.4)
         axes.set_title(_MOVEMENTS[quantity])
         layer_axis(axes, label="between layers" if between else "layer")
     of_quantities[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine"]))), 1.02)
     alike = paths.cross_sentence_cosine(one, other)
-    _draw_tokens(last, np.arange(len(one.layers)), alike, [a for a, *_ in pairs], named)
+    draw_tokens(last, np.arange(len(one.layers)), alike, [a for a, *_ in pairs])
     last.set_title("cosine of the two sentences' tokens at the same place")
     last.set_ylim(top=1.02)
     layer_axis(last)
@@ -286,13 +274,6 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     handles = [Line2D([], [], color="black", linewidth=2.4), *(Line2D([], [], color=c) for c in named.values())]
     figure.legend(handles, ["mean", *names], loc="outside lower center", ncols=len(handles))
     return figure
-
-
-def _draw_tokens(
-    axes: Axes, x: np.ndarray, values: np.ndarray, places: Sequence[int], named: Mapping[int, str]
-) -> None:
-    for place, of_token in zip(places, values.T, strict=True):
-        axes.plot(x, of_token, color=named.get(place, _GREY), linewidth=1.5 if place in named else 0.9)
 
 
 def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
@@ -334,11 +315,7 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
 
 
 def _place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[np.ndarray, np.ndarray, str, str]]) -> None:
-    """Write names ahead of the arrows, moved up or down where they would overlap.
-
-    Args:
-        labels: end of the path, the point before it, name and colour.
-    """
+    """Write names (of the end of a path, the point before it, name and colour) ahead of the arrows, without overlap."""
     figure.draw_without_rendering()
     boxes: list[Bbox] = []
     height = 11.0

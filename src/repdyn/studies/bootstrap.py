@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import mannwhitneyu
 
 LEVEL = 0.95
 
@@ -62,11 +61,7 @@ class Estimate(NamedTuple):
         return low, high
 
     def columns(self, name: str, prefix: str | None = None) -> dict[str, np.ndarray]:
-        """Return the values and the bounds of their interval as columns NAME, NAME_low and NAME_high of a table.
-
-        Args:
-            prefix: of low and high, in place of ``NAME_``.
-        """
+        """Return values and interval as columns NAME, NAME_low and NAME_high, or low and high with another prefix."""
         low, high = self.interval
         prefix = f"{name}_" if prefix is None else prefix
         return {name: self.values, f"{prefix}low": low, f"{prefix}high": high}
@@ -91,12 +86,3 @@ def bootstrap(samples: Sequence[SequenceSums], n_resamples: int, seed: int = 0) 
     with np.errstate(invalid="ignore"):
         draws = [weights @ sample.sums / (weights @ sample.counts)[:, None] for sample in samples]
     return [Estimate(sample.over_tokens, drawn) for sample, drawn in zip(samples, draws, strict=True)]
-
-
-def higher_share(values: np.ndarray, others: np.ndarray) -> float:
-    """Return the probability that a draw from ``values`` exceeds one from ``others``, ties counted half; in [0, 1].
-
-    >>> higher_share(np.array([1.0, 3.0]), np.array([2.0, 3.0]))
-    0.375
-    """
-    return float(mannwhitneyu(values, others).statistic / (len(values) * len(others)))

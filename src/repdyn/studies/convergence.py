@@ -15,22 +15,11 @@ from numpy.typing import ArrayLike
 
 from repdyn.probe.design import CLASS_OPTIONS
 from repdyn.reading import LoadedModel, file_name
-from repdyn.studies import convergence_estimates as estimates
+from repdyn.studies import convergence_measurements as measured
 from repdyn.studies.bootstrap import Estimate, bootstrap
-from repdyn.studies.convergence_estimates import ANY_STEP, SUMMARIES, THRESHOLD
-from repdyn.studies.convergence_measurements import FALLS, ConvergenceMeasurements, measure_convergence, skip_blocks
+from repdyn.studies.convergence_measurements import FALLS, SUMMARIES, THRESHOLD, ConvergenceMeasurements
 from repdyn.studies.panels import facets, layer_axis, line_with_band, panels, series_colour, zero_line
-from repdyn.studies.study import (
-    Folder,
-    Study,
-    join_tables,
-    read_groups,
-    run_study,
-    select,
-    show,
-    show_title,
-    stored_runs,
-)
+from repdyn.studies.study import Folder, Study, join_tables, read_groups, run_study, select, show, show_title
 from repdyn.tables.frames import loss_of_run, scalar
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, of_stack
 from repdyn.text.corpus import DEFAULT_TEXT
@@ -63,9 +52,9 @@ class ConvergenceStudy(Study):
         self.skipped: dict[str, pd.DataFrame] = {}
 
     def measure(self, loaded: LoadedModel) -> None:
-        self.models.append(measure_convergence(loaded, self.options, self.phrases))
+        self.models.append(measured.measure_convergence(loaded, self.options, self.phrases))
         if self.options.skip_blocks:
-            found = skip_blocks(loaded, self.options)
+            found = measured.skip_blocks(loaded, self.options)
             self.skipped |= {of_stack(loaded.name, stack): table for stack, table in found.items()}
 
     def finish(self) -> None:
@@ -77,18 +66,21 @@ class ConvergenceStudy(Study):
             self._report_correlations()
         self.write()
 
-    def _report_profiles(self, measured: Sequence[ConvergenceMeasurements]) -> None:
-        classes = {one.name: estimates.class_table(one, *self.draws) for one in measured}
-        falls = {one.name: estimates.fall_table(one, *self.draws) for one in measured}
+    def _report_profiles(self, models: Sequence[ConvergenceMeasurements]) -> None:
+        classes = {one.name: measured.class_table(one, *self.draws) for one in models}
+        falls = {one.name: measured.fall_table(one, *self.draws) for one in models}
         profiles, gaps = {}, {}
-        for name, _, found in measured:
+        for name, _, found in models:
             sums = found["all"].alignment
             [profile] = bootstrap([sums], *self.draws)
-            profiles[name], of_pairs = estimates.profile_table(profile), estimates.class_gaps(found, self.phrases)
+            profiles[name], of_pairs = measured.profile_table(profile), measured.class_gaps(found, self.phrases)
             show_title(name, f"{sums.n_tokens:,} tokens of {len(sums.counts):,} sequences")
             show(profiles[name])
-            findings = [_describe_rate(profile), _describe_falls(falls[name])]
-            show("\n".join([*findings, *(_describe_gap(pair, gap) for pair, gap in of_pairs.items()), ""]))
+            ever = select(falls[name], layer=measured.ANY_STEP, **{"class": "all"}).set_index("more_than")["share"]
+            sizes = ", ".join(f"{share:.1%} by more than {size:g}" for size, share in ever.items())
+            falling = f"tokens whose cosine to their final vector falls at some step: {sizes}"
+            of_gaps = (_describe_gap(pair, gap) for pair, gap in of_pairs.items())
+            show("\n".join([_describe_rate(profile), falling, *of_gaps, ""]))
             if of_pairs:
                 gaps |= {(name, *pair): gap for pair, gap in of_pairs.items()}
                 self.figures[f"{file_name(name)}/gaps"] = gap_figure(name, of_pairs)
@@ -106,12 +98,12 @@ class ConvergenceStudy(Study):
             show("")
         if gaps:
             self.tables["gaps"] = join_tables(gaps, "model", "first", "second")
-            self.add("key_layers", estimates.key_layers(self.tables["classes"]))
+            self.add("key_layers", measured.key_layers(self.tables["classes"]))
             self.figures["levels"] = levels_figure(classes, pairs)
             show("")
 
     def _report_change(self, before: list[ConvergenceMeasurements], after: list[ConvergenceMeasurements]) -> None:
-        layers = [[(one.probe, one.n_layers) for one in model] for model in (before, after)]
+        layers = [[(one.probe, len(one.classes["all"].of_words.T)) for one in model] for model in (before, after)]
         if layers[0] != layers[1]:
             names = ", ".join(one.name for one in (*before, *after))
             raise ValueError(
@@ -124,7 +116,7 @@ class ConvergenceStudy(Study):
             # of the same sequences, so that the differences are paired
             earlier, later = bootstrap([each.classes["all"].alignment for each in (one, other)], *self.draws)
             change = later.map(np.subtract, earlier)
-            changes[title] = estimates.profile_table(change, with_fits=False)
+            changes[title] = measured.profile_table(change, with_fits=False)
             show_title(title)
             show(changes[title])
             show(f"{_describe_rate(change, '+')}\n")
@@ -133,11 +125,15 @@ class ConvergenceStudy(Study):
 
     def _report_correlations(self) -> None:
         summaries, found = [], []
-        for title, probe, rows in stored_runs(self.options):
+        for title, probe, rows in self.stored_runs():
             for of_run in self.options.scalars or [loss_of_run(rows).name]:
                 try:
-                    table = estimates.summaries_with(rows, _stored(rows, of_run))
-                    of_table = estimates.correlations(table)
+                    values, known = scalar(rows, of_run), rows.loc[rows["layer"].isna(), "metric"].dropna().unique()
+                    if values.empty:
+                        stored = ", ".join(sorted(known)) or "none"
+                        raise ValueError(f"expected a stored scalar, got {of_run}; stored are {stored}")
+                    table = measured.summaries_with(rows, values)
+                    of_table = measured.correlations(table)
                 except ValueError as error:
                     raise ValueError(f"{title} on the probe {probe[:8]}, {of_run}: {error}") from error
                 show_title(title, f"{len(table)} checkpoints; correlation with {of_run}")
@@ -204,36 +200,19 @@ def convergence(
     run_study(ConvergenceStudy, loading, locals())
 
 
-def _stored(rows: pd.DataFrame, name: str) -> pd.Series:
-    values = scalar(rows, name)
-    if values.empty:
-        known = sorted(rows.loc[rows["layer"].isna(), "metric"].dropna().unique())
-        raise ValueError(f"expected a stored scalar, got {name}; stored are {', '.join(known) or 'none'}")
-    return values
-
-
 def _describe_rate(profile: Estimate, sign: str = "") -> str:
-    rate = profile.map(estimates.average_rate)
+    rate = profile.map(lambda alignment: (alignment[..., -1] - alignment[..., 0]) / (alignment.shape[-1] - 1))
     low, high = rate.interval
     return f"average rate {rate.values:{sign}.4f} [{low:.4f}, {high:.4f}]"
-
-
-def _describe_falls(falls: pd.DataFrame) -> str:
-    ever = select(falls, layer=ANY_STEP, **{"class": "all"}).set_index("more_than")["share"]
-    sizes = ", ".join(f"{share:.1%} by more than {size:g}" for size, share in ever.items())
-    return f"tokens whose cosine to their final vector falls at some step: {sizes}"
 
 
 def _describe_gap(pair: tuple[str, str], gap: pd.DataFrame) -> str:
     difference, is_significant = gap["gap"].to_numpy(float), gap["p_holm"].to_numpy(float) < THRESHOLD
     higher = {pair[0]: is_significant & (difference > 0), pair[1]: is_significant & (difference < 0)}
-    found = [f"{name} higher at {_layers(np.flatnonzero(chosen))}" for name, chosen in higher.items() if chosen.any()]
+    at = {name: np.flatnonzero(chosen).tolist() for name, chosen in higher.items() if chosen.any()}
+    found = [f"{name} higher at layer{'s' * (len(of) > 1)} {', '.join(map(str, of))}" for name, of in at.items()]
     test = f"{gap['test'].iloc[0]}, {gap['n'].iloc[0]}, Holm, {THRESHOLD:.0%}"
     return f"{pair[0]} against {pair[1]} ({test}): {' and '.join(found) or 'no layer differs'}"
-
-
-def _layers(numbers: np.ndarray) -> str:
-    return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers.tolist()))}"
 
 
 def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
@@ -255,8 +234,7 @@ def steps_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
     """Draw the steps of each profile in a panel of its own, with their isotonic fit and their lower envelope."""
 
     def draw(axes: Axes, table: pd.DataFrame) -> None:
-        steps = table.head(-1)
-        bars = {"color": _BARS, "capsize": 3, "label": "gradient"}
+        steps, bars = table.head(-1), {"color": _BARS, "capsize": 3, "label": "gradient"}
         axes.bar(steps["layer"], steps["gradient"], 0.6, yerr=_errors(steps, "gradient"), **bars)
         axes.axhline(float(np.mean(steps["gradient"])), color="0.5", linestyle=":", label="average rate")
         look: dict[str, Any] = {"edges": np.arange(len(steps) + 1) - 0.5, "baseline": None, "linewidth": 2, "zorder": 3}
@@ -301,7 +279,7 @@ def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> F
             marks = {"marker": "<>^vsDPX*"[number % 9], "color": f"C{number + 1}", "s": 22, "zorder": 3}
             axes.scatter([places[layer] for layer in rows["layer"]], rows["share"], label=of_class, **marks)
         every = -(-len(places) // _MOST_TICKS)
-        shown = [(place, layer) for layer, place in places.items() if place % every == 0 or layer == ANY_STEP]
+        shown = [(place, layer) for layer, place in places.items() if place % every == 0 or layer == measured.ANY_STEP]
         axes.set_xticks([place for place, _ in shown], [f"{layer}" for _, layer in shown])
         axes.set_xlabel("layer before the step; any: at least one step")
 

@@ -1,28 +1,36 @@
-"""Measure how the tokens of a model approach their states at the last layer, and what is lost without each block."""
+"""Measure how the tokens of a model approach their states at the last layer, and what is lost without each block.
+
+The gradient, its average and what is fitted to it follow Lee 2024, Fractal Self-Similarity in Semantic Convergence
+(Fractal Fract. 8(10):552). Profiles A_0 ... A_L are mean cosines of each layer to the last one, all finite.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import stats
+from scipy.optimize import isotonic_regression
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from repdyn import measure
 from repdyn.kernels import Cloud, Undefined, alignment, full_precision
-from repdyn.kernels.cosines import cosines
+from repdyn.kernels.cosines import cosines, matched, require_numbers
 from repdyn.probe import Probe
 from repdyn.probe.design import class_names
 from repdyn.reading import LayerPatterns, LayerStates, LoadedModel, Model, layer_states
 from repdyn.store.schema import PROBE_LOSS
-from repdyn.studies.bootstrap import SequenceSums
+from repdyn.studies.bootstrap import LEVEL, Estimate, SequenceSums, bootstrap
 from repdyn.studies.generated_sentences import KINDS, sentence_probe
-from repdyn.studies.study import text_probe
+from repdyn.studies.study import join_tables, text_probe
+from repdyn.tables.frames import grid, measurements
 from repdyn.tables.style import of_stack
 
 FALLS = (0.0, 0.01)
@@ -32,6 +40,16 @@ LONGEST = 512
 """Tokens of the longest sentence, as published."""
 MAX_SKIPPED = 4096
 """Largest number of tokens on which the model runs once without each block."""
+THRESHOLD = 0.05
+"""Adjusted p-values below it are reported as significant."""
+MIN_CHECKPOINTS = 4
+"""With three points, ranks agree perfectly in a third of all cases."""
+ANY_STEP = "any"
+COMPARED = {("frequent", "rare"): True, ("function", "content"): True}
+COMPARED |= {("simple", "complex"): False, ("random", "complex"): False}
+"""Pairs of classes that are compared, and whether they are of the same sequences."""
+_RATES = np.linspace(-5.0, 5.0, 100_001)
+"""Rates of decay of a gradient per layer that are tried: at the largest the next step is 150 times as small."""
 
 
 class ClassCosines(NamedTuple):
@@ -52,11 +70,6 @@ class ConvergenceMeasurements(NamedTuple):
     """Hash of the text's probe."""
     classes: Mapping[str, ClassCosines]
     """By subset of the text's tokens ("all" first, "rare", ...), and by kind of sentence ("simple", ...)."""
-
-    @property
-    def n_layers(self) -> int:
-        """L + 1: the embedding output, and one for each block."""
-        return self.classes["all"].alignment.sums.shape[1]
 
 
 def measure_convergence(
@@ -84,30 +97,19 @@ def measure_convergence(
 def _by_class(
     loaded: LoadedModel, probe: Probe, subsets: Sequence[str], layers: str | None, *, by_length: bool = False
 ) -> dict[str | None, dict[str, ClassCosines]]:
-    """Return the cosines by stack and subset, and those of tokens in sequences of each length if wanted."""
-    stacks = token_cosines(loaded, probe, subsets, layers)
+    """Return the cosines by stack and subset, and of tokens in sequences of up to 64 tokens, to 128, ... if wanted."""
     samples = {name: probe.sample(name).ravel() for name in subsets}
-    if by_length:
-        samples |= _split_by_length(samples, probe)
-    return {
-        stack: {name: class_cosines(cosines, tokens, probe) for name, tokens in samples.items()}
-        for stack, cosines in stacks.items()
-    }
-
-
-def _split_by_length(samples: Mapping[str, np.ndarray], probe: Probe) -> dict[str, np.ndarray]:
-    """Return the tokens of each sample in sequences of up to 64 tokens, from there to 128, and so on."""
     edges = [0, 64]
     while edges[-1] < probe.lengths.max():
         edges.append(2 * edges[-1])
-    found = {}
-    for name, tokens in samples.items():
+    for name, tokens in list(samples.items()) if by_length else ():
         lengths = probe.lengths.numpy()[probe.window_of(tokens)]
-        for shorter, longest in pairwise(edges):
-            chosen = tokens[(lengths > shorter) & (lengths <= longest)]
-            if len(chosen):
-                found[f"{name}, {shorter + 1} to {longest} tokens"] = chosen
-    return found
+        parts = {edge: tokens[(lengths > edge[0]) & (lengths <= edge[1])] for edge in pairwise(edges)}
+        samples |= {f"{name}, {low + 1} to {high} tokens": part for (low, high), part in parts.items() if len(part)}
+    return {
+        stack: {name: class_cosines(cosines, tokens, probe) for name, tokens in samples.items()}
+        for stack, cosines in token_cosines(loaded, probe, subsets, layers).items()
+    }
 
 
 def class_cosines(cosines: np.ndarray, tokens: np.ndarray, probe: Probe) -> ClassCosines:
@@ -133,30 +135,24 @@ def token_cosines(
         By stack of blocks (L + 1, n_tokens of the probe) float64 in [-1, 1], NaN for other tokens.
     """
     states = layer_states(model, probe, layers, subsets=subsets)
-    stacks: dict[str | None, list[LayerStates]] = {}
-    for layer in states.layers:
-        stacks.setdefault(layer.stack, []).append(layer)
-    found, is_sampled = {}, states.rows >= 0
-    for stack, blocks in stacks.items():
-        found[stack] = np.full((len(blocks), len(is_sampled)), np.nan)
-        for of_layer, layer in zip(found[stack], blocks, strict=True):
-            of_layer[is_sampled] = _cosines(layer, blocks[-1])[states.rows[is_sampled]]
+    is_sampled, found = states.rows >= 0, {}
+    for last in (layer for layer in states.layers if layer.is_last):
+        of_layers = [_cosines(layer, last) for layer in states.layers if layer.stack == last.stack]
+        found[last.stack] = np.full((len(of_layers), len(is_sampled)), np.nan)
+        found[last.stack][:, is_sampled] = np.stack(of_layers)[:, states.rows[is_sampled]]
     return found
 
 
 def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
     try:
         with full_precision(layer.device):
-            found = cosines(*(Cloud(one.states.to(one.device)) for one in (layer, last))).cpu().numpy()
-        reason = "" if np.isfinite(found).all() else f"{np.isnan(found).sum()} of {len(found)} are NaN or infinite"
+            clouds = matched(require_numbers, *(Cloud(one.states.to(one.device)) for one in (layer, last)))
+            return cosines(*clouds).cpu().numpy()
     except Undefined as undefined:
-        found, reason = np.empty(0), undefined.reason
-    if reason:
         raise ValueError(
             f"expected states with a direction at layer {layer.index} ({layer.module}) and at the last layer, got some "
-            f"without: {reason}"
-        )
-    return found
+            f"without: {undefined.reason}"
+        ) from undefined
 
 
 def skip_blocks(loaded: LoadedModel, options: Any) -> dict[str | None, pd.DataFrame]:
@@ -196,3 +192,177 @@ def _pass_on(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output
     """Return the states that a block gets in place of those that it puts out."""
     states = args[0] if args else kwargs["hidden_states"]
     return states if isinstance(output, Tensor) else (states, *output[1:])
+
+
+def decay_rate(steps: ArrayLike) -> float:
+    """Return the rate lambda of the curve ``a * exp(-lambda * l)`` nearest to a gradient (L,) by least squares.
+
+    Per layer, positive where the gradient shrinks with depth, in [-5, 5]; NaN for fewer than two steps, or all 0.
+
+    >>> round(decay_rate([0.4, 0.2, 0.1, 0.05]), 4)
+    0.6931
+    """
+    values = np.asarray(steps, float)
+    if len(values) < 2 or not values.any():
+        return math.nan
+    curves = np.exp(-np.outer(_RATES, np.arange(len(values))) - np.maximum(0.0, -_RATES * (len(values) - 1))[:, None])
+    return float(_RATES[((curves @ values) ** 2 / (curves**2).sum(1)).argmax()])
+
+
+def bound_over_alignment(alignment: ArrayLike) -> np.ndarray:
+    """Return the largest non-decreasing function f of the alignment with ``G_l >= f(A_l)``: f(A_0) ... f(A_{L-1}).
+
+    It is the lower envelope where the alignment rises with depth, and differs where it falls. Source: theorem 3.
+
+    >>> bound_over_alignment([0.5, 0.25, 0.75, 1.0]).tolist()
+    [-0.25, -0.25, 0.25]
+    """
+    steps, before = np.diff(alignment), np.asarray(alignment, float)[:-1]
+    return np.array([steps[before >= value].min() for value in before])
+
+
+def compare_classes(first: SequenceSums, second: SequenceSums, *, paired: bool) -> pd.DataFrame:
+    """Compare the alignment of two classes of tokens, or of two kinds of sentences, every sequence with one weight.
+
+    Two classes of the same sequences by a paired t-test of the means over the tokens of each class (sequences that lack
+    either are left out), two kinds of sentences by Welch's t-test, since any pairing would be arbitrary.
+
+    Returns:
+        A row for each layer but the last: layer, gap (mean alignment of the first minus that of the second), gap_low
+        and gap_high (95% confidence interval), t, p (two-sided; NaN if no sequence differs from another), p_holm
+        (adjusted for testing every layer), test, n (sample sizes, in words).
+    """
+    has = first.counts > 0, second.counts > 0
+    if paired:
+        has = (has[0] & has[1],) * 2
+    one, other = (sums.means[chosen, :-1] for sums, chosen in zip((first, second), has, strict=True))
+    if min(len(one), len(other)) < 2:
+        what = "sequences with tokens of both classes" if paired else "sentences of either kind"
+        raise ValueError(f"expected at least 2 {what}, got {len(one)} and {len(other)}; take more text, or sentences")
+    with np.errstate(all="ignore"):
+        tested: Any = stats.ttest_rel(one, other) if paired else stats.ttest_ind(one, other, equal_var=False)
+    gap = (one - other).mean(0) if paired else one.mean(0) - other.mean(0)
+    bounds = tested.confidence_interval(LEVEL)
+    table = {"layer": np.arange(len(gap)), "gap": gap, "gap_low": bounds.low, "gap_high": bounds.high}
+    table |= {"t": tested.statistic, "p": tested.pvalue, "p_holm": holm(tested.pvalue)}
+    test = "paired t-test" if paired else "Welch's t-test"
+    n = f"{len(one)} sequences" if paired else f"{len(one)} and {len(other)} sentences"
+    return pd.DataFrame({**table, "test": test, "n": n})
+
+
+def class_gaps(classes: Mapping[str, ClassCosines], own: Iterable[str] = ()) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return the test of each pair of :data:`COMPARED` that is among the classes, and of each ``own`` class against all
+    tokens but first positions and special ones."""
+    pairs = {**COMPARED, **{(name, "no_sink"): True for name in own}}
+    return {
+        pair: compare_classes(*(classes[name].alignment for name in pair), paired=paired)
+        for pair, paired in pairs.items()
+        if set(pair) <= set(classes)
+    }
+
+
+def holm(p: ArrayLike) -> np.ndarray:
+    """Adjust p-values for testing all of them, NaN aside: the chance of any false positive stays at the threshold.
+
+    Source: Holm 1979 (Scand. J. Statist. 6:65).
+
+    >>> holm([0.01, 0.04, 0.03]).round(2).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    values = np.asarray(p, dtype=float)
+    adjusted = np.full(len(values), np.nan)
+    tested = np.flatnonzero(~np.isnan(values))
+    order = tested[np.argsort(values[tested], kind="stable")]
+    adjusted[order] = np.maximum.accumulate(np.minimum(1, values[order] * np.arange(len(order), 0, -1)))
+    return adjusted
+
+
+def profile_table(profile: Estimate, *, with_fits: bool = True) -> pd.DataFrame:
+    """Return an alignment profile, or a difference of two, with its gradient, and ``with_fits`` of it: a row for each
+    layer. Gradients and fits are from the layer to the next, NaN at the last."""
+    steps = profile.map(np.diff)
+    columns = {**profile.columns("alignment"), **steps.columns("gradient")}
+    if with_fits:
+        # a pooled mean lies above the smallest of what it pools: the fit of the source is no lower bound
+        columns["isotonic_fit"] = isotonic_regression(steps.values).x
+        columns["lower_envelope"] = np.minimum.accumulate(steps.values[::-1])[::-1]
+        columns["bound"] = bound_over_alignment(profile.values)
+    frame = pd.DataFrame({name: pd.Series(values) for name, values in columns.items()})
+    return frame.rename_axis("layer").reset_index()
+
+
+def class_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> pd.DataFrame:
+    """Return the alignment of each class of tokens or sentences, a row for each class and layer: mean over tokens with
+    its 95% interval, and over distinct words, each by the mean of its tokens."""
+    frames = {}
+    for name, found in measured.classes.items():
+        [estimate] = bootstrap([found.alignment], n_resamples, seed)
+        table = {"layer": range(found.alignment.sums.shape[1]), **estimate.columns("alignment")}
+        table |= {"alignment_of_words": found.of_words.mean(0), "n_tokens": found.alignment.n_tokens}
+        n_sequences = np.count_nonzero(found.alignment.counts)
+        frames[name] = pd.DataFrame({**table, "n_words": len(found.of_words), "n_sequences": n_sequences})
+    return join_tables(frames, "class")
+
+
+def key_layers(classes: pd.DataFrame) -> pd.DataFrame:
+    """Return the alignment of each class of each model at some layers, from the :func:`class_table` of all models."""
+    found = classes.groupby(["model", "class"], sort=False)
+    means = {"mean": ("alignment", "mean"), "mean_of_words": ("alignment_of_words", "mean")}
+    places = {"first": lambda n: 0, "middle": lambda n: n // 2, "last_but_one": lambda n: n - 2}
+    at = {name: ("alignment", lambda of, place=place: of.iloc[place(len(of))]) for name, place in places.items()}
+    return found.agg(**means, **at).reset_index()
+
+
+def fall_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> pd.DataFrame:
+    """Return the share of each class's tokens whose cosine to their final vector falls, a row for each class, size of
+    the fall (of :data:`FALLS`) and layer from which to the next; "any" for at least one step."""
+    frames = {}
+    for name, found in measured.classes.items():
+        layers = [*range(found.alignment.sums.shape[1] - 1), ANY_STEP]
+        for size, sums in found.falls.items():
+            [estimate] = bootstrap([sums], n_resamples, seed)
+            table = {"layer": layers, **estimate.columns("share"), "n_tokens": sums.n_tokens}
+            frames[name, size] = pd.DataFrame(table)
+    return join_tables(frames, "class", "more_than")
+
+
+def _middle_third(steps: np.ndarray) -> np.ndarray:
+    third = len(steps) // 3
+    return steps[third : len(steps) - third]
+
+
+SUMMARIES: dict[str, Callable[[np.ndarray], float]] = {
+    "mean alignment": lambda alignment: float(alignment.mean()),
+    "average rate": lambda alignment: float(alignment[-1] - alignment[0]) / (len(alignment) - 1),
+    "rate of the middle third": lambda alignment: float(_middle_third(np.diff(alignment)).mean()),
+    "last step": lambda alignment: float(np.diff(alignment)[-1]),
+    "decay of the gradient": lambda alignment: decay_rate(np.diff(alignment)),
+}
+"""Scalar summaries of a profile A_0 ... A_L, (L + 1,)."""
+
+
+def summaries_with(rows: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
+    """Return each summary of the alignment profile of a run, or one stack of its model, and a scalar by step, without
+    NaN (column "value"), at every step that has both."""
+    profiles = grid(measurements(rows), "alignment", "all").dropna(axis="columns")
+    steps = [step for step in profiles.columns if step in values.index]
+    table = {name: [of(profiles[step].to_numpy(float)) for step in steps] for name, of in SUMMARIES.items()}
+    return pd.DataFrame({**table, "value": values.loc[steps].to_numpy(float)}, index=pd.Index(steps, name="step"))
+
+
+def correlations(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the correlation of each summary with the scalar: spearman and pearson, NaN where one never changes.
+
+    There is no p-value: checkpoints of one training are not independent draws, and anything that moves in one direction
+    while the scalar does correlates with it.
+    """
+    if len(table) < MIN_CHECKPOINTS:
+        raise ValueError(
+            f"expected at least {MIN_CHECKPOINTS} checkpoints with both an alignment profile and the scalar, got "
+            f"{len(table)}; measure the metric alignment at more steps of the training"
+        )
+    # rounding would give constants a correlation
+    varying = table.loc[:, table.nunique() > 1].reindex(columns=table.columns)
+    summaries, values = varying[list(SUMMARIES)], varying["value"]
+    found = {method: summaries.corrwith(values, method=method) for method in ("spearman", "pearson")}
+    return pd.DataFrame(found).rename_axis("summary").reset_index()

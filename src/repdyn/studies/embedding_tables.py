@@ -66,15 +66,11 @@ class EmbeddingTable:
     left_out: dict[str, int]
     """Number of rows of the whole table that are not used, by reason."""
 
-    def row(self, label: str) -> Tensor:
-        """Return the row of a token, position or segment, (dim,) float64."""
-        return self.rows[self.labels.index(label)].double()
-
     def subset(self, numbers: np.ndarray, reason: str) -> EmbeddingTable:
         """Return the table of some of its rows, with the reason for leaving the others out."""
         left_out = {**self.left_out, reason: len(self.rows) - len(numbers)}
         labels = tuple(self.labels[number] for number in numbers)
-        return replace(self, rows=_some(self.rows, numbers), labels=labels, left_out=left_out)
+        return replace(self, rows=self.rows[torch.from_numpy(numbers)], labels=labels, left_out=left_out)
 
 
 def embedding_tables(
@@ -97,14 +93,10 @@ def embedding_tables(
         else:
             kept, left_out = {row: str(row - first) for row in range(first, n_rows)}, {NO_POSITION: first}
         name = lookup.kind if kinds[lookup.kind] == 1 else f"{lookup.kind}: {lookup.parameter}"
-        rows = lookup.weight if len(kept) == n_rows else _some(lookup.weight, np.array([*kept]))
+        rows = lookup.weight if len(kept) == n_rows else lookup.weight[torch.tensor([*kept])]
         left_out = {why: count for why, count in left_out.items() if count}
         tables.append(EmbeddingTable(name, lookup.kind, lookup.parameter, rows, tuple(kept.values()), left_out))
     return tables
-
-
-def _some(rows: Tensor, numbers: np.ndarray) -> Tensor:
-    return rows[torch.from_numpy(numbers).to(rows.device)]
 
 
 def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> Tensor:
@@ -125,10 +117,7 @@ def norms(rows: Tensor) -> np.ndarray:
 def pair_values(rows: Tensor, pairs: Tensor, other: Tensor | None = None) -> dict[str, np.ndarray]:
     """Return ``distance`` |x - y|, ``dot`` x . y and ``cosine`` of pairs of rows (n, dim), each (n_pairs,) float64.
 
-    Args:
-        rows: any floating dtype, any device.
-        pairs: (2, n_pairs) numbers of rows.
-        other: (m, dim) table of the second rows; None for ``rows``.
+    ``pairs``, (2, n_pairs), are numbers of rows, the second ones of the ``other`` table, if there is one.
     """
     other = rows if other is None else other
     found: dict[str, list[Tensor]] = {"distance": [], "dot": [], "cosine": []}
@@ -201,8 +190,6 @@ def closest_pairs(
     Args:
         rows: (n, dim), any floating dtype, any device; rows that are zero have no cosine and are in no pair.
         other: (m, dim) for pairs across two tables; None for pairs of different rows within one.
-        ends: of :data:`ENDS`.
-        title: of a bar of progress.
 
     Returns:
         The pairs by end, most extreme first, equal ones by row number: first and second (row numbers), cosine, dot,
@@ -232,10 +219,8 @@ def closest_pairs(
         pairs = torch.stack([numbers[places[:, 0]], others[places[:, 1]]])
         values = pair_values(rows, pairs, other)
         found = pd.DataFrame(pairs.T.cpu().numpy(), columns=["first", "second"])
-        found = found.assign(**{name: values[name] for name in ("cosine", "dot", "distance")})
-        order = ["score", "first", "second"]
-        found = found.assign(score=ENDS[end](found["cosine"])).sort_values(order, ascending=[False, True, True])
-        frames[end] = found.drop(columns="score").head(k).reset_index(drop=True)
+        found = found.assign(**values, score=-ENDS[end](values["cosine"])).sort_values(["score", "first", "second"])
+        frames[end] = found[["first", "second", "cosine", "dot", "distance"]].head(k).reset_index(drop=True)
     of_all = torch.full((len(rows),), -1.0)
     of_all[numbers.cpu()] = nearest.cpu()
     return frames, of_all
@@ -282,14 +267,11 @@ def closest_table(
 ) -> pd.DataFrame:
     """Return the ``k`` closest pairs within each table, unless they are ``known``, and across each two of one width."""
     frames = {}
-    for one in tables:
-        found = known[one.name] if one.name in known else closest_pairs(one.rows, k=k, title=one.name)[0]
-        frames[one.name] = name_rows(found[LARGEST], one, one)
-    for one, other in combinations(tables, 2):
-        if one.rows.shape[1] == other.rows.shape[1]:
-            name = f"{one.name} and {other.name}"
-            found = closest_pairs(one.rows, other.rows, k=k, title=name)[0]
-            frames[name] = name_rows(found[LARGEST], one, other)
+    for one, other in [*((table, None) for table in tables), *combinations(tables, 2)]:
+        name, rows = (one.name, None) if other is None else (f"{one.name} and {other.name}", other.rows)
+        if rows is None or rows.shape[1] == one.rows.shape[1]:
+            found = known.get(name) or closest_pairs(one.rows, rows, k=k, title=name)[0]
+            frames[name] = name_rows(found[LARGEST], one, other or one)
     return join_tables(frames, "tables")
 
 
@@ -307,25 +289,27 @@ class TableMeasurements:
     values: dict[str, np.ndarray]
     """By quantity, of :data:`QUANTITIES`: of every row, or of the pairs."""
     n_pairs: int
-    all_pairs: bool
     about: pd.DataFrame
     """Of :func:`about_mean`."""
     explained: np.ndarray
     """Cumulative share of variance by principal components; empty for fewer than 3 different rows."""
 
+    @property
+    def all_pairs(self) -> bool:
+        """Whether no pairs were drawn."""
+        return self.n_pairs == math.comb(len(self.table.rows), 2)
+
 
 def measure_table(table: EmbeddingTable, *, pairs: int, seed: int) -> TableMeasurements:
     """Measure the distributions, mean and spectrum of a table; pairs only if it has two rows."""
-    n, about = len(table.rows), about_mean(table.rows)
-    sampled = sample_pairs(n, pairs, seed)
-    values = {"norm": norms(table.rows), **(pair_values(table.rows, sampled) if n > 1 else {})}
-    values["cosine with mean"] = about["cosine"].to_numpy()
+    about, sampled = about_mean(table.rows), sample_pairs(len(table.rows), pairs, seed)
+    of_pairs = pair_values(table.rows, sampled) if len(table.rows) > 1 else {}
+    values = {"norm": norms(table.rows), **of_pairs, "cosine with mean": about["cosine"].to_numpy()}
     try:
         explained = explained_variance(table.rows)
     except Undefined:
         explained = np.empty(0)
-    n_pairs = sampled.shape[1]
-    return TableMeasurements(table, values, n_pairs, n_pairs == n * (n - 1) // 2, about, explained)
+    return TableMeasurements(table, values, sampled.shape[1], about, explained)
 
 
 def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:

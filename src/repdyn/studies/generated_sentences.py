@@ -88,8 +88,7 @@ def long_sentences(tokenizer: PreTrainedTokenizerBase, n: int, longest: int, see
         while len(words) < length:
             words += ["and", *_Grammar(state).sentence()]
         ordered.append(words[:length])
-    kinds = {"simple": [[words[place] for place in state.permutation(len(words))] for words in ordered]}
-    kinds["complex"] = ordered
+    kinds = {"simple": [[words[n] for n in state.permutation(len(words))] for words in ordered], "complex": ordered}
     if own := _words_of_vocabulary(tokenizer):
         kinds["random"] = [[own[place] for place in state.randint(len(own), size=len(words))] for words in ordered]
     return {kind: [_as_text(words) for words in sentences] for kind, sentences in kinds.items()}
@@ -112,20 +111,14 @@ def sentence_probe(
     are_long: bool = False,
     seed: int = 0,
 ) -> Probe:
-    """Build a probe of made-up sentences, one per sequence, with a class for each kind: "simple", "complex", "random".
+    """Build a probe of n made-up sentences of each kind, one per sequence, with a class for each kind.
 
-    A batch has as many vectors of each class, at most 4096. First positions and special tokens are in no class.
-
-    Args:
-        tokenizer: of the model that will be measured.
-        n: sentences of each kind.
-        sequence_length: the model's context; every sentence must fit into it, unless ``are_long``, which are cut.
-        are_long: make them by :func:`long_sentences`.
-        seed: of the sentences and of the sampling plan.
+    A batch has as many vectors of each class, at most 4096. First positions and special tokens are in no class. Every
+    sentence must fit into the ``sequence_length``, unless they ``are_long``: :func:`long_sentences`, which are cut.
     """
     if are_long:
         kinds = long_sentences(tokenizer, n, sequence_length, seed)
-        kinds = {kind: _cut(tokenizer, sentences, sequence_length) for kind, sentences in kinds.items()}
+        kinds = {kind: [_cut(tokenizer, one, sequence_length) for one in of_kind] for kind, of_kind in kinds.items()}
     else:
         kinds = {"simple": simple_sentences(n, seed), "complex": complex_sentences(n, seed)}
     texts = [sentence for sentences in kinds.values() for sentence in sentences]
@@ -153,15 +146,12 @@ def sentence_probe(
     return replace(whole, batch_vectors=min(BATCH_VECTORS, fewest // _N_BATCHES), n_batches=_N_BATCHES, classes=classes)
 
 
-def _cut(tokenizer: PreTrainedTokenizerBase, sentences: list[str], longest: int) -> list[str]:
-    """Return sentences without their last words where they have too many tokens."""
-    fitting = []
-    for sentence in sentences:
-        words = sentence.removesuffix(".").split()
-        while len(tokenizer(_as_text(words))["input_ids"]) > longest:
-            words.pop()
-        fitting.append(_as_text(words))
-    return fitting
+def _cut(tokenizer: PreTrainedTokenizerBase, sentence: str, longest: int) -> str:
+    """Return a sentence without its last words where it has too many tokens."""
+    words = sentence.removesuffix(".").split()
+    while len(tokenizer(_as_text(words))["input_ids"]) > longest:
+        words.pop()
+    return _as_text(words)
 
 
 def _as_text(words: list[str]) -> str:
@@ -175,13 +165,11 @@ class _Grammar:
     state: np.random.RandomState
 
     def sentence(self) -> list[str]:
-        kind = self.state.randint(3)
-        if kind == 0:
-            number = self._number()
-            return [*self._noun(number), *self._relative(number, 1), *self._verb_phrase(number, 1)]
-        if kind == 1:
+        if (kind := self.state.randint(3)) == 1:
             return [*self._clause(1), self._one("subordinator"), *self._clause(1)]
         number = self._number()
+        if kind == 0:
+            return [*self._noun(number), *self._relative(number, 1), *self._verb_phrase(number, 1)]
         subject = self._noun_phrase(number, 1)
         return [*subject, self._one("clausal verb", number), self._one("complementizer"), *self._clause(1)]
 

@@ -40,12 +40,9 @@ _NULL_QUANTILE = 0.99
 
 def by_offset(matrix: np.ndarray) -> pd.DataFrame:
     """Summarise cosines by the distance of two positions: columns offset, n, mean, std, q05, q95."""
-    diagonals = enumerate(np.diagonal(matrix, offset) for offset in range(len(matrix)))
-    records = [
-        (offset, len(values), np.nanmean(values), np.nanstd(values), *np.nanquantile(values, [0.05, 0.95]))
-        for offset, values in diagonals
-    ]
-    return pd.DataFrame(records, columns=["offset", "n", "mean", "std", "q05", "q95"])
+    diagonals = [np.diagonal(matrix, offset) for offset in range(len(matrix))]
+    records = [(len(x), np.nanmean(x), np.nanstd(x), *np.nanquantile(x, [0.05, 0.95])) for x in diagonals]
+    return pd.DataFrame(records, columns=["n", "mean", "std", "q05", "q95"]).rename_axis("offset").reset_index()
 
 
 def principal(rows: Tensor, k: int = N_COMPONENTS) -> tuple[np.ndarray, np.ndarray]:
@@ -109,19 +106,15 @@ def find_rotation(scores: np.ndarray, shares: np.ndarray) -> Rotation | None:
         planes[a, b] = (power - np.roll(power[::-1], 1))[: len(frequencies)], float(power.sum())
     (a, b), (net, whole) = max(planes.items(), key=lambda plane: abs(plane[1][0][searched].sum()))
     net_power = float(net[searched].sum())
-    peak = int(np.argmax(np.where(searched, net * np.sign(net_power), -math.inf)))
-    purity = abs(net_power) / whole
-    share = purity * float(shares[a] + shares[b])
-    path, frequency = scores[:, a] + 1j * scores[:, b], frequencies[peak]
-    direction = path if net_power > 0 else path.conj()
-    return Rotation((a, b), float(1 / frequency), share, purity, _windows(direction, frequency))
+    frequency = frequencies[np.argmax(np.where(searched, net * np.sign(net_power), -math.inf))]
+    purity, path = abs(net_power) / whole, scores[:, a] + 1j * scores[:, b]
+    windows = _windows(path if net_power > 0 else path.conj(), frequency)
+    return Rotation((a, b), float(1 / frequency), purity * float(shares[a] + shares[b]), purity, windows)
 
 
 def _windows(path: np.ndarray, frequency: float) -> pd.DataFrame:
-    """Measure the rotation in stretches of three turns, at least 16 positions.
-
-    Each is centred, then compared with itself one position later (the pulse-pair estimate of a frequency).
-    """
+    """Measure the rotation in stretches of three turns, at least 16 positions, each centred and compared with itself
+    one position later (the pulse-pair estimate of a frequency)."""
     length = min(len(path), max(_MIN_WINDOW, round(_WINDOW_TURNS / frequency)))
     starts = [*range(0, len(path) - length, max(1, length // 2)), len(path) - length]
     records = []
@@ -185,17 +178,15 @@ def sentence_trajectories(
         stacks.setdefault(layer.stack, {})[layer.index] = layer.states.double().cpu().numpy()
     found = {}
     for stack, states in stacks.items():
-        halves = np.split(np.stack(list(states.values())), [len(ids[0])], axis=1)
-        one, other = (TokenTrajectory(*half, tuple(states)) for half in zip(names, halves, strict=True))
-        found[stack] = one, other
+        one, other = np.split(np.stack(list(states.values())), [len(ids[0])], axis=1)
+        numbers = tuple(states)
+        found[stack] = TokenTrajectory(names[0], one, numbers), TokenTrajectory(names[1], other, numbers)
     return found
 
 
 def movements(states: np.ndarray) -> dict[str, np.ndarray]:
-    """Return how tokens move from layer to layer, from their states, (n_layers + 1, n_tokens, dim).
-
-    norm: |h_l|, (n_layers + 1, n_tokens); step: |h_{l+1} - h_l|, and cosine: cos(h_l, h_{l+1}), (n_layers, n_tokens).
-    """
+    """Return norm |h_l|, step |h_{l+1} - h_l| and cosine cos(h_l, h_{l+1}) of tokens, from their states, (n_layers + 1,
+    n_tokens, dim)."""
     steps = np.linalg.norm(np.diff(states, axis=0), axis=-1)
     return {"norm": np.linalg.norm(states, axis=-1), "step": steps, "cosine": _cosines(states[:-1], states[1:])}
 
@@ -229,9 +220,8 @@ def cross_sentence_cosine(one: TokenTrajectory, other: TokenTrajectory) -> np.nd
 def trajectory_table(trajectory: TokenTrajectory) -> pd.DataFrame:
     """Return a row for each layer and token: its norm, and step and cosine to the next layer (NaN at the last)."""
     keys = [(layer, *token) for layer in trajectory.layers for token in enumerate(trajectory.tokens)]
-    frame = pd.DataFrame(keys, columns=["layer", "place", "token"])
     columns = {name: pd.Series(values.ravel()) for name, values in movements(trajectory.states).items()}
-    return frame.assign(**columns)
+    return pd.DataFrame(keys, columns=["layer", "place", "token"]).assign(**columns)
 
 
 def cross_sentence_table(one: TokenTrajectory, other: TokenTrajectory) -> pd.DataFrame:

@@ -131,10 +131,8 @@ def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[i
 def separation_table(
     vectors: Iterable[SentenceVectors], baseline: np.ndarray, groups: Sequence[str], *, seed: int
 ) -> pd.DataFrame:
-    """Return a row for each layer and pooling, the last one for the baseline; see :func:`separation`.
-
-    There is no row where all sentences have the same vector (layer 0 at a token that all begin with).
-    """
+    """Return :func:`separation` for each layer and pooling where sentences have different vectors (not at layer 0 of a
+    first token that they share), and last for the baseline."""
     numbers = pd.factorize(pd.Series(list(groups)))[0].tolist()
 
     def separated(x: np.ndarray) -> Iterator[Row]:
@@ -146,11 +144,8 @@ def separation_table(
 
 
 def change_rows(before: np.ndarray, after: np.ndarray, changes: pd.DataFrame, *, seed: int) -> list[Row]:
-    """Return :func:`consistency` of the changes that move their vectors, before and after, (n, dim).
-
-    Left out are changes that do not (layer 0, at a token that stays the same), then kinds with fewer than two left.
-    There is no row for fewer than two kinds.
-    """
+    """Return :func:`consistency` of the changes that move their vectors, before and after, (n, dim), of kinds with two
+    such changes (layer 0 may have a token that stays the same); no row for fewer than two kinds."""
     moved = changes.loc[~_is_unmoved(before, after)]
     # a kind needs changes of two different sentences
     chosen = moved.loc[moved.groupby("kind")["before"].transform("nunique") > 1]
@@ -163,9 +158,7 @@ def change_rows(before: np.ndarray, after: np.ndarray, changes: pd.DataFrame, *,
 def kind_matrix(before: np.ndarray, after: np.ndarray, kinds: Sequence[str], *, seed: int) -> Iterator[Row]:
     """Yield the cosine of the mean differences of each two kinds of change, from vectors before and after, (n, dim).
 
-    Yields:
-        kind, other, cosine, low and high (95%, bootstrap over the changes of each kind); nothing where one moves
-        nothing.
+    Low and high are of a bootstrap over the changes of each kind; there is no row where a kind moves nothing.
     """
     # the same draws at every layer, so that its intervals compare
     random, means = np.random.RandomState(seed), {}
@@ -194,45 +187,38 @@ def nonsense(n: int, seed: int) -> pd.DataFrame:
 
 
 def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
-    """Yield how well nonsense is told apart by the nearest other sentence, from vectors (n, dim) and their kinds (n,).
-
-    Yields:
-        nonsense: the share of sentences whose nearest other one is of their side, sense or nonsense; kinds: of the
-        nonsense alone, the share whose nearest is of their kind. Both in [0, 1].
-    """
+    """Yield the share of sentences whose nearest other one is of their side, sense or nonsense, and of the nonsense
+    alone the share whose nearest is of their kind; from vectors (n, dim) and their kinds (n,)."""
     cosines, made = cosine_matrix(x), kinds != SENSE
     if np.isfinite(cosines).all():
         apart = nearest_in_group(cosines[np.ix_(made, made)], kinds[made])
         yield {"nonsense": nearest_in_group(cosines, made), "kinds": apart}
 
 
-def pair_cosines(x: np.ndarray) -> np.ndarray:
-    """Return the cosines of all pairs of texts, without those that are NaN."""
+def _pair_cosines(x: np.ndarray) -> np.ndarray:
     cosines = cosine_matrix(x)[np.triu_indices(len(x), 1)]
     return cosines[~np.isnan(cosines)]
 
 
 def collection_rows(x: np.ndarray) -> Iterator[Row]:
     """Yield the distribution of the cosines of all pairs of texts, and ``positive``, the share of those above 0."""
-    values = pair_cosines(x)
+    values = _pair_cosines(x)
     yield {**describe(values), "positive": float((values > 0).mean())}
 
 
 def histogram_rows(x: np.ndarray) -> Iterator[Row]:
     """Yield the number of pairs of texts by cosine, in 200 bins from -1 to 1: low, high, count."""
-    for low, high, count in zip(_BINS[:-1], _BINS[1:], np.histogram(pair_cosines(x), bins=_BINS)[0], strict=True):
+    for low, high, count in zip(_BINS[:-1], _BINS[1:], np.histogram(_pair_cosines(x), bins=_BINS)[0], strict=True):
         yield {"low": low, "high": high, "count": count}
 
 
 def collection_values(x: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
     """Return lengths, distances, dot products and cosines of all pairs within and between two collections."""
     parts = {name: torch.from_numpy(x[labels == name]) for name in dict.fromkeys(labels)}
-    values = {
-        name: {"length": norms(rows), **pair_values(rows, sample_pairs(len(rows)))} for name, rows in parts.items()
-    }
+    found = {name: {"length": norms(x), **pair_values(x, sample_pairs(len(x)))} for name, x in parts.items()}
     first, second = parts.values()
     all_pairs = torch.cartesian_prod(torch.arange(len(first)), torch.arange(len(second))).T
-    return {**values, BETWEEN: pair_values(first, all_pairs, second)}
+    return {**found, BETWEEN: pair_values(first, all_pairs, second)}
 
 
 def collections_rows(x: np.ndarray, labels: np.ndarray) -> Iterator[Row]:

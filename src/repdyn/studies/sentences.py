@@ -14,18 +14,18 @@ from sklearn.decomposition import PCA
 
 from repdyn.reading import LoadedModel
 from repdyn.studies import sentence_measurements as measured
-from repdyn.studies.panels import layer_axis, legend_below, line_with_band, outline, panels, series_colour, zero_line
-from repdyn.studies.planes import plane_figure, plane_table
-from repdyn.studies.sentence_measurements import (
-    FIRST,
-    LAST,
-    MAXIMUM,
-    MEAN,
-    POOLINGS,
-    SENSE,
-    SentenceVectors,
-    over_layers,
+from repdyn.studies.panels import (
+    layer_axis,
+    legend_below,
+    line_with_band,
+    outline,
+    panels,
+    plane_figure,
+    plane_table,
+    series_colour,
+    zero_line,
 )
+from repdyn.studies.sentence_measurements import FIRST, LAST, MAXIMUM, MEAN, SENSE, SentenceVectors, over_layers
 from repdyn.studies.study import Folder, Study, read_groups, run_study, select, show, show_title, stem
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import DIVERGING, of_stack
@@ -82,9 +82,8 @@ class SentenceStudy(Study):
         for one in _last_means(vectors):
             show("nearest sentence is of the same side, sense or nonsense, and of the same kind of nonsense:")
             show(select(table, stack=one.stack, layer=one.layer), "vector", "nonsense", "kinds")
-            self._add_plane(
-                "plane_of_sentences", f"{of_stack(loaded.name, one.stack)}: sentences and nonsense", one, labels
-            )
+            title = f"{of_stack(loaded.name, one.stack)}: sentences and nonsense"
+            self._add_plane("plane_of_sentences", title, one, labels)
 
     def _add_changes(self, loaded: LoadedModel) -> None:
         seed, changes, kinds = self.options.seed, self.changes, self.changes["kind"].tolist()
@@ -98,9 +97,8 @@ class SentenceStudy(Study):
         self.draw("kinds_of_change", kinds_figure, loaded.name, self.tables["kinds_of_change"])
         self.draw("changes", change_figure, loaded.name, table)
         for one in _last_means(vectors):
-            title = (
-                f"{of_stack(loaded.name, one.stack)}: what a change adds, mean of the tokens after layer {one.layer}"
-            )
+            title = of_stack(loaded.name, one.stack)
+            title += f": what a change adds, mean of the tokens after layer {one.layer}"
             figure = differences_figure(title, one.vectors[after] - one.vectors[before], kinds)
             self.figures[stem("plane_of_changes", one.stack)] = figure
         for rows in () if table.empty else by_stack(table).values():
@@ -204,9 +202,9 @@ def sentences(
 
 def separation_figure(name: str, table: pd.DataFrame) -> Figure:
     """Draw cosines within and between groups for each pooling, and how well they separate groups."""
-    poolings = _poolings(table)
+    poolings, n_panels = _poolings(table)
     title, caption = f"{name}: paraphrases against other sentences", "bands: 95% of a bootstrap over groups"
-    figure, (*of_poolings, last) = panels(title, caption, _size_with_one(poolings), 1, len(poolings) + 1)
+    figure, (*of_poolings, last) = panels(title, caption, (2.9 * n_panels + 0.6, 4.2), 1, n_panels)
     of_vectors = table.loc[table["vector"] != measured.SHARED_TOKENS, ["within_low", "between_low"]]
     lowest, look = float(of_vectors.to_numpy(float).min()), {"marker": "o", "markersize": 3}
     for pooling, axes in zip(poolings, of_poolings, strict=True):
@@ -226,7 +224,7 @@ def separation_figure(name: str, table: pd.DataFrame) -> Figure:
 
 def change_figure(name: str, table: pd.DataFrame) -> Figure:
     """Draw how alike the differences of one kind of change are over the layers, a panel for each pooling."""
-    poolings, kinds = _poolings(table), [kind for kind in table["change"].unique() if kind != measured.ALL_KINDS]
+    (poolings, _), kinds = _poolings(table), [kind for kind in table["change"].unique() if kind != measured.ALL_KINDS]
     title = f"{name}: does one kind of change move sentences one way?"
     caption = f"hollow: not larger than across kinds (p >= {SIGNIFICANT}, permutation test, not corrected)"
     size = 3.7 * len(poolings) + 1.4, 4.4
@@ -252,7 +250,7 @@ def change_figure(name: str, table: pd.DataFrame) -> Figure:
 
 def kinds_figure(name: str, matrix: pd.DataFrame) -> Figure:
     """Draw the cosines of the mean differences of each two kinds at the last layer, and the largest over the layers."""
-    poolings, last = _poolings(matrix), matrix["layer"].to_numpy(int).max()
+    (poolings, _), last = _poolings(matrix), matrix["layer"].to_numpy(int).max()
     names = list(dict.fromkeys([*matrix["kind"], *matrix["other"]]))
     title = f"{name}: do two kinds of change point one way?"
     caption = "bold: 95% interval of a bootstrap over the changes without 0; below, the four largest of the last layer"
@@ -305,12 +303,10 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
 
 def collection_figure(name: str, table: pd.DataFrame, histograms: pd.DataFrame, source: str) -> Figure:
     """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last."""
-    poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
+    (poolings, n_panels), last = _poolings(table), table["layer"].to_numpy(int).max()
     caption = f"{source}; {table['n'].to_numpy(int).max():,} pairs of texts; bands: 50, 90 and 98% of them"
-    size = _size_with_one(poolings)
-    figure, (*of_poolings, at_last) = panels(
-        f"{name}: how alike are any two texts?", caption, size, 1, len(poolings) + 1
-    )
+    title, size = f"{name}: how alike are any two texts?", (2.9 * n_panels + 0.6, 4.2)
+    figure, (*of_poolings, at_last) = panels(title, caption, size, 1, n_panels)
     lowest = min(0.0, table["q01"].to_numpy(float).min())
     for pooling, axes in zip(poolings, of_poolings, strict=True):
         rows, colour = select(table, vector=pooling), _COLOURS[pooling]
@@ -346,10 +342,7 @@ def collections_figure(title: str, caption: str, values: dict[str, dict[str, np.
     return figure
 
 
-def _size_with_one(poolings: Sequence[str]) -> tuple[float, float]:
-    """Return the size of a figure with a panel for each pooling, and one more."""
-    return 2.9 * (len(poolings) + 1) + 0.6, 4.2
-
-
-def _poolings(table: pd.DataFrame) -> list[str]:
-    return [pooling for pooling in POOLINGS if pooling in set(table["vector"])]
+def _poolings(table: pd.DataFrame) -> tuple[list[str], int]:
+    """Return the poolings in a table, and the number of panels for each and one more."""
+    found = [pooling for pooling in measured.POOLINGS if pooling in set(table["vector"])]
+    return found, len(found) + 1

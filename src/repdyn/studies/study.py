@@ -34,11 +34,8 @@ Folder: TypeAlias = Annotated[Path, Parameter(alias="-o", validator=PathValidato
 
 
 class Study(ABC):
-    """Base class of a study: its options, its measurement of one model, and its output.
-
-    A subclass checks its options and reads its texts in ``__init__``, before any model is loaded, measures one model at
-    a time in :meth:`measure`, and combines models in :meth:`finish`.
-    """
+    """Base class of a study, which checks its options and reads its texts in ``__init__``, before any model is loaded,
+    measures one model at a time in :meth:`measure`, and combines models in :meth:`finish`."""
 
     with_heads = False
     """Whether models are loaded with their language-modelling heads."""
@@ -63,14 +60,17 @@ class Study(ABC):
         show(table, *columns)
 
     def draw(self, name: str, draw: Callable[..., Figure], model: str, table: pd.DataFrame, *given: Any) -> None:
-        """Add a figure of each stack of a model's blocks: of its name, of its rows of the table, and of what is given.
-
-        Each table that is given is divided by stack, too.
-        """
+        """Add a figure of each stack of a model's blocks: of its name, and its rows of the tables that are given."""
         divided = [by_stack(each) if isinstance(each, pd.DataFrame) else None for each in given]
         for stack, rows in {} if table.empty else by_stack(table).items():
             of = [each if parts is None else parts[stack] for each, parts in zip(given, divided, strict=True)]
             self.figures[stem(name, stack)] = draw(of_stack(model, stack), rows, *of)
+
+    def stored_runs(self) -> Iterator[tuple[str, str, pd.DataFrame]]:
+        """Yield title, hash of the probe and rows of each stack of each run of the option ``store``."""
+        for (run, probe), of_run in select_runs(find_store(self.options.store), self.options.run).items():
+            for stack, rows in by_stack(of_run).items():
+                yield of_stack(run, stack), probe, rows
 
     def write(self, subfolder: str = "") -> None:
         """Write the tables and figures so far below the output folder, print where they are, and begin with none."""
@@ -94,19 +94,10 @@ def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, An
     begun.finish()
 
 
-def stored_runs(options: Any) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield title, hash of the probe and rows of each stack of each run of the option ``store``."""
-    for (run, probe), of_run in select_runs(find_store(options.store), options.run).items():
-        for stack, rows in by_stack(of_run).items():
-            yield of_stack(run, stack), probe, rows
-
-
 def read_groups(path: Path, *columns: str) -> pd.DataFrame:
-    """Read groups of texts, such as phrases of classes, or changed sentences of kinds: a row for each.
+    """Read groups of texts, such as phrases of classes, or changed sentences of kinds: columns group and texts.
 
-    Args:
-        path: CSV with these columns, or JSON or YAML that lists what each group holds: texts, or lists of several.
-        columns: the group, and one for each text of a row.
+    The file is CSV, or JSON or YAML that lists the texts of each group, or lists of them.
     """
     try:
         if path.suffix.lower() == ".csv":

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import binomtest, ortho_group
+from scipy.stats import binomtest, mannwhitneyu, ortho_group
 from scipy.stats import bootstrap as bootstrapped
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -27,18 +27,8 @@ from transformers import PreTrainedTokenizerBase
 
 from repdyn.kernels import two_nn
 from repdyn.probe.word_classes import is_function_word
-from repdyn.studies.bootstrap import higher_share
-from repdyn.studies.embedding_tables import (
-    LARGEST,
-    UNUSED,
-    EmbeddingTable,
-    components_for,
-    describe,
-    explained_variance,
-    name_rows,
-    pair_values,
-    sample_pairs,
-)
+from repdyn.studies import embedding_tables as measured
+from repdyn.studies.embedding_tables import EmbeddingTable, components_for, explained_variance
 from repdyn.studies.paths import principal
 from repdyn.studies.study import join_tables
 
@@ -82,7 +72,7 @@ def token_kinds(tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
     def kind(token: str) -> str:
         if token in special:
             return _SPECIAL
-        if UNUSED.fullmatch(token):
+        if measured.UNUSED.fullmatch(token):
             return _UNUSED
         if len(token.lstrip("".join(marks)) if marks else token) == 1:
             return _CHARACTER
@@ -130,16 +120,10 @@ def looks_of(labels: Sequence[str], kinds: pd.DataFrame) -> list[str]:
     return [look(label) for label in labels]
 
 
-def looks_table(looks: Sequence[str], about: pd.DataFrame, lengths: np.ndarray) -> pd.DataFrame:
-    """Return number, mean length and mean relation to the mean row (``about`` it) of each kind of token."""
-    values = about[["distance", "cosine"]].assign(kind=looks, rows=1, length=lengths)
-    columns = {"rows": "sum", "length": "mean", "distance": "mean", "cosine": "mean"}
-    return values.groupby("kind", sort=False).agg(columns).reset_index()
-
-
 def extreme_pairs(table: EmbeddingTable, found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the pairs of rows with the most negative cosines and those nearest to zero, with their names."""
-    return join_tables({end: name_rows(pairs, table, table) for end, pairs in found.items() if end != LARGEST}, "pairs")
+    ends = {end: measured.name_rows(pairs, table, table) for end, pairs in found.items() if end != measured.LARGEST}
+    return join_tables(ends, "pairs")
 
 
 def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
@@ -167,7 +151,7 @@ def across_tables(tables: Sequence[EmbeddingTable]) -> pd.DataFrame:
         cosines = unit[0] @ unit[1].T
         for label, values in [(None, cosines)] if few.kind != "segment" else zip(few.labels, cosines, strict=True):
             beyond = int((values.abs() > BEYOND).sum())
-            described = describe(values.double().numpy().ravel())
+            described = measured.describe(values.double().numpy().ravel())
             rows.append({"table": few.name, "row": label, "other": many.name, "beyond": beyond, **described})
     return pd.DataFrame(rows)
 
@@ -176,7 +160,7 @@ def start_of_text(words: EmbeddingTable, positions: EmbeddingTable, token: str |
     """Return how the input embedding of the token that starts a text relates to position 0; empty if nothing does."""
     if token is None or token not in words.labels or words.rows.shape[1] != positions.rows.shape[1]:
         return {}
-    one, other = words.row(token).cpu(), positions.row("0").cpu()
+    one, other = (of.rows[of.labels.index(label)].cpu().double() for of, label in ((words, token), (positions, "0")))
     found = {
         "cosine": torch.dot(one, other) / (one.norm() * other.norm()),
         "length": one.norm(),
@@ -215,24 +199,26 @@ def quantisation_table(table: EmbeddingTable, seed: int) -> pd.DataFrame:
     """
     rows = table.rows.detach().cpu().float()
     drawn = torch.from_numpy(np.random.RandomState(seed).permutation(len(rows))[:_MOST_ROWS])
-    pairs = sample_pairs(len(rows), _N_PAIRS, seed)
-    cosines, nearest = pair_values(rows, pairs)["cosine"], _nearest(rows, drawn)
+    pairs = measured.sample_pairs(len(rows), _N_PAIRS, seed)
+    cosines, nearest = measured.pair_values(rows, pairs)["cosine"], _nearest(rows, drawn)
     records = []
     for bits in (32, *BITS):
         held = rows if bits == 32 else quantised(rows, bits)
-        moved = np.abs(pair_values(held, pairs)["cosine"] - cosines)
-        of_rows = {
+        moved = np.abs(measured.pair_values(held, pairs)["cosine"] - cosines)
+        record = {
+            "bits": bits,
             "error": float(((rows - held).norm(dim=1) / rows.norm(dim=1)).nanmean()),
             "cosine": float(torch.cosine_similarity(rows, held, dim=1).min()),
+            "cosine_moved": np.nanmean(moved),
+            "cosine_moved_most": np.nanmax(moved),
+            "nearest": float((_nearest(held, drawn) == nearest).float().mean()),
         }
-        of_pairs = {"cosine_moved": np.nanmean(moved), "cosine_moved_most": np.nanmax(moved)}
-        kept = float((_nearest(held, drawn) == nearest).float().mean())
-        records.append({"bits": bits, **of_rows, **of_pairs, "nearest": kept, **_dimensions(held, held[drawn])})
+        records.append({**record, **_dimensions(held, held[drawn])})
     return pd.DataFrame(records)
 
 
 def _nearest(rows: Tensor, drawn: Tensor) -> Tensor:
-    unit = torch.nn.functional.normalize(rows, dim=1)
+    unit = normalize(rows, dim=1)
     cosines = unit[drawn] @ unit.T
     return cosines.scatter(1, drawn[:, None], -torch.inf).argmax(1)
 
@@ -262,13 +248,11 @@ def loops_of(table: EmbeddingTable, seed: int) -> tuple[pd.DataFrame, pd.DataFra
     """Return the loops of a path of positions, by persistent homology (Vietoris-Rips complex; ripser).
 
     A loop is there from the distance at which its points join (birth) to the one at which it is filled (death); the
-    difference is its persistence.
+    difference is its persistence. Chance is the largest of 19 tables whose components have permuted values.
 
     Returns:
-        For the first 2, 3 and 6 principal components and for all: loops (their number), longest and second (largest
-        persistences), birth and death of the longest, chance (largest persistence of 19 tables in each of which the
-        values of every component are permuted); and birth and death of each feature, the most persistent first, with
-        its dimension: 0, a piece until it joins another, or 1, a loop.
+        For the first 2, 3 and 6 principal components and for all, the largest two persistences; and each feature, the
+        most persistent first, with its dimension: 0, a piece until it joins another, or 1, a loop.
     """
     from ripser import ripser
 
@@ -306,18 +290,16 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
     Every word is held out once, in five folds of each part alike.
 
     Returns:
-        word_probe: for each probe, words, accuracy on held-out words, low and high (95%, Wilson), and the share of
-        each part that it recognised. word_probe_asked: the probability of each part for the words of :data:`ASKED`.
-        Nothing for too few words.
+        word_probe: accuracy on held-out words (95%, Wilson), and the share of each part that was recognised.
+        word_probe_asked: the probability of each part for the words of :data:`ASKED`. Nothing for too few words.
     """
     known = {part: [rows[word] for word in words if word in rows] for part, words in PARTS.items()}
     n = min(map(len, known.values()))
     if n < FEWEST:
         return {}
-    random = np.random.RandomState(seed)
+    random, vectors = np.random.RandomState(seed), table.rows.detach().cpu().double().numpy()
     chosen = np.concatenate([random.permutation(of_part)[:n] for of_part in known.values()])
-    x, y = table.rows[chosen.tolist()].detach().cpu().double().numpy(), np.repeat([*known], n)
-    asked = {word: table.rows[rows[word]].detach().cpu().double().numpy() for word in ASKED if word in rows}
+    x, y = vectors[chosen], np.repeat([*known], n)
     accuracies, probabilities = [], []
     hidden = MLPClassifier((_HIDDEN,), alpha=1.0, max_iter=1000, random_state=seed)
     for name, classifier in (("linear", LogisticRegression(max_iter=1000)), ("hidden", hidden)):
@@ -329,8 +311,8 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
         interval = {"accuracy": correct.mean(), "low": low, "high": high}
         accuracies.append({"probe": name, "words": len(y), **interval, **shares})
         model.fit(x, y)
-        for word, vector in asked.items():
-            found = dict(zip(model.classes_, model.predict_proba(vector[None])[0], strict=True))
+        for word in (word for word in ASKED if word in rows):
+            found = dict(zip(model.classes_, model.predict_proba(vectors[[rows[word]]])[0], strict=True))
             probabilities.append({"probe": name, "word": word, **found})
     return {"word_probe": pd.DataFrame(accuracies), "word_probe_asked": pd.DataFrame(probabilities)}
 
@@ -340,10 +322,8 @@ def compare_opposites(table: EmbeddingTable, rows: dict[str, int], seed: int) ->
 
     Taken away is nothing, the mean of all rows, that of the adjectives, or this and their first principal components.
 
-    Returns:
-        opposites: for each of these and kind of pair, mean cosine with low and high (95%, bootstrap over pairs),
-        negative (share of negative cosines), and above_opposites (probability of a larger cosine than that of an
-        opposite pair, ties counting half). Nothing for too few pairs.
+    Low and high are of a bootstrap over pairs; ``above_opposites`` is the probability of a larger cosine than that of
+    an opposite pair, ties counting half. Nothing is returned for too few pairs.
     """
     pairs = {kind: [pair for pair in known if all(word in rows for word in pair)] for kind, known in PAIRS.items()}
     if min(map(len, pairs.values())) < FEWEST:
@@ -365,7 +345,8 @@ def compare_opposites(table: EmbeddingTable, rows: dict[str, int], seed: int) ->
             found = cosines[kind] = 1 - paired_cosine_distances(one, other)
             interval = bootstrapped((found,), np.mean, n_resamples=_N_BOOTSTRAP, rng=seed, method="percentile")
             low, high = interval.confidence_interval
-            above = higher_share(found, cosines["opposites"])
+            opposites = cosines["opposites"]
+            above = mannwhitneyu(found, opposites).statistic / (len(found) * len(opposites))
             values = {"cosine": found.mean(), "low": low, "high": high, "negative": (found < 0).mean()}
             records.append({"removed": name, "pairs": kind, "n": len(found), **values, "above_opposites": above})
     return {"opposites": pd.DataFrame(records)}

@@ -1,30 +1,38 @@
-"""Compare the tokens of a sentence, and the words of a text, with the input embeddings in every state of a model."""
+"""Compare the tokens of a sentence, and the words of a text, with the input embeddings in every state of a model.
+
+Of words also how they move from layer to layer, and which of them attention goes to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
 
-from repdyn.kernels import Undefined, full_precision
+from repdyn import reading
+from repdyn.kernels import Undefined, full_precision, topic_mean
 from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_cosines, token_distances, token_ranks
-from repdyn.reading import (
-    CheckpointError,
-    LayerPatterns,
-    LayerStates,
-    LoadedModel,
-    causal_stacks,
-    find_lookups,
-    layer_states,
-    ordinary_tokens,
-)
+from repdyn.reading import CheckpointError, LayerPatterns, LayerStates, LoadedModel
+from repdyn.studies.bootstrap import Estimate, SequenceSums, bootstrap
+from repdyn.studies.study import text_probe
 
+CLASSES = ("function", "content")
+GAP = "function minus content"
+"""The difference of the two classes, as a class."""
+ANY = "any"
+"""At least one layer, or all of them together, as a layer."""
+NEARER = {"nearer": 1e-12, "nearer_by_0.01": 0.01}
+"""How much a cosine has to rise, or a distance to fall: not by rounding."""
+POINTS = 300  # tokens of each class that are returned one by one
+NEIGHBOURS = 10
+_RESAMPLES = 1000
 CAPTURES = ("after_attention", "embeddings")
 Measure: TypeAlias = Literal["cosine", "distance"]
 State: TypeAlias = Literal["block", "attention"]
@@ -34,12 +42,14 @@ State: TypeAlias = Literal["block", "attention"]
 class SentenceStates(NamedTuple):
     """The tokens of a sentence in every state of a model."""
 
-    ids: tuple[int, ...]
-    vectors: tuple[LayerVectors, ...]
-    """Layer by layer, after the attention (if the layer has such a state) and after the block."""
+    ids: list[int]
+    keys: list[tuple[str | None, int, State]]
+    """Stack, layer and state: layer by layer, after the attention (if the layer has that) and after the block."""
+    vectors: list[Tensor]
+    """Of each state (n_tokens, dim)."""
     embeddings: Tensor | str
     """The table of input embeddings, or why there is none."""
-    reasons: tuple[str, ...]
+    reasons: list[str]
     """Why some layers have no state after their attention."""
 
 
@@ -55,15 +65,16 @@ def encode_sentence(loaded: LoadedModel, sentence: str) -> list[int]:
 def capture_sentence(loaded: LoadedModel, sentence: str, layers: LayerPatterns = None) -> SentenceStates:
     """Run the model once on a sentence and return the states of all its tokens."""
     ids = encode_sentence(loaded, sentence)
-    states = layer_states(loaded, [ids], layers, captures=CAPTURES)
-    vectors, reasons = [], []
+    states = reading.layer_states(loaded, [ids], layers, captures=CAPTURES)
+    found = SentenceStates(ids, [], [], states.embeddings, [])
     for layer in states:
-        for state, found in states_of(layer):
-            vectors.append(LayerVectors(layer.stack, layer.index, state, found.to(layer.device)))
+        for state, vectors in states_of(layer):
+            found.keys.append((layer.stack, layer.index, state))
+            found.vectors.append(vectors)
         if isinstance(layer.after_attention, str):
             stack = f"{layer.stack} " if layer.stack else ""
-            reasons.append(f"{stack}layer {layer.index}: {layer.after_attention}")
-    return SentenceStates(tuple(ids), tuple(vectors), states.embeddings, tuple(reasons))
+            found.reasons.append(f"{stack}layer {layer.index}: {layer.after_attention}")
+    return found
 
 
 def compare_sentence(
@@ -76,23 +87,13 @@ def compare_sentence(
     place: int | None = None,
 ) -> VocabularyComparison:
     """Compare the tokens of a sentence with the rows of the model's input embedding."""
-    table, ids = embedding_table(loaded, states.embeddings), list(states.ids)
-    positions = position_rows(loaded, table, len(ids)) if with_positions else None
-    table = table * embedding_scale(loaded.model, table, ids) if with_positions else table
-    chosen = slice(None) if place is None else slice(place, place + 1)
-    vectors = [layer._replace(vectors=layer.vectors[chosen].to(table.device)) for layer in states.vectors]
-    positions = None if positions is None else positions[chosen]
-    with comparable(loaded), full_precision(table.device):
-        return compare_with_vocabulary(
-            vectors, ids[chosen], table, loaded.tokenizer, k=k, positions=positions, by_distance=by_distance
-        )
-
-
-def embedding_table(loaded: LoadedModel, found: Tensor | str) -> Tensor:
-    """Return the input embeddings that were captured."""
-    if isinstance(found, str):
-        raise ValueError(f"expected a model with a table of input embeddings, got {loaded.name}: {found}")
-    return found
+    positions, at = None, slice(None) if place is None else slice(place, place + 1)
+    some = states._replace(ids=states.ids[at], vectors=[vectors[at] for vectors in states.vectors])
+    with comparable(loaded, states.embeddings) as table, full_precision(table.device):
+        if with_positions:
+            table, positions = _with_positions(loaded, table, states.ids)
+            positions = positions[at]
+        return compare_with_vocabulary(some, table, loaded.tokenizer, k=k, positions=positions, by_distance=by_distance)
 
 
 def states_of(layer: LayerStates) -> list[tuple[State, Tensor]]:
@@ -102,10 +103,12 @@ def states_of(layer: LayerStates) -> list[tuple[State, Tensor]]:
 
 
 @contextmanager
-def comparable(loaded: LoadedModel) -> Iterator[None]:
-    """Raise ValueError in place of Undefined."""
+def comparable(loaded: LoadedModel, found: Tensor | str) -> Iterator[Tensor]:
+    """Yield the input embeddings that were captured; raise ValueError in place of Undefined."""
+    if isinstance(found, str):
+        raise ValueError(f"expected a model with a table of input embeddings, got {loaded.name}: {found}")
     try:
-        yield
+        yield found
     except Undefined as undefined:
         raise ValueError(
             f"expected vectors that can be compared with the input embeddings of {loaded.name}, but {undefined.reason}"
@@ -116,7 +119,7 @@ def comparable(loaded: LoadedModel) -> Iterator[None]:
 def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
     """Let every token of a decoder see all others, by ``is_causal`` of the configuration."""
     sequences = [encode_sentence(loaded, sentence)]
-    if causal_stacks(loaded, sequences) != {None: True}:
+    if reading.causal_stacks(loaded, sequences) != {None: True}:
         raise ValueError(
             f"expected a decoder with --no-causal-mask, got {loaded.name}, whose positions see later ones already or "
             "cannot be tested; leave the option out"
@@ -126,7 +129,7 @@ def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
     config["is_causal"] = False
     try:
         try:
-            is_causal = causal_stacks(loaded, sequences).get(None)
+            is_causal = reading.causal_stacks(loaded, sequences).get(None)
         except CheckpointError:  # code of a family that does not expect it
             is_causal = None
         if is_causal is not False:
@@ -140,9 +143,10 @@ def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
         config.update(before)
 
 
-def position_rows(loaded: LoadedModel, table: Tensor, n_tokens: int) -> Tensor:
-    """Return the embeddings of the first positions, (n_tokens, dim), from the table that the model looks them up in."""
-    lookups = find_lookups(loaded.model, ordinary_tokens(range(len(table)), loaded.tokenizer))
+def _with_positions(loaded: LoadedModel, table: Tensor, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return the table with the factor that the embeddings of some families apply to its rows, and the rows of the
+    first positions, (n_tokens, dim), from the table that the model looks them up in."""
+    lookups = reading.find_lookups(loaded.model, reading.ordinary_tokens(range(len(table)), loaded.tokenizer))
     found = [lookup for lookup in lookups if lookup.kind == "position"]
     if len(found) != 1 or found[0].weight.shape[1] != table.shape[1]:
         tables = ", ".join(f"{lookup.parameter} {tuple(lookup.weight.shape)}" for lookup in found) or "none"
@@ -150,35 +154,19 @@ def position_rows(loaded: LoadedModel, table: Tensor, n_tokens: int) -> Tensor:
             f"expected one table of positions with {table.shape[1]} dimensions for --positions, got {tables} in "
             f"{loaded.name}; leave the option out"
         )
-    first = found[0].first_row
-    rows = found[0].weight[first : first + n_tokens]
-    if len(rows) < n_tokens:
-        raise ValueError(f"expected at most {len(rows)} tokens, the positions of {loaded.name}, got {n_tokens}")
-    return rows.to(table.device)
-
-
-def embedding_scale(model: PreTrainedModel, table: Tensor, ids: Sequence[int]) -> float:
-    """Return the factor that the model's embedding applies to its rows, as some families do; 1 for most."""
+    positions = found[0].weight[found[0].first_row :][: len(ids)]
+    if len(positions) < len(ids):
+        raise ValueError(f"expected at most {len(positions)} tokens, the positions of {loaded.name}, got {len(ids)}")
+    own = torch.tensor([ids], device=table.device)
     with torch.no_grad():
-        embedded = model.get_input_embeddings()(torch.tensor([ids], device=table.device))[0].double()
-    rows = table[torch.tensor(ids, device=table.device)].double()
+        embedded, rows = loaded.model.get_input_embeddings()(own)[0].double(), table[own[0]].double()
     scale = float((embedded * rows).sum() / rows.square().sum())
-    return 1.0 if abs(scale - 1) < 1e-6 else scale
+    return table if abs(scale - 1) < 1e-6 else table * scale, positions.to(table.device)
 
 
 def measure_of(table: pd.DataFrame) -> Measure:
     """Return by what the tokens of a table are compared with the vocabulary: the column that there is."""
     return "distance" if "distance" in table else "cosine"
-
-
-class LayerVectors(NamedTuple):
-    """The vectors of a sentence's tokens in one state of one layer."""
-
-    stack: str | None
-    layer: int
-    state: State
-    vectors: Tensor
-    """(n_tokens, dim)"""
 
 
 class VocabularyComparison(NamedTuple):
@@ -192,8 +180,7 @@ class VocabularyComparison(NamedTuple):
 
 
 def compare_with_vocabulary(
-    layers: Sequence[LayerVectors],
-    ids: Sequence[int],
+    sentence: SentenceStates,
     table: Tensor,
     tokenizer: PreTrainedTokenizerBase,
     *,
@@ -205,30 +192,24 @@ def compare_with_vocabulary(
 
     ``positions``, (n_tokens, dim), are added to every row of ``table``, (vocabulary, dim), for the token of each.
     """
-    states = torch.stack([layer.vectors for layer in layers])  # (n_states, n_tokens, dim)
-    own = torch.tensor(ids, device=states.device)
-    if positions is None:
-        parts = [_compare(states, own, Vocabulary(table, by_distance=by_distance), k)]
-    else:
-        places = zip(states.split(1, 1), own.split(1), positions, strict=True)
-        parts = [_compare(x, of, Vocabulary(table, vector, by_distance=by_distance), k) for x, of, vector in places]
+    ids, states = sentence.ids, torch.stack([vectors.to(table.device) for vectors in sentence.vectors])
+    # with positions every token has a vocabulary of its own
+    places, parts = [slice(None)] if positions is None else [slice(n, n + 1) for n in range(len(ids))], []
+    for place in places:
+        vocabulary = Vocabulary(table, None if positions is None else positions[place][0], by_distance=by_distance)
+        x, own = states[:, place].flatten(0, 1), torch.tensor(ids[place], device=table.device).repeat(len(states))
+        found = to_own(x, own, vocabulary), token_ranks(x, own, vocabulary), *nearest_rows(x, vocabulary, k)
+        parts.append([each.unflatten(0, (len(states), -1)) for each in found])
     values, ranks, near, rows = (torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True))
     tokens = list(zip(range(len(ids)), ids, token_names(tokenizer, ids), strict=True))
     columns = ["stack", "layer", "state", "position", "token_id", "token"]
-    keys = pd.DataFrame([(*layer[:3], *token) for layer in layers for token in tokens], columns=columns)
+    keys = pd.DataFrame([(*key, *token) for key in sentence.keys for token in tokens], columns=columns)
     measure, numbers = "distance" if by_distance else "cosine", rows.flatten().tolist()
     compared = keys.assign(**{measure: values.flatten(), "rank": ranks.flatten()})
     nearest = keys.loc[keys.index.repeat(k)].reset_index(drop=True)
     nearest = nearest.assign(place=np.tile(np.arange(1, k + 1), len(keys)), nearest_id=numbers)
     nearest = nearest.assign(nearest=token_names(tokenizer, numbers), **{measure: near.flatten()})
     return VocabularyComparison(compared, nearest)
-
-
-def _compare(states: Tensor, ids: Tensor, vocabulary: Vocabulary, k: int) -> list[Tensor]:
-    """Return value and rank of each token's own row, and of the nearest rows, each (n_states, n_tokens, ...)."""
-    x, own = states.flatten(0, 1), ids.repeat(len(states))
-    found = to_own(x, own, vocabulary), token_ranks(x, own, vocabulary), *nearest_rows(x, vocabulary, k)
-    return [each.unflatten(0, states.shape[:2]) for each in found]
 
 
 def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
@@ -253,3 +234,212 @@ def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
 def to_own(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Return the cosine of each vector to its token's own row, or the distance in a vocabulary by distance, (n,)."""
     return (token_distances if vocabulary.by_distance else token_cosines)(x, ids, vocabulary)
+
+
+def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:
+    """Compare the words of a text with the vocabulary, and measure how they move and what attention they receive.
+
+    Tables are those of :func:`class_tables`, by stack and state, attention of :func:`received_attention`, steps of
+    :func:`common_direction`, and density; with them comes the name of the text.
+    """
+    probe = text_probe(loaded, options, CLASSES)
+    states = reading.layer_states(loaded, probe, options.layers, subsets=("no_sink", *CLASSES), captures=CAPTURES)
+    measure: Measure = "distance" if options.distance else "cosine"
+    tokens = np.unique(np.concatenate([probe.sample(name).ravel() for name in CLASSES]))
+    rows, ids = states.rows_of(tokens), probe.tokens[tokens]
+    members = {name: np.searchsorted(tokens, np.sort(probe.sample(name).ravel())) for name in CLASSES}
+    moving = probe.sample("no_sink").ravel()
+    sequence_of = torch.arange(len(probe.lengths)).repeat_interleave(probe.lengths)
+    weights = reading.attention_weights(loaded, probe, options.layers, n_tokens=len(probe.tokens))
+    in_class = {name: probe.classes[name].numpy() for name in CLASSES}
+    found: dict[tuple[str | None, State], dict[int, tuple[np.ndarray, np.ndarray]]] = {}
+    steps, attention = [], []
+    with comparable(loaded, states.embeddings) as table:
+        vocabulary = Vocabulary(table, by_distance=options.distance)
+        for layer in tqdm(states, total=len(states.layers), desc=loaded.name, leave=False):
+            key = {"stack": layer.stack, "layer": layer.index}
+            for state, vectors in states_of(layer):
+                given = vectors[rows].to(layer.device), ids.to(layer.device), vocabulary
+                values = to_own(*given).cpu().numpy(), token_ranks(*given).cpu().numpy()
+                found.setdefault((layer.stack, state), {})[layer.index] = values
+            if layer.index:
+                with suppress(Undefined):
+                    received = received_attention(weights.of(layer.stack, layer.index), in_class)
+                    attention.append(received.assign(**key))
+            if not layer.is_last:
+                at = states.rows_of(moving)
+                moved = layer.states[at], states.following(layer)[at], sequence_of[moving]
+                steps.append({**key, **dict(zip(("within", "between"), common_direction(*moved), strict=True))})
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for (stack, state), of_layers in found.items():
+        # what enters the first block comes before its attention, too
+        layers = {0: found[stack, "block"][0], **of_layers}
+        of_state = class_tables(layers, members, sequence_of[torch.from_numpy(tokens)].numpy(), measure)
+        for kind, frame in of_state.items():
+            shown = frame[frame["layer"].isin([*of_layers, ANY])].assign(stack=stack, state=state)
+            parts.setdefault(kind, []).append(shown)
+    tables = {kind: pd.concat(frames, ignore_index=True) for kind, frames in parts.items()}
+    tables["steps"] = pd.DataFrame(steps)
+    tables["attention"] = pd.concat(attention, ignore_index=True) if attention else pd.DataFrame()
+    is_function = probe.classes["function"][torch.from_numpy(tokens)]
+    tables["density"] = density(Vocabulary(table), ids, is_function)
+    return probe.name, tables
+
+
+def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.DataFrame:
+    """Measure how crowded the embedding space is around the tokens of a text: mean cosine to the 10 nearest other rows.
+
+    There is a row for each different token of ``ids``, (n,), with the class that it has more often; none for tokens
+    whose embedding is zero.
+    """
+    tokens, place = ids.unique(return_inverse=True)
+    count = torch.bincount(place)
+    functions = torch.bincount(place, weights=is_function.to(place.device).double())
+    nonzero = vocabulary.norms.to(tokens.device)[tokens] > 0
+    tokens, count, functions = tokens[nonzero], count[nonzero], functions[nonzero]
+    found, rows = nearest_rows(vocabulary.table[tokens.to(vocabulary.table.device)], vocabulary, NEIGHBOURS + 1)
+    # the row itself is the nearest, or one of several that equal it: leave one of them out
+    own = (rows == tokens.to(rows.device).unsqueeze(1)).double().argmax(1)
+    others = found.sum(1) - found.gather(1, own.unsqueeze(1)).squeeze(1)
+    columns = {"token_id": tokens.tolist(), "class": np.where((2 * functions > count).cpu(), "function", "content")}
+    columns |= {"count": count.tolist(), "norm": vocabulary.norms[tokens.to(vocabulary.norms.device)].tolist()}
+    return pd.DataFrame({**columns, "density": (others / NEIGHBOURS).tolist()})
+
+
+def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[float, float]:
+    """Compute the mean cosine between the steps of two tokens, from (n, dim) vectors at a layer and at the next: 1 if
+    all move in the same direction.
+
+    Returns:
+        Within a sequence and between ``sequences``, (n,); NaN without such pairs. Tokens that do not move are left out.
+    """
+    steps = after.to(before.device).double() - before.double()
+    moved = steps.any(1)
+    tokens, of = torch.arange(int(moved.sum()), device=steps.device), sequences.to(steps.device)[moved]
+    within, between = (float(topic_mean(steps[moved], tokens, of, pairs=pairs)) for pairs in ("same", "different"))
+    return within, between
+
+
+def class_means(values: np.ndarray, members: Mapping[str, np.ndarray], sequences: np.ndarray) -> dict[str, Estimate]:
+    """Average values (m, n_tokens) over the tokens of each class (their numbers), with a bootstrap over ``sequences``.
+
+    Returns:
+        By class, and the difference as :data:`GAP`, whose classes share their draws.
+    """
+    n_sequences = int(sequences.max()) + 1
+    sums = [SequenceSums.of(values[:, tokens], sequences[tokens], n_sequences) for tokens in members.values()]
+    return _with_gap(dict(zip(members, bootstrap(sums, _RESAMPLES), strict=True)))
+
+
+def _with_gap(found: dict[str, Estimate]) -> dict[str, Estimate]:
+    return {**found, GAP: found["function"].map(np.subtract, found["content"])}
+
+
+def class_tables(
+    layers: Mapping[int, tuple[np.ndarray, np.ndarray]],
+    members: Mapping[str, np.ndarray],
+    sequences: np.ndarray,
+    measure: str,
+) -> dict[str, pd.DataFrame]:
+    """Measure where the tokens of each class are in every layer, and how they move from layer to layer.
+
+    Args:
+        layers: by number, the cosine or distance (``measure``) of each token to its own input embedding and its rank.
+        members, sequences: as for :func:`class_means`.
+
+    Returns:
+        Classes: layer, class, tokens (their number), ``measure`` (mean), rank_q25, rank (median), rank_q75, kept (share
+        of rank 0).
+        Changes: class, quantity, layer, value, and its 95% interval low and high. Quantities are the means of
+        ``measure`` and log_rank (log10 of 1 + rank), and their change from the layer before (``..._change``); nearer
+        and nearer_by_0.01 (share of tokens that are nearer to their embedding than at the layer before, layer "any": at
+        least once); and ranks_per_0.01 (all changes of rank, without sign, over those of ``measure``, times 0.01).
+        Jumps: class, quantity, layer (of the largest change), jump, and returned: the largest part of it that a later
+        layer has taken back; with intervals.
+        Points: class, token, layer, ``measure``, rank of up to :data:`POINTS` tokens of each class.
+    """
+    numbers = [*layers]
+    values, ranks = (np.stack(parts).astype(float) for parts in zip(*layers.values(), strict=True))
+    found: dict[str, list[pd.DataFrame]] = {kind: [] for kind in ("classes", "changes", "jumps", "points")}
+    random = np.random.RandomState(0)
+    for name, tokens in members.items():
+        low, middle, high = np.quantile(ranks[:, tokens], [0.25, 0.5, 0.75], axis=1)
+        levels = {measure: values[:, tokens].mean(1), "rank_q25": low, "rank": middle, "rank_q75": high}
+        keys = {"layer": numbers, "class": name, "tokens": len(tokens)}
+        found["classes"].append(pd.DataFrame({**keys, **levels, "kept": (ranks[:, tokens] == 0).mean(1)}))
+        some = random.permutation(tokens)[:POINTS]
+        places = {"layer": np.repeat(numbers, len(some)), "class": name, "token": np.tile(some, len(numbers))}
+        cells = {measure: values[:, some].ravel(), "rank": ranks[:, some].ravel()}
+        found["points"].append(pd.DataFrame({**places, **cells}))
+
+    def add(estimate: Estimate, of_class: str, quantity: str, layers: Sequence[object]) -> None:
+        keys = {"layer": layers, "class": of_class, "quantity": quantity}
+        found["changes"].append(pd.DataFrame({**keys, **estimate.columns("value", "")}))
+
+    for quantity, of_tokens in {measure: values, "log_rank": np.log10(1 + ranks)}.items():
+        for name, level in class_means(of_tokens, members, sequences).items():
+            change = level.map(np.diff)
+            largest = int(np.abs(change.values).argmax())
+            jump = change.map(lambda part, at=largest: part[..., [at]])
+            returned = level.map(lambda part, at=largest: _returned(part, at))
+            keys = {"layer": numbers[largest + 1], "class": name, "quantity": quantity}
+            found["jumps"].append(pd.DataFrame({**keys, **jump.columns("jump"), **returned.columns("returned")}))
+            add(level, name, quantity, numbers)
+            add(change, name, f"{quantity}_change", numbers[1:])
+    steps, later = np.diff(values, axis=0), [*numbers[1:], ANY]
+    for quantity, least in NEARER.items():
+        is_nearer = (-steps if measure == "distance" else steps) > least
+        for name, shares in class_means(np.vstack([is_nearer, is_nearer.any(0)]), members, sequences).items():
+            add(shares, name, quantity, later)
+    moved = [np.vstack([part, part.sum(0)]) for part in (np.abs(np.diff(ranks, axis=0)), np.abs(steps))]
+    of_ranks, of_values = (class_means(part, members, sequences) for part in moved)
+    for name in members:
+        ratio = of_ranks[name].map(lambda one, other: 0.01 * one / np.where(other > 0, other, np.nan), of_values[name])
+        add(ratio, name, "ranks_per_0.01", later)
+    return {kind: pd.concat(parts, ignore_index=True) for kind, parts in found.items()}
+
+
+def _returned(levels: np.ndarray, jump: int) -> np.ndarray:
+    """Return the share of a jump, (..., layers) from one layer to the next, that the layers after it take back."""
+    size = levels[..., [jump + 1]] - levels[..., [jump]]
+    back = (levels[..., [jump + 1]] - levels[..., jump + 1 :]) / np.where(size == 0, np.nan, size)
+    return back.max(-1, keepdims=True) + 0.0  # not -0
+
+
+def received_attention(weights: Sequence[tuple[Tensor, np.ndarray]], classes: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    """Measure how much attention the tokens of each class receive in one layer.
+
+    A class receives the sum of all weights ``a_ij`` to its positions j, over what it would receive if each position i
+    attended evenly to the n_i that it sees, ``sum_ij 1 / n_i``. What position alone explains is the same of the mean
+    weights to the same place in the other sequences. Sequences of another length than most are left out.
+
+    Args:
+        weights: of each sequence, (heads, n, n), and the numbers of its tokens (n,).
+        classes: (n_tokens of the probe,) bool by name.
+
+    Returns:
+        A row for each head, and one for their mean, whose head is missing, and class: head, class, received,
+        by_position and beyond (their difference), each with its 95% interval.
+    """
+    lengths = [len(tokens) for _, tokens in weights]
+    length = max(set(lengths), key=lengths.count)
+    kept = [(of_sequence, tokens) for of_sequence, tokens in weights if len(tokens) == length]
+    seen = [(of_sequence != 0).any(0).double() for of_sequence, _ in kept]
+    even = np.stack([(one / one.sum(1, keepdim=True)).sum(0).cpu().numpy() for one in seen])
+    received = np.stack([of_sequence.double().sum(1).cpu().numpy() for of_sequence, _ in kept])
+    received = np.concatenate([received, received.mean(1, keepdims=True)], axis=1)
+    by_position = (received.sum(0) - received) / (len(received) - 1)
+    tokens = np.concatenate([numbers for _, numbers in kept])
+    members = {name: np.flatnonzero(mask[tokens]) for name, mask in classes.items()}
+    sequences = np.repeat(np.arange(len(kept)), length)
+    heads = pd.array([*range(received.shape[1] - 1), None], dtype="Int64")
+    of_even = class_means(even.reshape(1, -1), members, sequences)
+    tables: dict[str, dict[str, np.ndarray]] = {}
+    for quantity, of in {"received": received, "by_position": by_position, "beyond": received - by_position}.items():
+        means = class_means(of.transpose(1, 0, 2).reshape(len(heads), -1), members, sequences)
+        shares = {name: means[name].map(np.divide, of_even[name]) for name in members}
+        for name, estimate in _with_gap(shares).items():
+            tables.setdefault(name, {}).update(estimate.columns(quantity))
+    return pd.concat(
+        [pd.DataFrame(columns).assign(**{"head": heads, "class": name}) for name, columns in tables.items()]
+    )

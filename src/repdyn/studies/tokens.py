@@ -14,8 +14,7 @@ from repdyn.reading import LoadedModel
 from repdyn.studies import token_measurements as measured
 from repdyn.studies.panels import draw_heads, heads_size, image, layer_axis, line_with_band, panels, zero_line
 from repdyn.studies.study import Folder, Study, run_study, select, show, show_title
-from repdyn.studies.token_classes import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, measure_text
-from repdyn.studies.token_measurements import VocabularyComparison, measure_of
+from repdyn.studies.token_measurements import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, VocabularyComparison, measure_of
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, of_stack
 from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
@@ -73,7 +72,7 @@ class TokenStudy(Study):
         self.draw("heatmap", heatmap, name, table, nearest, sentence, caption)
 
     def _add_text(self, loaded: LoadedModel, name: str) -> None:
-        text, tables = measure_text(loaded, self.options)
+        text, tables = measured.measure_text(loaded, self.options)
         self.tables.update(tables)
         measure = measure_of(tables["classes"])
         stacks = {kind: by_stack(table) for kind, table in tables.items() if kind != "density" and len(table)}
@@ -246,11 +245,9 @@ def change_figure(name: str, table: pd.DataFrame, text: str, measure: str) -> Fi
     """Draw how rank and cosine of each class change from layer to layer, and the share of tokens that come nearer."""
     labels = {"log_rank_change": "change of log10(1 + rank)", f"{measure}_change": f"change of the {measure}"}
     labels["nearer_by_0.01"] = "share of tokens nearer\nby more than 0.01"
-    title, caption = (
-        f"{name}: how words of {text} move",
-        "From the layer before. Band: 95% interval of a bootstrap over ",
-    )
-    figure, grid, of_states = _by_state(title, f"{caption}sequences.", (11, 9), table, *labels.values())
+    title = f"{name}: how words of {text} move"
+    caption = "From the layer before. Band: 95% interval of a bootstrap over sequences."
+    figure, grid, of_states = _by_state(title, caption, (11, 9), table, *labels.values())
     for column, of_state in zip(grid.T, of_states, strict=True):
         of_layers = of_state.loc[of_state["layer"] != ANY]
         for axes, quantity in zip(column, labels, strict=True):
@@ -289,10 +286,8 @@ def points_figure(name: str, points: pd.DataFrame, changes: pd.DataFrame, text: 
 
 def attention_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
     """Draw what attention each class of words receives, layer by layer and head by head."""
-    heads = table.loc[(table["class"] == GAP) & table["head"].notna()]
-    values, low, high = (
-        heads.pivot(index="layer", columns="head", values=column) for column in ("beyond", "beyond_low", "beyond_high")
-    )
+    heads = table.loc[(table["class"] == GAP) & table["head"].notna()].pivot(index="layer", columns="head")
+    values, low, high = (heads[column] for column in ("beyond", "beyond_low", "beyond_high"))
     width, height = heads_size(values)
     caption = "Left: mean over heads; dashed: what position alone explains; 1: even attention. "
     caption += "Right, bold: 95% interval without 0."
@@ -315,10 +310,8 @@ def step_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
     """Draw the mean cosine between the steps of two tokens, within a sequence and between sequences."""
     caption = f"Steps from one layer to the next, {text}; 1: all alike."
     figure, axes = panels(f"{name}: do tokens move together?", caption, (7.5, 4.2))
-    for column, label, colour in (
-        ("within", "of one sequence", SUBSET_COLOURS[0]),
-        ("between", "of different sequences", SUBSET_COLOURS[1]),
-    ):
+    pairs = {"within": "of one sequence", "between": "of different sequences"}
+    for (column, label), colour in zip(pairs.items(), SUBSET_COLOURS, strict=False):
         axes.plot(table["layer"] + 0.5, table[column], marker="o", markersize=4, color=colour, label=label)
     zero_line(axes)
     layer_axis(axes, label="between layers")

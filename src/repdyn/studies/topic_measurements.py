@@ -77,11 +77,8 @@ class TextTopics:
         return pd.DataFrame({"topic": range(len(words)), "share": self.document_shares.mean(axis=0), "words": words})
 
     def of_words(self, document: int, words: Sequence[str]) -> np.ndarray:
-        """Return the most likely topic of each word in a document, (len(words),) int64, -1 for none.
-
-        Its probability is the word's share of the topic times the topic's share of the document, over the sum of
-        topics.
-        """
+        """Return the most likely topic of each word in a document, (n,) int64, -1 for none: the one with the largest
+        share of the word, times its share of the document."""
         known = pd.Index(self.words).get_indexer(list(words))
         joint = self.word_shares[:, known].T * self.document_shares[document]
         likely = joint.max(axis=1) >= CERTAINTY * joint.sum(axis=1)
@@ -114,7 +111,10 @@ class TextTopics:
             ids, numbers = tokens[:sequence_length].numpy(), words.numbers[:sequence_length]
             # the last word may be cut off
             is_text = np.flatnonzero(~np.isin(ids, special))
-            chosen = _tokens_of_words(numbers, tokens_of_words) & (np.arange(len(ids)) < is_text[-1])
+            chosen = (numbers != NO_WORD) & (np.arange(len(ids)) < is_text[-1])
+            chosen &= numbers != np.append(numbers[1:], NO_WORD)
+            if tokens_of_words == "whole":
+                chosen &= numbers != np.append(NO_WORD, numbers[:-1])
             topics = np.full(len(ids), -1)
             topics[chosen] = self.of_words(document, [words.lexicon.words[word] for word in numbers[chosen]])
             found.append((ids, topics))
@@ -125,27 +125,15 @@ class TextTopics:
             )
         ids, topics = (np.stack(arrays) for arrays in zip(*found, strict=True))
         if (topics < 0).all():
+            why = "a token of its own" if tokens_of_words == "whole" else "in these sequences"
             raise ValueError(
-                f"expected tokens with topics, got none among {ids.size}: no word of a topic is "
-                + ("a token of its own" if tokens_of_words == "whole" else "in these sequences")
-                + '; take tokens_of_words="last" (--tokens-of-words last), or longer documents'
+                f"expected tokens with topics, got none among {ids.size}: no word of a topic is {why}; take "
+                'tokens_of_words="last" (--tokens-of-words last), or longer documents'
             )
-        is_special = np.isin(ids, special)
-        return Probe.from_tokens(
-            ids,
-            special_ids=special,
-            max_vectors=min(MAX_VECTORS, int((~is_special[:, 1:]).sum())),
-            seed=seed,
-            pad_id=cast(int, tokenizer.pad_token_id or 0),
-            name=name,
-        ).with_topics(np.where(is_special, -1, topics).ravel())
-
-
-def _tokens_of_words(numbers: np.ndarray, which: TokensOfWords) -> np.ndarray:
-    """Return (n,) bool, from the number of each token's word, -1 for none."""
-    is_last = numbers != np.append(numbers[1:], NO_WORD)
-    is_first = numbers != np.append(NO_WORD, numbers[:-1])
-    return (numbers != NO_WORD) & is_last & {"whole": is_first, "last": True}[which]
+        is_special, pad_id = np.isin(ids, special), cast(int, tokenizer.pad_token_id or 0)
+        most = min(MAX_VECTORS, int((~is_special[:, 1:]).sum()))
+        probe = Probe.from_tokens(ids, special_ids=special, max_vectors=most, seed=seed, pad_id=pad_id, name=name)
+        return probe.with_topics(np.where(is_special, -1, topics).ravel())
 
 
 def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0) -> TextTopics:
@@ -222,12 +210,11 @@ def measure_topics(
     tokens = whole.sample("no_sink")[0]
     ids, labels = probe.tokens[tokens], [one[tokens] for one in topics]
     of_table, words = _of_table(states.embeddings, ids, labels[0], seed)
-    embeddings: dict[str | None, list[dict[str, Any]]] = {}
+    vectors: dict[str | None, list[pd.DataFrame]] = {}
     attention: dict[str | None, list[pd.DataFrame]] = {}
     for layer in tqdm(states, total=len(states.layers), desc=title, leave=False):
         gaps = vector_gaps(layer.states[states.rows_of(tokens)], ids, labels)
-        rows = embeddings.setdefault(layer.stack, [{"layer": TABLE, **row} for row in of_table])
-        rows += [{"layer": layer.index, **row} for row in gaps]
+        vectors.setdefault(layer.stack, [of_table]).append(gaps.assign(layer=layer.index))
         if layer.index:
             try:
                 of_heads = attention_gaps(weights.of(layer.stack, layer.index), probe.tokens, *topics)
@@ -235,20 +222,18 @@ def measure_topics(
                 of_heads = pd.DataFrame({"reason": [error.reason]})
             attention.setdefault(layer.stack, []).append(of_heads.assign(layer=layer.index))
     found, with_topics = [], ids[labels[0] >= 0]
-    for stack, rows in embeddings.items():
-        of_vectors = pd.DataFrame(rows).reindex(columns=["layer", "product", *_OF_VECTORS, "reason"])
+    for stack, parts in vectors.items():
+        of_vectors = pd.concat(parts, ignore_index=True).reindex(columns=["layer", "product", *_OF_VECTORS, "reason"])
         of_heads = pd.concat(attention[stack], ignore_index=True)
         of_heads = of_heads.reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"]).astype({"head": "Int64"})
         found.append(TopicMeasurements(stack, with_topics, length, of_vectors, of_heads, words))
     return found
 
 
-def _of_table(
-    table: Tensor | str, ids: Tensor, topics: Tensor, seed: int
-) -> tuple[list[dict[str, Any]], pd.DataFrame | None]:
+def _of_table(table: Tensor | str, ids: Tensor, topics: Tensor, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Return the gaps and the products of the input embeddings of words with topics, each by its most frequent one."""
     if isinstance(table, str):
-        return [{"product": product, "reason": table} for product in PRODUCTS], None
+        return pd.DataFrame({"layer": TABLE, "product": [*PRODUCTS], "reason": table}), None
     known = pd.DataFrame({"word": ids[topics >= 0], "topic": topics[topics >= 0]}).value_counts().reset_index()
     # of two topics that are as frequent the first
     known = known.sort_values(["word", "count", "topic"], ascending=[True, False, True]).drop_duplicates("word")
@@ -261,7 +246,8 @@ def _of_table(
     chosen = chosen.groupby("topic").head(WORDS_OF_TOPIC)
     vectors = table[torch.tensor(chosen["word"].to_numpy(), device=table.device)].double()
     of_topics = pd.Index(chosen["topic"])
-    return rows, pd.DataFrame((vectors @ vectors.T).cpu().numpy(), of_topics, of_topics)
+    products = pd.DataFrame((vectors @ vectors.T).cpu().numpy(), of_topics, of_topics)
+    return rows.assign(layer=TABLE), products
 
 
 def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
@@ -274,39 +260,32 @@ def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
     return [topics.roll(shift, dims=0) for shift in range(1, min(n_shifts, len(topics) - 1) + 1)]
 
 
-def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> list[dict[str, Any]]:
+def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> pd.DataFrame:
     """Compute the gaps of vectors (n, dim), from tokens (n,) and topics (n,), -1 for none: their own, then others'.
 
-    Returns:
-        For the products cosine and dot: product, same and different (means over pairs of words of one topic, and of
-        different topics), gap (their difference), control (mean gap under the topics of other documents) and
-        control_std (its standard deviation over them, NaN for a single one), or product and reason.
+    A row for each product, with the columns of :attr:`TopicMeasurements.embeddings`; control is the mean gap under the
+    topics of other documents, control_std its standard deviation over them, NaN for a single one.
     """
-    rows: list[dict[str, Any]] = []
+    rows = []
     for product, kernel in PRODUCTS.items():
+        row: dict[str, Any] = {"product": product}
         try:
-            means = {
-                one: kernels.topic_mean.or_raise(x, ids, labels[0], product=product, pairs=one).item() for one in PAIRS
-            }
+            for pairs in PAIRS:
+                row[pairs] = kernels.topic_mean.or_raise(x, ids, labels[0], product=product, pairs=pairs).item()
             controls = [kernel(x, ids, topics).item() for topics in labels[1:]]
+            row |= {"gap": row["same"] - row["different"], "control": np.mean(controls)}
+            row["control_std"] = np.std(controls, ddof=1) if len(controls) > 1 else np.nan
         except Undefined as error:
-            rows.append({"product": product, "reason": error.reason})
-            continue
-        spread = float(np.std(controls, ddof=1)) if len(controls) > 1 else float("nan")
-        found = {**means, "gap": means["same"] - means["different"], "control": float(np.mean(controls))}
-        rows.append({"product": product, **found, "control_std": spread})
-    return rows
+            row = {"product": product, "reason": error.reason}
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def attention_gaps(
     weights: Sequence[tuple[Tensor, np.ndarray]], ids: Tensor, topics: Tensor, *others: Tensor
 ) -> pd.DataFrame:
-    """Compute the gaps of one layer's attention: same, different, gap, control, evenness, as :func:`over_sequences`.
-
-    Args:
-        weights: for each sequence (heads, n, n), and the numbers of its tokens (n,).
-        ids, topics, others: (n_tokens,) of the probe.
-    """
+    """Compute the gaps of one layer's attention, from the weights of each sequence, (heads, n, n), with the numbers of
+    its tokens, (n,), and ids, topics and those of ``others``, (n_tokens,) of the probe; see :func:`over_sequences`."""
     found: dict[str, list[Tensor]] = {name: [] for name in (*PAIRS, "gap", "control", "evenness")}
     for of_sequence, tokens in weights:
         words, own = ids[tokens], topics[tokens]
@@ -322,9 +301,8 @@ def attention_gaps(
 def over_sequences(found: Mapping[str, np.ndarray]) -> pd.DataFrame:
     """Average what was found in sequences: by name, (n_sequences, heads), NaN for a sequence without a value.
 
-    Returns:
-        A row for each head, and one for their mean, whose head is missing: head, what was found, difference (gap minus
-        control, over the sequences that have both), standard_error (of the difference; sequences are independent).
+    There is a row for each head, and one for their mean, whose head is missing. The difference is gap minus control,
+    over the sequences that have both; its standard error takes sequences as independent.
     """
     difference = found["gap"] - found["control"]
     n_sequences = int(np.isfinite(difference).all(axis=1).sum())

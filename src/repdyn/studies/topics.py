@@ -16,7 +16,7 @@ from repdyn.probe import Probe
 from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import topic_measurements as measured
 from repdyn.studies.panels import draw_heads, heads_size, image, layer_axis, panels, series_colour, zero_line
-from repdyn.studies.study import Folder, Study, join_tables, run_study, select, show, show_title, stored_runs
+from repdyn.studies.study import Folder, Study, join_tables, run_study, select, show, show_title
 from repdyn.studies.topic_measurements import N_TOPICS, TABLE, TokensOfWords, TopicMeasurements
 from repdyn.tables.style import SEQUENTIAL, of_stack
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
@@ -68,11 +68,10 @@ class TopicStudy(Study):
             self.found[title] = one
 
     def finish(self) -> None:
-        for kind in ("embeddings", "attention") if self.found else ():
-            of_models = {name: getattr(one, kind).dropna(subset="gap") for name, one in self.found.items()}
-            table = pd.concat([table.assign(model=name) for name, table in of_models.items()])
-            self.tables[kind] = table.drop(columns="reason")
         if self.found:
+            for kind in ("embeddings", "attention"):
+                parts = [getattr(one, kind).assign(model=name) for name, one in self.found.items()]
+                self.tables[kind] = pd.concat(parts).dropna(subset="gap").drop(columns="reason")
             self.figures["depth"] = depth_figure(self.found)
         blocks = {}
         for name, one in self.found.items():
@@ -85,7 +84,7 @@ class TopicStudy(Study):
             self.tables["blocks"] = join_tables(blocks, "model")
         if self.options.store:
             onsets = {}
-            for title, _, rows in stored_runs(self.options):
+            for title, _, rows in self.stored_runs():
                 onsets[title] = measured.onset_table(rows)
                 show_title(title, "step from which on a gap keeps a tenth, and half, of its final value")
                 show(onsets[title])
@@ -208,8 +207,8 @@ def blocks_figure(name: str, words: pd.DataFrame, blocks: pd.DataFrame) -> Figur
     look = {"cmap": SEQUENTIAL, "vmin": low, "vmax": high, "interpolation": "nearest"}
     image(axes, words, "inner product", bar={"extend": "both"}, **look)
     topics, starts, sizes = np.unique(words.index, return_index=True, return_counts=True)
-    for set_ticks in (axes.set_xticks, axes.set_yticks):
-        set_ticks(starts + sizes / 2 - 0.5, topics, fontsize=7)
+    for ticks in (axes.set_xticks, axes.set_yticks):
+        ticks(starts + sizes / 2 - 0.5, topics, fontsize=7)
     axes.set(xlabel="topic", ylabel="topic")
     return figure
 

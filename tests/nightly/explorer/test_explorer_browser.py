@@ -9,8 +9,7 @@ import pytest
 from browser import watched_page  # noqa: F401  (a fixture)
 from saved_models import MARKUP
 
-from repdyn.explorer.app import build
-from repdyn.explorer.server import launch
+from repdyn.explorer.app import build, launch
 
 pytestmark = pytest.mark.process
 

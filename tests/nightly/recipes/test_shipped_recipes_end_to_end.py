@@ -82,7 +82,7 @@ def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
-    monkeypatch.setattr("repdyn.studies.planes.methods", lambda: ("PCA",))  # the others take minutes
+    monkeypatch.setattr("repdyn.studies.panels.methods", lambda: ("PCA",))  # the others take minutes
     text = tmp_path / "text.txt"
     text.write_bytes(builtin_corpus().data[:100_000])
     sampling = ("--text", str(text), "--sequence-length", "16", "--max-vectors", "512")

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from test_convergence import noisy, sums_of
 
 from repdyn.studies.bootstrap import bootstrap
-from repdyn.studies.convergence_estimates import compare_classes, lower_envelope
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_envelope_is_the_largest_monotone_bound(seed):
-    steps = np.random.default_rng(seed).normal(size=8)
-    bound = lower_envelope(steps)
-    assert (bound <= steps).all()
-    assert (np.diff(bound) >= 0).all()
-    np.testing.assert_array_equal(bound, [steps[layer:].min() for layer in range(8)])
+from repdyn.studies.convergence_measurements import compare_classes
 
 
 def test_the_interval_is_as_wide_as_theory_says():
