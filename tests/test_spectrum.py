@@ -8,6 +8,7 @@ from repdyn.kernels import (
     Undefined,
     anisotropy,
     effective_rank,
+    lidar,
     participation_ratio,
     rank_me,
     spectrum,
@@ -67,3 +68,17 @@ def test_one_decomposition_serves_all(monkeypatch):
 def test_undefined_has_a_reason(kernel):
     with pytest.raises(Undefined, match=r"^1 distinct of 10 points, at least 3 needed$"):
         kernel(Cloud(torch.zeros(10, 4)))
+
+
+def test_lidar_of_normal_texts():
+    """Between them variances b, within w: eigenvalues (b + w / q) / (w (1 - 1 / q)), whatever linear map follows."""
+    between, views = torch.tensor([8.0, 4, 2, 1, 0, 0]), 4
+    texts = torch.arange(20_000).repeat_interleave(views)
+    generator = torch.Generator().manual_seed(0)
+    x = (between.sqrt() * torch.randn(20_000, 6, generator=generator))[texts]
+    x += 0.5**0.5 * torch.randn(len(x), 6, generator=generator)
+    assert lidar(x, texts).item() == pytest.approx(3.41, abs=0.02)
+    mapped = x @ torch.randn(6, 6, generator=generator) + 3
+    assert lidar(mapped, texts, delta=0.0).item() == pytest.approx(lidar(x, texts, delta=0.0).item(), rel=1e-4)
+    with pytest.raises(Undefined, match="0 vectors beside one of each of 0 classes, at least 6 needed"):
+        lidar.or_raise(x[::views], texts[::views])

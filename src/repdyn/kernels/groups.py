@@ -64,6 +64,58 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
     return _mean_over_pairs(means, variances)
 
 
+@nan_if_undefined
+def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
+    """Compute the number of directions that tell classes, such as windows of text, apart from the spread within them.
+
+    ``exp(-sum(p_i log p_i))`` with ``p_i = l_i / sum(l)`` and l the eigenvalues of ``W**-1/2 B W**-1/2``: B is the
+    covariance of the means of the classes, W that of the vectors about these means, plus ``delta`` of its mean variance
+    in every direction.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        classes: integers, shape (n_vectors,), the class of each point; negative for none.
+        delta: >= 0; the source adds 1e-4 itself, which depends on the scale of the points.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in directions, in [1, min(n_classes - 1, dim)]; NaN when undefined.
+
+    Invariant to translation, rotation, uniform scaling and order of the points and, where ``delta`` is small, to any
+    invertible linear map. Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when fewer
+    than 2 classes have 2 vectors, when these have too few vectors for W (beside one of each, at least dim), or when all
+    means are equal.
+
+    Source: Thilak et al., LiDAR: Sensing Linear Probing Performance in Joint Embedding SSL Architectures, ICLR 2024
+    (arXiv 2312.04000).
+
+    Example:
+        >>> points = torch.tensor([[0.0, 1.0], [0.2, 1.1], [4.0, 1.0], [4.1, 0.8], [9.0, 9.0], [9.1, 9.3]])
+        >>> round(lidar(points, torch.tensor([7, 7, 3, 3, 1, 1])).item(), 2)
+        1.33
+    """
+    cloud = as_cloud(x)
+    [classes] = _checked(cloud.n_vectors, cloud.x.device, classes=classes)
+    if delta < 0:
+        raise ValueError(f"expected delta >= 0, got {delta}")
+    cloud.require_defined()
+    order, sizes = _by_class(classes, 2)
+    dim, n_beside = cloud.x.shape[1], len(order) - len(sizes)
+    if len(sizes) < 2 or n_beside < dim:
+        raise Undefined(f"{n_beside} vectors beside one of each of {len(sizes)} classes, at least {dim} needed")
+    points = cloud.frame.transform(cloud.x[order])
+    means = _class_means(points, sizes)
+    points -= means.repeat_interleave(sizes, dim=0)
+    means -= means.mean(0)
+    within = points.mT @ points / len(order)
+    within.diagonal().add_(delta * within.diagonal().mean())
+    root, info = torch.linalg.cholesky_ex(within)
+    if int(info) or not bool(means.any()):
+        raise Undefined("the means of all classes are equal" if not int(info) else "no spread within the classes")
+    whitened = torch.linalg.solve_triangular(root, means.mT, upper=False)
+    values = torch.linalg.eigvalsh(whitened @ whitened.mT).clamp_min(0)
+    return torch.special.entr(values / values.sum()).sum().exp()
+
+
 def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:
     """Return the rows of the classes that are large enough, class after class, and the numbers of their rows."""
     names, of_row, sizes = classes.unique(return_inverse=True, return_counts=True)

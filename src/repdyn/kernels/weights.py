@@ -42,8 +42,8 @@ def update_ratio(x: Tensor, before: Tensor) -> Tensor:
         0-d float64 tensor in [0, inf), a pure number; NaN, as undefined, if weights are not finite or all were 0.
 
     Example:
-        >>> update_ratio(torch.tensor([1.0, 0.9]), torch.tensor([1.0, 0.0])).item()
-        0.9
+        >>> update_ratio(torch.tensor([1.0, 0.5]), torch.tensor([1.0, 0.0])).item()
+        0.5
     """
     whole = weight_norm.or_raise(before)
     if not whole:
@@ -68,6 +68,7 @@ def weight_stable_rank(*matrices: Tensor) -> Tensor:
         >>> weight_stable_rank(torch.eye(4), torch.ones(2, 3)).item()
         2.5
     """
-    # with its negative a matrix has the mean 0, and is a cloud of the same directions
+    # with its negative a matrix has the mean 0, and is a cloud of the same directions; 0 is a third point of equal rows
     flat = (matrix.flatten(1) for matrix in matrices)
-    return torch.stack([1 / anisotropy.or_raise(torch.cat([each, -each])) for each in flat]).mean()
+    clouds = (torch.cat([each, -each, each.new_zeros(1, each.shape[1])]) for each in flat)
+    return torch.stack([1 / anisotropy.or_raise(cloud) for cloud in clouds]).mean()

@@ -276,6 +276,7 @@ with_following_and_last = Matched(("clouds", "following", "last"), one_space=Tru
 with_tokens = Matched(("clouds", "tokens"))
 with_next_tokens = Matched(("clouds", "next_tokens"))
 with_topics = Matched(("clouds", "tokens", "topics"))
+with_windows = Matched(("clouds", "windows"))
 through_output_head = Matched(("lens",))
 
 

@@ -119,6 +119,17 @@ METRICS = [
         title="RankMe of eigenvalues",
     ),
     of_kernel(
+        name="lidar",
+        select_inputs="repdyn.metrics.layer_view:with_windows",
+        meaning="directions that tell windows apart from the spread of the vectors within them",
+        range=(1.0, inf),
+        source="Thilak et al. 2024, LiDAR (ICLR); the views of a text are the sampled vectors of a window",
+        settings={"delta": 1e-4},
+        title="LiDAR",
+        unit="directions",
+        family="spectrum",
+    ),
+    of_kernel(
         name="alpha_req",
         meaning="exponent of the power law by which the eigenvalues decay",
         range=(0.0, inf),

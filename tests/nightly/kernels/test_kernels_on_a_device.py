@@ -124,6 +124,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "isoscore": (kernels.isoscore, one, (4, 4)),
     "largest_activation": (of_sequences(kernels.largest_activation), one, (1, 1)),
     "levina_bickel": (kernels.levina_bickel, grouped, (35, 43)),
+    "lidar": (kernels.lidar, grouped, (12, 12)),
     "linear_cka": (kernels.linear_cka, two, (8, 8)),
     "linearity": (kernels.linearity, two, (13, 13)),
     "local_dimension": (kernels.local_dimension, grouped, (28, 32)),
