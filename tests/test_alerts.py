@@ -11,6 +11,8 @@ from synthetic_runs import make_failures, make_row, make_run, make_scalar, to_fr
 from repdyn.alerts import (
     RULES,
     Rule,
+    SeriesKey,
+    applies,
     as_yaml,
     find_alerts,
     read_rules,
@@ -18,7 +20,6 @@ from repdyn.alerts import (
     stored_rules,
     write_rules,
 )
-from repdyn.alerts.rules import SeriesKey, applies
 from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.charts import MARKED
 from repdyn.figures.run import heatmap

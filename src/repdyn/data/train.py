@@ -25,8 +25,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from repdyn.alerts import Rule, RulesLike
-from repdyn.alerts.rules import DEFAULT
+from repdyn.alerts import DEFAULT, Rule, RulesLike
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -87,8 +86,8 @@ class Line:
     marked: Sequence[int] | None = None
     """Positions of the points that have a marker; None for all."""
     band_opacity: float = 0.18
-    kind: str = "line"
-    """"line"; "points" or "bars" with error bars; "steps", constant from one layer to the next."""
+    has_bars: bool = False
+    """Whether its margins are drawn as error bars instead of a band."""
     description: str = ""
     """What a reader sees when pointing at one of its values, before the value."""
     run: int | None = None
@@ -136,8 +135,6 @@ class Panel:
     """The training loss, on an axis of its own to the right."""
     gap: Sequence[Line] = ()
     """Two of its lines between which the area is shaded."""
-    widens_hidden: bool = False
-    """Whether a line that others hide is drawn wider, so that all are seen."""
     legend: str = ""
     """Where the names of its lines stand: "inside", "right", or nowhere."""
 
@@ -401,18 +398,9 @@ def colour_scale(drawn: Sequence[MetricSeries]) -> Axis:
     return value_axis(metric, values, scale="log") if is_wide else scale
 
 
-def heatmap_panel(
-    series: MetricSeries, colours: Axis, alerts: Iterable[Alert] = (), steps: Sequence[int] | None = None
-) -> Panel:
-    """Return a metric by layer (upwards) and measured step (to the right, equally spaced), with its alerts marked.
-
-    Some of the steps may be chosen; alerts at other ones are left out.
-    """
-    steps = series.steps if steps is None else steps
-    chosen = np.searchsorted(series.steps, steps)
-    are_all = len(steps) == len(series.steps)
-    selection = "measured" if are_all else f"{len(steps)} of {len(series.steps)} measured, log-spaced"
-    columns = {step: number for number, step in enumerate(steps)}
+def heatmap_panel(series: MetricSeries, colours: Axis, alerts: Iterable[Alert] = ()) -> Panel:
+    """Return a metric by layer (upwards) and measured step (to the right, equally spaced), with its alerts marked."""
+    columns = {step: number for number, step in enumerate(series.steps)}
     rows = {layer: number for number, layer in enumerate(series.layers)}
     marks = [
         Mark(x=columns[alert.step], y=None if alert.layer is None else rows[alert.layer], text=alert.message)
@@ -420,16 +408,14 @@ def heatmap_panel(
         if alert.step in columns and (alert.layer is None or alert.layer in rows)
     ]
     cells = Cells(
-        values=series.values[:, chosen],
+        values=series.values,
         rows=[str(layer) for layer in series.layers],
-        columns=[f"{step:,}" for step in steps],
+        columns=[f"{step:,}" for step in series.steps],
         colours=colours,
-        margins=series.margins[:, chosen],
+        margins=series.margins,
         reasons=series.reasons,
     )
-    return Panel(
-        x=Axis(label=f"step ({selection})"), y=Axis(label=layer_label(series.metric)), cells=cells, marks=marks
-    )
+    return Panel(x=Axis(label="step (measured)"), y=Axis(label=layer_label(series.metric)), cells=cells, marks=marks)
 
 
 def heads_panel(
@@ -461,22 +447,6 @@ def run_caption(rows: pd.DataFrame, *more: str) -> str:
 def notes(*texts: str) -> str:
     """Join the texts that are not empty."""
     return "; ".join(filter(None, texts))
-
-
-def wrapped(text: str, width: int) -> str:
-    """Wrap a text into as few lines of at most ``width`` characters as hold it, of about the same length.
-
-    >>> print(wrapped("neighbours of the same window left out", 35))
-    neighbours of the
-    same window left out
-    """
-    lines = textwrap.wrap(text, width, break_on_hyphens=False)
-    for narrower in range(width - 1, 0, -1):
-        even = textwrap.wrap(text, narrower, break_on_hyphens=False, break_long_words=False)
-        if len(even) > len(lines) or max(map(len, even), default=0) > narrower:
-            break
-        lines = even
-    return "\n".join(lines)
 
 
 def about_checkpoints(rows: pd.DataFrame) -> str:

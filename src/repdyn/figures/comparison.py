@@ -108,7 +108,7 @@ def _panels(
         ]
         for pane in board.panes
     ]
-    return [Panel(x=x, lines=of_pane, widens_hidden=True) for of_pane in lines]
+    return [Panel(x=x, lines=of_pane) for of_pane in lines]
 
 
 def means_over_layers(compared: ComparedRuns) -> Figure:
@@ -137,20 +137,21 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
     title = f"Mean over layers during training, {_count_kinds(drawn)}" + (
         f"; {n_left} with one checkpoint left out" if n_left else ""
     )
-    legend = compared.legend(drawn, [_layers_used(run, [*keys]) for run in drawn])
+    suffixes = []  # of the runs that are not averaged over all of their layers in every panel
+    for run in drawn:
+        means = [mean for key in keys if key in run.series and (mean := run.series[key].layer_mean).n_used]
+        used = sorted({mean.n_used for mean in means if any(each.is_partial for each in means)})
+        suffixes.append(f" ({spans(used)} of {max(mean.n_layers for mean in means)} layers)" if used else "")
+    legend = compared.legend(drawn, suffixes)
     cells = {run.label: run.rows_of(wanted) for run in drawn}
     return _drawn(board, _panels(board, axis, drawn, lines_of), legend, title, drawn, cells)
 
 
 def comparison_figures(runs: Sequence[MeasuredRun], attempt: Attempt = nullcontext) -> dict[str, Figure]:
-    """Return all figures that compare these runs, by name.
+    """Return all figures that compare these runs, in the order of :func:`repdyn.tables.seeds.with_seeds`, by name.
 
     A metric of geometry, or of the user's own, has its profiles and its place in the means over layers; any other
-    family has its profiles in one overview.
-
-    Args:
-        runs: with values that compare, in the order of :func:`repdyn.tables.seeds.with_seeds`.
-        attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
+    family has its profiles in one overview. ``attempt`` collects the errors of figures, so that others are drawn.
     """
     compared = ComparedRuns(runs)
     valued = sorted({metric for metric, _ in compared.valued})
@@ -164,13 +165,6 @@ def comparison_figures(runs: Sequence[MeasuredRun], attempt: Attempt = nullconte
         members = in_registry_order(metric for metric in valued if family_of(metric) == family)
         drawings[f"compare_{family}"] = partial(_over_depth, compared, members, FAMILIES[family], SMALL)
     return draw_all(drawings, attempt)
-
-
-def _layers_used(run: MeasuredRun, keys: Sequence[tuple[str, str]]) -> str:
-    """Return the suffix for the name of a run that is not averaged over all of its layers in every panel."""
-    means = [mean for key in keys if key in run.series and (mean := run.series[key].layer_mean).n_used]
-    used = sorted({mean.n_used for mean in means if any(each.is_partial for each in means)})
-    return f" ({spans(used)} of {max(mean.n_layers for mean in means)} layers)" if used else ""
 
 
 def _drawn(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, MaxNLocator, NullLocator
 
-from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel, wrapped
+from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, styled
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.files import write_atomically
@@ -65,7 +64,14 @@ def draw(chart: Chart) -> Figure:
     for axes in grid[len(chart.panels) :]:
         axes.remove()
     if chart.legend:
-        _draw_legend(figure, chart)
+        handles = [
+            Line2D([], [], **_look(one)) if isinstance(one, Line) else Line2D([], [], linestyle="none", label=one)
+            for one in chart.legend
+        ]
+        n_columns = math.ceil(len(handles) / LEGEND_ROWS)
+        legend = figure.legend(handles=handles, title=chart.legend_title, loc="outside right center", ncols=n_columns)
+        for text, entry in zip(legend.get_texts(), chart.legend, strict=True):
+            text.set_fontweight("bold" if isinstance(entry, str) else "normal")
     entitle(figure, chart.title, chart.caption)
     return figure
 
@@ -74,12 +80,12 @@ def entitle(figure: Figure, text: str, caption: str) -> None:
     """Put a title above a figure, and below it the lines of a caption, each wrapped to the figure's width."""
     # 12 characters of this size fill an inch
     width = int(12 * figure.get_figwidth())
-    lines = [wrapped(part, width) for part in (text, *caption.splitlines())]
+    lines = [textwrap.fill(part, width, break_on_hyphens=False) for part in (text, *caption.splitlines())]
     figure.suptitle("\n".join(lines), fontsize=10.5)
 
 
 def _draw_lines(axes: Axes, panel: Panel) -> None:
-    for line in _widened(panel.lines) if panel.widens_hidden else panel.lines:
+    for line in _widened(panel.lines):
         _draw_line(axes, line)
     if panel.gap:
         heights = [dict(zip(line.x, line.y, strict=True)) for line in panel.gap]
@@ -96,26 +102,21 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
         axes.axhline(0, color="0.5", linewidth=1, zorder=1.5)
     _set_axis(axes, "x", panel.x)
     _set_axis(axes, "y", panel.y)
-    if panel.loss is not None:
-        _draw_loss(axes.twinx(), panel.loss)
+    if (loss := panel.loss) is not None:
+        other = axes.twinx()
+        other.grid(False)
+        other.spines["right"].set(visible=True, color=loss.colour)
+        _draw_line(other, loss)
+        other.set_ylabel(f"{loss.label} (dashed)", color=loss.colour)
+        other.tick_params(axis="y", colors=loss.colour)
     _mark_columns(axes, [mark.x for mark in panel.marks])
 
 
 def _draw_line(axes: Axes, line: Line) -> None:
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
-    if line.kind == "steps":
-        # broken where a layer is missing
-        look: dict[str, Any] = {"color": line.colour, "linewidth": line.width, "linestyle": line.dash}
-        for number, run in enumerate(np.split(np.arange(len(x)), np.flatnonzero(np.diff(x) > 1) + 1)):
-            label = None if number else line.label or None
-            axes.stairs(y[run], [*x[run], x[run[-1]] + 1], baseline=None, label=label, **look)
-        return
     look = _look(line) | {"linewidth": line.width, "alpha": None if line.opacity == 1 else line.opacity}
     look["markevery"] = None if line.marked is None else [*line.marked]
-    if line.kind == "bars":
-        axes.bar(x, y, 0.86, color=line.colour, alpha=0.35, label=line.label)
-        axes.errorbar(x, y, line.margin, linestyle="none", color=line.colour, elinewidth=1)
-    elif line.kind == "points":
+    if line.has_bars:
         axes.errorbar(x, y, yerr=line.margin, elinewidth=0.9, **look)
     else:
         axes.plot(x, y, **look)
@@ -131,26 +132,18 @@ def _look(line: Line) -> dict[str, Any]:
 
 
 def _widened(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines, with those that others cover drawn wider, so that all are visible."""
+    """Return the lines, with those that have a band wider by :data:`_RIM` for each later one, no thinner, that covers
+    half or more of their points, so that all are visible."""
     values = np.concatenate([[math.nan], *(line.y for line in lines)])
     near = 0.0 if np.isnan(values).all() else _COVERED * float(np.nanmax(values) - np.nanmin(values))
-    rims = [
-        0.0 if line.margin is None else _RIM * sum(_hides(upper, line, near) for upper in lines[number + 1 :])
-        for number, line in enumerate(lines)
-    ]
-    return [
-        replace(line, width=line.width + rim, marker_size=line.marker_size + 1.25 * rim)
-        for line, rim in zip(lines, rims, strict=True)
-    ]
-
-
-def _hides(upper: Line, lower: Line, near: float) -> bool:
-    """Return whether ``upper``, no thinner line, is within ``near`` of ``lower`` at half or more of its points."""
-    if upper.width < lower.width:
-        return False
-    heights = dict(zip(upper.x, upper.y, strict=True))
-    known = [(y, heights.get(x, math.nan)) for x, y in zip(lower.x, lower.y, strict=True) if not math.isnan(y)]
-    return sum(abs(y - other) <= near for y, other in known) >= max(1.0, 0.5 * len(known))
+    found = []
+    for number, line in enumerate(lines):
+        known, rim = {x: y for x, y in zip(line.x, line.y, strict=True) if not math.isnan(y)}, 0.0
+        for upper in lines[number + 1 :] if line.margin is not None else ():
+            covered = sum(abs(known.get(x, math.nan) - y) <= near for x, y in zip(upper.x, upper.y, strict=True))
+            rim += _RIM * (upper.width >= line.width and covered >= max(1.0, 0.5 * len(known)))
+        found.append(replace(line, width=line.width + rim, marker_size=line.marker_size + 1.25 * rim))
+    return found
 
 
 def _set_axis(axes: Axes, name: str, axis: Axis) -> None:
@@ -171,26 +164,24 @@ def _set_axis(axes: Axes, name: str, axis: Axis) -> None:
         getattr(axes, f"set_{name}lim")(*limits)
 
 
-def _draw_loss(axes: Axes, loss: Line) -> None:
-    axes.grid(False)
-    axes.spines["right"].set(visible=True, color=loss.colour)
-    _draw_line(axes, loss)
-    axes.set_ylabel(f"{loss.label} (dashed)", color=loss.colour)
-    axes.tick_params(axis="y", colors=loss.colour)
-
-
 def _draw_cells(figure: Figure, axes: Axes, cells: Cells, marks: Sequence[Mark]) -> None:
     axes.grid(False)
     axes.patch.set(facecolor="0.88", hatch="////", edgecolor="0.65")
+    low, high = cells.colours.limits or (0.0, 1.0)
+    norm = Normalize(low, high)
+    if cells.colours.is_signed:
+        norm = CenteredNorm(0, max(-low, high) or 1.0)
+    elif (start := cells.colours.log_from) is not None:
+        norm = SymLogNorm(start, linscale=_ZERO_WIDTH, vmin=low, vmax=high) if low < start else LogNorm(low, high)
     image = axes.imshow(
         np.ma.masked_invalid(cells.values),
         origin="lower",
         aspect="auto",
         interpolation="nearest",
         cmap=DIVERGING if cells.colours.is_signed else SEQUENTIAL,
-        norm=_colour_norm(cells.colours),
+        norm=norm,
     )
-    is_cut = (cells.values > (cells.colours.limits or (0.0, np.inf))[1]).any()
+    is_cut = cells.colours.limits is not None and (cells.values > high).any()
     bar = figure.colorbar(image, label=cells.colours.label, extend="max" if is_cut else "neither")
     if cells.colours.ticks is not None:
         bar.set_ticks([*cells.colours.ticks], labels=[*cells.colours.ticks.values()], minor=False)
@@ -213,29 +204,6 @@ def _mark_columns(axes: Axes, places: Sequence[float]) -> None:
         axes.plot(x, [1.0] * len(x), "v", color=ALERT_COLOUR, transform=axes.get_xaxis_transform(), **look)
 
 
-def _colour_norm(axis: Axis) -> Normalize:
-    low, high = axis.limits or (0.0, 1.0)
-    if axis.is_signed:
-        return CenteredNorm(0, max(-low, high) or 1.0)
-    if axis.log_from is None:
-        return Normalize(low, high)
-    if low < axis.log_from:
-        return SymLogNorm(axis.log_from, linscale=_ZERO_WIDTH, vmin=low, vmax=high)
-    return LogNorm(low, high)
-
-
-def _draw_legend(figure: Figure, chart: Chart) -> None:
-    handles = [
-        Line2D([], [], **_look(one)) if isinstance(one, Line) else Line2D([], [], linestyle="none", label=one)
-        for one in chart.legend
-    ]
-    n_columns = math.ceil(len(handles) / LEGEND_ROWS)
-    legend = figure.legend(handles=handles, title=chart.legend_title, loc="outside right center", ncols=n_columns)
-    for text, entry in zip(legend.get_texts(), chart.legend, strict=True):
-        if isinstance(entry, str):
-            text.set_fontweight("bold")
-
-
 def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
     """Return the figures that could be drawn, by name; ``attempt`` collects or raises the errors of the others."""
     figures = {}
@@ -255,15 +223,10 @@ def save(
     attempt: Attempt | None = None,
     formats: Sequence[str] = (".png", ".svg"),
 ) -> list[Path]:
-    """Write figures as PNG (150 dpi) and SVG, or one of them; output is deterministic.
+    """Write figures, by their file names without suffix, as PNG (150 dpi) and SVG, or one of them; return the files.
 
-    Args:
-        figures: by file name, or path in the folder, without suffix; if one fails, the others are still written.
-        folder: created if missing; files of the same name are replaced.
-        attempt: collects errors for a caller that has more to do; without it the first is raised once all are tried.
-
-    Returns:
-        The files written.
+    Output is deterministic. If one figure fails, the others are still written: ``attempt`` collects the errors for a
+    caller that has more to do, without it the first is raised once all are tried.
     """
     written = []
     with attempts(attempt) as each:
@@ -275,11 +238,10 @@ def save(
                 if ".." in paths[0].parts or not paths[0].is_relative_to(folder):
                     raise ValueError(f"expected the name of a figure inside its folder, got {name!r}")
                 _escape(figure)
-                with _laid_out(figure):
-                    for path in paths:
-                        options = {"dpi": _DPI} if path.suffix == ".png" else {"metadata": {"Date": None}}
-                        write_atomically(path, partial(figure.savefig, **options))
-                        written.append(path)
+                for path in paths:
+                    options = {"dpi": _DPI} if path.suffix == ".png" else {"metadata": {"Date": None}}
+                    write_atomically(path, partial(figure.savefig, **options))
+                    written.append(path)
     return written
 
 
@@ -308,21 +270,3 @@ def _drawable(text: str) -> str:
     return "".join(
         letter if ord(letter) in known else letter.encode("ascii", "backslashreplace").decode() for letter in text
     )
-
-
-@contextmanager
-def _laid_out(figure: Figure) -> Iterator[None]:
-    """Lay a figure out once: for each file matplotlib would draw it twice, first for the layout alone."""
-    engine, dpi = figure.get_layout_engine(), figure.dpi
-    if engine is not None:
-        figure.dpi = _DPI
-        engine.execute(figure)
-        figure.dpi = dpi
-        figure.set_layout_engine("none")
-    # "none" keeps the colorbars' engine, for which savefig draws all the same
-    figure.get_layout_engine = lambda: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del figure.get_layout_engine
-        figure.set_layout_engine(engine)

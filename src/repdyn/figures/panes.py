@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from repdyn.figures.charts import Chart, Line, Panel, axis_of_lines, wrapped
+from repdyn.figures.charts import Chart, Line, Panel, axis_of_lines
 from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.tables.frames import NO_CLASSES, in_order
@@ -176,15 +177,8 @@ class Board:
     def chart(
         self, panels: Sequence[Panel], *, legend_width: float = 0.0, panel_legend_width: float = 0.0, **texts: Any
     ) -> Chart:
-        """Return the chart of a panel for each pane: with titles, one scale for the panels of one quantity, and labels
-        of the x axis on the lowest.
-
-        Args:
-            panels: without titles and scales of values.
-            legend_width: of the legend of all, in inches.
-            panel_legend_width: by which each column with a panel of several lines is wider.
-            texts: further fields of the chart.
-        """
+        """Return the chart of a panel for each pane, here given titles, one scale for the panels of one quantity, and
+        labels of the x axis on the lowest, with room in inches for a legend of all and for those in a column."""
         lines: defaultdict[str, list[Line]] = defaultdict(list)
         for pane, panel in zip(self.panes, panels, strict=True):
             lines[pane.quantity] += panel.lines
@@ -211,7 +205,7 @@ class Board:
         width = _TITLE_WIDTH[self.panel]
         if self.panel == SMALL:
             several = len(self.subsets) > 1
-            return wrapped(pane.title, width) + (f"\n{pane.tokens}" if several and pane.tokens else "")
+            return textwrap.fill(pane.title, width) + (f"\n{pane.tokens}" if several and pane.tokens else "")
         tokens = subset_title(pane.traces[0].subset) if len(pane.traces) == 1 else pane.tokens
         one_metric = len({each.metric for each in self.panes}) == 1 and self.panel == LARGE
-        return wrapped(", ".join(filter(None, [pane.title * (not one_metric), tokens])), width)
+        return textwrap.fill(", ".join(filter(None, [pane.title * (not one_metric), tokens])), width)

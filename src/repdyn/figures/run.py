@@ -7,7 +7,7 @@ those of another family share a figure over depth and one of means. Bands are 95
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -55,7 +55,6 @@ from repdyn.tables.style import has_own_figures, metric_title, overview_families
 from repdyn.utils.attempts import Attempt
 
 MAX_STEPS = 8
-_MAX_HEATMAP_STEPS = 48
 _HEATMAP_SIZE = (7.2, 4.3)
 _LEGEND_WIDTH = 1.2
 _Series = Mapping[tuple[str, str], MetricSeries]
@@ -110,7 +109,7 @@ def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> Pan
     if len(pane.traces) == 1:
         one = series[pane.traces[0].key]
         chosen = {step: colour for step, colour in colours.items() if step in one.steps_with_values}
-        return Panel(lines=profile_lines(one, chosen), widens_hidden=True)
+        return Panel(lines=profile_lines(one, chosen))
     lasts, firsts = [], []
     for trace, colour in zip(pane.traces, pane.colours, strict=True):
         one = series[trace.key]
@@ -123,7 +122,7 @@ def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> Pan
 
 def _named_lines(pane: Pane, lines: Sequence[Line], others: Sequence[Line] = ()) -> Panel:
     legend = "right" if len(lines) > 1 else ""
-    return Panel(lines=[*others, *lines], gap=lines if pane.pair else (), widens_hidden=True, legend=legend)
+    return Panel(lines=[*others, *lines], gap=lines if pane.pair else (), legend=legend)
 
 
 def mean_over_layers(run: MeasuredRun, metrics: Sequence[str] = ("two_nn", "anisotropy")) -> Figure:
@@ -184,19 +183,14 @@ def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> Panel:
 def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     """Draw a metric of a run by layer (upwards) and measured step (to the right, equally spaced), alerts marked.
 
-    Cells without a value are hatched. Of more than 48 measured steps, log-spaced ones are drawn, those with an alert,
-    and those with the lowest and the highest value. All subsets of the tokens that the run has share their colours.
+    Cells without a value are hatched. All subsets of the tokens that the run has share their colours.
     """
     series = run.series[metric, subset]
     rows, first = series.rows, series.steps[0]
     if first not in series.steps_with_values and "previous_checkpoint" in metric_info(metric).captures:
         rows = rows.loc[rows["step"] > first]
     series = series if rows.empty else replace(series, rows=rows)
-    with_alert = {alert.step for alert in alerts_on(run.alerts, metric, subset)} & {*series.steps}
-    by_step, ends = series.values.T, (np.nanargmin, np.nanargmax) if series.steps_with_values else ()
-    extremes = [series.steps[at(by_step) // len(series.layers)] for at in ends]
-    steps = sorted({*select_steps(series.steps, _MAX_HEATMAP_STEPS), *with_alert, *extremes})
-    panel = heatmap_panel(series, shared_colours(series, run.series), run.alerts, steps)
+    panel = heatmap_panel(series, shared_colours(series, run.series), run.alerts)
     hatched = "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
     title = f"{metric_title(metric)} by layer and step, {subset_title(subset)}{hatched}"
     shown = run.rows_of([metric], subset)
@@ -219,16 +213,12 @@ _MAX_SCALE_STEPS = 3
 _MAX_LAYERS = 7
 _SINGLE_SCALE = {"two_nn": ("TwoNN", "s"), "levina_bickel": ("Levina-Bickel", "D")}
 """Estimates at one scale, with their name and marker."""
+_POINTS: dict[str, Any] = {"dash": "none", "marker_size": 6}
 DIMENSIONS = (*GRIDE, *_SINGLE_SCALE)
 """The metrics of the figure."""
 _AXIS = Axis(
     label="neighbours k (logarithmic)", limits=(2, 32), log_from=1.0, ticks={k: str(k) for k in (2, 4, 8, 16, 32)}
 )
-
-
-def has_scales(run: MeasuredRun) -> bool:
-    """Return whether there are two scales with values to draw."""
-    return len({metric for metric, _ in run.keys_of(GRIDE)}) > 1
 
 
 def scales(run: MeasuredRun) -> Figure:
@@ -248,47 +238,36 @@ def scales(run: MeasuredRun) -> Figure:
     steps = select_steps(sorted(gride["step"].unique().tolist()), _MAX_SCALE_STEPS)
     layers = sorted(gride["layer"].unique().tolist())
     chosen = np.linspace(0, len(layers) - 1, min(len(layers), _MAX_LAYERS)).round().astype(int)
-    layers = [layers[index] for index in chosen]
-    colours = dict(zip(layers, layer_colours(len(layers)), strict=True))
-    lines = {
-        step: [
-            line
-            for layer, colour in colours.items()
-            for line in _lines_over_scales(known.loc[(known["step"] == step) & (known["layer"] == layer)], colour)
-        ]
-        for step in steps
-    }
-    y = axis_of_lines("two_nn", [line for of_step in lines.values() for line in of_step], "dimension")
-    titles = [FINISHED if run.finished else f"step {step:,}" for step in steps]
-    of_layers = [Line(x=(), y=(), colour=colours[layer], label=f"layer {layer}") for layer in reversed(layers)]
+    colours = dict(zip((layers[index] for index in chosen), layer_colours(len(chosen)), strict=True))
+    singles = {metric: look for metric, look in _SINGLE_SCALE.items() if metric in set(known["metric"])}
+    panels = []
+    for step in steps:
+        lines = []
+        for layer, colour in colours.items():
+            cells = known.loc[(known["step"] == step) & (known["layer"] == layer)].sort_values("k")
+            over_k = cells.loc[cells["metric"].isin(GRIDE)]
+            margin, y = over_k["margin"].to_numpy(float), over_k["value"].to_numpy(float)
+            lines.append(Line(x=over_k["k"].tolist(), y=y, margin=margin, has_bars=True, colour=colour))
+            for metric, (_, marker) in singles.items():
+                one = cells.loc[cells["metric"] == metric]
+                at = {"x": one["k"].tolist(), "y": one["value"].to_numpy(float)}
+                lines.append(Line(**at, colour=colour, marker=marker, **_POINTS))
+        panels.append(Panel(title=FINISHED if run.finished else f"step {step:,}", x=_AXIS, lines=lines))
+    y = axis_of_lines("two_nn", [line for panel in panels for line in panel.lines], "dimension")
+    of_layers = [Line(x=(), y=(), colour=colours[layer], label=f"layer {layer}") for layer in reversed(colours)]
     of_points = [
-        Line(x=(), y=(), colour="0.3", label=name, marker=marker, dash="none", marker_size=6)
-        for metric, (name, marker) in _SINGLE_SCALE.items()
-        if metric in set(known["metric"])
+        Line(x=(), y=(), colour="0.3", label=name, marker=marker, **_POINTS) for name, marker in singles.values()
     ]
     shown = gride.loc[gride["step"].isin(steps)]
     chart = Chart(
         title=run_title(run, "Intrinsic dimension against scale"),
         caption=run_caption(known, subset_title(subset), intervals(shown, "bars")),
-        panels=[
-            Panel(title=titles[number], x=_AXIS, y=replace(y, label="" if number else y.label), lines=lines[step])
-            for number, step in enumerate(steps)
-        ],
+        panels=[replace(panel, y=replace(y, label="" if number else y.label)) for number, panel in enumerate(panels)],
         columns=len(steps),
         size=(max(7.2, 1.6 + 3.6 * len(steps)), 4.2),
         legend=[*of_layers, *of_points],
     )
     return draw(chart)
-
-
-def _lines_over_scales(cells: pd.DataFrame, colour: str) -> Iterator[Line]:
-    """Yield the estimates of one layer at one step: a line over scales, and points for those at one scale."""
-    gride = cells.loc[cells["metric"].isin(GRIDE)].sort_values("k")
-    looks = [(gride, {"margin": gride["margin"].to_numpy(float), "kind": "points"})]
-    for metric, (_, marker) in _SINGLE_SCALE.items():
-        looks.append((cells.loc[cells["metric"] == metric], {"marker": marker, "dash": "none", "marker_size": 6}))
-    for rows, look in looks:
-        yield Line(x=rows["k"].tolist(), y=rows["value"].to_numpy(float), colour=colour, **look)
 
 
 def all_figures(run: MeasuredRun, attempt: Attempt = nullcontext) -> dict[str, Figure]:
@@ -315,7 +294,7 @@ def all_figures(run: MeasuredRun, attempt: Attempt = nullcontext) -> dict[str, F
         drawings[f"depth_{family}"] = partial(depth_overview, run, family)
         if trained:
             drawings[f"steps_{family}"] = partial(steps_overview, run, family)
-        if family == "dimension" and has_scales(run):
+        if family == "dimension" and len({metric for metric, _ in run.keys_of(GRIDE)}) > 1:
             drawings["scales"] = partial(scales, run)
         if family == "change" and trained:
             for metric in run.metrics(family):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from repdyn.alerts import Rule, resolve_rules
-from repdyn.alerts.rules import DEFAULT
+from repdyn.alerts import DEFAULT, Rule, resolve_rules
 from repdyn.measurement.measure import MeasurementArguments, MeasurementOptions
 from repdyn.publish.loggers import LogLayers, validate_log_layers
 

@@ -415,15 +415,9 @@ class AlertEvaluator:
         self._applying: dict[SeriesKey, list[tuple[int, Rule]]] = {}
 
     def update(self, rows: pd.DataFrame | Iterable[Row]) -> list[Alert]:
-        """Evaluate the rules on further rows and return the alerts at their steps.
+        """Evaluate the rules on further rows, or records, and return the alerts at their steps as :func:`find_alerts`.
 
         What is known from their first step on is discarded: the last step may be given again with additional rows.
-
-        Args:
-            rows: as for :func:`find_alerts`, or records.
-
-        Returns:
-            Alerts in the order of :func:`find_alerts`.
         """
         import pandas as pd  # which no import of a tracker waits for
 
