@@ -528,10 +528,11 @@ def test_the_table_of_a_run():
     rows += [
         make_row(step=int(step), layer=1, metric="anisotropy", value=step / 2e5) for step in STEPS_OF_ACTIVATION_FITS
     ]
-    table = activation_fits(to_frame(rows))
+    runs = (measured_runs(to_frame(some))[0] for some in (rows, rows[-2:]))
+    table, empty = (activation_fits(one.series.values()) for one in runs)
     assert table["layer"].tolist() == [1, 3]
     assert table["amplitude"].to_numpy() == pytest.approx([300, 100], rel=1e-3)
     assert table["peak_step"].to_numpy() == pytest.approx([8070.28, 823_854], rel=1e-3)
     assert table["is_reported"].all()
-    assert activation_fits(to_frame(rows[-2:])).empty
-    assert list(activation_fits(to_frame(rows[-2:]))) == list(table)
+    assert empty.empty
+    assert list(empty) == list(table)

@@ -350,8 +350,8 @@ def test_the_final_embeddings_at_two_steps():
     values = {step: cosine(step) for step in STEPS_OF_OUT_OF_LINE_STATEMENTS} | {50_000: 0.511, 58_000: 0.511}
     described, (statement,) = found_of_out_of_line_statements(values)
     assert statement.sentence == (
-        "The input embeddings of step 50,000 have a cosine of 0.511 to those of step 0, out of line with 0.593 at step "
-        "49,000 and 0.586 at step 51,000: the weights of another step. So are those of step 58,000."
+        "The cosine of the input embeddings to those of step 0 is 0.511 at step 50,000, out of line with 0.593 at step "
+        "49,000 and 0.586 at step 51,000: the weights of another step. The same holds at step 58,000."
     )
     assert statement.steps == (50_000, 58_000)
     assert statement.evidence["cosine"] == 0.511
@@ -368,7 +368,7 @@ def test_the_norm_where_there_is_no_cosine():
     described = describe_run(to_frame([*rows, *norms(STEPS_OF_OUT_OF_LINE_STATEMENTS, {50_000: 1.4})]), [])
     (statement,) = [each for each in described.statements if each.kind == "embeddings out of line"]
     assert statement.sentence == (
-        "The input embeddings of step 50,000 have a median norm of 1.4, out of line with 1.05 at step 49,000 and 1.05 "
+        "The median norm of the input embeddings is 1.4 at step 50,000, out of line with 1.05 at step 49,000 and 1.05 "
         "at step 51,000: the weights of another step."
     )
     both = [

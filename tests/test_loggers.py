@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import heatmap
-from repdyn.publish.loggers import log_figures, log_rows, logged_values, target_of
+from repdyn.publish.loggers import each_target, log_figures, logged_values, target_of
 from repdyn.tables.runs import measured_runs
 
 NAN = math.nan
@@ -35,16 +35,9 @@ def test_scalars_of_the_training_have_names_beside_its_own(row, scalar_row):
     assert not {"train/loss", "val/loss", "seconds/forward"} & set(values)
 
 
-def test_more_values_of_a_step_are_in_its_row(row, tmp_path):
-    logger = CSVLogger(tmp_path, name="", version="")
-    log_rows(checkpoint(row, 4), [logger], 4, "student_", also={"train/loss": 5.5})
-    log_rows([], [logger], 5, also={"train/loss": 4.5})
-    logger.save()
-    lines = list(csv.DictReader((tmp_path / "metrics.csv").open()))
-    assert [(line["step"], line["student_anisotropy/layer_02"], line["train/loss"]) for line in lines] == [
-        ("4", "6.0", "5.5"),
-        ("5", "", "4.5"),
-    ]
+def log_rows(rows, loggers, step, prefix=""):
+    values = {f"{prefix}{name}": value for name, value in logged_values(rows).items()}
+    each_target(loggers, lambda target: target.log_values(values, step))
 
 
 def test_csv_keeps_the_columns_of_the_training(row, tmp_path):

@@ -84,7 +84,7 @@ def test_stores_are_compared(store, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "expected run= for a store of 2 runs, got None; there are lab/a-70m, lab/b-1b"),
+        ({}, "expected one run, got 2: a-70m, b-1b; choose with run=, probe= or stack="),
         ({"run": "lab/c"}, "expected a run of .*, got 'lab/c'"),
         ({"run": "lab/a-70m", "stack": "encoder"}, "got stack='encoder'; it has a single one without a name"),
         ({"run": "lab/a-70m", "probe": "f"}, "expected the beginning of one probe's hash, got 'f'"),

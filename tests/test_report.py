@@ -200,7 +200,7 @@ def test_charts_of_what_is_not_there_are_refused(everything, tmp_path):
         heatmap(everything[0], "two_nn", "nouns")
     with pytest.raises(ValueError, match=r"^expected checkpoints of a training, got the finished model 'lab/bert'.*"):
         means(fill(tmp_path / "finished", make_finished()), "two_nn")
-    with pytest.raises(ValueError, match=r"^expected stack= for a model with 2 stacks"):
+    with pytest.raises(ValueError, match=r"^expected one run, got 2: .*\(encoder\).*stack="):
         profile(fill(tmp_path / "stacks", make_two_stacks()), "two_nn")
 
 

@@ -418,7 +418,7 @@ def test_failures_of_many_steps_and_kinds(failures, frame_of):
     text = failure_line(frame_of(*rows))
     assert text == (
         "11 checkpoints failed: steps 0, 1, 2, 3, 4 and 3 more: out of memory: 0 bytes wanted, and so on and so on and so "
-        "on and so on a...; step 10: gated; 2 for other reasons; --retry-failed tries again"
+        "on and so...; step 10: gated; 2 for other reasons; --retry-failed tries again"
     )
 
 

@@ -44,18 +44,53 @@ class DescribedRun(MeasuredRun):
     def insights(self) -> RunInsights:
         """The status and the statements, with links to a report that shows the run under its label."""
         statements = _ranked(chain(self._of_training, _of_continuity(self), _of_metrics(self)))
-        linked = tuple(replace(each, stack=self.stack, link=_link(each, self.label)) for each in statements)
+        linked = []
+        for each in statements:
+            place = {"alert": 0, "peak": 1, "trough": 1}.get(each.kind, -1)
+            at = {"metric": each.metric, "subset": each.subset, "step": each.steps[place] if each.steps else None}
+            linked.append(replace(each, stack=self.stack, link=report_link(self.label, **at)))
         probe, correlations = str(self.rows["probe"].iloc[0]), metrics.loss_correlations(self.frame, self.series)
-        return RunInsights(self.name, probe, self.stack, *self.status, linked, correlations)
+        return RunInsights(self.name, probe, self.stack, *self.status, tuple(linked), correlations)
 
     @cached_property
     def status(self) -> tuple[Status, str]:
-        """The status and the reason for it; statements on the course of single metrics do not change it."""
-        return _status(self, _ranked(self._of_training))
+        """The status and the reason for it; statements on the course of single metrics do not change it.
+
+        A run has failed if a statement says so: the loss is not finite or has diverged, or states contain NaN or
+        infinity. It is watched if an alert was raised in the second half of its measured steps, if it overfits, or if
+        checkpoints or many values of the last step are missing.
+        """
+        statements = _ranked(self._of_training)
+        if failed := [each for each in statements if each.severity == "failed"]:
+            return "failed", failed[0].sentence
+        if self.finished:
+            return "unknown", "A finished model has no course of training to judge."
+        if (number := len(self.steps)) < training.MIN_LOSSES:
+            return "unknown", f"{number} measured steps are too few to judge; {training.MIN_LOSSES} are enough."
+        watched = [each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS]
+        if recent := {alert.step for alert in self.alerts if alert.step >= self._second_half}:
+            return "watch", f"Alerts were raised at {len(recent)} of the last {number - number // 2} measured steps."
+        if watched:
+            return "watch", watched[0].sentence
+        has_loss = len(scalar(self.frame, LOSS)) >= training.MIN_LOSSES
+        loss = ", and the loss has not diverged" if has_loss else ""
+        return "healthy", f"No alert in the second half of the run{loss}."
+
+    @property
+    def _second_half(self) -> int:
+        """The first step of the second half of the measured steps."""
+        return self.steps[len(self.steps) // 2]
 
     @cached_property
     def _of_training(self) -> list[Insight]:
-        return list(_of_training(self))
+        of_losses = (training.loss_statements, training.overfitting, training.probe_loss_statements)
+        found = [
+            *(statements(self.frame) for statements in of_losses if not self.finished),
+            training.alert_statements(self.alerts, self._second_half),
+            training.failed_measurements(self.frame),
+            metrics.missing_statements(self.rows),
+        ]
+        return [*chain(*found)]
 
     @property
     def failed(self) -> bool:
@@ -126,16 +161,6 @@ def continuity_statements(
     return [(of_stack(run.name, run.stack), each) for run in found for each in _ranked(_of_continuity(run))]
 
 
-def _of_training(run: DescribedRun) -> Iterator[Insight]:
-    if not run.finished:
-        yield from training.loss_statements(run.frame)
-        yield from training.overfitting(run.frame)
-        yield from training.probe_loss_statements(run.frame)
-    yield from training.alert_statements(run.alerts, _second_half(run))
-    yield from training.failed_measurements(run.frame)
-    yield from metrics.missing_statements(run.rows)
-
-
 def _of_continuity(run: DescribedRun) -> Iterator[Insight]:
     """Yield the steps that repeat another one or are out of line; of geometry, if there is no training loss, in which
     case there are no alerts for its jumps."""
@@ -181,37 +206,3 @@ def _ranked(statements: Iterable[Insight]) -> list[Insight]:
         for each in statements
     )  # fmt: skip
     return sorted(weighted, key=lambda each: (SEVERITIES.index(each.severity), -each.weight, each.kind, each.sentence))
-
-
-def _status(run: DescribedRun, statements: Sequence[Insight]) -> tuple[Status, str]:
-    """Return the status and the reason for it.
-
-    A run has failed if a statement says so: the loss is not finite or has diverged, or states contain NaN or infinity.
-    It is watched if an alert was raised in the second half of its measured steps, if it overfits, or if checkpoints or
-    many values of the last step are missing.
-    """
-    if failed := [each for each in statements if each.severity == "failed"]:
-        return "failed", failed[0].sentence
-    if run.finished:
-        return "unknown", "A finished model has no course of training to judge."
-    if (number := len(run.steps)) < training.MIN_LOSSES:
-        return "unknown", f"{number} measured steps are too few to judge; {training.MIN_LOSSES} are enough."
-    watched = [each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS]
-    if recent := {alert.step for alert in run.alerts if alert.step >= _second_half(run)}:
-        return "watch", f"Alerts were raised at {len(recent)} of the last {number - number // 2} measured steps."
-    if watched:
-        return "watch", watched[0].sentence
-    has_loss = len(scalar(run.frame, LOSS)) >= training.MIN_LOSSES
-    return "healthy", f"No alert in the second half of the run{', and the loss has not diverged' if has_loss else ''}."
-
-
-def _second_half(run: DescribedRun) -> int:
-    """Return the first step of the second half of the measured steps."""
-    return run.steps[len(run.steps) // 2]
-
-
-def _link(insight: Insight, run: str) -> str:
-    at = insight.steps[-1] if insight.steps else None
-    if insight.kind in {"alert", "peak", "trough"}:
-        at = insight.steps[0] if insight.kind == "alert" else insight.steps[1]
-    return report_link(run, metric=insight.metric, subset=insight.subset, step=at)

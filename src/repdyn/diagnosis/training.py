@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ from repdyn.diagnosis.insight import Insight
 from repdyn.store.schema import EMBEDDING_NORM, LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.continuity import (
     MIN_JUMP,
-    Jump,
     Jumps,
     embeddings_out_of_line,
     losses_out_of_line,
@@ -37,7 +35,7 @@ MIN_GAP = 0.05
 
 MIN_GENERALISATION_GAP = 0.1
 """Least difference of validation and training loss that is mentioned, as a share of the training loss."""
-_SPIKE = "a spike of the training, or "
+_SPIKE, _OTHER_WEIGHTS = "a spike of the training, or ", "the weights of another step"
 
 
 def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
@@ -173,80 +171,57 @@ def _levels(losses: np.ndarray) -> np.ndarray:
 def embedding_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield the steps whose input embeddings are nearer to the first, or farther from them, than both neighbours'; of
     those in line, the steps where their median norm is not."""
-    kind = "embeddings out of line"
     first, cosines = embeddings_out_of_line(frame)
     norms = losses_out_of_line(scalar(frame, EMBEDDING_NORM), may_turn=True)
     known = {jump.step for jump in cosines.found}
     norms = norms._replace(found=[jump for jump in norms.found if jump.step not in known])
-    for name, what, end, judged in (
-        ("cosine", "cosine", f" to those of step {first:,}", cosines),
-        ("norm", "median norm", "", norms),
-    ):
-        yield from _too_many(judged, f"The {what} of the input embeddings{end}", kind)
-        if found := judged.found:
-            value = f"{number_text(found[0].loss)}{end}"
-            of_step = f"The input embeddings of step {found[0].step:,} have a {what} of {value}"
-            more = _others_text("So are those of", found)
-            yield _out_of_line(kind, of_step, "the weights of another step", more, found, {name: found[0].loss}, 0.75)
+    cosine = f"The cosine of the input embeddings to those of step {first:,}"
+    for name, what, judged in (("cosine", cosine, cosines), ("norm", "The median norm of the input embeddings", norms)):
+        yield from _out_of_line("embeddings out of line", what, judged, _OTHER_WEIGHTS, name, 0.75)
 
 
 def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
     """Yield the steps at which the mean of a metric over layers is out of line, by more than its interval."""
-    kind, about = "geometry out of line", {"metric": series.metric, "subset": series.subset}
     of_mean = series.layer_mean
     judged = losses_out_of_line(of_mean.mean.dropna(), of_mean.margin / MIN_JUMP, may_turn=True)
-    what = f"{metric_title(series.metric)}, mean over layers,"
-    yield from _too_many(judged, what, kind, **about)
     # before training, the geometry may be any
-    if found := [jump for jump in judged.found if not jump.is_end]:
-        at_step = f"{what} is {number_text(found[0].loss)} at step {found[0].step:,}"
-        why, more = f"{_SPIKE}the weights of another step", _others_text("The same holds at", found)
-        yield _out_of_line(kind, at_step, why, more, found, {"value": found[0].loss}, 0.7, **about)
+    judged = judged._replace(found=[jump for jump in judged.found if not jump.is_end])
+    what, about = f"{metric_title(series.metric)}, mean over layers,", (series.metric, series.subset)
+    yield from _out_of_line("geometry out of line", what, judged, f"{_SPIKE}{_OTHER_WEIGHTS}", "value", 0.7, about)
 
 
 def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield the steps whose loss on the probe is out of line."""
     losses, rows = scalar(frame, PROBE_LOSS), scalar_rows(frame, PROBE_LOSS)
     judged = losses_out_of_line(losses, pd.Series(rows["std_error"].to_numpy(float), rows["step"].to_numpy(int)))
-    yield from _too_many(judged, "The loss on the probe", "loss out of line")
-    if found := judged.found:
-        loss, last = found[0].loss, float(losses.iloc[-1])
-        is_low = loss < min(value for _, value in found[0].neighbours)
-        at_step = f"The loss on the probe is {number_text(loss)} at step {found[0].step:,}"
-        end = f" ({number_text(last)} at step {int(losses.index[-1]):,})" * is_low
-        why, more = f"{'' if is_low else _SPIKE}the weights of another step{end}", "So are those of"
-        evidence = {"loss": loss, "last": last}
-        yield _out_of_line("loss out of line", at_step, why, _others_text(more, found), found, evidence, 0.75)
+    why = f"{_SPIKE}{_OTHER_WEIGHTS}"
+    if judged.found and judged.found[0].loss < min(value for _, value in judged.found[0].neighbours):
+        why = f"{_OTHER_WEIGHTS} ({number_text(float(losses.iloc[-1]))} at step {int(losses.index[-1]):,})"
+    yield from _out_of_line("loss out of line", "The loss on the probe", judged, why, "loss", 0.75)
 
 
 def _out_of_line(
     kind: str,
     what: str,
+    judged: Jumps,
     why: str,
-    others: str,
-    found: Sequence[Jump],
-    evidence: dict[str, float],
+    name: str,
     weight: float,
-    **about: Any,
-) -> Insight:
-    """Return that a quantity jumps at some steps, with the neighbours of the largest jump."""
-    size, ((before, value_before), (after, value_after)) = found[0].size, found[0].neighbours
-    around = f"{number_text(value_before)} at step {before:,} and {number_text(value_after)} at step {after:,}"
-    evidence = evidence | {"before": value_before, "after": value_after, "jump": size}
-    steps = tuple(sorted(jump.step for jump in found))
-    sentence = f"{what}, out of line with {around}: {why}.{others}"
-    return Insight("watch", kind, sentence, steps=steps, evidence=evidence, weight=weight, **about)
-
-
-def _too_many(judged: Jumps, what: str, kind: str, **about: Any) -> Iterator[Insight]:
-    """Yield that the continuity of a quantity is not judged, if too many steps would be out of line."""
+    about: tuple[str | None, str | None] = (None, None),
+) -> Iterator[Insight]:
+    """Yield the steps at which a quantity jumps, with the neighbours of the largest jump; or that none is named."""
     if judged.are_too_many:
-        why = "not judged, since nothing tells which steps are wrong."
-        sentence = f"{what} would be out of line at more than a sixth of the steps: {why}"
-        yield Insight("note", kind, sentence, weight=0.3, **about)
-
-
-def _others_text(beginning: str, found: Sequence[Jump]) -> str:
-    """Return a sentence on the steps but the first; empty if there are none."""
-    others = sorted(jump.step for jump in found[1:])
-    return f" {beginning} {steps_in_words(others)}." if others else ""
+        unknown = "not judged, since nothing tells which steps are wrong."
+        sentence = f"{what} would be out of line at more than a sixth of the steps: {unknown}"
+        yield Insight("note", kind, sentence, *about, weight=0.3)
+    if not judged.found:
+        return
+    largest, *others = judged.found
+    (before, value_before), (after, value_after) = largest.neighbours
+    around = f"{number_text(value_before)} at step {before:,} and {number_text(value_after)} at step {after:,}"
+    more = f" The same holds at {steps_in_words(sorted(jump.step for jump in others))}." if others else ""
+    value = f"{number_text(largest.loss)} at step {largest.step:,}"
+    evidence = {name: largest.loss, "before": value_before, "after": value_after, "jump": largest.size}
+    steps = tuple(sorted(jump.step for jump in judged.found))
+    sentence = f"{what} is {value}, out of line with {around}: {why}.{more}"
+    yield Insight("watch", kind, sentence, *about, None, (), steps, evidence, weight)

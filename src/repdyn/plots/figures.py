@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
-import pandas as pd
 
 from repdyn.diagnosis import DescribedRun
 from repdyn.figures.charts import placed, profile_lines, shared_axis, training_axes, training_axis
@@ -31,8 +30,8 @@ from repdyn.report.plots import (
 )
 from repdyn.report.runs import report_data
 from repdyn.store import Store
-from repdyn.tables.frames import by_stack, filled, select_steps
-from repdyn.tables.runs import differences, measured_runs, select
+from repdyn.tables.frames import select_steps
+from repdyn.tables.runs import differences
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
 from repdyn.tables.texts import sampling
@@ -72,7 +71,7 @@ def heatmap(store: Store, metric: str, subset: str = "all", **which: Unpack[Whic
         ValueError: no such run, probe, stack, metric or subset, or several to choose from; a finished model, which has
             no steps.
     """
-    found, series = _series(_rows(store, **which), metric, subset, of_training=True)
+    found, series = _series(store, metric, subset, of_training=True, **which)
     plot = heatmap_plot(found, series)
     plot["layout"]["shapes"] = []
     return _figure(plot, _title(metric, subset), _about(found))
@@ -90,7 +89,7 @@ def profile(
     Raises:
         ValueError: no such run, probe, stack, metric, subset or step, or several to choose from.
     """
-    found, series = _series(_rows(store, **which), metric, subset)
+    found, series = _series(store, metric, subset, **which)
     if step is None:
         plot = profile_plot(found, series)
         plot |= _played(plot, found, series) if len(series.steps) > 1 else {}
@@ -109,7 +108,7 @@ def profile(
 def means(store: Store, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
     """Return a metric averaged over layers during training, with the loss; buttons change the axis. Arguments and
     errors are those of :func:`heatmap`."""
-    found, series = _series(_rows(store, **which), metric, subset, of_training=True)
+    found, series = _series(store, metric, subset, of_training=True, **which)
     return _figure(_with_axis_buttons(course_plot(found, series), found), _title(metric, subset), _about(found))
 
 
@@ -161,36 +160,26 @@ def compare(
     return _figure(plot, title, _in_lines(f"not comparable: {why}") if why else "")
 
 
-def _rows(store: Store, run: str | None = None, probe: str | None = None, stack: str | None = None) -> pd.DataFrame:
-    """Return the rows of one stack of one run on one probe."""
-    frames = select(store, None if run is None else [run], probe)
-    named = dict.fromkeys(name for name, _ in frames)
-    _require_one("run", list(named), f"a store of {len(named)} runs")
-    _require_one("probe", [found for _, found in frames], f"a run measured on {len(frames)} probes")
-    (frame,) = frames.values()
-    stacks = by_stack(frame)
-    if stack is not None and stack not in stacks:
-        names = ", ".join(map(str, filter(None, stacks))) or "a single one without a name"
-        raise ValueError(f"expected a stack of the model, got stack={stack!r}; it has {names}")
-    if stack is None:
-        _require_one("stack", list(map(str, stacks)), f"a model with {len(stacks)} stacks")
-        (stack,) = stacks
-    return stacks[stack]
-
-
-def _require_one(what: str, there: Sequence[str], of: str) -> None:
-    if len(there) > 1:
-        raise ValueError(f"expected {what}= for {of}, got None; there are {', '.join(there)}")
-
-
 def _series(
-    frame: pd.DataFrame, metric: str, subset: str, *, of_training: bool = False
+    store: Store,
+    metric: str,
+    subset: str,
+    *,
+    of_training: bool = False,
+    run: str | None = None,
+    probe: str | None = None,
+    stack: str | None = None,
 ) -> tuple[DescribedRun, MetricSeries]:
-    """Return the only run of a frame, with the rows of one series where there are some, and this series; a finished
-    model is an error where a training is needed."""
-    of_layers = frame["layer"].notna()
-    chosen = of_layers & (frame["metric"] == metric) & (filled(pd.Series(frame["subset"]), "all") == subset)
-    runs = measured_runs(frame.loc[chosen | ~of_layers] if bool(chosen.any()) else frame, kind=DescribedRun)
+    """Return the only run that is meant and one of its series; a finished model is an error where a training is
+    needed."""
+    there = report_data([store], None if run is None else [run], probe, seeds=()).runs
+    runs = [one for one in there if stack in (None, one.stack)]
+    if not runs:
+        names = ", ".join(filter(None, (one.stack for one in there))) or "a single one without a name"
+        raise ValueError(f"expected a stack of the model, got stack={stack!r}; it has {names}")
+    if len(runs) > 1:
+        labels = ", ".join(one.label for one in runs)
+        raise ValueError(f"expected one run, got {len(runs)}: {labels}; choose with run=, probe= or stack=")
     (found,) = runs
     if of_training and found.finished:
         raise ValueError(

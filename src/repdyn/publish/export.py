@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,10 +22,11 @@ from repdyn.publish.loggers import (
     LOGGED_SCALARS,
     TOKENS_KEY,
     LogLayers,
+    Target,
     each_target,
     log_figures,
-    log_rows,
     log_status,
+    logged_values,
     target_of,
     validate_log_layers,
 )
@@ -42,18 +44,15 @@ from repdyn.utils.redaction import redacted
 def export_run(
     store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None = None, log_layers: LogLayers = "default"
 ) -> int:
-    """Log a stored run to loggers, which stay open: one row for each step, the figures, and their provenance.
+    """Log a stored run to loggers, which stay open: the figures, their provenance, and a row for each of the steps,
+    whose number is returned.
 
     The row of a step has the names a live run logs (:func:`repdyn.publish.loggers.logged_values`), the scalars stored
     with it (``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A
     finished model has step 0 and the hyperparameter ``stage`` "finished". An error in one figure or logger does not
     affect the others: the first is raised once everything else is logged.
 
-    Returns:
-        Number of steps logged.
-
-    Raises:
-        ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
+    A ValueError says that nothing is stored of the run, or that it was measured on several probes and none is named.
     """
     frame = store.to_pandas(run, categorical=True)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
@@ -67,7 +66,8 @@ def export_run(
         for step in steps:
             stored = values.loc[values["step"] == step]
             with attempt():
-                log_rows(_records(stored), loggers, step, also=_scalars(stored), log_layers=log_layers)
+                row = logged_values(_records(stored), log_layers) | _scalars(stored)
+                each_target(loggers, partial(Target.log_values, values=row, step=step))
         for one in stacks:
             log_figures(all_figures(one, attempt), loggers, one.steps[-1], one.stack, attempt)
         if any(target_of(logger).takes_pages for logger in loggers):

@@ -407,26 +407,6 @@ def each_target(loggers: Iterable[Logger], job: Callable[[Target], None], attemp
                 job(target_of(logger))
 
 
-def log_rows(
-    rows: Sequence[Row],
-    loggers: Iterable[Logger],
-    step: int,
-    prefix: str = "",
-    also: Mapping[str, float] | None = None,
-    *,
-    log_layers: LogLayers = "default",
-) -> None:
-    """Log the rows of one checkpoint to every logger, as :func:`each_target` does, by the names of
-    :func:`logged_values` behind a prefix, which distinguishes several trackers; ``also`` has more values of the step.
-
-    W&B rows have ``repdyn/step`` as their x axis, independently of W&B's own step. A logger's ``prefix`` is not added
-    to the names in W&B.
-    """
-    values = {f"{prefix}{key}": value for key, value in logged_values(rows, log_layers).items()} | dict(also or {})
-    if values:
-        each_target(loggers, lambda target: target.log_values(values, step))
-
-
 def log_figures(
     figures: Mapping[str, Figure],
     loggers: Iterable[Logger],

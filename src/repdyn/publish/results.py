@@ -17,13 +17,13 @@ from repdyn.diagnosis import DescribedRun, stacks_of_run
 from repdyn.metrics.metric import file_stem
 from repdyn.publish.loggers import Target, each_target, log_figures, log_status, named_figures
 from repdyn.report import write_report
-from repdyn.report.runs import SHOWN_COLUMNS, report_data, rows_of_stores
+from repdyn.report.runs import SHOWN_COLUMNS, ReportData, data_of_rows, report_data, selected_rows
 from repdyn.store import Store
 from repdyn.store.files import folder_inside
 from repdyn.tables.fits import activation_fits
-from repdyn.tables.frames import by_stack, concatenated, tokens_by_step
-from repdyn.tables.runs import differences, is_measured, measured_runs, select
-from repdyn.tables.seeds import groups_or_reason, seed_table, with_seeds
+from repdyn.tables.frames import concatenated, tokens_by_step
+from repdyn.tables.runs import differences, is_measured
+from repdyn.tables.seeds import seed_table, with_seeds
 from repdyn.tables.style import KINDS, has_own_figures
 from repdyn.tables.texts import copies_line, failure_line, sampling
 from repdyn.terminal.runs import print_closing, print_comparison, print_line, print_summary
@@ -52,17 +52,9 @@ def show_run(
     """Draw (as PNG), log and summarise a stored run, stack by stack if its model has several; write its report.
 
     An error in one figure or logger does not affect the others, nor the summary: the first is raised once everything
-    else is done. What is said of the run is found once for all of them.
-
-    Args:
-        store: with at least one measured checkpoint of the run.
-        run: its name.
-        probe: hash of the probe to show, needed if the run was measured on several.
-        loggers: usually ``trainer.loggers``; those that take images get the figures, those that take pages the report,
-            and all that have a summary the status of the run.
-        prefix: put before the figures' names in the loggers.
-        report: path of the report on all runs of the store, which is printed at the end; None writes none.
-        spent: returns the seconds that :func:`repdyn.terminal.runs.print_summary` takes, when it is printed.
+    else is done. Loggers that take images get the figures, under a prefix, those that take pages the report, on all
+    runs of the store, and all that have a summary the status of the run. ``spent`` returns the seconds that
+    :func:`repdyn.terminal.runs.print_summary` takes. A run measured on several probes needs the hash of one.
 
     Returns:
         The figures' files, in ``figures`` inside the store; in a folder of the run if there are several runs, of the
@@ -97,8 +89,11 @@ def show_run(
                 spent = dict  # printed once
                 if len(stacks) > 1:
                     print_line(console, "")
-        with attempt():
-            written += _compare({(run, probe or ""): frame}, folder / "comparison", console, attempt)
+        if len(stacks) > 1:
+            with attempt():
+                print_line(console, "")
+                own_rows = data_of_rows({(store, run, probe or ""): frame})
+                written += _draw_comparison(own_rows, folder / "comparison", console, attempt)
         with attempt():
             page = report if report and report.exists() else None
             print_closing(stacks, store=store.location, report=page, console=console)
@@ -128,30 +123,40 @@ def show_store(
     """
     store, *others = [stores] if isinstance(stores, Store) else stores
     console, base = console or PrintableConsole(), folder or folder_inside(store.output, "figures")
-    if others:
-        with attempts() as attempt:
-            frame = rows_of_stores([store, *others], runs, probe)
-            return _draw_comparison(frame, base / "comparison", console, attempt, seeds)
-    frames = select(store, runs, probe, columns=SHOWN_COLUMNS)
-    for (run, _), frame in frames.items():
-        if not is_measured(frame):
-            print_line(console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}")
-    measured = {key: frame for key, frame in frames.items() if is_measured(frame)}
-    shown = {key: stacks_of_run(frame, stored_rules(store.alerts_path(key[0]))) for key, frame in measured.items()}
-    are_few, written = sum(map(len, shown.values())) <= MAX_SUMMARIES, []
+    found, written = selected_rows([store, *others], runs, probe), list[Path]()
     with attempts() as attempt:
-        for key, stacks in shown.items():
-            run_folder = _folder(store, key[0], measured[key], base)
-            for one in stacks:
-                with attempt():
-                    into = _of_stack(run_folder, one.stack)
-                    _, files = _draw(one, into, attempt)
-                    written += files
-                    if are_few:
-                        print_summary(one, figures=files, console=console)
-                    print_line(console, "" if are_few else f"{one.label}: {len(files)} files in {into}")
-        with attempt():
-            written += _compare(measured, base / "comparison", console, attempt, seeds)
+        if others:
+            return _draw_comparison(data_of_rows(found, seeds), base / "comparison", console, attempt)
+        for (_, run, _), frame in found.items():
+            if not is_measured(frame):
+                print_line(console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}")
+        measured = {key: frame for key, frame in found.items() if is_measured(frame)}
+        shown = [
+            (one, _of_stack(_folder(store, run, frame, base), one.stack))
+            for (_, run, _), frame in measured.items()
+            for one in stacks_of_run(frame, stored_rules(store.alerts_path(run)))
+        ]
+        are_few = len(shown) <= MAX_SUMMARIES
+        for one, into in shown:
+            with attempt():
+                _, files = _draw(one, into, attempt)
+                written += files
+                if are_few:
+                    print_summary(one, figures=files, console=console)
+                print_line(console, "" if are_few else f"{one.label}: {len(files)} files in {into}")
+        if len({one.key for one, _ in shown}) < 2:
+            return written
+        probes = Counter(run for _, run, _ in measured)
+        if several := [run for run, number in probes.items() if number > 1]:
+            print_line(console, f"not compared: several probes of {', '.join(several)}; choose one with --probe HASH:")
+            for (_, run, of_run), rows in measured.items():
+                if run in several:
+                    print_line(console, f"  {run}, probe {of_run}: {sampling(rows.loc[rows['layer'].notna()])}")
+        else:
+            with attempt():
+                print_line(console, "")
+                data = data_of_rows(measured, seeds)
+                written += _draw_comparison(data, base / "comparison", console, attempt)
     return written
 
 
@@ -164,53 +169,28 @@ def _draw(
 
     figures = all_figures(run, attempt)
     files = _save(figures, folder, attempt, formats)
-    fits = activation_fits(run.frame)
+    fits = activation_fits(run.series.values())
     if not fits.empty:
         files = [*files, folder / "activation_fits.csv"]
         write_atomically(files[-1], lambda temporary: fits.to_csv(temporary, index=False))
     return figures, files
 
 
-def _compare(
-    frames: Mapping[tuple[str, str], pd.DataFrame],
-    folder: Path,
-    console: Console,
-    attempt: Attempt,
-    seeds: Sequence[str] | None = None,
-) -> list[Path]:
-    """Compare measured runs, or the stacks of one run, if there are several."""
-    if len({(run, stack) for (run, _), rows in frames.items() for stack in by_stack(rows)}) < 2:
-        return []
-    probes = Counter(run for run, _ in frames)
-    if several := [run for run, number in probes.items() if number > 1]:
-        print_line(console, f"not compared: several probes of {', '.join(several)}; choose one with --probe HASH:")
-        for (run, probe), rows in frames.items():
-            if run in several:
-                print_line(console, f"  {run}, probe {probe}: {sampling(rows.loc[rows['layer'].notna()])}")
-        return []
-    print_line(console, "")
-    return _draw_comparison(concatenated([*frames.values()], ignore_index=True), folder, console, attempt, seeds)
-
-
-def _draw_comparison(
-    frame: pd.DataFrame, folder: Path, console: Console, attempt: Attempt, seeds: Sequence[str] | None
-) -> list[Path]:
+def _draw_comparison(data: ReportData, folder: Path, console: Console, attempt: Attempt) -> list[Path]:
     """Print the table of a comparison and draw its figures; write the means over seeds as ``seeds.csv``."""
-    runs = measured_runs(frame)
-    groups, refused = groups_or_reason(runs, seeds)
-    print_comparison(runs, groups, console=console)
-    if missing := sorted(set(frame["run"]) - {run.name for run in runs}):
+    print_comparison(data.runs, data.seeds, console=console)
+    if missing := sorted(set(data.frame["run"]) - {run.name for run in data.runs}):
         print_line(console, f"warning: nothing measured of {', '.join(missing)}")
-    if refused:
-        print_line(console, f"warning: not shown as seeds of one model: {refused}")
-    if differences(runs):  # the table names them
+    if data.not_seeds:
+        print_line(console, f"warning: not shown as seeds of one model: {data.not_seeds}")
+    if differences(data.runs):  # the table names them
         return []
     from repdyn.figures.comparison import comparison_figures
 
-    files = _save(comparison_figures(with_seeds(runs, groups), attempt), folder, attempt)
-    if groups:
+    files = _save(comparison_figures(with_seeds(data.runs, data.seeds), attempt), folder, attempt)
+    if data.seeds:
         table = folder / "seeds.csv"
-        write_atomically(table, lambda temporary: seed_table(groups).to_csv(temporary, index=False))
+        write_atomically(table, lambda temporary: seed_table(data.seeds).to_csv(temporary, index=False))
         files.append(table)
     print_line(console, f"comparison: {len(files)} files in {folder}")
     return files

@@ -13,8 +13,7 @@ from repdyn.alerts import stored_rules
 from repdyn.diagnosis import DescribedRun
 from repdyn.store import Store
 from repdyn.store.schema import COLUMNS
-from repdyn.tables.findings import JUDGED
-from repdyn.tables.frames import SUBSETS, concatenated, design_names
+from repdyn.tables.frames import concatenated, design_names
 from repdyn.tables.runs import measured_runs, select, short_names
 from repdyn.tables.seeds import SeedGroup, groups_or_reason
 
@@ -58,23 +57,12 @@ def data_of_rows(
     seeds: Sequence[str] | None = None,
 ) -> ReportData:
     """Return the runs of a report from the rows of each run on one probe, scalars and failures among them."""
-    names, frame = _names(found), _named(found)
+    names = _names(found)
+    frames = [rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()]
+    frame = frames[0] if len(frames) == 1 else concatenated(frames, ignore_index=True)
     rules = {names[key]: stored_rules(key[0].alerts_path(key[1])) for key in found}
     shown = measured_runs(frame, rules, DescribedRun)
     return ReportData(shown, frame, *groups_or_reason(shown, seeds))
-
-
-def rows_of_stores(
-    stores: Sequence[Store], runs: Sequence[str] | None = None, probe: str | None = None
-) -> pd.DataFrame:
-    """Return the rows of the runs of stores, selected as by :func:`report_data`, each under its name in a report."""
-    return _named(selected_rows(stores, runs, probe))
-
-
-def _named(found: Mapping[RunKey, pd.DataFrame]) -> pd.DataFrame:
-    names = _names(found)
-    frames = [rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()]
-    return frames[0] if len(frames) == 1 else concatenated(frames, ignore_index=True)
 
 
 def selected_rows(
@@ -121,11 +109,3 @@ def names_in_stores(runs: Sequence[tuple[Store, str]]) -> dict[tuple[Store, str]
     paths = {(store, run): f"{store.path.as_posix()}/{run}" for store, run in runs}
     short = short_names(list(paths.values()))
     return {(store, run): short[paths[store, run]] if stores[run] > 1 else run for store, run in runs}
-
-
-def first_shown(runs: Sequence[DescribedRun]) -> tuple[str, str]:
-    """Return the metric and subset that a report opens with: of the most common, without sinks if measured so."""
-    shared = Counter(key for run in runs for key in run.series)
-    most = [key for key, number in shared.items() if number == max(shared.values())]
-    wanted = [(metric, subset) for metric in JUDGED for subset in reversed(SUBSETS)]
-    return next((key for key in wanted if key in most), most[0])

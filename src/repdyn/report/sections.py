@@ -12,11 +12,11 @@ from repdyn.diagnosis import DescribedRun, Insight, Status
 from repdyn.diagnosis.metrics import CAVEAT
 from repdyn.metrics.metric import base_name
 from repdyn.report.markup import Markup, details, joined, table, tag
-from repdyn.report.runs import ReportData, first_shown
+from repdyn.report.runs import ReportData
 from repdyn.tables.effects import Correlation, Verdict
 from repdyn.tables.findings import JUDGED, MARKS, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
 from repdyn.tables.fits import METRIC, N_PARAMETERS, fits_of
-from repdyn.tables.frames import failures, metrics_of, missing_values
+from repdyn.tables.frames import SUBSETS, failures, metrics_of, missing_values
 from repdyn.tables.runs import differences
 from repdyn.tables.style import (
     KINDS,
@@ -74,19 +74,16 @@ def _card(insight: Insight) -> Markup:
 
 
 def opening(run: DescribedRun) -> dict[str, str | None]:
-    """Return the metric, subset and step that the page opens a run with.
-
-    They are those of its first alert, otherwise the metric of its first statement; without a step the last one is
-    shown.
-    """
+    """Return the metric, subset and step that the page opens a run with: those of its first alert, otherwise the metric
+    of its first statement, or one that findings are about; without a step the last one is shown."""
     about = [each for each in run.insights.statements if (each.metric, each.subset or "all") in run.series]
     alarmed = next((each for each in about if each.kind == "alert"), None)
-    chosen = alarmed or next(iter(about), None)
-    if chosen is None:
-        metric, subset = first_shown([run])
-        return {"metric": metric, "subset": subset, "step": None}
-    step = str(alarmed.steps[0]) if alarmed and alarmed.steps else None
-    return {"metric": chosen.metric, "subset": chosen.subset or "all", "step": step}
+    if (chosen := alarmed or next(iter(about), None)) is not None:
+        step = str(alarmed.steps[0]) if alarmed and alarmed.steps else None
+        return {"metric": chosen.metric, "subset": chosen.subset or "all", "step": step}
+    wanted = [(metric, subset) for metric in JUDGED for subset in reversed(SUBSETS)]
+    metric, subset = next(key for key in (*wanted, *run.series) if key in run.series)
+    return {"metric": metric, "subset": subset, "step": None}
 
 
 def first_run(data: ReportData) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -107,8 +106,7 @@ def losses_out_of_line(losses: pd.Series, std_errors: pd.Series | None = None, *
     scales = np.stack([known.reindex(losses.index).fillna(0.0).to_numpy(float), _typical(losses, may_turn)])
     left = np.arange(len(losses))
     while blocks := _blocks(values[left], scales[:, left]):
-        taken = _explanation(blocks, values[left], scales[:, left])
-        left = np.delete(left, range(taken.start, taken.stop))
+        left = np.delete(left, _explanation(blocks, values[left], scales[:, left]))
         if len(losses) - len(left) > MAX_SHARE * len(losses):
             return Jumps([], are_too_many=True)
     found = [_jump(losses, left, place) for place in np.setdiff1d(np.arange(len(losses)), left)]
@@ -116,56 +114,36 @@ def losses_out_of_line(losses: pd.Series, std_errors: pd.Series | None = None, *
     return Jumps(sorted((jump for jump in found if jump.size > 0), key=lambda jump: -jump.size))
 
 
-class _Block(NamedTuple):
-    """Successive steps that may be taken out together."""
-
-    start: int
-    length: int
-    size: float
-    """Distance of the nearest of them from the range of the two steps around them."""
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.length
-
-
-def _blocks(values: np.ndarray, scales: np.ndarray) -> list[_Block]:
-    """Return the blocks that are out of line."""
-    found = []
+def _blocks(values: np.ndarray, scales: np.ndarray) -> dict[range, float]:
+    """Return the blocks that are out of line, with the distance of the nearest step from the range of the two around
+    them."""
+    found = {}
     for length in range(1, min(MAX_BLOCK, len(values) - 2) + 1):
         inner = sliding_window_view(values, length)[1:-1]
         before, after = values[: -length - 1], values[length + 1 :]
         sizes = np.maximum(np.minimum(before, after) - inner.max(1), inner.min(1) - np.maximum(before, after))
         errors, deviations = sliding_window_view(scales, length, axis=1)[:, 1:-1].max(axis=-1)
-        places = np.flatnonzero(sizes > MIN_JUMP * np.maximum(errors, length * deviations))
-        found += [_Block(int(place) + 1, length, float(sizes[place])) for place in places]
+        places = np.flatnonzero(sizes > MIN_JUMP * np.maximum(errors, length * deviations)).tolist()
+        found |= {range(place + 1, place + 1 + length): float(sizes[place]) for place in places}
     return found
 
 
-def _explanation(blocks: list[_Block], values: np.ndarray, scales: np.ndarray) -> _Block:
-    """Return what is taken out on account of the largest jump: its block, or one that overlaps or touches it."""
-    largest = max(blocks, key=lambda block: block.size)
-    start, stop = largest.start, largest.stop
-    candidates = [*blocks, *(end for end in _ends(values) if end.size > 0)]
-    near = [block for block in candidates if block.start <= stop and block.stop >= start]
-    # no block beyond is affected by what is taken out here
-    part = np.arange(max(0, start - 3 * MAX_BLOCK), min(len(values), stop + 3 * MAX_BLOCK))
-
-    def cost(block: _Block) -> tuple[int, float]:
-        rest = np.setdiff1d(part, np.arange(block.start, block.stop))
-        out = {place for other in _blocks(values[rest], scales[:, rest]) for place in range(other.start, other.stop)}
-        return len(out), -block.size
-
-    return min(near, key=cost)
-
-
-def _ends(values: np.ndarray) -> Iterator[_Block]:
-    """Yield the blocks at the first and the last step, with their distance from the range of the steps next to them."""
+def _explanation(blocks: dict[range, float], values: np.ndarray, scales: np.ndarray) -> list[int]:
+    """Return what is taken out on account of the largest jump: its block, or one that overlaps or touches it, also at
+    the first or the last step, where all are outside the range of the steps next to them."""
+    largest, sizes, end = max(blocks, key=blocks.__getitem__), dict(blocks), len(values)
     for length in range(1, MAX_BLOCK + 1):
-        size = _distance(values[:length], values[length:][: MAX_BLOCK + 1])
-        yield _Block(0, length, size)
-        size = _distance(values[-length:], values[:-length][-MAX_BLOCK - 1 :])
-        yield _Block(len(values) - length, length, size)
+        sizes[range(length)] = _distance(values[:length], values[length:][: MAX_BLOCK + 1])
+        sizes[range(end - length, end)] = _distance(values[-length:], values[:-length][-MAX_BLOCK - 1 :])
+    near = [b for b, size in sizes.items() if size > 0 and b.start <= largest.stop and b.stop >= largest.start]
+    # no block beyond is affected by what is taken out here
+    part = np.arange(max(0, largest.start - 3 * MAX_BLOCK), min(end, largest.stop + 3 * MAX_BLOCK))
+
+    def cost(block: range) -> tuple[int, float]:
+        rest = np.setdiff1d(part, block)
+        return len(set().union(*_blocks(values[rest], scales[:, rest]))), -sizes[block]
+
+    return list(min(near, key=cost))
 
 
 def _distance(inner: np.ndarray, around: np.ndarray) -> float:

@@ -272,10 +272,15 @@ def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
 
 def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     """Return the findings on one run, or on several seeds of one model."""
-    rows, failures = list(map(_judged_rows, frames)), list(filter(None, map(_failure, frames)))
+    failures, rows, warm_ups = list(filter(None, map(_failure, frames))), [], []
+    for frame in frames:
+        judged, rates = frame["metric"].isin(JUDGED) & frame["layer"].notna(), scalar(frame, LEARNING_RATE)
+        # the other columns are many, and copied by each selection of rows
+        rows.append(measurements(frame.loc[judged] if bool(judged.any()) else frame).loc[:, COLUMNS])
+        # the first step at which the learning rate was highest
+        warm_ups.append(None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())]))
     if len(frames) > 1:
         rows, failures = _shared_cells(rows), [f"{len(failures)} of {len(frames)} seeds: {why}" for why in failures]
-    warm_ups = list(map(_warm_up, frames))
 
     def verdict_on(judge: _Judge, metric: str, subset: str, first_layer: int) -> tuple[Verdict, str, str]:
         try:
@@ -307,13 +312,6 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     return found
 
 
-def _judged_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the measurements of the judged metrics."""
-    judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
-    # the other columns are many, and copied by each selection of rows
-    return measurements(frame.loc[judged] if bool(judged.any()) else frame).loc[:, COLUMNS]
-
-
 def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     """Return the rows at the steps and layers that all runs have, without the values that one of them lacks; the spread
     over seeds takes the place of their standard errors."""
@@ -340,9 +338,3 @@ def _failure(frame: pd.DataFrame) -> str | None:
     if 0 < lowest < last / (1 + FAILED):
         return f"the training failed: its last stored loss, {last:.4g}, is {last / lowest - 1:.0%} above the lowest"
     return None
-
-
-def _warm_up(frame: pd.DataFrame) -> float | None:
-    """Return the first step at which the learning rate was highest; None if none is stored."""
-    rates = scalar(frame, LEARNING_RATE)
-    return None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -13,8 +14,8 @@ from scipy.optimize import minimize
 from scipy.special import fdtrc, lambertw
 
 from repdyn.metrics.metric import base_name
-from repdyn.tables.frames import log_spaced, measurements
-from repdyn.tables.series import MetricSeries, metric_series
+from repdyn.tables.frames import log_spaced
+from repdyn.tables.series import MetricSeries
 
 METRIC = "largest_activation"
 N_PARAMETERS = 5
@@ -132,13 +133,13 @@ def fits_of(series: MetricSeries) -> dict[int, ActivationFit]:
     return _KNOWN[series]
 
 
-def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
+def activation_fits(measured: Iterable[MetricSeries]) -> pd.DataFrame:
     """Return the fits of the layers of one run, or of one stack of its model, those that are not worth a report among
     them: metric, layer, parameters, r_squared, p_value, n_steps, peak_step and is_reported."""
-    of_metric = frame.loc[frame["layer"].notna() & (frame["metric"].map(base_name) == METRIC)]
     rows = [
         (series.metric, layer, *fit, fit.peak_step, fit.is_reported)
-        for series in (metric_series(measurements(of_metric)).values() if len(of_metric) else ())
+        for series in measured
+        if base_name(series.metric) == METRIC
         for layer, fit in fits_of(series).items()
     ]
     return pd.DataFrame(rows, columns=["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"])

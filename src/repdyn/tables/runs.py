@@ -93,26 +93,19 @@ def known_runs(store: Store, names: Sequence[str] | None) -> list[str]:
     error."""
     known = store.runs()
     if not known:
-        raise ValueError(f"expected a store with measurements, found none in {store.location}{_elsewhere(store)}")
+        # the folder of a run may have been given
+        nearby = {path.parent.parent for path in store.path.glob("*/*/step*.parquet")}
+        nearby |= {store.path.parent for _ in store.path.glob("step*.parquet")}
+        hint = f"; did you mean {', '.join(map(str, sorted(nearby)))}?" if nearby else ""
+        raise ValueError(f"expected a store with measurements, found none in {store.location}{hint}")
+    # a mistyped name may resemble a whole name or its last part
+    by_name = {run.rpartition("/")[2].lower(): run for run in known} | {run.lower(): run for run in known}
     for name in names or ():
         if name not in known:
-            raise ValueError(f"expected a run of {store.location}, got {name!r}; {_closest(name, known)}")
+            close = difflib.get_close_matches(name.lower(), by_name, n=1)
+            hint = f"did you mean {by_name[close[0]]!r}?" if close else f"it has {', '.join(known)}"
+            raise ValueError(f"expected a run of {store.location}, got {name!r}; {hint}")
     return list(dict.fromkeys(names)) if names else known
-
-
-def _closest(name: str, known: Sequence[str]) -> str:
-    """Suggest the run that a mistyped name resembles, by its whole name or its last part."""
-    by_name = {run.rpartition("/")[2].lower(): run for run in known} | {run.lower(): run for run in known}
-    close = difflib.get_close_matches(name.lower(), by_name, n=1)
-    return f"did you mean {by_name[close[0]]!r}?" if close else f"it has {', '.join(known)}"
-
-
-def _elsewhere(store: Store) -> str:
-    """Suggest stores nearby, in case the folder of a run was given."""
-    inside = {path.parent.parent for path in store.path.glob("*/*/step*.parquet")}
-    around = {store.path.parent for _ in store.path.glob("step*.parquet")}
-    found = ", ".join(str(path) for path in sorted(inside | around))
-    return f"; did you mean {found}?" if found else ""
 
 
 _SIZE_INDEPENDENT = FAMILIES.keys() - {"geometry", "dimension", "spectrum"}

@@ -151,7 +151,11 @@ def seed_groups(runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = No
     """
     by_name: dict[tuple[str, str | None], list[MeasuredRun]] = {}
     for run in runs:
-        if (model := model_of(run.name) if patterns is None else _matched(run.name, patterns)) is not None:
+        matching = [pattern for pattern in patterns or () if fnmatchcase(run.name, pattern)]
+        if len(matching) > 1:
+            which = " and ".join(matching)
+            raise ValueError(f"expected one pattern of seeds for {run.name}, got {which}; make them narrower")
+        if (model := model_of(run.name) if patterns is None else next(iter(matching), None)) is not None:
             by_name.setdefault((model, run.stack), []).append(run)
     for pattern in patterns or ():
         if (number := max((len(found) for (name, _), found in by_name.items() if name == pattern), default=0)) < 2:
@@ -207,13 +211,6 @@ def _shared_series(members: Sequence[MeasuredRun]) -> dict[tuple[str, str], Seed
         rows = concatenated([one.rows for one in of_seeds], ignore_index=True)
         found[key] = SeedSeries(*key, rows, layer_depth=first[key].layer_depth, members=of_seeds)
     return {key: series for key, series in found.items() if series.steps}
-
-
-def _matched(name: str, patterns: Sequence[str]) -> str | None:
-    found = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
-    if len(found) > 1:
-        raise ValueError(f"expected one pattern of seeds for {name}, got {' and '.join(found)}; make them narrower")
-    return found[0] if found else None
 
 
 def _group(name: str, members: Sequence[MeasuredRun], patterns: Sequence[str] | None) -> SeedGroup:

@@ -3,7 +3,7 @@ alerts, the loss on the probe."""
 
 from __future__ import annotations
 
-import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -112,10 +112,14 @@ def failure_line(frame: pd.DataFrame) -> str | None:
     if checkpoints.empty:
         return None
     # reasons that differ only in a commit or a number are grouped
-    kinds = [re.sub(r"\d+", "", _cleaned(reason)) for reason in checkpoints["reason"]]
-    groups = [group for _, group in checkpoints.groupby(kinds, sort=False)]
-    parts = [_group(group) for group in groups[:_MAX_KINDS]]
-    if more := sum(len(group) for group in groups[_MAX_KINDS:]):
+    reasons = checkpoints["reason"].astype(str).str.replace(r"(?<=\S)@[^\s:]+", "", regex=True)
+    groups = [group for _, group in reasons.groupby(reasons.str.replace(r"\d+", "", regex=True), sort=False)]
+    parts = []
+    for group in groups[:_MAX_KINDS]:
+        of_kind = checkpoints.loc[group.index]
+        at = "" if is_finished(of_kind) else f"{steps_in_words(of_kind['step'])}: "
+        parts.append(at + textwrap.shorten(group.iloc[0], _MAX_REASON, placeholder="..."))
+    if more := sum(map(len, groups[_MAX_KINDS:])):
         parts.append(f"{more} for other reasons")
     if bool(checkpoints["revision"].notna().any()):
         parts.append("--retry-failed tries again")
@@ -145,14 +149,6 @@ def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
     return took.median()
 
 
-def _group(group: pd.DataFrame) -> str:
-    reason = _cleaned(str(group["reason"].iloc[0]))
-    short = reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON].rstrip()}..."
-    if is_finished(group):
-        return short
-    return f"{steps_in_words(group['step'])}: {short}"
-
-
 def steps_in_words(steps: Iterable[int]) -> str:
     """Return steps, of many the first.
 
@@ -164,15 +160,6 @@ def steps_in_words(steps: Iterable[int]) -> str:
         texts[_MAX_STEPS - 1 :] = [f"{len(texts) - _MAX_STEPS + 1} more"]
     *first, last = texts
     return f"steps {', '.join(first)} and {last}" if first else f"step {last}"
-
-
-def _cleaned(reason: str) -> str:
-    """Return a reason in one line and without commits.
-
-    >>> _cleaned("the hub has no such revision\\nof lab/model@0123abc (404)")
-    'the hub has no such revision of lab/model (404)'
-    """
-    return re.sub(r"(?<=\S)@[^\s:]+", "", " ".join(reason.split()))
 
 
 def alert_lines(alerts: Iterable[Alert]) -> list[str]:

@@ -239,15 +239,8 @@ def print_summary(
     Each curve of a layer has at most seven bars, from its own lowest to its own highest value, which are always among
     them. The layers with alerts, and those with the lowest and highest values, are never left out while there is room.
     What a sweep stored of its cost and its failures has a line each. Without a terminal there are no colours; an
-    encoding other than Unicode gets plain ASCII without the curves.
-
-    Args:
-        run: or one of the stacks of its model, which the head names.
-        figures: files written, whose folder is named.
-        tracking_seconds: wall-clock seconds spent measuring.
-        kernel_seconds: how many of them went into the metrics themselves, the rest being the model's forward passes.
-        total_seconds: wall-clock seconds of the training, measuring included.
-        console: where to; standard output unless given.
+    encoding other than Unicode gets plain ASCII without the curves. ``figures`` are files written, whose folder is
+    named; of the seconds of the training, measuring took some, and of these the kernels.
     """
     console = console or PrintableConsole()
     frame, (shown, left_out) = run.frame, (list(run.series.values())[:MAX_CURVES], [*run.series][MAX_CURVES:])

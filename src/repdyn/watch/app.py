@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders, QueryParams
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -81,7 +81,15 @@ class Guard:
         if self.token is None:
             return None
         if self._is_token(request.query_params.get(TOKEN)):
-            return self._with_cookie(request)
+            rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != TOKEN])
+            # a path that begins with // would lead to another host
+            target = f"/{quote(request.url.path.lstrip('/'))}" + (f"?{rest}" if rest else "")
+            # a redirection after a link of another site would not have the cookie; a page that opens the next one has
+            link = tag("p", "The page is at ", tag("a", target, href=target))
+            refresh = tag("meta", http_equiv="refresh", content=f"0; url={target}")
+            answer = HTMLResponse(f"<!DOCTYPE html><title>repdyn</title>{refresh}{link}")
+            answer.set_cookie(self._cookie, self.token or "", httponly=True, samesite="strict")
+            return answer
         if self._is_token(request.cookies.get(self._cookie)):
             return None
         return PlainTextResponse(
@@ -90,21 +98,6 @@ class Guard:
 
     def _is_token(self, given: str | None) -> bool:
         return given is not None and secrets.compare_digest(given.encode(), (self.token or "").encode())
-
-    def _with_cookie(self, request: HTTPConnection) -> Response:
-        # a redirection after a link of another site would not have the cookie; a page that opens the next one has
-        target = _without_token(request.url.path, request.query_params)
-        link = tag("p", "The page is at ", tag("a", target, href=target))
-        refresh = tag("meta", http_equiv="refresh", content=f"0; url={target}")
-        answer = HTMLResponse(f"<!DOCTYPE html><title>repdyn</title>{refresh}{link}")
-        answer.set_cookie(self._cookie, self.token or "", httponly=True, samesite="strict")
-        return answer
-
-
-def _without_token(path: str, query: QueryParams) -> str:
-    """Return the address on this server without the token; a path that begins with // would lead to another host."""
-    rest = urlencode([(name, value) for name, value in query.multi_items() if name != TOKEN])
-    return f"/{quote(path.lstrip('/'))}" + (f"?{rest}" if rest else "")
 
 
 _SLICE = 0.5
@@ -246,20 +239,10 @@ def serve(
     needs_token: bool = True,
     open_browser: bool = False,
 ) -> None:
-    """Serve the pages, print their address, and wait.
+    """Serve the pages of the runs below some paths, print their address, and wait.
 
-    Args:
-        paths: stores or their URLs, folders of runs, or folders above any number of them; they may appear later.
-        host: address to bind to.
-        port: the first port to try, see :func:`~repdyn.utils.addresses.free_port`.
-        interval: seconds between two looks for new measurements.
-        token: that requests must have; a new random one by default.
-        needs_token: False to answer requests without a token.
-        open_browser: open the table in a browser.
-
-    Raises:
-        OSError: no free port.
-        KeyboardInterrupt: after Ctrl-C; the server is closed.
+    The port is the first free one from the given one on; requests need the token, a random one unless given. An OSError
+    says that no port is free, a KeyboardInterrupt is raised after Ctrl-C, with the server closed.
     """
     token = (token or secrets.token_urlsafe(24)) if needs_token else None
     index = Index(paths, interval)

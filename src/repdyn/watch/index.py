@@ -181,7 +181,10 @@ class Index:
             due = [run for run in self._runs.values() if run.is_due()]
             while due and time.monotonic() <= deadline:
                 due.pop(0).describe()
-            self._summarise()
+            names = names_in_stores([(run.store, run.path.name) for run in self._runs.values()])
+            new = {run.key: run.summary(names[run.store, run.path.name]) for run in self._runs.values()}
+            old = self.summaries
+            self.summaries = {key: old[key] if old.get(key) == summary else summary for key, summary in new.items()}
             return bool(due)
 
     def find_stores(self) -> int:
@@ -235,9 +238,3 @@ class Index:
                 run.look()
                 if run.files:
                     self._runs[folder] = run
-
-    def _summarise(self) -> None:
-        names = names_in_stores([(run.store, run.path.name) for run in self._runs.values()])
-        new = {run.key: run.summary(names[run.store, run.path.name]) for run in self._runs.values()}
-        old = self.summaries
-        self.summaries = {key: old[key] if old.get(key) == summary else summary for key, summary in new.items()}

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from synthetic_runs import fill, make_rows
 
 from repdyn.publish.export import export_store
-from repdyn.publish.loggers import log_figures, log_rows, target_of
+from repdyn.publish.loggers import log_figures, logged_values, target_of
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -39,7 +39,8 @@ def files(logger, folder=None):
 def test_values_are_those_of_every_step(row, logger):
     for step in (0, 4):
         rows = [row(step=step, layer=layer, value=math.nan if layer == 1 else step + layer) for layer in range(3)]
-        log_rows([*rows, row(step=step, layer=0, metric="two_nn[discard=0.8]", value=9.0)], [logger], step, "teacher_")
+        values = logged_values([*rows, row(step=step, layer=0, metric="two_nn[discard=0.8]", value=9.0)])
+        target_of(logger).log_values({f"teacher_{name}": value for name, value in values.items()}, step)
     assert history(logger, "teacher_anisotropy/layer_02") == [(0, 2.0), (4, 6.0)]
     assert history(logger, "teacher_anisotropy/mean") == [(0, 1.0), (4, 5.0)]
     assert [math.isnan(value) for _, value in history(logger, "teacher_anisotropy/layer_01")] == [True, True]
