@@ -160,16 +160,9 @@ CAVEAT = (
 def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], MetricSeries]) -> LossCorrelations:
     """Return Spearman's correlation of each metric with the loss, over checkpoints and over the changes between them.
 
-    The mean of a metric is over the layers of :func:`repdyn.diagnosis.metrics.best_covered_mean`, the loss that of
-    :func:`repdyn.tables.frames.loss_of_run`. The intervals assume independent pairs, which checkpoints of one training
-    are not.
-
-    Args:
-        frame: rows of one run on one probe, or of one of its stacks, scalars among them.
-        series: its metrics, by name and subset.
-
-    Returns:
-        A correlation for each metric and subset with at least :data:`MIN_CHECKPOINTS` checkpoints.
+    The mean of a metric is over the layers of :func:`best_covered_mean`, the loss that of
+    :func:`repdyn.tables.frames.loss_of_run`. Each metric and subset needs :data:`MIN_CHECKPOINTS` checkpoints. The
+    intervals assume independent pairs, which checkpoints of one training are not.
     """
     if is_finished(frame.loc[frame["layer"].notna(), ["stage"]]):
         return LossCorrelations(None, reason="a finished model has no checkpoints to correlate over")

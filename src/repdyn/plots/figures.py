@@ -161,18 +161,12 @@ def compare(
 
 
 def _series(
-    store: Store,
-    metric: str,
-    subset: str,
-    *,
-    of_training: bool = False,
-    run: str | None = None,
-    probe: str | None = None,
-    stack: str | None = None,
+    store: Store, metric: str, subset: str, *, of_training: bool = False, **which: Unpack[Which]
 ) -> tuple[DescribedRun, MetricSeries]:
     """Return the only run that is meant and one of its series; a finished model is an error where a training is
     needed."""
-    there = report_data([store], None if run is None else [run], probe, seeds=()).runs
+    run, stack = which.get("run"), which.get("stack")
+    there = report_data([store], None if run is None else [run], which.get("probe"), seeds=()).runs
     runs = [one for one in there if stack in (None, one.stack)]
     if not runs:
         names = ", ".join(filter(None, (one.stack for one in there))) or "a single one without a name"

@@ -156,7 +156,12 @@ def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Sour
             "expected --revisions with a hub repository or the folder of a run, got single checkpoints alone; leave it "
             "out"
         )
-    tails = _distinct_tails([one.place for one in found if isinstance(one.place, Path)])
+    folders, tails = [one.place for one in found if isinstance(one.place, Path)], dict[Path, str]()
+    # the last parts of each path, the fewest that make all of them distinct
+    for n_parts in range(1, 1 + max((len(folder.parts) for folder in folders), default=0)):
+        tails = {folder: "/".join(folder.parts[1:][-n_parts:]) for folder in folders}
+        if len(set(tails.values())) == len(tails):
+            break
     shown = [tails[one.place] if isinstance(one.place, Path) else one.place for one in found]
     names = [n if one.revision == "main" else f"{n}@{one.revision}" for n, one in zip(shown, found, strict=True)]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -188,15 +193,6 @@ def checkpoints_of_run(run: Path) -> dict[str, Path]:
     """Return the folders of a run's checkpoints by name, in the order of their steps."""
     found = filter(is_model, checkpoints_folder(run).glob("[!.]*"))
     return {path.name: path for path in sorted(found, key=lambda path: (len(path.name), path.name))}
-
-
-def _distinct_tails(folders: Sequence[Path]) -> dict[Path, str]:
-    """Return the last parts of each path, the fewest that make all of them distinct."""
-    for n_parts in range(1, 1 + max((len(folder.parts) for folder in folders), default=0)):
-        tails = {folder: "/".join(folder.parts[1:][-n_parts:]) for folder in folders}
-        if len(set(tails.values())) == len(tails):
-            return tails
-    return {}
 
 
 def _folders(name: str, source: _Source, tokenizer: str | None, hub: Hub, *, with_code: bool) -> tuple[Path, Path]:

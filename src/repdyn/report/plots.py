@@ -305,8 +305,20 @@ def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
     columns, rows = (axis.label.partition(" (")[0] for axis in (panel.x, panel.y))
     where = f"{rows} %{{y}}, {columns} %{{x}}<br>"
     traces = [trace | {"hovertemplate": where + trace["hovertemplate"]}]
-    if cells.reasons is not None:
-        traces.append(_without_value(cells, cells.reasons, where))
+    if cells.reasons is not None:  # the cells without a value, with the reasons as hover text
+        texts = {reason: escaped(reason) for of_layer in cells.reasons for reason in {*of_layer}}
+        missing = {
+            "type": "heatmap",
+            "x": cells.columns,
+            "y": cells.rows,
+            "z": [[1 if reason else None for reason in of_layer] for of_layer in cells.reasons],
+            "text": [[texts[reason] for reason in of_layer] for of_layer in cells.reasons],
+            "colorscale": [[0, EMPTY], [1, EMPTY]],
+            "showscale": False,
+            "hoverongaps": False,
+            "hovertemplate": f"{where}no value: %{{text}}<extra></extra>",
+        }
+        traces.append(missing)
     on_cells = [mark for mark in panel.marks if mark.y is not None]
     x, y = [cells.columns[int(mark.x)] for mark in on_cells], [cells.rows[int(mark.y or 0)] for mark in on_cells]
     traces += _mark_traces(on_cells, x, y)
@@ -319,22 +331,6 @@ def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
         "yaxis": {**named, "title": {"text": panel.y.label}, "nticks": 16},
     }
     return {"data": traces, "layout": layout}
-
-
-def _without_value(cells: Cells, reasons: Sequence[Sequence[str]], where: str) -> PlotlyDict:
-    """Return a heatmap of the cells without a value, with the reasons as hover text."""
-    texts = {reason: escaped(reason) for of_layer in reasons for reason in {*of_layer}}
-    return {
-        "type": "heatmap",
-        "x": cells.columns,
-        "y": cells.rows,
-        "z": [[1 if reason else None for reason in of_layer] for of_layer in reasons],
-        "text": [[texts[reason] for reason in of_layer] for of_layer in reasons],
-        "colorscale": [[0, EMPTY], [1, EMPTY]],
-        "showscale": False,
-        "hoverongaps": False,
-        "hovertemplate": f"{where}no value: %{{text}}<extra></extra>",
-    }
 
 
 def _mark_traces(marks: Sequence[Mark], x: Sequence[object], y: Sequence[object]) -> list[PlotlyDict]:

@@ -204,12 +204,8 @@ class Index:
         return len(self._stores)
 
     def rows(self, keys: Iterable[str]) -> tuple[dict[RunKey, pd.DataFrame], dict[str, int]]:
-        """Return the rows of runs on each probe, and the versions of the runs.
-
-        Raises:
-            KeyError: no run has this key.
-            ValueError: nothing is measured yet.
-        """
+        """Return the rows of runs on each probe, and the versions of the runs; a KeyError if no run has this key, a
+        ValueError if nothing is measured yet."""
         with self._lock:
             by_key = {run.key: run for run in self._runs.values()}
             runs = [by_key[key] for key in dict.fromkeys(keys)]
