@@ -284,8 +284,8 @@ def _in_cache(repository: str) -> CachedRepoInfo:
             if (cached.repo_id, cached.repo_type) == (repository, "model"):
                 return cached
     raise SweepStoppedError(
-        f"HF_HUB_OFFLINE is set, and the hub's cache in {constants.HF_HUB_CACHE} has nothing of {repository}; unset "
-        "it, or give a local folder"
+        f"HF_HUB_OFFLINE is set, and the hub's cache in {constants.HF_HUB_CACHE} has nothing of {repository}, which "
+        "is no folder here; unset it, or give a local folder"
     )
 
 

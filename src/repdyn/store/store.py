@@ -258,8 +258,8 @@ class Store:
         paths = self.paths() if run is None else [path for path in [self.path_of(run)] if path is not None]
         found = [table for path in paths for table in self._tables(path, needed, metrics)]
         if not found:
-            which = "whose files cannot be read" if paths else f"it has {self.runs()}"
-            of_run = "" if run is None else f" of the run {run!r}; {which}"
+            which = ", whose files cannot be read" if paths else f"; it has {self.runs()}"
+            of_run = "" if run is None else f" of the run {run!r}{which}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
         whole = [pa.concat_tables(found)]
         del found  # the frame takes the place of the table
