@@ -83,11 +83,8 @@ def test_a_lost_value_is_one_alert_with_the_reason():
     rows = series([8, math.nan, math.nan], reason="the points contain NaN")
     rows += series([8], layer=2)  # which the model has lost after step 0
     (alert,) = find_alerts(to_frame(rows), [rule("undefined")])
-    assert (alert.step, alert.layer, alert.message) == (
-        10,
-        1,
-        "two_nn (all) of layer 1 has no value any more: the points contain NaN",
-    )
+    message = "two_nn (all) of layer 1 has no value any more: the points contain NaN"
+    assert (alert.step, alert.layer, alert.message) == (10, 1, message)
 
 
 def test_a_value_missing_from_the_start_is_an_alert_only_if_not_finite():

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections import UserList
 
 import numpy as np
 import pytest
@@ -174,10 +175,14 @@ def test_a_mask_whose_meaning_is_another_is_refused(padding):
     mask[:, 5:] = padding
     with pytest.raises(ValueError, match="additive"):
         Probe.from_tokens(ids, mask, max_vectors=20)
-    mask = torch.arange(8).expand(6, 8) < 5
+    mask = torch.arange(8) < torch.arange(3, 9)[:, None]
     expected = Probe.from_tokens(ids, mask, max_vectors=20)
     for same in (mask.int(), mask.float(), mask.numpy(), mask.tolist()):
         assert Probe.from_tokens(ids, same, max_vectors=20).hash == expected.hash
+    rows = UserList(row[:length] for length, row in enumerate(ids, 3))  # as a column of a dataset has them
+    for same in (None, UserList([1] * len(row) for row in rows)):
+        assert Probe.from_tokens(rows, same, max_vectors=20).hash == expected.hash
+    assert Probe.from_tokens([*ids], max_vectors=20).hash == Probe.from_tokens(ids, max_vectors=20).hash
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import json
 import pickle
 import shutil
 from pathlib import Path
@@ -187,14 +188,14 @@ def train(model, probe, n_steps: int, **settings) -> Tracker:
     with Tracker(model, probe, schedule=2, on_error="raise", report=False, **settings) as tracked:
         for _ in range(n_steps):
             torch.nn.init.constant_(model.head.bias, tracked.now + 1.0)
-            tracked.step(tokens=10)
+            tracked.step(tokens=np.int64(10))
     return tracked
 
 
 def test_a_loop_of_ones_own_goes_on_by_its_state_or_by_its_first_step(tmp_path, small_probe):
     model = HandWritten()
     first = train(model, small_probe, 3, store=tmp_path / "mine")
-    state = first.state_dict()
+    state = json.loads(json.dumps(first.state_dict()))  # of built-in types alone
     second = train(model, small_probe, 3, store=tmp_path / "mine", resume=state)
     third = train(model, small_probe, 2, store=tmp_path / "mine", start=6)
     assert second.now == 6

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -15,6 +16,7 @@ from repdyn.diagnosis import metrics, training
 from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.metric import base_name
+from repdyn.store import open_store
 from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED, Finding, findings
 from repdyn.tables.frames import by_stack, loss_of_run, scalar
@@ -127,13 +129,15 @@ def described_runs(store: Store, runs: Sequence[str] | None = None, probe: str |
     ]
 
 
-def insights(store: Store, runs: Sequence[str] | None = None, probe: str | None = None) -> list[RunInsights]:
+def insights(
+    store: Store | str | Path, runs: Sequence[str] | None = None, probe: str | None = None
+) -> list[RunInsights]:
     """Return the status of each run of a store and ranked statements on what happened in it.
 
     They follow from the stored rows alone: the same rows give the same statements in the same order.
 
     Args:
-        store: with measurements.
+        store: with measurements, or where it is.
         runs: names; all runs unless given.
         probe: hash, or the beginning of one, of the only probe to describe.
 
@@ -143,6 +147,7 @@ def insights(store: Store, runs: Sequence[str] | None = None, probe: str | None 
     Raises:
         ValueError: nothing is stored; no such run or probe.
     """
+    store = open_store(store) if isinstance(store, str | Path) else store
     return [run.insights for run in described_runs(store, runs, probe)]
 
 

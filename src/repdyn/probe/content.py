@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from repdyn.probe.design import LAYER_SUBSETS, MIN_BATCH_VECTORS, SUBSETS, VIEWS
 
@@ -52,7 +53,7 @@ def sink_mask(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> 
 
 def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
     """Return tokens (n_tokens,) and lengths (n_sequences,), both int64; see :meth:`repdyn.Probe.from_tokens`."""
-    ids, mask_of_lists = _as_ids(input_ids)
+    ids, mask_of_lists = _as_tensor(input_ids, "input_ids")
     attention_mask = mask_of_lists if attention_mask is None else attention_mask
     if ids.ndim != 2 or ids.is_floating_point() or ids.numel() == 0:
         cut = "cut a corpus into windows, input_ids[: len(input_ids) // 80 * 80].reshape(-1, 80); "
@@ -60,7 +61,7 @@ def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
             f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
             f"{ids.dtype}; {cut if ids.ndim == 1 else ''}a single sequence needs a leading dimension of 1"
         )
-    mask = torch.ones_like(ids) if attention_mask is None else torch.as_tensor(attention_mask).cpu()
+    mask = torch.ones_like(ids) if attention_mask is None else _as_tensor(attention_mask, "attention_mask")[0]
     if mask.shape != ids.shape:
         raise ValueError(
             f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got {tuple(mask.shape)}"
@@ -84,22 +85,23 @@ def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
     return ids.long()[is_token], lengths[lengths > 0]
 
 
-def _as_ids(input_ids: Any) -> tuple[Tensor, Tensor | None]:
-    """Return token ids as a tensor of their own, and the mask of the padding that lists of several lengths get."""
-    if isinstance(input_ids, list | tuple) and len({len(row) for row in input_ids if isinstance(row, Sized)}) > 1:
-        rows = [torch.as_tensor(row) for row in input_ids]
-        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        lengths = torch.tensor([len(row) for row in rows])
-        return ids, torch.arange(ids.shape[1]) < lengths[:, None]
-    if isinstance(input_ids, np.ndarray):
+def _as_tensor(given: Any, name: str) -> tuple[Tensor, Tensor | None]:
+    """Return ids or a mask as a tensor of their own, and the mask of the padding that rows of several lengths get."""
+    if isinstance(given, np.ndarray):
         # a copy, since a file that is mapped read-only cannot back a tensor; unsigned types lack operations
-        return torch.from_numpy(np.array(input_ids, dtype=np.int64 if input_ids.dtype.kind in "ui" else None)), None
+        return torch.from_numpy(np.array(given, dtype=np.int64 if given.dtype.kind in "ui" else None)), None
     try:
-        return torch.as_tensor(input_ids).cpu(), None
+        rows = [torch.as_tensor(row) for row in given] if isinstance(given, Sequence) else []
+        if not rows or any(row.ndim != 1 for row in rows):
+            return torch.as_tensor(given).cpu(), None
+        lengths = torch.tensor([len(row) for row in rows])
+        is_token = torch.arange(int(lengths.max())) < lengths[:, None]
+        return pad_sequence(rows, batch_first=True).cpu(), None if is_token.all() else is_token
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"expected input_ids as a tensor, an array or lists of integers, got {type(input_ids).__name__} ({error}); "
-            "of a DataLoader take some rows of its dataset, since iterating it draws from the training's random numbers"
+            f"expected {name} as a tensor, an array or lists of integers, got {type(given).__name__} ({error}); "
+            'pass ids alone, batch["input_ids"] or [row["input_ids"] for row in dataset], of rows the training does '
+            "not see; iterating its DataLoader would draw from its random numbers"
         ) from error
 
 

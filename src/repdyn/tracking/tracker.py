@@ -88,7 +88,7 @@ class Tracker:
         check_probe(probe)
         settings = TrackingOptions(metrics=metrics, layers=layers, **options)
         state = dict(resume or {})
-        start = state.get("step", start)
+        start = int(state.get("step", start))
         if start < 0:
             raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
         if n_steps is not None and n_steps < 1:
@@ -131,8 +131,8 @@ class Tracker:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what to save with a checkpoint, of built-in types, for ``Tracker(..., resume=...)``."""
-        run = self._tracked.state() if self._tracked else {}
-        return {**run, "step": self._now, "tokens_seen": self._tokens_seen}
+        run, tokens = self._tracked.state() if self._tracked else {}, self._tokens_seen
+        return {**run, "step": self._now, "tokens_seen": None if tokens is None else int(tokens)}
 
     def start(self) -> Tracker:
         """Start as ``with`` does on entering, for a loop that a ``with`` statement does not fit around.

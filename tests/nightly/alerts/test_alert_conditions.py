@@ -42,14 +42,8 @@ def test_the_loss_of_a_sound_training_with_small_batches_has_hardly_an_alert(spr
 )
 def test_alerts_depend_only_on_the_steps_so_far(profiles):
     """Evaluation step by step gives the same alerts as over the whole run."""
-    every = [
-        rule("undefined"),
-        rule("falls", 0.5),
-        rule("rises", 2),
-        rule("above", 1),
-        rule("below", 1),
-        rule("jumps", 2),
-    ]
+    bounds = {"undefined": None, "falls": 0.5, "rises": 2, "above": 1, "below": 1, "jumps": 2}
+    every = [rule(when, bound) for when, bound in bounds.items()]
     frame = to_frame(
         [
             make_row(step=step, layer=layer, metric="two_nn", value=value, std=0.01)

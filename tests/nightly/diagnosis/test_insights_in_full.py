@@ -53,7 +53,7 @@ def test_the_runs_of_the_documentation(folder, statuses):
 
 
 def test_the_diverging_run_is_told_from_its_loss_and_its_collapse():
-    (found,) = insights(open_store(RUNS / "diverging"))
+    (found,) = insights(RUNS / "diverging")
     assert found.headline.startswith("failed: The training loss diverged")
     peak = next(each for each in found.statements if each.metric == "two_nn" and each.kind == "peak")
     assert peak.evidence["last"] == pytest.approx(0.999, abs=0.001)
