@@ -146,7 +146,7 @@ def test_every_package_is_listed_for_the_wheel():
         "repdyn": ["py.typed"],
         "repdyn.cli": ["demo/*/*.parquet"],
         "repdyn.data": ["*.txt"],
-        "repdyn.recipes": ["*.yaml"],
+        "repdyn.recipes": ["*.yaml", "published.*"],
         "repdyn.explorer": ["page/*"],
         "repdyn.report": ["page/*"],
         "repdyn.studies": ["*.json"],

@@ -74,7 +74,7 @@ def listed(capsys, *arguments: object):
 def test_every_help_fits_80_columns_and_has_examples(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     commands = list(every_command(command_line()))
-    assert len(commands) == 1 + 13 + len(STUDIES)
+    assert len(commands) == 1 + 14 + len(STUDIES)
     for words in commands:
         main([*words, "--help"])
         shown = capsys.readouterr().out

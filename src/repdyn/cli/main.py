@@ -30,7 +30,7 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _MISTAKES = CycloptsError, ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError
 _COMMANDS = {
     "Measure": (measure.sweep, measure.audit, measure.reproduce),
-    "See": (show.report, show.watch, show.figures, show.insights, show.explore, show.demo),
+    "See": (show.report, show.watch, show.figures, show.compare, show.insights, show.explore, show.demo),
     "Use": (show.query, show.export, show.metrics),
 }
 STUDIES = {

@@ -24,8 +24,11 @@ from repdyn.utils.printing import printable
 
 if TYPE_CHECKING:
     from repdyn.metrics import Metric
+    from repdyn.tables.runs import MeasuredRun
 
 FAILED = 1
+_MOST_SCORES = 10
+"""Correlations of a run that are printed."""
 
 
 def _nothing(why: str) -> int:
@@ -95,6 +98,87 @@ def figures(stores: Runs, /, *, rows: ComparedRows = ComparedRows(), output: Out
     found = [find_store(store) for store in stores]
     files = show_store(found, rows.run, probe=rows.probe, folder=output, seeds=rows.seeds)
     return 0 if files else _nothing("no figure was drawn, for the reason above")
+
+
+def compare(
+    stores: Runs,
+    /,
+    *,
+    other: Annotated[str, Parameter(name="--with")] = "published",
+    rows: Rows = Rows(),
+    lags: Annotated[int, Parameter(validator=Number(gte=0))] = 3,
+    output: Output = None,
+) -> int:
+    """Compare runs with values of others: published values per layer, or scores of tasks over training.
+
+    Published values are drawn beside a run's own where model, quantity, tokens, number of vectors and layers agree; of
+    the rest it says why not, and how to measure what is published. Scores are correlated with each metric.
+
+    Args:
+        other: "published", or scores: a CSV file with the columns step, task, metric and value, or a JSON file of
+            lm-evaluation-harness, or a folder of them.
+        lags: Largest number of checkpoints by which a metric may precede a score.
+        output: Folder of figures and tables (default: figures/published or figures/scores in the store).
+
+    Examples:
+      repdyn compare sweeps --run EleutherAI/pythia-6.9b
+      repdyn compare runs/mine --with scores.csv
+      repdyn compare sweeps --with results --lags 0
+    """
+    from repdyn.recipes.published import compare_published, how_to_measure, in_short
+    from repdyn.report.runs import rows_of_stores
+    from repdyn.store import find_store
+    from repdyn.tables.runs import measured_runs
+    from repdyn.utils.files import write_atomically
+
+    found = [find_store(store) for store in stores]
+    runs = measured_runs(rows_of_stores(found, rows.run, rows.probe))
+    is_published = other == "published"
+    folder = output or found[0].output / "figures" / ("published" if is_published else "scores")
+    if not is_published:
+        return _compare_scores(runs, Path(other), lags, folder)
+    from repdyn.figures.drawing import save
+
+    folder.mkdir(parents=True, exist_ok=True)
+    compared = compare_published(runs)
+    for comparison in compared:
+        print(printable(f"{comparison.run.label}:"))
+        for sentence in comparison.sentences:
+            print(printable(f"  {sentence}"))
+        if comparison.pairs:
+            print(printable(f"  means over layers: {in_short(comparison)}"))
+            name = comparison.run.name.replace("/", "_")
+            for path in save({name: comparison.draw()}, folder):
+                print(printable(f"  {path}"))
+            table = folder / f"{name}.csv"
+            write_atomically(table, lambda path, comparison=comparison: comparison.table().to_csv(path, index=False))
+    if any(comparison.pairs for comparison in compared):
+        return 0
+    for line in how_to_measure(runs):
+        print(printable(line))
+    return _nothing("no published value was measured in the same way")
+
+
+def _compare_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Path) -> int:
+    """Print the largest correlations of each run's metrics with scores, and write all of them."""
+    import pandas as pd
+
+    from repdyn.tables.scores import FEWEST, in_words, read_scores, score_correlations
+    from repdyn.utils.files import write_atomically
+
+    found = read_scores(scores)
+    tables = [score_correlations(run, found, lags) for run in runs]
+    if not sum(map(len, tables)):
+        return _nothing(f"no run has a metric at {FEWEST} steps of the scores in {scores}")
+    for table in tables:
+        print_frame(table.head(_MOST_SCORES))
+    print(printable(in_words(tables)))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in (("scores", found), ("correlations", pd.concat(tables, ignore_index=True))):
+        path = folder / f"{name}.csv"
+        write_atomically(path, lambda temporary, frame=frame: frame.to_csv(temporary, index=False))
+        print(printable(f"{path}"))
+    return 0
 
 
 def watch(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,29 +20,23 @@ from repdyn.recipes import Recipe, find_models_of, shipped_recipes
 from repdyn.text.corpus import builtin_corpus
 
 STEPS = (0, 1, 64, 8000, 143000)
-
-
 ENCODERS = ("bert", "roberta", "albert", "distilbert")
-
-
 NAMES = {
     r"step(?P<step>\d+)": "step{}",
     r"step_(?P<step>\d+)": "step_{}",
     r"global_step(?P<step>\d+)": "global_step{}",
     r"(?P<stage>stage1)-step(?P<step>\d+)-tokens\d+B": "stage1-step{}-tokens9B",
 }
-
-
 """Names of revisions, by the patterns of the suites."""
 
 
-def revisions(model: PublishedModel) -> Iterator[tuple[str, str, int]]:
+def revisions(model: PublishedModel, steps: Iterable[int]) -> Iterator[tuple[str, str, int]]:
     """Yield repository, revision and step of the checkpoints to publish of a model."""
     for checkpoint in model.checkpoints:
         yield checkpoint.repository, checkpoint.revision, checkpoint.step
     if model.revisions is not None:
         assert model.repository is not None
-        for step in STEPS:
+        for step in steps:
             yield model.repository, NAMES[model.revisions].format(step), step
 
 
@@ -64,7 +59,8 @@ def save(path: Path, model: PublishedModel, width: int, step: int) -> Path:
 
 def publish(hub: HubServer, recipe: Recipe, folder: Path) -> None:
     for number, model in enumerate(find_models_of(recipe.models)):
-        for repository, revision, step in revisions(model):
+        steps = sorted({*STEPS, *map(int, re.findall(r"\d{3,}", recipe.revisions))})
+        for repository, revision, step in revisions(model, steps):
             path = save(folder / "saved", model, 32 + 8 * (number % 12), step)
             hub.publish(repository, revision, path)
             shutil.rmtree(path)

@@ -1,0 +1,251 @@
+"""Values per layer and checkpoint that others published, beside those of a run; docs/reproduce.md#published-values."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+from repdyn.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, notes, step_colours
+from repdyn.figures.drawing import draw
+from repdyn.metrics import metric_info, resolve
+from repdyn.probe.design import INDEPENDENT, SUBSETS
+from repdyn.store.schema import FINISHED
+from repdyn.tables.runs import MeasuredRun
+from repdyn.tables.style import metric_title, number_text, short_subset_title
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_VALUES = Path(__file__).with_name("published.parquet")
+_PANEL = (6.4, 4.2)
+_N_TOKENS = 10_000
+_LAST = 143_000
+"""The step of Pythia that its branch ``main`` holds."""
+
+
+class Quantity(NamedTuple):
+    """What a published quantity is called here, and where the two differ."""
+
+    metric: str
+    """Name with settings and subset; {k} is the scale that the source chose."""
+    n_vectors: int | None = None
+    """Number of vectors that the value depends on; None where it hardly does."""
+    add: float = 0.0
+    """To be added to a published value."""
+    differs: str = ""
+    """What differs although the values are drawn beside each other."""
+    refused: str = ""
+    """Why they are not."""
+
+
+_LAST_TOKENS = (
+    "theirs are last tokens of whole texts of the Pile with the model in 8 bit, mean over five disjoint sets; they "
+    "lack the embedding output, and their last layer, after the final norm, is left out"
+)
+QUANTITIES = {
+    "gride": Quantity("gride_32[k={k}]@last_token", _N_TOKENS, differs=_LAST_TOKENS),
+    "pr": Quantity("participation_ratio@last_token", _N_TOKENS, differs=_LAST_TOKENS),
+    "pca99": Quantity(
+        "components_99@last_token",
+        _N_TOKENS,
+        add=1.0,
+        differs=f"theirs count the directions before 99% is reached, one less, which is added; {_LAST_TOKENS}",
+    ),
+    "renyi2_prompt_entropy": Quantity(
+        "prompt_entropy[order=2]",
+        differs="theirs are whole paragraphs of WikiText-103 in bfloat16, of up to 2,048 tokens: the shape compares, "
+        "the number does not; their last layer, after the final norm, is left out",
+    ),
+    "renyi2_prompt_entropy_nats": Quantity(
+        "prompt_entropy[order=2]", refused="it is in nats, and the share of the largest possible entropy is compared"
+    ),
+    "prompt_entropy": Quantity(
+        "prompt_entropy[order=1]", refused="it is of the short texts of MTEB, whose lengths decide the value"
+    ),
+    "lidar": Quantity("", refused="its views of a text come from an augmenter that is not here"),
+    "dime": Quantity("", refused="its views of a text come from an augmenter that is not here"),
+}
+"""How each published quantity is measured here: the one place that decides what is drawn beside what."""
+_ASKED = {"quantity": "quantities", "subset": "tokens", "n_vectors": "vectors in a batch", "n_layers": "last layers"}
+"""Columns in which rows must agree with what is published, in the order in which they are looked at."""
+
+
+@cache
+def published_values() -> pd.DataFrame:
+    """Return all published values: source, model, revision, layer, metric, value, data, note, and the scale k."""
+    values = pd.read_parquet(_VALUES)
+    is_last = (values["revision"] == "main") & values["model"].str.startswith("pythia")
+    scales = values["note"].str.extract(r"k=(\d+)")[0].fillna("")
+    return values.assign(revision=values["revision"].mask(is_last, f"step{_LAST}"), k=scales)
+
+
+@dataclass
+class Comparison:
+    """One run beside what is published of its model."""
+
+    run: MeasuredRun
+    pairs: dict[str, list[tuple[str, pd.DataFrame, pd.DataFrame]]] = field(default_factory=dict)
+    """By published quantity: label, own and published rows of each checkpoint that agrees."""
+    sentences: list[str] = field(default_factory=list)
+    """What differs of quantities that are drawn, and why others are not."""
+
+    def table(self) -> pd.DataFrame:
+        """Return own and published value of each layer and checkpoint, with their names."""
+        columns = ["run", "revision", "layer", "metric", "subset", "value", "low", "high"]
+        parts = [
+            own[columns].merge(theirs[["source", "layer", "value", "note"]], on="layer", suffixes=("", "_published"))
+            for pairs in self.pairs.values()
+            for _, own, theirs in pairs
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    def draw(self) -> Figure:
+        """Draw a panel for each quantity: own curves over layers by checkpoint, published values as diamonds."""
+        panels = []
+        for pairs in self.pairs.values():
+            lines = []
+            for (label, own, theirs), colour in zip(pairs, step_colours(len(pairs)), strict=True):
+                layers, values, margin = (own[name].to_numpy(float) for name in ("layer", "value", "margin"))
+                lines.append(Line(x=layers, y=values, margin=margin, colour=colour, label=label))
+                points = {"marker": "D", "marker_size": 5.0, "dash": "none"}
+                layers, values = (theirs[name].to_numpy(float) for name in ("layer", "value"))
+                lines.append(Line(x=layers, y=values, colour=colour, **points))
+            metric, subset = pairs[0][1][["metric", "subset"]].iloc[0]
+            has_scales = len({own["metric"].iloc[0] for _, own, _ in pairs}) > 1
+            title = metric_info(metric).panel if has_scales else metric_title(metric)
+            panels.append(
+                Panel(
+                    title=f"{title}, {short_subset_title(subset)}",
+                    x=Axis(label="layer (0 = embedding output)", is_integer=True),
+                    y=axis_of_lines(metric, lines),
+                    lines=lines,
+                    legend="right",
+                )
+            )
+        chart = Chart(
+            title=f"{self.run.label}: measured (lines) and published (diamonds)",
+            caption=notes("bands: 95% intervals; what differs is printed with the figure"),
+            panels=panels,
+            size=(_PANEL[0], _PANEL[1] * len(panels)),
+        )
+        return draw(chart)
+
+
+def compare_published(runs: Sequence[MeasuredRun]) -> list[Comparison]:
+    """Put published values beside those of runs, where model, quantity, tokens, numbers of vectors and layers agree.
+
+    Args:
+        runs: named after the published model, as a sweep names them: EleutherAI/pythia-6.9b.
+
+    Returns:
+        A comparison for each run of a model of which values are published.
+    """
+    published = published_values()
+    found = []
+    for run in runs:
+        model = _model_of(run)
+        of_model = published.loc[published["model"] == model]
+        if of_model.empty:
+            continue
+        rows, comparison = run.rows, Comparison(run)
+        own = rows.assign(
+            quantity=[*map(_quantity, rows["metric"], rows["settings"])],
+            n_layers=rows["layer"].max(),
+            revision="step" + rows["step"].astype(str),
+        )
+        own.loc[own["stage"] == FINISHED, "revision"] = f"step{_LAST}" if model.startswith("pythia") else "main"
+        for cell, theirs in of_model.groupby(["metric", "data"], sort=False):
+            _compare(comparison, own, str(cell[0]), theirs)
+        found.append(comparison)
+    return found
+
+
+def _model_of(run: MeasuredRun) -> str:
+    """Return the model that a run is named after, without the probe or store that its name may end in."""
+    return run.name.partition(" ")[0].rpartition("/")[2].lower()
+
+
+def _compare(comparison: Comparison, own: pd.DataFrame, metric: str, published: pd.DataFrame) -> None:
+    """Add the pairs of one published quantity of a model, or the reason why there are none."""
+    quantity, title = QUANTITIES[metric], f"{metric} of {published['source'].iloc[0]}"
+    if quantity.refused:
+        comparison.sentences.append(f"{title} ({published['data'].iloc[0]}) is not drawn: {quantity.refused}.")
+        return
+    pairs, reasons, last = [], [], published["layer"].max()
+    for _, theirs in published.groupby(["revision", "k"], sort=False):
+        revision, k = map(str, theirs[["revision", "k"]].iloc[0])
+        ((wanted, subset),) = resolve([quantity.metric.format(k=k)], subsets=SUBSETS)
+        asked = (_quantity(wanted.name, wanted.settings_json), subset, quantity.n_vectors, last)
+        rows, reason = own.loc[own["revision"] == revision], f"checkpoint {revision} was not measured"
+        for (column, what), value in zip(_ASKED.items(), asked, strict=True):
+            if rows.empty or value is None:
+                continue
+            there, rows = sorted(map(str, rows[column].unique())), rows.loc[rows[column] == value]
+            reason = f"the {what} differ at {revision}: {', '.join(there)} measured, {value} published"
+        if rows.empty:
+            reasons.append(reason)
+            continue
+        theirs = theirs.loc[theirs["layer"] < last].assign(value=theirs["value"] + quantity.add)
+        pairs.append((f"{revision}{f', k = {k}' * bool(k)}", rows, theirs))
+    if pairs:
+        pairs.sort(key=lambda pair: int(pair[1]["step"].iloc[0]))
+        comparison.pairs[metric] = pairs
+        comparison.sentences.append(f"{title} is drawn at {len(pairs)} checkpoints: {quantity.differs}.")
+    if reasons:
+        others = f" ({len(reasons)} such checkpoints)" * (len(reasons) > 1)
+        comparison.sentences.append(f"{title} is not drawn{' elsewhere' * bool(pairs)}: {reasons[0]}{others}.")
+
+
+def _quantity(metric: str, settings: str) -> str:
+    """Return what is measured, whatever its name: "gride {"k": 32}"."""
+    return f"{str(metric_info(metric).kernel).rpartition(':')[2]} {settings}"
+
+
+def how_to_measure(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Return what is published of which models, and the command that measures one of them as published."""
+    published = published_values()
+    lines = []
+    for _, rows in published.groupby(["source", "metric"], sort=False):
+        source, metric = map(str, rows[["source", "metric"]].iloc[0])
+        if not QUANTITIES[metric].refused:
+            models = ", ".join(rows["model"].unique())
+            lines.append(f"{metric} of {source}, layers {rows['layer'].min()} to {rows['layer'].max()}: {models}")
+    names = {*map(_model_of, runs)}
+    n_vectors = str(_N_TOKENS * (INDEPENDENT.vectors_per_window or 1))  # one last token of each window
+    chosen = published.loc[published["model"].isin([*names & {*published["model"]}] or ["pythia-160m"])]
+    for _, rows in chosen.groupby(["model", "source"], sort=False):
+        model, source = map(str, rows[["model", "source"]].iloc[0])
+        asked = [
+            QUANTITIES[metric].metric.format(k=k)
+            for metric, k in rows[["metric", "k"]].drop_duplicates().itertuples(index=False)
+            if not QUANTITIES[metric].refused
+        ]
+        if not asked:
+            continue
+        is_last = any(name.endswith("@last_token") for name in asked)
+        steps = sorted(rows["revision"].unique(), key=lambda name: int(re.sub(r"\D", "", name) or 0))
+        owner = {"pythia": "EleutherAI", "opt": "facebook", "mamba": "state-spaces", "bert": "google-bert"}
+        words = ["repdyn", "sweep", f"{owner[model.partition('-')[0]]}/{model}"]
+        words += ["--revisions", ",".join(steps)] * (steps != ["main"]) + ["--metrics", *map(shlex.quote, asked)]
+        words += ["--max-vectors", n_vectors, "--batch-vectors", n_vectors] * is_last
+        lines.append(f"to measure {model} as {source}: {' '.join(words)} --text FILE")
+    return lines
+
+
+def in_short(comparison: Comparison) -> str:
+    """Return the mean over the layers of each pair of curves, measured and published, in a line."""
+    parts = []
+    for metric, pairs in comparison.pairs.items():
+        for label, own, theirs in pairs:
+            both = own.merge(theirs, on="layer", suffixes=("", "_published"))[["value", "value_published"]].mean()
+            parts.append(
+                f"{metric} {label}: {number_text(both.iloc[0])} measured, {number_text(both.iloc[1])} published"
+            )
+    return "; ".join(parts)
