@@ -126,13 +126,12 @@ def compare(
       repdyn compare sweeps --with results --lags 0
     """
     from repdyn.recipes.published import compare_published, how_to_measure, in_short
-    from repdyn.report.runs import rows_of_stores
+    from repdyn.report.runs import report_data
     from repdyn.store import find_store
-    from repdyn.tables.runs import measured_runs
     from repdyn.utils.files import write_atomically
 
     found = [find_store(store) for store in stores]
-    runs = measured_runs(rows_of_stores(found, rows.run, rows.probe))
+    runs = report_data(found, rows.run, rows.probe).runs
     is_published = other == "published"
     folder = output or found[0].output / "figures" / ("published" if is_published else "scores")
     if not is_published:
