@@ -187,9 +187,13 @@ def test_what_is_no_probe_or_model_is_refused(attach, small_probe):
         lambda: HuggingFaceTracker(random_tokens(8, 12)),  # type: ignore[arg-type]
         lambda: RepresentationDynamics("text"),  # type: ignore[arg-type]
         lambda: Tracker(print, small_probe),  # type: ignore[arg-type]
+        lambda: Tracker(HandWritten(), small_probe, loggers="wandb"),
+        lambda: Tracker(HandWritten(), small_probe, resume="step.pt"),  # type: ignore[arg-type]
     ):
         with pytest.raises(TypeError, match="expected"):
             make()
+    with pytest.raises(TypeError, match="by position"):
+        RepresentationDynamics(type("DictConfig", (), {})())  # which Hydra makes of a probe
 
 
 def test_a_metric_that_raises_costs_its_own_rows(attach, caplog):

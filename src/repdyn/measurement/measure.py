@@ -412,4 +412,6 @@ def check_probe(probe: object) -> None:
     if isinstance(probe, Probe):
         return
     how = "Probe.from_tokens(tokens)" if isinstance(probe, Tensor | list) else "Probe.from_texts(texts, tokenizer)"
+    if type(probe).__name__ == "DictConfig":  # so Hydra passes on a dataclass that is a keyword argument
+        how = f"{how}, and give it to Hydra by position: instantiate(config, probe)"
     raise TypeError(f"expected a repdyn.Probe, got {type(probe).__name__}; make one with {how}")

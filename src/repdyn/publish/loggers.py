@@ -367,6 +367,8 @@ def target_of(logger: Any) -> Target:
             return _TARGETS[one.__name__](logger)
         if kind := _BARE_TARGETS.get((one.__module__.partition(".")[0], one.__name__)):
             return kind(_Bare(logger))
+    if not callable(getattr(logger, "log_metrics", None)):
+        raise TypeError(f"expected loggers such as wandb.run, a SummaryWriter or one of Lightning's, got {logger!r}")
     return Target(logger)
 
 

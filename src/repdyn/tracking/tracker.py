@@ -16,6 +16,7 @@ from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
 from repdyn.measurement.measure import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
+from repdyn.publish.loggers import target_of
 from repdyn.store import Store, open_store
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
@@ -87,6 +88,11 @@ class Tracker:
         check_model(model)
         check_probe(probe)
         settings = TrackingOptions(metrics=metrics, layers=layers, **options)
+        if not isinstance(resume, Mapping | None):
+            raise TypeError(
+                f"expected resume= to be what state_dict() returned, got {type(resume).__name__}; load the checkpoint "
+                "that it was saved with"
+            )
         state = dict(resume or {})
         start = int(state.get("step", start))
         if start < 0:
@@ -108,6 +114,8 @@ class Tracker:
         self._store = open_store(place, refresh=False)
         self._name = settings.run or (self._store.path if is_url(store) else Path(place)).resolve().name
         self._options, self._probe, self._loggers = settings, probe, tuple(loggers)
+        for logger in self._loggers:
+            target_of(logger)  # raises what is wrong with it
         self._tracked: TrackedRun | None = None
 
     @property
