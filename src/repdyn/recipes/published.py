@@ -69,7 +69,7 @@ QUANTITIES = {
     "prompt_entropy": Quantity(
         "prompt_entropy[order=1]", refused="it is of the short texts of MTEB, whose lengths decide the value"
     ),
-    "lidar": Quantity("", refused="its views of a text come from an augmenter; the metric lidar takes vectors of a window instead"),
+    "lidar": Quantity("", refused="its views of a text come from an augmenter, where the metric lidar takes vectors"),
     "dime": Quantity("", refused="its views of a text come from an augmenter that is not here"),
 }
 """How each published quantity is measured here: the one place that decides what is drawn beside what."""
