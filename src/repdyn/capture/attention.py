@@ -151,7 +151,7 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
     models = [module for module in model.modules() if is_a(module, "PreTrainedModel")]
     recording = {id(one.config) for one in models if getattr(one, "_can_record_outputs", None)}
     found = [config for one in models for config in (one.config, *vars(one.config).values())]
-    configs = {id(config): config for config in found if is_a(config, "PreTrainedConfig")}
+    configs = {id(config): config for config in found if is_a(config, "PretrainedConfig")}
     before = [(config, dict(vars(config))) for config in configs.values()]
     try:
         for config in configs.values():

@@ -25,12 +25,12 @@ Module = TypeVar("Module", bound=nn.Module)
 Patterns: TypeAlias = str | Sequence[str]
 LayerPatterns: TypeAlias = Patterns | Mapping[str, Patterns] | None
 Kind: TypeAlias = Literal[
-    "PreTrainedModel", "PreTrainedConfig", "FullyShardedDataParallel", "FSDPModule", "DTensor", "DeepSpeedEngine"
+    "PreTrainedModel", "PretrainedConfig", "FullyShardedDataParallel", "FSDPModule", "DTensor", "DeepSpeedEngine"
 ]
 
 _HOMES: Mapping[Kind, str] = {
     "PreTrainedModel": "transformers.modeling_utils",
-    "PreTrainedConfig": "transformers.configuration_utils",
+    "PretrainedConfig": "transformers.configuration_utils",  # its name in every version
     "FullyShardedDataParallel": "torch.distributed.fsdp",
     "FSDPModule": "torch.distributed.fsdp",
     "DTensor": "torch.distributed.tensor",
