@@ -34,7 +34,7 @@ from torch.utils.tensorboard import SummaryWriter
 from repdyn import Probe, Tracker, kernels, measure
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.train import has_fast_bfloat16
-from repdyn.measurement.measure import MeasurementOptions
+from repdyn.metrics import DEFAULT_METRICS, resolve
 from repdyn.models import LanguageModel, objective_of
 from repdyn.tracking.delivery import Loggers, Views, Writer
 
@@ -139,7 +139,7 @@ def _table(config: dict, sizes: list[str], repeats: int, device: torch.device, i
 
 def _plain_script(model: Any, probe: Probe, with_numbers: bool = True) -> list[tuple[float, float]]:
     """Return anisotropy and TwoNN of the same vectors of each layer, as one would write it without repdyn."""
-    sampled = probe.tokens_of(MeasurementOptions().resolved(probe)[0][1])
+    sampled = probe.tokens_of(resolve(DEFAULT_METRICS, probe)[0][1])
     needed = probe.tokens_needed(sampled, causal=True)
     layers, tokens = [], []
     model.eval()
