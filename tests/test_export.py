@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn.diagnosis import insights
 from repdyn.publish.export import export_run, open_logger
-from repdyn.publish.loggers import each_target, log_status, logged_values, named_config, target_of
-from repdyn.publish.results import log_heatmaps, provenance
+from repdyn.publish.loggers import WandbTarget, each_target, log_status, logged_values, named_config, target_of
+from repdyn.publish.results import log_heatmaps, provenance, show_run
 from repdyn.store import MeasurementKey, open_store
 
 NAN = math.nan
@@ -44,6 +44,18 @@ def test_one_row_for_each_step_with_scalars_and_tokens(store, tmp_path):
     assert [float(line["seconds/forward"]) for line in lines] == [2.1] * 3
     assert [line["two_nn/layer_00"] for line in lines] == ["10.0", "nan", "18.0"]
     assert [float(line["two_nn/mean"]) for line in lines] == [10.5, 11.75, 18.5]
+
+
+def test_rows_and_the_report_are_logged_as_the_logger_takes_them(store, tmp_path, monkeypatch):
+    """The methods of the base class were called, so that W&B had no x axis and no report."""
+    calls = []
+    for name in [name for name in vars(WandbTarget) if name.startswith("log_")]:
+        monkeypatch.setattr(WandbTarget, name, lambda *_, name=name, **__: calls.append(name))
+    logger = type("WandbLogger", (CSVLogger,), {})(tmp_path)
+    export_run(store, "lab/model-70m", [logger])
+    assert (calls.count("log_values"), calls.count("log_page")) == (3, 1)
+    show_run(store, "lab/model-70m", loggers=[logger], report=tmp_path / "report.html")
+    assert calls.count("log_page") == 2
 
 
 def test_the_row_is_what_a_live_run_logs(store, published, tmp_path):

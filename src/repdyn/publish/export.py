@@ -6,8 +6,8 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from importlib.util import find_spec
+from operator import methodcaller
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +22,6 @@ from repdyn.publish.loggers import (
     LOGGED_SCALARS,
     TOKENS_KEY,
     LogLayers,
-    Target,
     each_target,
     log_figures,
     log_status,
@@ -67,7 +66,7 @@ def export_run(
             stored = values.loc[values["step"] == step]
             with attempt():
                 row = logged_values(_records(stored), log_layers) | _scalars(stored)
-                each_target(loggers, partial(Target.log_values, values=row, step=step))
+                each_target(loggers, methodcaller("log_values", row, step))
         for one in stacks:
             log_figures(all_figures(one, attempt), loggers, one.steps[-1], one.stack, attempt)
         if any(target_of(logger).takes_pages for logger in loggers):

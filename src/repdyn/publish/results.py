@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +76,7 @@ def show_run(
         if report is not None:
             with attempt():
                 write_report(store, report, data=data)
-                log_page = partial(Target.log_page, page=report, name=f"{prefix}report", step=last)
-                each_target(used_loggers, log_page)
+                each_target(used_loggers, methodcaller("log_page", report, f"{prefix}report", last))
         for one in stacks:
             files = []
             with attempt():
