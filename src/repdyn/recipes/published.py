@@ -31,7 +31,7 @@ _LAST = 143_000
 
 
 class Quantity(NamedTuple):
-    """What a published quantity is called here, and where the two differ."""
+    """Maps a published quantity to a metric, and names where the two differ."""
 
     metric: str
     """Name with settings and subset; {k} is the scale that the source chose."""

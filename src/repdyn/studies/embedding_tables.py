@@ -296,7 +296,7 @@ class TableMeasurements:
 
     @property
     def all_pairs(self) -> bool:
-        """Whether no pairs were drawn."""
+        """Return whether every pair of rows was measured, rather than a sample of them."""
         return self.n_pairs == math.comb(len(self.table.rows), 2)
 
 

@@ -16,7 +16,7 @@ SURROGATES, PERCENTILE = 1000, 95
 
 
 class Drift(NamedTuple):
-    """How sharp the phases of a course are, and how sharp those of drift."""
+    """Compares the sharpness of the phases of a course with that of drift."""
 
     sharpness: float
     threshold: float
