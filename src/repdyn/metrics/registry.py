@@ -214,8 +214,8 @@ def _from_name(name: str) -> tuple[Metric, str]:
     base, settings, subset = parsed(name)
     if base not in METRICS:
         close = difflib.get_close_matches(base, METRICS, n=1)
-        hint = f"did you mean {close[0]!r}? Otherwise choose" if close else "choose"
-        raise ValueError(f"expected the name of a metric, got {base!r}; {hint} among {', '.join(METRICS)}, or all")
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"expected the name of a metric, or all, got {base!r}; {hint}`repdyn metrics` lists them")
     return METRICS[base].with_settings(**settings), subset
 
 

@@ -269,7 +269,7 @@ _TIMEOUT_SECONDS = 30
 """How long the server may be silent."""
 _TOTAL_SECONDS = 3600
 """How long the download may take in all: 36 MB at 10 kB/s."""
-_ALTERNATIVE = "download it elsewhere and give its path"
+_ALTERNATIVE = "download it elsewhere and give its path as the text, or take 'builtin', which ships with Python"
 
 
 def enwik8_corpus(cache_dir: str | os.PathLike[str] | None = None, url: str = ENWIK8_URL) -> Corpus:
