@@ -277,15 +277,26 @@ class Cloud:
         return Cloud(self.x.clone(), groups=groups, n_neighbours=self.n_neighbours, whole_spectrum=self.whole_spectrum)
 
     def require_defined(self) -> None:
-        """Raise Undefined if no metric is defined on the cloud: NaN, inf, or fewer than 3 distinct points."""
+        """Raise Undefined if no metric is defined on the cloud: NaN, inf, fewer than 3 distinct points, or points that
+        differ by rounding alone, of which every metric would describe the rounding."""
         if Cloud.require_defined in self.results:
             return
         if self.n_vectors and not math.isfinite(self.scale):
             raise Undefined(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
-        # those of the first few points first, which is cheaper
-        if Cloud(self.x[:_SAMPLE_ROWS]).n_unique < 3 and self.n_unique < 3:
+        first = Cloud(self.x[:_SAMPLE_ROWS].cpu())  # where these differ, all do; a device waits once
+        if first.n_unique < 3 and self.n_unique < 3:
             raise Undefined(f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed")
+        if first._is_one_point() and self._is_one_point():
+            raise Undefined(f"the {self.n_vectors} points differ by less than rounding")
         self.results[Cloud.require_defined] = None
+
+    def _is_one_point(self) -> bool:
+        """Return whether the root mean square distance from the mean is below the resolution of the dtype."""
+        spread, length = 0.0, 0.0
+        for rows in row_chunks(self.x):
+            spread += self.frame.transform(rows).square().sum().item()
+            length += rows.double().mul(self.scale).square().sum().item()
+        return spread <= RESOLUTION[self.x.dtype] ** 2 * length
 
     def once(self, compute: Callable[[Cloud], Result]) -> Result:
         """Return ``compute(self)``, cached by function."""
