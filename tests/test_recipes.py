@@ -29,18 +29,10 @@ from repdyn import Probe, open_store
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.probe.design import MAX_VECTORS
-from repdyn.recipes import (
-    evaluate,
-    find_models_of,
-    find_recipe,
-    read_recipe,
-    shipped_recipes,
-    shortfalls,
-)
 from repdyn.recipes.criteria import Measured, NotMeasuredError
-from repdyn.recipes.evaluation import count_verdicts
+from repdyn.recipes.evaluation import count_verdicts, evaluate, shortfalls
 from repdyn.recipes.page import write_results
-from repdyn.recipes.recipe import AnyCriterion
+from repdyn.recipes.recipe import AnyCriterion, find_models_of, find_recipe, read_recipe, shipped_recipes
 from repdyn.tables.effects import CannotBeJudgedError
 from repdyn.tables.surrogates import against_drift
 from repdyn.text.corpus import builtin_corpus

@@ -21,8 +21,8 @@ from repdyn.utils.printing import Lossy, printable
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.sweep import Prepared, Sweep
-    from repdyn.recipes import Recipe
     from repdyn.recipes.criteria import Measured
+    from repdyn.recipes.recipe import Recipe
     from repdyn.store import Store
 
 FAILED = 1
@@ -253,10 +253,9 @@ def reproduce(
       repdyn reproduce shape-of-learning --evaluate-only --store RUN --runs
     """
     from repdyn.checkpoints.sweep import measure_prepared, prepare
-    from repdyn.recipes import evaluate, find_models_of, find_recipe, missing_metrics, shipped_recipes, shortfalls
-    from repdyn.recipes.evaluation import is_reproduced, run_studies
+    from repdyn.recipes.evaluation import evaluate, is_reproduced, missing_metrics, run_studies, shortfalls
     from repdyn.recipes.page import write_results
-    from repdyn.recipes.recipe import is_local
+    from repdyn.recipes.recipe import find_models_of, find_recipe, is_local, shipped_recipes
     from repdyn.store import find_store, open_store
 
     if list_recipes:

@@ -24,7 +24,8 @@ from repdyn.utils.redaction import redacted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from repdyn.recipes import Outcome, Recipe
+    from repdyn.recipes.evaluation import Outcome
+    from repdyn.recipes.recipe import Recipe
 
 _FILE_WIDTH = 10_000
 _VERDICTS = {"reproduced": "green", "not reproduced": "red", "cannot be judged": "yellow", "not run": "bright_black"}

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from synthetic_runs import fill, make_published
 
-from repdyn.recipes import evaluate, read_recipe
+from repdyn.recipes.evaluation import evaluate
 from repdyn.recipes.page import draw_recipe
+from repdyn.recipes.recipe import read_recipe
 
 RECIPE = """
 title: A paper

@@ -16,7 +16,7 @@ from repdyn.checkpoints.suites import PublishedModel
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
-from repdyn.recipes import Recipe, find_models_of, shipped_recipes
+from repdyn.recipes.recipe import Recipe, find_models_of, shipped_recipes
 from repdyn.text.corpus import builtin_corpus
 
 STEPS = (0, 1, 64, 8000, 143000)
