@@ -68,24 +68,23 @@ class Page:
         choices = [(token, place) for place, token in enumerate(tokens)]
         return typed, gr.Radio(choices=choices, value=min(1, len(tokens) - 1)), ""
 
-    def lens(
-        self, sentence: str, number: float, colour: Colour, chosen: tuple[int, int] | None
-    ) -> tuple[str, str, str]:
+    def lens(self, sentence: str, number: float, colour: Colour, chosen: Cell | None) -> tuple[str, str, str]:
         """Return why there is no logit lens, its grid, and the most probable tokens of the chosen cell."""
         try:
             found = self.session.lens(sentence, int(number))
             loaded = self.session.models[int(number)]
-            cell = Cell(*chosen) if chosen else tables.last_cell(found)
+            # the model's own prediction at the last token, unless one is chosen
+            cell = chosen or (len(found.layers) - 1, len(found.ids) - 1)
             top = tables.top(loaded, found, cell)
         except (ValueError, CheckpointError) as error:
             return tables.refusal(str(error)), "", ""
         return "", tables.grid(loaded, found, colour, cell), top
 
-    def cell(self, sentence: str, number: float, event: gr.EventData) -> tuple[Any, str]:
+    def cell(self, sentence: str, number: float, event: gr.EventData) -> tuple[Cell | None, str]:
         """Return the cell that was clicked, and its most probable tokens."""
         try:
-            cell, found = Cell(int(event.layer), int(event.place)), self.session.lens(sentence, int(number))
-            return tuple(cell), tables.top(self.session.models[int(number)], found, cell)
+            cell, found = (int(event.layer), int(event.place)), self.session.lens(sentence, int(number))
+            return cell, tables.top(self.session.models[int(number)], found, cell)
         except (ValueError, TypeError, AttributeError, CheckpointError) as error:
             return None, tables.refusal(str(error))
 

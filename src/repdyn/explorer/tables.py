@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from html import escape
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from repdyn.reading import LoadedModel
 from repdyn.studies.study import select
 from repdyn.studies.token_measurements import State, measure_of, token_names
 
+Cell: TypeAlias = tuple[int, int]
+"""A layer, and the place of a token."""
 Colour: TypeAlias = Literal["probability", "entropy", "kl"]
 COLOURS: dict[Colour, str] = {
     "probability": "probability",
@@ -34,18 +36,6 @@ CONVENTIONS = (
     "The cosine is that of the token's vector to its own row of the input embedding; its rank is how many rows of the "
     "vocabulary have a larger one: rank 0 means that its own row is the closest. By distance it is how many are closer."
 )
-
-
-class Cell(NamedTuple):
-    """A layer at a token."""
-
-    layer: int
-    place: int
-
-
-def last_cell(lens: SentenceLens) -> Cell:
-    """Return the cell of the model's own prediction at the last token."""
-    return Cell(len(lens.layers) - 1, len(lens.ids) - 1)
 
 
 def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) -> str:
@@ -71,18 +61,19 @@ def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) 
 
 def top(loaded: LoadedModel, lens: SentenceLens, cell: Cell) -> str:
     """Return the most probable tokens of a cell."""
-    if not (0 <= cell.layer < len(lens.layers) and 0 <= cell.place < len(lens.ids)):
+    number, place = cell
+    if not (0 <= number < len(lens.layers) and 0 <= place < len(lens.ids)):
         raise ValueError("expected a cell of the grid, got one beyond it; choose another")
-    layer = lens.layers[cell.layer]
-    at = token_names(loaded.tokenizer, [lens.ids[cell.place]])[0]
-    names = token_names(loaded.tokenizer, layer.ids[cell.place].tolist())
-    found = zip(names, layer.probabilities[cell.place].tolist(), strict=True)
+    layer = lens.layers[number]
+    at = token_names(loaded.tokenizer, [lens.ids[place]])[0]
+    names = token_names(loaded.tokenizer, layer.ids[place].tolist())
+    found = zip(names, layer.probabilities[place].tolist(), strict=True)
     rows = [
-        _row(str(number), [f"<span>{escape(name)}</span>", f"{probability:.4f}"])
-        for number, (name, probability) in enumerate(found, start=1)
+        _row(str(rank), [f"<span>{escape(name)}</span>", f"{probability:.4f}"])
+        for rank, (name, probability) in enumerate(found, start=1)
     ]
-    caption = f"Layer {cell.layer}, {'instead of' if cell.place in lens.masked else 'at'} {at}"
-    return _table(caption, ["", "token", "probability"], rows, after=f"<p>{escape(_numbers(layer, cell.place))}</p>")
+    caption = f"Layer {number}, {'instead of' if place in lens.masked else 'at'} {at}"
+    return _table(caption, ["", "token", "probability"], rows, after=f"<p>{escape(_numbers(layer, place))}</p>")
 
 
 def _numbers(layer: LensReading, place: int) -> str:
