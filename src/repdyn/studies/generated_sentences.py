@@ -18,7 +18,6 @@ lower case and without commas, so that a word looks the same wherever it stands.
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -28,7 +27,6 @@ import torch
 
 from repdyn.probe import Probe
 from repdyn.probe.design import BATCH_VECTORS, DENSE
-from repdyn.probe.windows import WindowPlan, tokenize_windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -122,25 +120,22 @@ def sentence_probe(
     else:
         kinds = {"simple": simple_sentences(n, seed), "complex": complex_sentences(n, seed)}
     texts = [sentence for sentences in kinds.values() for sentence in sentences]
-    plan = WindowPlan(n_tokens=sys.maxsize, window_tokens=sequence_length)
-    tokens, lengths, *_ = tokenize_windows(texts, tokenizer, plan, with_words=False)
-    if len(lengths) != len(texts):
+    sequences = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
+    if too_long := sum(len(sequence) > sequence_length for sequence in sequences):
         raise ValueError(
             f"expected sequences that hold a sentence each, got sequence_length={sequence_length}, which cuts "
-            f"{len(lengths) - len(texts)} times; raise sequence_length"
+            f"{too_long} of them; raise sequence_length"
         )
-    whole = Probe(
-        tokens=tokens,
-        lengths=lengths,
-        special_ids=tuple(sorted(set(tokenizer.all_special_ids))),
-        batch_vectors=3,
-        n_batches=1,
+    whole = Probe.from_tokens(
+        sequences,
+        special_ids=tokenizer.all_special_ids,
+        max_vectors=3,
         seed=seed,
         pad_id=cast(int, tokenizer.pad_token_id or 0),
         name=" and ".join(f"{n} {kind}" for kind in kinds) + " sentences",
         design=DENSE,  # a sentence is so short that its tokens fill one batch only together with all others
     )
-    kind_of_token = torch.repeat_interleave(torch.arange(len(texts)) // n, lengths)
+    kind_of_token = torch.repeat_interleave(torch.arange(len(texts)) // n, whole.lengths)
     classes = {kind: (kind_of_token == number) & ~whole.is_sink for number, kind in enumerate(kinds)}
     fewest = min(int(members.sum()) for members in classes.values())
     return replace(whole, batch_vectors=min(BATCH_VECTORS, fewest // _N_BATCHES), n_batches=_N_BATCHES, classes=classes)
