@@ -19,7 +19,7 @@ from cyclopts.validators import Number
 from repdyn.cli.options import ComparedRows, Folders, Json, Port, Rows, Run, Runs, print_json
 from repdyn.cli.tables import plain_records, print_csv, print_frame, print_runs, say
 from repdyn.utils.addresses import is_loopback
-from repdyn.utils.arguments import SENTENCES, Count, Destination, ModelOptions, Models, Output, at_least
+from repdyn.utils.arguments import SENTENCES, Count, Destination, Layers, ModelOptions, Models, Output, at_least
 from repdyn.utils.printing import printable
 
 if TYPE_CHECKING:
@@ -404,7 +404,7 @@ def explore(
     /,
     *,
     loading: ModelOptions = ModelOptions(),
-    layers: str | None = None,
+    layers: Layers = None,
     sentence: str = SENTENCES[0],
     second: str = SENTENCES[1],
     nearest: Count = 10,
@@ -419,8 +419,6 @@ def explore(
     served to this computer only, unless --host is given: it has no password.
 
     Args:
-        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
-        layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
         sentence: First sentence.
         second: Second sentence of the paths.
         nearest: Number of nearest tokens.

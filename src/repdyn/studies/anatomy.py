@@ -199,8 +199,6 @@ def anatomy(
     Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
 
     Args:
-        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
-        output: Folder for tables and figures.
         pair: Two sentences.
         follow: Tokens whose paths are drawn alone, separated by commas.
         closest: Number of closest, of furthest and of other extreme pairs and tokens.

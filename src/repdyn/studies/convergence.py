@@ -23,7 +23,7 @@ from repdyn.studies.study import Folder, Study, join_tables, read_groups, run_st
 from repdyn.tables.frames import loss_of_run, scalar
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, of_stack
 from repdyn.text.corpus import DEFAULT_TEXT
-from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
+from repdyn.utils.arguments import Count, Layers, ModelOptions, Models, Place, at_least
 
 RELATIVE_DEPTH = "relative depth (layer / last layer)"
 _BARS = "#9ecae1"
@@ -37,14 +37,10 @@ class ConvergenceStudy(Study):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        if not options.models and not options.store:
-            raise ValueError("expected a model or --store RUN, got neither; see --help")
         if options.before_after and len(options.models) != 2:
             raise ValueError(
                 f"expected two models with --before-after, got {len(options.models)}; name first and second"
             )
-        if options.run and not options.store:
-            raise ValueError("expected --run with --store, got it alone; name the store that holds the run")
         self.with_heads, self.draws = options.skip_blocks, (options.resamples, options.seed)
         groups = read_groups(options.class_file, "class", "phrase") if options.class_file else pd.DataFrame()
         self.phrases = groups.groupby("class", sort=False)["phrase"].agg(list).to_dict() if len(groups) else {}
@@ -162,7 +158,7 @@ def convergence(
     class_file: Path | None = None,
     long_sentences: bool = False,
     skip_blocks: bool = False,
-    layers: str | None = None,
+    layers: Layers = None,
     resamples: Count = 1000,
     seed: Annotated[int, at_least(0)] = 0,
     before_after: bool = False,
@@ -173,8 +169,6 @@ def convergence(
     """Study convergence: how tokens approach their states at the last layer, and at what rate.
 
     Args:
-        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
-        output: Folder for tables and figures.
         text: Use enwik8, builtin, or a path.
         sequence_length: Tokens in a sequence, at most the model's context.
         max_vectors: Tokens of the text.
@@ -183,7 +177,6 @@ def convergence(
         class_file: Further classes: YAML {name: [word or phrase, ...]}, or CSV with the columns class and phrase.
         long_sentences: Make sentences of up to 512 tokens, and of random words of the model's vocabulary, by length.
         skip_blocks: Measure loss and final alignment without each block, too, on up to 4,096 tokens.
-        layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
         resamples: Of the bootstrap.
         seed: Of the bootstrap.
         before_after: Compare two models: the second minus the first.

@@ -29,8 +29,9 @@ from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
 
-Folder: TypeAlias = Annotated[Path, Parameter(alias="-o", validator=PathValidator(file_okay=False))]
-"""The option of the folder for tables and figures."""
+Folder: TypeAlias = Annotated[
+    Path, Parameter(alias="-o", validator=PathValidator(file_okay=False), help="Folder for tables and figures.")
+]
 
 
 class Study(ABC):
@@ -88,6 +89,10 @@ class Study(ABC):
 @styled
 def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, Any]) -> None:
     """Run a study with the ``options`` of its command, ``output`` and ``models`` among them, on one model at a time."""
+    if not options["models"] and not options.get("store"):
+        raise ValueError("expected a model or --store RUN, got neither; see --help")
+    if options.get("run") and not options.get("store"):
+        raise ValueError("expected --run with --store, got it alone; name the store that holds the run")
     begun = study(SimpleNamespace(**{**vars(models), **options}))
     for loaded in load_models(begun.options, with_heads=begun.with_heads):
         begun.measure(loaded)

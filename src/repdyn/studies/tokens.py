@@ -17,7 +17,7 @@ from repdyn.studies.study import Folder, Study, run_study, select, show, show_ti
 from repdyn.studies.token_measurements import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, VocabularyComparison, measure_of
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, of_stack
-from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
+from repdyn.utils.arguments import Count, Layers, ModelOptions, Models, at_least
 
 STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
 _COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3], GAP: "0.35"}
@@ -111,7 +111,7 @@ def tokens(
     positions: bool = False,
     distance: bool = False,
     no_causal_mask: bool = False,
-    layers: str | None = None,
+    layers: Layers = None,
     text: str | None = None,
     sequence_length: Annotated[int, at_least(3)] = 128,
     max_vectors: Annotated[int, at_least(3)] = 2048,
@@ -121,14 +121,11 @@ def tokens(
     Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
 
     Args:
-        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
-        output: Folder for tables and figures.
         sentence: Its tokens are followed.
         nearest: Number of nearest tokens.
         positions: Add the token's position embedding to every row of the vocabulary, and report what that changes.
         distance: Compare by Euclidean distance instead of the cosine.
         no_causal_mask: Measure a decoder once more, with every token seeing all others.
-        layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
         text: Compare function and content words of enwik8, builtin, or a path, and the attention they receive, too.
         sequence_length: Tokens in a sequence of the text, at most the model's context.
         max_vectors: Tokens of the text.
@@ -266,10 +263,8 @@ def points_figure(name: str, points: pd.DataFrame, changes: pd.DataFrame, text: 
     """Draw rank against cosine (or distance), a point for each token and layer."""
     caption = f"A point for each layer and token, up to {POINTS} tokens of a class. "
     caption += "Ranks per 0.01: all changes, summed."
-    title, of_all = (
-        f"{name}: rank against {measure}, words of {text}",
-        select(changes, quantity="ranks_per_0.01", layer=ANY),
-    )
+    title = f"{name}: rank against {measure}, words of {text}"
+    of_all = select(changes, quantity="ranks_per_0.01", layer=ANY)
     figure, [grid], of_states = _by_state(title, caption, (11, 4.8), points, _QUANTITIES["rank"])
     for axes, of_state in zip(grid, of_states, strict=True):
         for of_class, rows in of_state.groupby("class", sort=False):

@@ -20,7 +20,7 @@ from repdyn.studies.study import Folder, Study, join_tables, run_study, select, 
 from repdyn.studies.topic_measurements import N_TOPICS, TABLE, TokensOfWords, TopicMeasurements
 from repdyn.tables.style import SEQUENTIAL, of_stack
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
-from repdyn.utils.arguments import ModelOptions, Models, Place, at_least
+from repdyn.utils.arguments import Layers, ModelOptions, Models, Place, at_least
 
 _N_WORDS = 8
 BOLD_FROM = 3.0
@@ -33,8 +33,6 @@ class TopicStudy(Study):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        if not options.models and not options.store:
-            raise ValueError("expected a model or --store RUN, got neither; see --help")
         self.found: dict[str, TopicMeasurements] = {}
         self.known = Probe.load(options.probe) if options.probe else None
         if options.models and self.known is None:
@@ -105,7 +103,7 @@ def topics(
     sequences: Annotated[int, at_least(2)] = 128,
     sequence_length: Annotated[int, at_least(8)] = 128,
     tokens_of_words: TokensOfWords = "whole",
-    layers: str | None = None,
+    layers: Layers = None,
     probe: Path | None = None,
     store: Place | None = None,
     run: list[str] | None = None,
@@ -116,8 +114,6 @@ def topics(
     tokens under the topics of another document.
 
     Args:
-        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
-        output: Folder for tables and figures.
         text: Use enwik8, builtin, or a path; blank lines separate documents.
         topics: Number of topics.
         documents: Documents of at least 100 words to find topics in, drawn from the text.
@@ -125,7 +121,6 @@ def topics(
         sequences: Number of sequences, each the beginning of a document.
         sequence_length: Tokens in each, at most the model's context.
         tokens_of_words: Tokens with a topic: those that are a whole word, or the last one of a word.
-        layers: Pattern of the blocks' names, such as "layers.*" (default: detected).
         probe: File of a probe whose tokens have topics, in place of a text.
         store: Trainings measured with topic_gap and attention_topic_gap: in which order the gaps appear.
         run: Some of the store's runs (default: every run).

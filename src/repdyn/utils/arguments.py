@@ -23,7 +23,16 @@ Place: TypeAlias = Annotated[str | Path, Parameter(metavar="FOLDER|URL")]
 """A folder, or the URL of a store, which a path would spoil."""
 Output: TypeAlias = Annotated[Path | None, Parameter(alias="-o")]
 Count: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1))]
-Models: TypeAlias = Annotated[Sequence[str], Parameter(name="MODEL")]
+Models: TypeAlias = Annotated[
+    Sequence[str],
+    Parameter(
+        name="MODEL",
+        help="Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.",
+    ),
+]
+Layers: TypeAlias = Annotated[
+    str | None, Parameter(help='Pattern of the blocks\' names, such as "layers.*" (default: detected).')
+]
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 Destination: TypeAlias = Literal["wandb", "tensorboard", "csv", "mlflow", "trackio"]
 SENTENCES = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
