@@ -269,12 +269,10 @@ def holm(p: ArrayLike) -> np.ndarray:
     >>> holm([0.01, 0.04, 0.03]).round(2).tolist()
     [0.03, 0.06, 0.06]
     """
-    values = np.asarray(p, dtype=float)
-    adjusted = np.full(len(values), np.nan)
-    tested = np.flatnonzero(~np.isnan(values))
-    order = tested[np.argsort(values[tested], kind="stable")]
-    adjusted[order] = np.maximum.accumulate(np.minimum(1, values[order] * np.arange(len(order), 0, -1)))
-    return adjusted
+    values = pd.Series(np.asarray(p, dtype=float))
+    ascending = values.dropna().sort_values(kind="stable")
+    adjusted = (ascending * np.arange(len(ascending), 0, -1)).clip(upper=1).cummax()
+    return adjusted.reindex(values.index).to_numpy()
 
 
 def profile_table(profile: Estimate, *, with_fits: bool = True) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -154,25 +154,21 @@ def draw_heads(axes: Axes, values: pd.DataFrame, is_bold: pd.DataFrame, label: s
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", **look)
 
 
-def methods() -> tuple[str, ...]:
-    """Return the methods at hand."""
-    return ("PCA", "t-SNE", *(("UMAP",) if find_spec("umap") else ()))
-
-
-def plane(vectors: np.ndarray, method: str, seed: int) -> tuple[np.ndarray, float | None]:
-    """Return places of vectors in a plane, (n, 2), and the share of variance along both axes, which PCA alone has.
+def planes(vectors: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray, float | None]]:
+    """Yield each method at hand, the places of vectors in its plane, (n, 2), and the share of variance along both axes,
+    which PCA alone has.
 
     t-SNE and UMAP keep neighbourhoods: distances between groups and the sizes of groups mean nothing there.
     """
-    if method == "PCA":
-        found = PCA(2, svd_solver="full").fit(vectors)
-        return found.transform(vectors), float(found.explained_variance_ratio_.sum())
-    if method == "t-SNE":
-        perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
-        return TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(vectors), None
-    from umap import UMAP
+    found = PCA(2, svd_solver="full").fit(vectors)
+    yield "PCA", found.transform(vectors), float(found.explained_variance_ratio_.sum())
+    perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
+    yield "t-SNE", TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(vectors), None
+    if find_spec("umap"):
+        from umap import UMAP
 
-    return UMAP(random_state=seed, n_jobs=1, n_neighbors=min(15, len(vectors) - 1)).fit_transform(vectors), None
+        n_neighbors = min(15, len(vectors) - 1)
+        yield "UMAP", UMAP(random_state=seed, n_jobs=1, n_neighbors=n_neighbors).fit_transform(vectors), None
 
 
 def plane_table(vectors: Tensor, labels: Mapping[str, Sequence[Any]] | pd.DataFrame, seed: int) -> pd.DataFrame:
@@ -186,10 +182,10 @@ def plane_table(vectors: Tensor, labels: Mapping[str, Sequence[Any]] | pd.DataFr
         mixed = frame.groupby(label, sort=False).sample(frac=1, random_state=seed).groupby(label, sort=False)
         frame = mixed.head(max(1, MAX_POINTS // mixed.ngroups))
     chosen = vectors[torch.tensor(frame.index.tolist())].detach().cpu().float().numpy()
-    parts = []
-    for method in methods():
-        places, share = plane(chosen, method, seed)
-        parts.append(frame.assign(method=method, share=share, x=places[:, 0], y=places[:, 1]))
+    parts = [
+        frame.assign(method=method, share=share, x=places[:, 0], y=places[:, 1])
+        for method, places, share in planes(chosen, seed)
+    ]
     return pd.concat(parts, ignore_index=True)
 
 

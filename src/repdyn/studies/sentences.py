@@ -179,8 +179,6 @@ def sentences(
     columns group, sentence and kind, before, after.
 
     Args:
-        models: Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.
-        output: Folder for tables and figures.
         groups: File of groups of paraphrases, or built-in ones: paraphrases (12 groups of 5), or templates (27, 27, 27
             and 10 sentences). A sentence may have slots: "{Hello|Hi} there!" stands for two.
         changes: File of changed sentences, or built-in ones: grammar (number, negation, tense, he to she), or concepts
@@ -202,7 +200,8 @@ def sentences(
 
 def separation_figure(name: str, table: pd.DataFrame) -> Figure:
     """Draw cosines within and between groups for each pooling, and how well they separate groups."""
-    poolings, n_panels = _poolings(table)
+    poolings = _poolings(table)
+    n_panels = len(poolings) + 1
     title, caption = f"{name}: paraphrases against other sentences", "bands: 95% of a bootstrap over groups"
     figure, (*of_poolings, last) = panels(title, caption, (2.9 * n_panels + 0.6, 4.2), 1, n_panels)
     of_vectors = table.loc[table["vector"] != measured.SHARED_TOKENS, ["within_low", "between_low"]]
@@ -224,7 +223,7 @@ def separation_figure(name: str, table: pd.DataFrame) -> Figure:
 
 def change_figure(name: str, table: pd.DataFrame) -> Figure:
     """Draw how alike the differences of one kind of change are over the layers, a panel for each pooling."""
-    (poolings, _), kinds = _poolings(table), [kind for kind in table["change"].unique() if kind != measured.ALL_KINDS]
+    poolings, kinds = _poolings(table), [kind for kind in table["change"].unique() if kind != measured.ALL_KINDS]
     title = f"{name}: does one kind of change move sentences one way?"
     caption = f"hollow: not larger than across kinds (p >= {SIGNIFICANT}, permutation test, not corrected)"
     size = 3.7 * len(poolings) + 1.4, 4.4
@@ -250,7 +249,7 @@ def change_figure(name: str, table: pd.DataFrame) -> Figure:
 
 def kinds_figure(name: str, matrix: pd.DataFrame) -> Figure:
     """Draw the cosines of the mean differences of each two kinds at the last layer, and the largest over the layers."""
-    (poolings, _), last = _poolings(matrix), matrix["layer"].to_numpy(int).max()
+    poolings, last = _poolings(matrix), matrix["layer"].to_numpy(int).max()
     names = list(dict.fromkeys([*matrix["kind"], *matrix["other"]]))
     title = f"{name}: do two kinds of change point one way?"
     caption = "bold: 95% interval of a bootstrap over the changes without 0; below, the four largest of the last layer"
@@ -303,7 +302,8 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
 
 def collection_figure(name: str, table: pd.DataFrame, histograms: pd.DataFrame, source: str) -> Figure:
     """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last."""
-    (poolings, n_panels), last = _poolings(table), table["layer"].to_numpy(int).max()
+    poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
+    n_panels = len(poolings) + 1
     caption = f"{source}; {table['n'].to_numpy(int).max():,} pairs of texts; bands: 50, 90 and 98% of them"
     title, size = f"{name}: how alike are any two texts?", (2.9 * n_panels + 0.6, 4.2)
     figure, (*of_poolings, at_last) = panels(title, caption, size, 1, n_panels)
@@ -342,7 +342,5 @@ def collections_figure(title: str, caption: str, values: dict[str, dict[str, np.
     return figure
 
 
-def _poolings(table: pd.DataFrame) -> tuple[list[str], int]:
-    """Return the poolings in a table, and the number of panels for each and one more."""
-    found = [pooling for pooling in measured.POOLINGS if pooling in set(table["vector"])]
-    return found, len(found) + 1
+def _poolings(table: pd.DataFrame) -> list[str]:
+    return [pooling for pooling in measured.POOLINGS if pooling in set(table["vector"])]
