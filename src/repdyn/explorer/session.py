@@ -39,7 +39,6 @@ class TokenStates(NamedTuple):
     name: str
     """Display name of the checkpoint, and of the stack if it has several."""
     token: str
-    token_id: int
     table: pd.DataFrame
     nearest: pd.DataFrame
 
@@ -177,8 +176,7 @@ class Session:
             compared, states = self._compare(loaded, valid, place=own, **how), []
             for stack in dict.fromkeys(stack for stack, *_ in reading.keys):
                 table, nearest = (select(frame, stack=stack) for frame in compared)
-                name, token = of_stack(loaded.name, stack), table["token"].iloc[0]
-                states.append(TokenStates(name, token, reading.ids[own], table, nearest))
+                states.append(TokenStates(of_stack(loaded.name, stack), table["token"].iloc[0], table, nearest))
             more = f" (and {len(reading.reasons) - 1} more)" if len(reading.reasons) > 1 else ""
             return states, [f"{loaded.name}: no state after attention at {why}{more}" for why in reading.reasons[:1]]
 

@@ -107,15 +107,15 @@ def nearest_tables(tokens: Sequence[TokenStates], state: State, layer: int | Non
         rows = [_row("own row's rank", [f"{rank:,}" for rank in own["rank"]], "own-numbers")]
         rows.append(_row(f"own row's {measure}", [f"{value:.3f}" for value in own[measure]], "own-numbers"))
         for place, lines in near.groupby("place"):
-            cells = [_nearest(one.token_id, line, measure) for line in lines.to_dict("records")]
+            cells = [_nearest(line, measure) for line in lines.to_dict("records")]
             rows.append(_row(f"nearest {place}", cells))
         tables.append(_table(caption, ["layer", *map(str, own["layer"])], rows))
     return "".join(tables)
 
 
-def _nearest(own: int, line: Mapping[Hashable, Any], measure: str) -> str:
+def _nearest(line: Mapping[Hashable, Any], measure: str) -> str:
     name = f"<span>{escape(line['nearest'])}</span>"
-    name = f'<strong title="the token itself">{name}</strong>' if line["nearest_id"] == own else name
+    name = f'<strong title="the token itself">{name}</strong>' if line["nearest_id"] == line["token_id"] else name
     return f"{name} <small>{line[measure]:.3f}</small>"
 
 
