@@ -133,7 +133,7 @@ class AnatomyStudy(Study):
         name, path, n = f"{model}, {table.name}", _file_stem(table), len(table.rows)
         matrix, (scores, shares) = embedding_tables.cosine_matrix(table.rows), paths.principal(table.rows)
         offsets, rotation = paths.by_offset(matrix), paths.find_rotation(scores, shares)
-        order_end = paths.find_order_end(table.rows) if n >= paths.MIN_POSITIONS else None
+        order_end = paths.find_order_end(table.rows)
         coordinates = {f"component_{number}": values for number, values in enumerate(scores.T, start=1)}
         self.tables[f"{path}_offsets"] = offsets
         self.tables[f"{path}_components"] = pd.DataFrame({"position": range(n), **coordinates})

@@ -31,9 +31,7 @@ _PADDED = 256
 _WINDOW_TURNS = 3
 _MIN_WINDOW = 16
 _N_OFFSETS = 8
-
-MIN_POSITIONS = 2 * (_MIN_WINDOW + _N_OFFSETS)
-"""Fewer positions do not show where their order ends."""
+_MIN_POSITIONS = 2 * (_MIN_WINDOW + _N_OFFSETS)
 _NULL_DRAWS = 2000
 _NULL_QUANTILE = 0.99
 
@@ -130,19 +128,20 @@ def _windows(path: np.ndarray, frequency: float) -> pd.DataFrame:
     return pd.DataFrame(records, columns=["start", "stop", "period", "ordered", "radius"])
 
 
-def find_order_end(rows: Tensor, *, seed: int = 0) -> int:
-    """Return the number of positions (n, dim) before the first stretch that looks like those in random order, 0 to n.
+def find_order_end(rows: Tensor) -> int | None:
+    """Return the number of positions (n, dim) before the first stretch that looks like those in random order, 0 to n;
+    None for too few positions.
 
     A stretch is 16 positions with those up to 8 further on; its order is the largest, over the offsets 1 to 8, of the
     mean cosine of the centred positions that far apart, in absolute value. It counts as ordered if that is above
     the 99% quantile for as many pairs of different positions drawn at random from the same table.
     """
     n = len(rows)
-    if n < MIN_POSITIONS:
-        raise ValueError(f"expected at least {MIN_POSITIONS} positions, got {n}; too few to tell where order ends")
+    if n < _MIN_POSITIONS:
+        return None
     x = rows.detach().cpu().double()
     cosines = np.nan_to_num(cosine_matrix(x - x.mean(0)))
-    random = np.random.RandomState(seed)
+    random = np.random.RandomState(0)
     draws = (_NULL_DRAWS, _N_OFFSETS, _MIN_WINDOW)
     one, other = random.randint(n, size=draws), random.randint(n - 1, size=draws)
     by_chance = np.abs(cosines[one, other + (other >= one)].mean(2)).max(1)

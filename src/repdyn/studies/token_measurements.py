@@ -155,8 +155,6 @@ def _with_positions(loaded: LoadedModel, table: Tensor, ids: Sequence[int]) -> t
             f"{loaded.name}; leave the option out"
         )
     positions = found[0].weight[found[0].first_row :][: len(ids)]
-    if len(positions) < len(ids):
-        raise ValueError(f"expected at most {len(positions)} tokens, the positions of {loaded.name}, got {len(ids)}")
     own = torch.tensor([ids], device=table.device)
     with torch.no_grad():
         embedded, rows = loaded.model.get_input_embeddings()(own)[0].double(), table[own[0]].double()

@@ -164,9 +164,9 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
     return TextTopics(documents, [lexicon.words[word] for word in words], word_shares, document_shares)
 
 
-def documents_of(text: str, fewest_words: int = 100) -> list[str]:
-    """Return the parts of a text between blank lines that have at least so many words: articles, or long paragraphs."""
-    return [part for part in re.split(r"\n\s*\n", text) if len(part.split()) >= fewest_words]
+def documents_of(text: str) -> list[str]:
+    """Return the parts of a text between blank lines of at least 100 words: articles, or long paragraphs."""
+    return [part for part in re.split(r"\n\s*\n", text) if len(part.split()) >= 100]
 
 
 def block_table(products: pd.DataFrame) -> pd.DataFrame:
