@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ from repdyn.studies.embedding_tables import (
     pair_values,
     sample_pairs,
 )
-from repdyn.studies.panels import plane_table
+from repdyn.studies.panels import plane_table, planes
 from repdyn.studies.paths import (
     CLEAR,
     TokenTrajectory,
@@ -115,7 +116,7 @@ def test_the_kinds_of_tokens():
 
 
 def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
-    monkeypatch.setattr("repdyn.studies.panels.methods", lambda: ("PCA", "t-SNE"))
+    monkeypatch.setattr("repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 2))  # without UMAP
     vectors = torch.cat([drawn(30, 5), drawn(30, 5, seed=1) + 20])
     labels = {"number": [*range(60)], "group": ["a"] * 30 + ["b"] * 30}
     found = plane_table(vectors, labels, 0)
@@ -409,7 +410,7 @@ def named(figures, folder):
 
 
 def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("repdyn.studies.panels.methods", lambda: ("PCA",))  # the others are slow, and tested alone
+    monkeypatch.setattr("repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 1))  # others are slow
     monkeypatch.setattr("repdyn.studies.anatomy.find_spec", lambda name: None)  # loops are tested alone
     monkeypatch.setattr("repdyn.studies.study.save", named)
     folder, output = save_model("small"), tmp_path / "out"

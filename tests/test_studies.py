@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,12 +17,7 @@ from scipy import stats
 from scipy.spatial.distance import cdist, pdist
 from synthetic_runs import make_row, to_frame
 from torch.nn.functional import cosine_similarity, normalize
-from transformers import (
-    AutoModel,
-    BertConfig,
-    BertModel,
-    T5Config,
-)
+from transformers import AutoModel, BertConfig, BertModel, T5Config
 
 from repdyn import Probe
 from repdyn.capture.attention import attention_weights
@@ -35,6 +31,7 @@ from repdyn.kernels.vocabulary import Vocabulary
 from repdyn.reading import LoadedModel, causal_stacks, load_models
 from repdyn.studies import sentence_measurements
 from repdyn.studies.embedding_tables import cosine_matrix
+from repdyn.studies.panels import planes
 from repdyn.studies.sentence_measurements import (
     ALL_KINDS,
     BETWEEN,
@@ -330,7 +327,7 @@ def test_a_group_with_slots_stands_for_every_sentence():
 
 
 def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("repdyn.studies.panels.methods", lambda: ("PCA",))
+    monkeypatch.setattr("repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 1))
     ran(save_model("small"), *files, "-o", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
         *("separation.csv", "changes.csv", "collection.csv", "collection_histograms.csv"),
