@@ -316,10 +316,11 @@ def test_which_token_is_followed():
     states = np.ones((2, 4, 3))
     other = states + np.arange(4)[:, None] * np.array([0, 1, 0])
     one, two = (TokenTrajectory(("[CLS]", "the", "Ġbank", "a"), each, (0, 1)) for each in (states, other))
-    assert followed(one, two, ()) == ([], [])
-    assert followed(one, replace(two, tokens=("[CLS]", "a", "b", "c")), ("bank",)) == ([2], [])
+    found = followed((one, replace(two, tokens=("[CLS]", "a", "b", "c"))), ("bank",))
+    assert [each.tokens for each in found] == [("Ġbank",), ()]
+    np.testing.assert_array_equal(found[0].states, states[:, [2]])
     with pytest.raises(ValueError, match="got dog; they have"):
-        followed(one, two, ("dog",))
+        followed((one, two), ("dog",))
 
 
 @pytest.mark.parametrize(

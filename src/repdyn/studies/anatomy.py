@@ -157,12 +157,8 @@ class AnatomyStudy(Study):
         if len(one.layers) > 2:
             early = [replace(each, states=each.states[:-1], layers=each.layers[:-1]) for each in (one, other)]
             drawn["paths_without_last"] = f"{name} without its last layer", *early
-        chosen = [
-            replace(each, tokens=tuple(each.tokens[place] for place in places), states=each.states[:, places])
-            for each, places in zip((one, other), followed(one, other, self.options.follow), strict=True)
-        ]
-        if any(each.tokens for each in chosen):
-            drawn["paths_followed"] = name, *chosen
+        if self.options.follow:
+            drawn["paths_followed"] = name, *followed((one, other), self.options.follow)
         self.figures.update({stem(path, stack): draw.paths_figure(*of) for path, of in drawn.items()})
 
 
@@ -170,14 +166,17 @@ def _file_stem(table: EmbeddingTable) -> str:
     return file_name(table.name.replace(": ", " "))
 
 
-def followed(one: TokenTrajectory, other: TokenTrajectory, words: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the places of words (tokens without the mark of a space) in two sentences; an error if neither has any."""
-    both = one.tokens, other.tokens
-    places, others = ([place for place, token in enumerate(each) if draw.plain(token) in words] for each in both)
-    if words and not (places or others):
-        tokens = ", ".join(dict.fromkeys(map(draw.plain, (*one.tokens, *other.tokens))))
-        raise ValueError(f"expected tokens of the sentences to follow, got {', '.join(words)}; they have {tokens}")
-    return places, others
+def followed(pair: Sequence[TokenTrajectory], words: Sequence[str]) -> list[TokenTrajectory]:
+    """Return the paths of words (tokens without the mark of a space) alone; an error if neither sentence has any."""
+    found = []
+    for one in pair:
+        places = [place for place, token in enumerate(one.tokens) if draw.plain(token) in words]
+        tokens = tuple(one.tokens[place] for place in places)
+        found.append(replace(one, tokens=tokens, states=one.states[:, places]))
+    if not any(one.tokens for one in found):
+        known = ", ".join(dict.fromkeys(draw.plain(token) for one in pair for token in one.tokens))
+        raise ValueError(f"expected tokens of the sentences to follow, got {', '.join(words)}; they have {known}")
+    return found
 
 
 def anatomy(
