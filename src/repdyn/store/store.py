@@ -135,6 +135,14 @@ class Store:
         except ValueError:
             return False
 
+    def empty_error(self) -> ValueError:
+        """Return the error of a store without measurements, which names those nearby: the folder of a run or of runs may
+        have been given."""
+        nearby = {path.parent.parent for path in self.path.glob("*/*/step*.parquet")}
+        nearby |= {self.path.parent for _ in self.path.glob("step*.parquet")}
+        hint = f"; did you mean {', '.join(map(str, sorted(nearby)))}?" if nearby else ""
+        return ValueError(f"expected a store with measurements, found none in {self.location}{hint}")
+
     def write(self, key: MeasurementKey, rows: Sequence[Row], probe: Probe | None = None) -> Path:
         """Write the rows of one checkpoint atomically, in place of those under the same key, and their probe, if given;
         ValueError if there are none, or if the folder of the run is a symbolic link."""
@@ -258,9 +266,10 @@ class Store:
         paths = self.paths() if run is None else [path for path in [self.path_of(run)] if path is not None]
         found = [table for path in paths for table in self._tables(path, needed, metrics)]
         if not found:
+            if run is None:
+                raise self.empty_error()
             which = ", whose files cannot be read" if paths else f"; it has {self.runs()}"
-            of_run = "" if run is None else f" of the run {run!r}{which}"
-            raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
+            raise ValueError(f"expected a store with measurements, found none in {self.path} of the run {run!r}{which}")
         whole = [pa.concat_tables(found)]
         del found  # the frame takes the place of the table
         frame = as_frame(whole.pop(), needed, BY_LAYER if categorical else BY_METRIC)

@@ -145,10 +145,11 @@ def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
     first, half, last = _ends_and_half(snapshots)
     # if the mean is highest at an end, the highest value between the ends does not exceed it
     peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
+    up_to_peak = f"from the start to step {peak.step:,}, the highest in between, the dimension"
     over_last = "exceeds the last", "is below the last"
     claims = (
-        Claim("the dimension", MOVES, Effect.of(peak.mean, first.mean), above=MORE),
-        Claim("its highest value", over_last, Effect.of(peak.mean, last.mean), above=MORE),
+        Claim(up_to_peak, MOVES, Effect.of(peak.mean, first.mean), above=MORE),
+        Claim("that value", over_last, Effect.of(peak.mean, last.mean), above=MORE),
         _late(half, last, below=-LATE_FALL),
     )
     blocks = tuple(Effect.of(end, before) for end, before in zip(last.blocks, half.blocks, strict=True))
@@ -157,7 +158,7 @@ def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
     return Judgement(
         claims,
         blocks,
-        notes=(f"highest at step {peak.step:,}", known),
+        notes=(known,),
         objection=f"highest within {WARM_UPS:g} times the warm-up" if is_early else None,
         coverage=coverage,
     )

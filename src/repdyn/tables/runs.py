@@ -93,11 +93,7 @@ def known_runs(store: Store, names: Sequence[str] | None) -> list[str]:
     error."""
     known = store.runs()
     if not known:
-        # the folder of a run may have been given
-        nearby = {path.parent.parent for path in store.path.glob("*/*/step*.parquet")}
-        nearby |= {store.path.parent for _ in store.path.glob("step*.parquet")}
-        hint = f"; did you mean {', '.join(map(str, sorted(nearby)))}?" if nearby else ""
-        raise ValueError(f"expected a store with measurements, found none in {store.location}{hint}")
+        raise store.empty_error()
     # a mistyped name may resemble a whole name or its last part
     by_name = {run.rpartition("/")[2].lower(): run for run in known} | {run.lower(): run for run in known}
     for name in names or ():

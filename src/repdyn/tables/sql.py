@@ -65,7 +65,7 @@ def query(stores: Store | Sequence[Store], sql: str) -> pd.DataFrame:
 
 def _rows(store: Store) -> pa.Table:
     if not store.runs():
-        raise ValueError(f"expected a store with measurements, found none in {store.path}")
+        raise store.empty_error()
     frame = store.to_pandas(categorical=True)
     # undefined values become NULL, so that aggregates leave them out
     table = pa.Table.from_pandas(frame, preserve_index=False)
