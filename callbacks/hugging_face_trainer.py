@@ -21,6 +21,7 @@ from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Origin, TrackedRun, read_optimizers
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.files import is_url
+from repdyn.utils.mistyped import options_of
 
 _STATE = "repdyn"
 """Where the checkpoints of the Trainer keep what trackers remember, by the name of the tracker."""
@@ -68,7 +69,7 @@ class HuggingFaceTracker(TrainerCallback):
         **options: Unpack[TrackingArguments],
     ) -> None:
         check_probe(probe)
-        self.options = TrackingOptions(metrics=metrics, layers=layers, **options)
+        self.options = options_of(TrackingOptions, type(self), metrics=metrics, layers=layers, **options)
         self._probe = probe
         self._schedule = ScheduleState(schedule)
         self._requested_store = store if store is None or is_url(store) else Path(store).absolute()

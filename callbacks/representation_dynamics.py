@@ -31,6 +31,7 @@ from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Origin, TrackedRun, Weights, add_tokens, read_optimizers, weights_of
 from repdyn.tracking.schedule import Schedule, ScheduleLike
 from repdyn.utils.files import is_url
+from repdyn.utils.mistyped import options_of
 
 VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
 """Names under which a LightningModule may log its validation loss; the first that is logged is stored."""
@@ -83,7 +84,7 @@ class RepresentationDynamics(ScheduledCallback):
         super().__init__(schedule)
         if probe is not None:
             check_probe(probe)
-        self.options = TrackingOptions(metrics=metrics, layers=layers, **options)
+        self.options = options_of(TrackingOptions, type(self), metrics=metrics, layers=layers, **options)
         self.probe: Probe | None = probe
         self.model = model
         self.name = name

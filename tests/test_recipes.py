@@ -385,7 +385,7 @@ def test_shipped_recipes(name):
     [
         ({"titel": "A"}, "did you mean 'title'?"),
         ({"paper": 2311.05928}, "got 2311.05928"),
-        ({"models": ["pythia-71m"]}, "did you mean pythia-"),
+        ({"models": ["pythia-71m"]}, "did you mean 'pythia-"),
         ({"metrics": ["anisotropie"]}, "did you mean 'anisotropy'?"),
         ({"metrics": ["anisotropy@nowhere"]}, "expected a subset among all, no_sink"),
         ({"cloud": {"design": "sparse"}}, "expected a design among independent, dense, paper, shuffled"),

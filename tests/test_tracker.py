@@ -163,6 +163,17 @@ def test_averaged_weights_are_a_run_of_their_own(attach, small_probe):
         assert values(frame[frame["run"] == run], 4) == values(expected.assign(step=4), 4)
 
 
+def test_averaged_weights_of_another_structure_are_refused(attach):
+    """The layers that the average lacks had values of the trained weights."""
+    with pytest.raises(ValueError, match="same structure"):
+        attach(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))), averaged=nn.Sequential(nn.Linear(2, 2)))
+
+
+def test_a_mistyped_option_is_named_with_the_one_that_was_meant(attach):
+    with pytest.raises(TypeError, match=r"Tracker\(\).*'sedule'.*'schedule'"):
+        attach(HandWritten(), sedule=3)
+
+
 @pytest.mark.parametrize(
     ("settings", "word"),
     [

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr, with_config
 
-from repdyn.utils.arguments import closest
+from repdyn.utils.mistyped import did_you_mean
 from repdyn.utils.records import read_yaml, validated
 
 _SHIPPED = Path(__file__).parents[1] / "suites"
@@ -224,10 +224,10 @@ def find_models(names: Sequence[str]) -> list[PublishedModel]:
         else:
             chosen = [model for model in models if name == model.suite or fnmatchcase(model.name, name)]
         if not chosen:
-            near = closest(name, [*suites, *(model.name for model in models)])
+            hint = did_you_mean(name, [*suites, *(model.name for model in models)])
             raise ValueError(
                 f"expected a suite ({', '.join(suites)}), one of their models, a pattern such as pythia-*-deduped, or "
-                f"a file ending in .yaml, got {name!r}{f'; did you mean {near}?' if near else ''}"
+                f"a file ending in .yaml, got {name!r}{hint}"
             )
         found |= dict.fromkeys(chosen)
     return list(found)
@@ -295,7 +295,7 @@ def _filled(value: Any, known: Mapping[str, _Value], where: str, key: str = "") 
 
     def fill(placeholder: re.Match[str]) -> str:
         if (name := placeholder[1]) not in known:
-            hint = f"; did you mean {near!r}?" if (near := closest(name, known)) else ""
+            hint = did_you_mean(name, known)
             raise ValueError(f"expected placeholders in {where} that are listed under for, got {name!r}{hint}")
         return re.escape(str(known[name])) if key in _PATTERNS else str(known[name])
 

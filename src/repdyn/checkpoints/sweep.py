@@ -43,6 +43,7 @@ from repdyn.store import Store, find_store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.arguments import Dtype
+from repdyn.utils.mistyped import options_of
 from repdyn.utils.printing import print_above_bars, without_reports
 from repdyn.utils.redaction import redacted
 
@@ -135,7 +136,8 @@ def sweep(
     """
     if isinstance(options.get("suite"), str):
         options["suite"] = [options["suite"]]
-    return measure_prepared(prepare(SweepOptions(source=source, store=store, **options)), quiet=quiet)
+    chosen = options_of(SweepOptions, sweep, source=source, store=store, **options)
+    return measure_prepared(prepare(chosen), quiet=quiet)
 
 
 def prepare(

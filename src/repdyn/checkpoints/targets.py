@@ -24,7 +24,7 @@ from repdyn.checkpoints.suites import (
 )
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import FINISHED, Checkpoint
-from repdyn.utils.arguments import closest
+from repdyn.utils.mistyped import closest
 from repdyn.utils.printing import MAX_LISTED, shorten_list
 
 if TYPE_CHECKING:

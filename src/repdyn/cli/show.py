@@ -138,7 +138,6 @@ def compare(
         return _compare_scores(runs, Path(other), lags, folder)
     from repdyn.figures.drawing import save
 
-    folder.mkdir(parents=True, exist_ok=True)
     compared = compare_published(runs)
     for comparison in compared:
         print(printable(f"{comparison.run.label}:"))
@@ -147,6 +146,7 @@ def compare(
         if comparison.pairs:
             print(printable(f"  means over layers: {in_short(comparison)}"))
             name = comparison.run.name.replace("/", "_")
+            folder.mkdir(parents=True, exist_ok=True)
             for path in save({name: comparison.draw()}, folder):
                 print(printable(f"  {path}"))
             table = folder / f"{name}.csv"
@@ -155,7 +155,8 @@ def compare(
         return 0
     for line in how_to_measure(runs):
         print(printable(line))
-    return _nothing("no published value was measured in the same way")
+    hint = "; repdyn report compares runs with each other" if len(runs) > 1 else ""
+    return _nothing(f"no published value was measured in the same way{hint}")
 
 
 def _compare_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Path) -> int:

@@ -33,9 +33,9 @@ from repdyn.models import LanguageModel, objective_of
 from repdyn.publish.loggers import each_target, named_config
 from repdyn.tables.style import short_count
 from repdyn.tracking.options import TrackingOptions
-from repdyn.utils.arguments import closest
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
+from repdyn.utils.mistyped import closest
 from repdyn.utils.printing import silence_notices
 from repdyn.utils.records import read_yaml
 from repdyn.utils.redaction import redacted

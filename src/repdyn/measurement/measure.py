@@ -44,6 +44,7 @@ from repdyn.store.schema import Checkpoint, Row, to_table
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.caller_state import plain_state
 from repdyn.utils.distributed import ALONE, Ranks
+from repdyn.utils.mistyped import options_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,7 +213,7 @@ def measure(
             pass states from one to the next; or a rank that failed.
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
-    chosen = MeasurementOptions(metrics=metrics, layers=layers, **options)
+    chosen = options_of(MeasurementOptions, measure, metrics=metrics, layers=layers, **options)
     return measure_with(
         prepare_for(model, probe, chosen, ranks=ranks),
         probe,

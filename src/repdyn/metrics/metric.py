@@ -5,7 +5,6 @@ A name may have settings and a subset: ``two_nn[discard=0.8]@no_sink``.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import math
@@ -18,6 +17,8 @@ from math import inf
 from numbers import Integral, Real
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from repdyn.utils.mistyped import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -302,7 +303,7 @@ def written(value: Any) -> str:
     if isinstance(value, Integral):
         return str(int(value))
     if isinstance(value, Real):
-        return repr(float(value)).removesuffix(".0")
+        return repr(float(value) + 0.0).removesuffix(".0")  # which has one zero
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
@@ -322,8 +323,7 @@ def checked(metric: str, kernel: Kernel, defaults: Mapping[str, Any], given: Map
         if not known:
             raise ValueError(f"expected no settings of {metric}, which has none, got {name!r}; write {metric} alone")
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(name, known)
             raise ValueError(f"expected a setting of {metric} ({', '.join(sorted(known))}), got {name!r}{hint}")
     return {name: _typed(metric, name, value, like=known[name]) for name, value in given.items()}
 

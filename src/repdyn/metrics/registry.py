@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from repdyn.probe.design import (
     View,
     view_of,
 )
+from repdyn.utils.mistyped import closest, did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -213,9 +213,8 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
 def _from_name(name: str) -> tuple[Metric, str]:
     base, settings, subset = parsed(name)
     if base not in METRICS:
-        close = difflib.get_close_matches(base, METRICS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"expected the name of a metric, or all, got {base!r}; {hint}`repdyn metrics` lists them")
+        hint = did_you_mean(base, METRICS)
+        raise ValueError(f"expected a metric that `repdyn metrics` lists, or all, got {base!r}{hint}")
     return METRICS[base].with_settings(**settings), subset
 
 
@@ -239,8 +238,8 @@ def _check_subset(metric: Metric, subset: str, known: Collection[str] | None) ->
     view = view_of(subset)
     if known is not None and view.vectors not in {*known, *LAYER_SUBSETS, *VIEWS}:
         choices = [*known, *LAYER_SUBSETS, *VIEWS]
-        close = difflib.get_close_matches(view.vectors, choices, n=1)
-        hint = f"did you mean {close[0] + NORMED * view.normed!r}? " if close else ""
+        near = closest(view.vectors, choices)
+        hint = f"did you mean {near + NORMED * view.normed!r}? " if near else ""
         raise ValueError(
             f"expected a subset among {', '.join(choices)}, got {subset!r} for {metric.name}; {hint}classes of words "
             "come with Probe.from_texts(..., classes=...), or --classes words in a sweep, others with "

@@ -8,7 +8,6 @@ values of different designs are never joined into one curve.
 
 from __future__ import annotations
 
-import difflib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from reprlib import repr as briefly
 from typing import Any, NamedTuple, TypeAlias
+
+from repdyn.utils.mistyped import did_you_mean
 
 BATCH_VECTORS = 4096
 """Default number of vectors in a metric batch."""
@@ -174,8 +175,7 @@ def resolve_design(design: DesignLike) -> Design:
     if isinstance(design, Design):
         return design
     if design not in DESIGNS:
-        close = difflib.get_close_matches(str(design), DESIGNS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(str(design), DESIGNS)
         raise ValueError(f"expected a design among {', '.join(DESIGNS)}, or a Design, got {design!r}{hint}")
     return DESIGNS[design]
 

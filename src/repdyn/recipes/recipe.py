@@ -20,7 +20,7 @@ from repdyn.metrics import resolve
 from repdyn.probe.design import INDEPENDENT, SUBSETS, resolve_design
 from repdyn.recipes.criteria import Between, Cell, Extreme, Phases, PublishedFinding
 from repdyn.text.corpus import DEFAULT_TEXT
-from repdyn.utils.arguments import closest
+from repdyn.utils.mistyped import did_you_mean
 from repdyn.utils.records import read_yaml, validated
 
 _SHIPPED = Path(__file__).parent
@@ -160,7 +160,7 @@ def find_recipe(name: str) -> Recipe:
         return read_recipe(name)
     known = sorted(path.stem for path in _SHIPPED.glob("*.yaml"))
     if name not in known:
-        hint = f"; did you mean {near!r}?" if (near := closest(name, known)) else ""
+        hint = did_you_mean(name, known)
         raise ValueError(f"expected a recipe ({', '.join(known)}) or a file ending in .yaml, got {name!r}{hint}")
     return read_recipe(_SHIPPED / f"{name}.yaml")
 

@@ -65,8 +65,9 @@ def find_store(path: str | Path) -> Store:
         listed = ", ".join(str(store.path) for store in found[:_MAX_LISTED]) + ", ..." * (len(found) > _MAX_LISTED)
         raise ValueError(f"expected one store in {path}, got {len(found)}; name one of {listed}")
     if not found:
-        inside = f"; did you mean {path.parent}?" if any(path.glob("step*.parquet")) else ""
-        raise ValueError(f"expected a store with measurements, found none in {path}{inside}")
+        hint = f"; did you mean {path.parent}?" if any(path.glob("step*.parquet")) else ""
+        hint = hint if path.exists() else ", which does not exist"
+        raise ValueError(f"expected a store with measurements, found none in {path}{hint}")
     return found[0]
 
 

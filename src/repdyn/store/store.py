@@ -136,8 +136,7 @@ class Store:
             return False
 
     def empty_error(self) -> ValueError:
-        """Return the error of a store without measurements, which names those nearby: the folder of a run or of runs may
-        have been given."""
+        """Return the error of a store without measurements, which names stores nearby, as in the folder of a run."""
         nearby = {path.parent.parent for path in self.path.glob("*/*/step*.parquet")}
         nearby |= {self.path.parent for _ in self.path.glob("step*.parquet")}
         hint = f"; did you mean {', '.join(map(str, sorted(nearby)))}?" if nearby else ""

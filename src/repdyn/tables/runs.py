@@ -5,7 +5,6 @@ The stacks of a model that has several stand there like models of their own.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +34,7 @@ from repdyn.tables.frames import (
 )
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.style import family_of, of_stack
+from repdyn.utils.mistyped import closest
 
 
 def select(
@@ -98,8 +98,8 @@ def known_runs(store: Store, names: Sequence[str] | None) -> list[str]:
     by_name = {run.rpartition("/")[2].lower(): run for run in known} | {run.lower(): run for run in known}
     for name in names or ():
         if name not in known:
-            close = difflib.get_close_matches(name.lower(), by_name, n=1)
-            hint = f"did you mean {by_name[close[0]]!r}?" if close else f"it has {', '.join(known)}"
+            near = closest(name.lower(), by_name)
+            hint = f"did you mean {by_name[near]!r}?" if near else f"it has {', '.join(known)}"
             raise ValueError(f"expected a run of {store.location}, got {name!r}; {hint}")
     return list(dict.fromkeys(names)) if names else known
 

@@ -36,12 +36,12 @@ def read_scores(path: str | Path) -> pd.DataFrame:
         FileNotFoundError: no such file or folder.
     """
     path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"expected published, or a file or folder of scores, got {path}, which does not exist")
     if path.suffix == ".csv":
         scores = pd.read_csv(path)
         if missing := [name for name in COLUMNS if name not in scores]:
             raise ValueError(f"expected columns {', '.join(COLUMNS)} in {path}, got no {', '.join(missing)}")
-    elif not path.exists():
-        raise FileNotFoundError(f"expected published, or a file or folder of scores, got {path}, which does not exist")
     else:
         files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
         scores = pd.DataFrame([row for file in files for row in _rows_of(file)], columns=COLUMNS)

@@ -23,6 +23,7 @@ from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Origin, Scalar, TrackedRun, weights_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.files import is_url
+from repdyn.utils.mistyped import options_of
 from repdyn.utils.printing import warn
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class Tracker:
     ) -> None:
         check_model(model)
         check_probe(probe)
-        settings = TrackingOptions(metrics=metrics, layers=layers, **options)
+        settings = options_of(TrackingOptions, type(self), metrics=metrics, layers=layers, **options)
         if not isinstance(resume, Mapping | None):
             raise TypeError(
                 f"expected resume= to be what state_dict() returned, got {type(resume).__name__}; load the checkpoint "
@@ -103,7 +104,15 @@ class Tracker:
         self._n_steps = n_steps
         self._root_module = model
         self._model = unwrapped(model)
-        self._averaged = averaged
+        average = averaged.module if isinstance(averaged, AveragedModel) else averaged
+        self._averaged = None if average is None else unwrapped(average)
+        if self._averaged is not None:
+            trained, known = (dict(module.named_parameters()) for module in (self._model, self._averaged))
+            if missing := [name for name in trained if name not in known]:
+                raise ValueError(
+                    f"expected averaged= to be a module of the same structure as the model, got one without "
+                    f"{len(missing)} of its {len(trained)} parameters, as {missing[0]}; give a copy of the model"
+                )
         find_blocks(self._model, layers)
         self._schedule = ScheduleState(schedule)
         self._start = self._now = start
@@ -269,14 +278,11 @@ class Tracker:
         tracked.name_commands()
 
     def _measure(self, tracked: TrackedRun) -> None:
-        own, average = self._model, self._averaged
-        if isinstance(average, AveragedModel):
-            average = unwrapped(average.module)
         tracked.measure(
-            own,
+            self._model,
             Checkpoint(step=self._now, tokens_seen=self._tokens_seen),
             self._scalars,
-            averaged=None if average is None else weights_of(average if average is own else unwrapped(average)),
+            averaged=None if self._averaged is None else weights_of(self._averaged),
             root_module=self._root_module,
         )
         tracked.close_step()  # its losses have been given

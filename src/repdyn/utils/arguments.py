@@ -1,4 +1,4 @@
-"""What the options of commands have in common: their types, how models are loaded, and which name was meant.
+"""What the options of commands have in common: their types, and how models are loaded.
 
 Commands are functions; cyclopts makes their options of the signature, and the help of the docstring.
 """
@@ -6,8 +6,7 @@ Commands are functions; cyclopts makes their options of the signature, and the h
 # Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -37,11 +36,6 @@ Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 Destination: TypeAlias = Literal["wandb", "tensorboard", "csv", "mlflow", "trackio"]
 SENTENCES = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
 """Two sentences that share a word with two meanings."""
-
-
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that most likely replaces a mistyped one, or None."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def converted(convert: Callable[[str], Any], metavar: str) -> Parameter:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from repdyn.utils.arguments import closest
+from repdyn.utils.mistyped import did_you_mean
 
 
 def json_values(content: Any) -> Any:
@@ -57,8 +57,8 @@ def validated(kind: Any, content: Any, where: str) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"])) or "content"
-        near = closest(key, getattr(kind, "__dataclass_fields__", ())) if "unexpected" in first["type"] else None
-        hint = f"; did you mean {near!r}?" if near else ""
+        is_unknown = "unexpected" in first["type"]
+        hint = did_you_mean(key, getattr(kind, "__dataclass_fields__", ())) if is_unknown else ""
         message = first["msg"].removeprefix("Value error, ")
         raise ValueError(f"expected a valid {key} in {where}, got {first['input']!r:.400}: {message}{hint}") from error
 
