@@ -69,7 +69,7 @@ class FaultyFileSystem(MemoryFileSystem):
 
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FaultyFileSystem]]:
-    """The filesystem of the URLs ``faulty://``, empty; the cache is below ``tmp_path``, and retries wait little."""
+    """The filesystem of the URLs ``faulty://``, empty; the cache is below ``tmp_path``."""
     # a class of its own, since the uploads of an earlier test may not have ended
     filesystem = type(
         "FaultyFileSystemOfOneTest",
@@ -77,7 +77,6 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fau
         {"store": {}, "pseudo_dirs": [""], "faults": {}, "requests": []},
     )
     fsspec.register_implementation("faulty", filesystem, clobber=True)
-    monkeypatch.setattr("repdyn.store.remote.WAIT_SECONDS", 0.01)
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
     yield filesystem
     filesystem.faults.clear()

@@ -156,7 +156,6 @@ def test_a_refusal_is_not_repeated_and_credentials_are_read_again(faulty):
 
 
 def test_a_training_is_not_delayed_by_a_slow_server(faulty, monkeypatch):
-    monkeypatch.setattr("repdyn.store.remote.TRANSFER_SECONDS", 0.2)
     monkeypatch.setattr("repdyn.store.remote.REQUEST_SECONDS", 0.2)
     faulty.faults.update(put_file=1.0, find=1.0)
     store = open_store(URL, refresh=False)

@@ -12,16 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import random
 import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from filelock import FileLock
 from tqdm.contrib.concurrent import thread_map
@@ -33,18 +32,13 @@ from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
-
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 UPLOAD_SECONDS = 120.0  # how long the end of a sweep or a training waits for the uploads
-REQUEST_SECONDS, TRANSFER_SECONDS = 100.0, 300.0
-"""How long one request may take, such as a listing of all files, and the transfer of a file or a commit."""
-WAIT_SECONDS = 2.0
-"""Pause before a failed request is repeated, once: the clients repeat most of them, and what waits is tried again."""
+REQUEST_SECONDS = 300.0
+"""How long one request may take: the listing of all files, or the transfer of one or of a commit."""
 COMMIT_SECONDS = 60.0
 """Shortest time between two commits, of which the Hugging Face hub accepts some hundred in an hour."""
 _FILES_PER_COMMIT = 500
@@ -52,12 +46,11 @@ _PARALLEL = 16
 _POLL_SECONDS = 0.2
 _MAX_FAILURES = 3
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-# where a file needs a folder to lie in
-_WITH_FOLDERS = {"file", "local", "ftp", "sftp", "ssh", "smb"}
-# as clients name and describe it: boto, the storage of large files on the Hugging Face hub, S3 without a body
+# as clients name and describe it: boto, the Hugging Face hub and its storage of large files, S3 without a body
 _REFUSED = re.compile(
-    r"NoCredentialsError|PartialCredentialsError|TokenRetrievalError|LocalTokenNotFoundError|"
-    r"status client error \(40[13] |\(400\) when calling the headobject|expired|invalidaccesskeyid",
+    r"PermissionError|NoCredentialsError|PartialCredentialsError|TokenRetrievalError|LocalTokenNotFoundError|"
+    r"\b40[13] (client error|forbidden|unauthorized)|status client error \(40[13] |"
+    r"\(400\) when calling the headobject|expired|invalidaccesskeyid",
     re.IGNORECASE,
 )
 
@@ -98,24 +91,19 @@ class RemoteStore(Store):
         listed = {name: version for name, version in self.remote.files().items() if is_shared(name)}
         with self._index() as index:
             waiting = set(self.waiting())
+            for name in index.keys() & listed.keys():
+                if index[name][0] is None:  # sent, and listed for the first time
+                    index[name][0] = listed[name]
             for name in index.keys() - listed.keys() - waiting:
                 if index[name][0] is not None:  # otherwise it was sent, and is not listed yet
                     (self.path / name).unlink(missing_ok=True)
                     del index[name]
-            new = []
-            for name in sorted(listed.keys() - waiting):
-                known = index.setdefault(name, [""])
-                if known[0] is None:  # sent, and listed for the first time
-                    known[0] = listed[name]
-                elif known[0] != listed[name]:
-                    new.append(name)
+            new = [name for name in sorted(listed.keys() - waiting) if index.get(name, [""])[0] != listed[name]]
 
             def download(name: str) -> None:
-                try:
+                with suppress(FileNotFoundError):  # deleted since it was listed
                     self.remote.download(name, self.path / name, int(listed[name].partition(" ")[0]))
-                except FileNotFoundError:
-                    return  # deleted since it was listed
-                index[name] = [listed[name], *(_state(self.path / name) or ())]
+                    index[name] = [listed[name], *_state(self.path / name)]
 
             # hidden where standard error is no terminal
             thread_map(download, new, max_workers=_PARALLEL, desc="downloading", disable=None, leave=False)
@@ -140,10 +128,10 @@ class RemoteStore(Store):
     def waiting(self) -> list[str]:
         """Return the names of the files that are to be uploaded, the oldest first."""
         names = filter(is_shared, (path.relative_to(self.path).as_posix() for path in self.path.glob("*/*")))
-        states = {name: state for name in names if (state := _state(self.path / name))}
         known = self._read_index()
-        found = [(state[0], name) for name, state in states.items() if known.get(name, [None])[1:] != state]
-        return [name for _, name in sorted(found)]
+        changed = {name: _state(self.path / name) for name in names}
+        changed = {name: state for name, state in changed.items() if known.get(name, [None])[1:] != state}
+        return sorted(changed, key=changed.__getitem__)
 
     def _written(self) -> Thread:
         """Return the thread that uploads what waits now, without waiting: a slow network delays no training."""
@@ -153,37 +141,30 @@ class RemoteStore(Store):
         return queued
 
     def _upload_waiting(self) -> None:
-        """Upload what waits, one thread at a time; what fails is tried again with the next writing."""
+        """Upload what waits, one thread at a time; what fails is in no other's way, and tried again with the next
+        writing."""
         with self._uploading:
             self._queued = None  # before it looks what waits: whatever is written from now on needs another thread
-            try:
-                self._upload(self.waiting())
-                self.error = None
-            except Exception as failure:  # a full disk, say
-                if self.error is None:
-                    log.warning("%s; the rows are kept in %s and uploaded later", redacted(str(failure)), self.path)
-                self.error = failure if isinstance(failure, RemoteError) else RemoteError(redacted(str(failure)))
+            names, errors = self.waiting(), []
+            at_once = _FILES_PER_COMMIT if self.remote.has_commits else 1
+            for first in range(0, len(names), at_once):
+                try:
+                    self._upload(names[first : first + at_once])
+                except Exception as failure:  # a full disk, say
+                    errors.append(failure if isinstance(failure, RemoteError) else RemoteError(redacted(str(failure))))
+                    if isinstance(failure, RefusedError) or len(errors) == _MAX_FAILURES:
+                        break
+            if errors and self.error is None:
+                log.warning("%s; the rows are kept in %s and uploaded later", errors[0], self.path)
+            self.error = errors[0] if errors else None
             if self.remote.has_commits:
                 self._draining.wait(COMMIT_SECONDS)
 
     def _upload(self, names: Sequence[str]) -> None:
-        """Upload files of the copy, and raise the first error; a file that fails is in no other's way."""
-        at_once, errors = _FILES_PER_COMMIT if self.remote.has_commits else 1, []
-        for first in range(0, len(names), at_once):
-            few = names[first : first + at_once]
-            states = {name: state for name in few if (state := _state(self.path / name)) is not None}
-            try:
-                if states:
-                    self.remote.upload({name: self.path / name for name in states})
-            except RemoteError as error:
-                errors.append(error)
-                if isinstance(error, RefusedError) or len(errors) == _MAX_FAILURES:
-                    break
-            else:
-                with self._index() as index:  # the version is taken from the next listing
-                    index.update({name: [None, *state] for name, state in states.items()})
-        if errors:
-            raise errors[0]
+        states = {name: _state(self.path / name) for name in names}
+        self.remote.upload(names, self.path)
+        with self._index() as index:  # the version is taken from the next listing
+            index.update({name: [None, *state] for name, state in states.items()})
 
     def _read_index(self) -> dict[str, list]:
         try:
@@ -217,20 +198,12 @@ class RemoteFolder:
     def files(self) -> dict[str, str]:
         """Return the size and version of each file by its name; none without a folder."""
         filesystem, root = self._opened
-
-        def find() -> Any:
-            filesystem.invalidate_cache()
-            return filesystem.find(root, detail=True)
-
+        filesystem.invalidate_cache()
         try:
-            found = self._attempt("listing", find, REQUEST_SECONDS)
+            found = self._request("listing", lambda: filesystem.find(root, detail=True))
         except FileNotFoundError:
             return {}
-        return {
-            path.removeprefix(root).lstrip("/"): _version(info)
-            for path, info in found.items()
-            if info.get("type") != "directory"
-        }
+        return {path.removeprefix(root).lstrip("/"): _version(info) for path, info in found.items()}
 
     def download(self, name: str, target: Path, size: int) -> None:
         """Download a file of this size in bytes; the target is replaced once all of it is there."""
@@ -241,27 +214,26 @@ class RemoteFolder:
             if (got := temporary.stat().st_size) != size:
                 raise OSError(f"expected {size} bytes, got {got}")
 
-        self._attempt(f"downloading {name}", lambda: write_atomically(target, fetch), TRANSFER_SECONDS)
+        self._request(f"downloading {name}", lambda: write_atomically(target, fetch))
 
-    def upload(self, files: Mapping[str, Path]) -> None:
-        """Upload local files by name in place of any of these names; several where each upload makes a commit."""
-        what = f"uploading {next(iter(files))}" if len(files) == 1 else f"uploading {len(files)} files"
+    def upload(self, names: Sequence[str], source: Path) -> None:
+        """Upload files of a local folder in place of those of the same names, in one commit where uploads make any."""
 
         def send() -> None:
             filesystem, root = self._opened
             if self.has_commits:
-                _commit(filesystem, root, files)
+                _commit(filesystem, root, names, source)
                 return
-            for name, source in files.items():
-                path = f"{root}/{name}"
-                if self.protocol in _WITH_FOLDERS:
-                    filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-                filesystem.put_file(str(source), path)
+            for name in names:
+                if self.protocol in {"file", "local"}:  # others have no folders, or make them
+                    filesystem.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
+                filesystem.put_file(str(source / name), f"{root}/{name}")
 
-        self._attempt(what, send, TRANSFER_SECONDS, is_upload=True)
+        what = names[0] if len(names) == 1 else f"{len(names)} files"
+        self._request(f"uploading {what}", send, is_upload=True)
 
     @cached_property
-    def _opened(self) -> tuple[AbstractFileSystem, str]:
+    def _opened(self) -> tuple[Any, str]:
         """The filesystem, and the path of the folder in it."""
         from fsspec.core import url_to_fs
 
@@ -275,14 +247,14 @@ class RemoteFolder:
             ) from error
         return filesystem, root.rstrip("/")
 
-    def _attempt(self, what: str, function: Callable[[], T], seconds: float, *, is_upload: bool = False) -> T:
-        """Return what a request returns, which is repeated once, or raise a RemoteError; FileNotFoundError where the
-        bucket or repository is there."""
+    def _request(self, what: str, function: Callable[[], T], *, is_upload: bool = False) -> T:
+        """Return what a request returns, or raise a RemoteError; FileNotFoundError where the bucket or repository is
+        there. It is not repeated: the clients do so, and what waits is tried again."""
         filesystem = self._opened[0]  # a missing package is an error of its own
-        for is_last in (False, True):
-            try:
-                return TimeoutRunner(seconds)(what, function)
-            except FileNotFoundError as error:
+        try:
+            return TimeoutRunner(REQUEST_SECONDS)(what, function)
+        except Exception as error:
+            if isinstance(error, FileNotFoundError):
                 is_place = "bucket" in str(error).lower() or type(error).__name__ == "RepositoryNotFoundError"
                 if not (is_upload or is_place):
                     raise
@@ -290,36 +262,31 @@ class RemoteFolder:
                     f"expected an existing bucket or repository at {self.shown}, got: {_brief(error)}; create it, or "
                     "check the URL"
                 ) from error
-            except Exception as error:
-                if _is_refusal(error):
-                    # the next request reads the credentials again: those of a long training expire and are renewed
-                    type(filesystem).clear_instance_cache()
-                    self.__dict__.pop("_opened", None)
-                    raise RefusedError(
-                        f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the credentials, and "
-                        "check that they permit it"
-                    ) from error
-                if is_last:
-                    reason = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else _brief(error)
-                    raise RemoteError(
-                        f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the command"
-                    ) from error
-            time.sleep(WAIT_SECONDS * random.uniform(1, 1.25))  # many workers do not return at once
-        raise AssertionError
+            if any(_REFUSED.search(f"{type(each).__name__}: {each}") for each in (error, error.__cause__)):
+                # the next request reads the credentials again: those of a long training expire and are renewed
+                type(filesystem).clear_instance_cache()
+                self.__dict__.pop("_opened", None)
+                raise RefusedError(
+                    f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the credentials, and check "
+                    "that they permit it"
+                ) from error
+            reason = f"no answer in {REQUEST_SECONDS:g} s" if isinstance(error, TimeoutError) else _brief(error)
+            raise RemoteError(
+                f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the command"
+            ) from error
 
 
-def _commit(filesystem: Any, root: str, files: Mapping[str, Path]) -> None:
-    """Upload files to a repository of the Hugging Face hub in one commit."""
+def _commit(filesystem: Any, root: str, names: Sequence[str], source: Path) -> None:
+    """Upload files of a local folder to a repository of the Hugging Face hub in one commit."""
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.utils import disable_progress_bars
 
     place = filesystem.resolve_path(root)
-    added = [CommitOperationAdd(f"{place.path_in_repo}/{name}".lstrip("/"), str(path)) for name, path in files.items()]
     disable_progress_bars()  # which would be in the output of a training
     HfApi(filesystem.endpoint, filesystem.token).create_commit(
         place.repo_id,
-        added,
-        commit_message=f"Add {len(files)} files measured with repdyn",
+        [CommitOperationAdd(f"{place.path_in_repo}/{name}".lstrip("/"), source / name) for name in names],
+        commit_message=f"Add {len(names)} files measured with repdyn",
         repo_type=place.repo_type,
         revision=place.revision,
     )
@@ -333,12 +300,9 @@ def is_shared(name: str) -> bool:
     return file.endswith(".safetensors") if folder == "probes" else file == RUN_FILE or bool(ROW_FILE.fullmatch(file))
 
 
-def _state(path: Path) -> list[int] | None:
-    """Return what changes when a file of the copy is written again; None if there is none."""
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
+def _state(path: Path) -> list[int]:
+    """Return what changes when a file of the copy is written again."""
+    stat = path.stat()
     return [stat.st_mtime_ns, stat.st_size]
 
 
@@ -346,15 +310,6 @@ def _version(info: Mapping[str, Any]) -> str:
     """Return the size of a file in a listing, and a digest of all else but the time at which it was read."""
     known = sorted((name, str(value)) for name, value in info.items() if name not in {"name", "time"})
     return f"{int(info.get('size') or 0)} {hashlib.sha256(repr(known).encode()).hexdigest()[:20]}"
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """Return whether repeating does not help: credentials that are missing, unknown or expired, or no permission."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(error, PermissionError) or status in {401, 403}:
-        return True
-    causes = (error, error.__cause__)
-    return any(_REFUSED.search(f"{type(cause).__name__}: {cause}") for cause in causes)
 
 
 def _brief(error: BaseException) -> str:

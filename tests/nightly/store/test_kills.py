@@ -103,7 +103,7 @@ def forked(work: Callable[[Promise], None], kill_after: float | None = None) -> 
 
 def kill_at(event_number: int, folder: str) -> None:
     """Kill this process at one of the file events in a folder, or of the begins and ends of requests."""
-    numbers, attempt = itertools.count(1), RemoteFolder._attempt
+    numbers, attempt = itertools.count(1), RemoteFolder._request
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in FILE_EVENTS and folder in str(arguments[0]) and next(numbers) == event_number:
@@ -116,7 +116,7 @@ def kill_at(event_number: int, folder: str) -> None:
         finally:
             sys.audit("request", folder)
 
-    setattr(RemoteFolder, "_attempt", audited)  # noqa: B010 - in the child alone
+    setattr(RemoteFolder, "_request", audited)  # noqa: B010 - in the child alone
     sys.addaudithook(hook)
 
 

@@ -20,11 +20,6 @@ HUB = "hf://datasets/me/sweep"
 BUSY = [("status", {"code": code}) for code in (500, 503, 429, 412)] + [("cut", {})]
 
 
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch):
-    monkeypatch.setattr("repdyn.store.remote.WAIT_SECONDS", 0.01)
-
-
 @pytest.mark.parametrize("error", REFUSALS)
 def test_a_refused_upload_to_s3_waits(bucket, s3_server, elsewhere, error):
     store = open_store(f"{bucket}/mine")

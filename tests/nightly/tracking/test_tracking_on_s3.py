@@ -15,7 +15,6 @@ from jobs import Loop, run
 from s3_server import S3Server
 
 from repdyn import Probe, Tracker, open_store
-from repdyn.store import remote
 from repdyn.tracking import delivery
 
 FAULTS = [
@@ -36,7 +35,6 @@ def values(store):
 def test_a_network_that_fails_in_its_midst(
     bucket, s3_server: S3Server, small_probe, without_figures, elsewhere, monkeypatch, tmp_path, caplog
 ):
-    monkeypatch.setattr(remote, "WAIT_SECONDS", 0.01)
     expected = Loop()
     run(expected, Tracker(expected.model, small_probe, schedule=1, store=tmp_path / "mine", on_error="raise"), 12)
     loop = Loop()
