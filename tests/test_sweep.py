@@ -168,8 +168,8 @@ def test_checkpoints_are_measured_like_a_live_run(family, tmp_path, probe):
     metrics = ["two_nn[discard=0.2]@no_sink", "anisotropy"]
     profile = repdyn.measure(eager, probe, metrics, checkpoint=Checkpoint("live", step=8))
     store = open_store(tmp_path / "live")
-    store.write(MeasurementKey("live", 8, probe.hash, "metrics"), profile.rows)
-    store.save_probe(probe)
+    run = store.begin_run("live")  # whose folder has another name
+    store.write(MeasurementKey(run.id, 8, probe.hash, "metrics"), profile.rows, probe)
     options = {name: value for name, value in QUIET.items() if name != "metrics"}
     swept = repdyn.sweep(family[0].parent, like=tmp_path / "live", store=tmp_path / "store", **options)
     columns = ["attention", "dtype", "probe", "metric", "settings", "subset"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,6 +41,7 @@ from repdyn.checkpoints.errors import (
 )
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory
+from repdyn.utils.printing import in_one_line
 
 ASKING, DOWNLOADING, PREFETCHING = "repdyn-ask", "repdyn-download", "repdyn-prefetch"
 """Names of the threads that wait for the hub; those that were given up go on until it answers."""
@@ -134,7 +134,7 @@ class Hub:
     def commits(self, repository: str, branch: str = "main") -> list[tuple[str, str]]:
         """List the commits of a branch, the newest first, with the first lines of their messages."""
         listed = self._ask(f"{repository}@{branch}", lambda: self._api.list_repo_commits(repository, revision=branch))
-        return [(_validated(each.commit_id, *_COMMIT), _plain(str(each.title))) for each in listed]
+        return [(_validated(each.commit_id, *_COMMIT), in_one_line(str(each.title))) for each in listed]
 
     def files(self, repository: str, commit: str, *, with_dates: bool = False) -> Files:
         """List every file of a commit; a commit never changes, so that this hub is asked once for each.
@@ -368,11 +368,6 @@ def _bytes_in(folder: Path) -> int:
 
 def _validated(name: object, what: str, form: re.Pattern[str] = re.compile(r".+")) -> str:
     """Check a name from a hub, which becomes a path and terminal output."""
-    if not isinstance(name, str) or _plain(name) != name or not form.fullmatch(name):
+    if not isinstance(name, str) or in_one_line(name) != name or not form.fullmatch(name):
         raise CheckpointError(f"expected a {what} from the hub, got {name!r:.80}")
     return name
-
-
-def _plain(text: str) -> str:
-    """Return a text without control characters and unpaired surrogates."""
-    return "".join(character for character in text if unicodedata.category(character) not in {"Cc", "Cs"})

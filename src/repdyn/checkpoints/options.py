@@ -27,9 +27,10 @@ from repdyn.utils.arguments import (
 if TYPE_CHECKING:
     from torch import nn
 
+    from repdyn.checkpoints.suites import ModelLike
     from repdyn.metrics import MetricLike
 else:
-    MetricLike = str  # on a command line
+    ModelLike = MetricLike = str  # on a command line
 
 Loads: TypeAlias = "Iterable[tuple[int, Callable[[], nn.Module]]]"
 """Pairs of a step and a function that returns the model of that step."""
@@ -143,7 +144,7 @@ class SweepOptions(SharedOptions):
 
     source: Annotated[Any, _IN_PYTHON] = None
     """A local folder or file, a hub repository, or :data:`Loads`."""
-    suite: Sequence[str] = ()
+    suite: Sequence[ModelLike] = ()
     """Suites, their models, patterns, or YAML files."""
     revisions: str = "all"
     """Use all, log (closest to powers of two), every:10, or names or steps separated by commas."""

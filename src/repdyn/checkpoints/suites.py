@@ -154,6 +154,9 @@ class PublishedModel:
     """What no page of the publisher states, such as "the steps"."""
 
 
+ModelLike: TypeAlias = str | PublishedModel
+
+
 @Strict
 @dataclass(frozen=True)
 class Suite:
@@ -209,8 +212,8 @@ def models_of(repository: str) -> list[PublishedModel]:
     return [model for suite in shipped_suites().values() for model in suite.models if model.repository == repository]
 
 
-def find_models(names: Sequence[str]) -> list[PublishedModel]:
-    """Return the models of the given names, without duplicates, in their order.
+def find_models(names: Sequence[ModelLike]) -> list[PublishedModel]:
+    """Return the models of the given names, and those given themselves, without duplicates, in their order.
 
     A name is a suite ("pythia": all its models), a model ("pythia-70m"), a shell pattern over the models
     ("pythia-*-deduped"), or the path of another suite (ending in .yaml or .yml).
@@ -219,7 +222,9 @@ def find_models(names: Sequence[str]) -> list[PublishedModel]:
     models = [model for suite in suites.values() for model in suite.models]
     found: dict[PublishedModel, None] = {}
     for name in names:
-        if name.endswith((".yaml", ".yml")):
+        if isinstance(name, PublishedModel):
+            chosen = [name]
+        elif name.endswith((".yaml", ".yml")):
             chosen = list(read_suite(name).models)
         else:
             chosen = [model for model in models if name == model.suite or fnmatchcase(model.name, name)]

@@ -140,28 +140,25 @@ def sweep(
     return measure_prepared(prepare(chosen), quiet=quiet)
 
 
-def prepare(
-    options: SweepOptions, models: Sequence[PublishedModel] | None = None, *, to_plan: bool = False
-) -> Prepared:
-    """Find what the options of a sweep select, or other models, and what is wrong with it.
+def prepare(options: SweepOptions, *, to_plan: bool = False) -> Prepared:
+    """Find what the options of a sweep select, and what is wrong with it.
 
     ``to_plan`` says that nothing is to be measured: no device is needed, nor a network.
     """
-    if models is None:
-        check_contradictions(options)
+    check_contradictions(options)
     # a cluster has devices of its own
     if not to_plan and (options.engine == "serial" or options.device == "auto"):
         options = replace(options, device=available_device(options.device))
     options = completed(options)
     hub, notes = Hub(timeout_seconds=options.timeout), []
     try:
-        selections, problems = find_selections(options, hub, models)
+        selections, problems = find_selections(options, hub)
     except NoConnectionError as error:
         if not to_plan:
             raise
         hub.offline = True
         try:
-            selections, problems = find_selections(options, hub, models)
+            selections, problems = find_selections(options, hub)
         except SweepStoppedError:  # the cache has nothing of it
             raise error from None
         notes.append(f"{error}; this plan is of what the hub's cache has")
@@ -222,17 +219,13 @@ def _like(options: SweepOptions, store: Store) -> SweepOptions:
     )
 
 
-def find_selections(
-    options: SweepOptions, hub: Hub, models: Sequence[PublishedModel] | None = None
-) -> tuple[list[Selection], list[str]]:
-    """Return what complete options select, or that of other models, and why the rest cannot be listed."""
+def find_selections(options: SweepOptions, hub: Hub) -> tuple[list[Selection], list[str]]:
+    """Return what complete options select, and why the rest cannot be listed."""
     source = options.source
     if options.tokenizer:
         _is_local(options.tokenizer)
-    if models is None and options.suite:
-        models = find_models(options.suite)
-    if models is not None:
-        return _of_models(models, options, hub)
+    if options.suite:
+        return _of_models(find_models(options.suite), options, hub)
     if not isinstance(source, str | Path):
         return [_of_loads(options)], []
     if _is_local(source):

@@ -283,14 +283,15 @@ def reproduce(
             return status
     if recipe.metrics and not evaluate_only:
         settings = vars(shared) | {name: getattr(cloud, name) for name in _CLOUD}
-        options = SweepOptions(metrics=recipe.metrics, revisions=revisions or recipe.revisions, store=place, **settings)
+        settings |= {"suite": found, "metrics": recipe.metrics, "design": cloud.design}
+        options = SweepOptions(revisions=revisions or recipe.revisions, store=place, **settings)
         if here := next((model.run for model in found if is_local(model.run)), None):
             raise ValueError(
                 f"expected published models for a recipe of metrics, got the local {here}; sweep it with repdyn sweep "
                 f"{here} --design {cloud.design} --store {place}, and judge with --evaluate-only --store {place} --runs"
             )
         with _resumable():
-            prepared = prepare(replace(options, design=cloud.design), found, to_plan=dry_run)
+            prepared = prepare(options, to_plan=dry_run)
             for note in (*prepared.notes, *shortfalls(recipe, found, prepared.n_distinct())):
                 warn(note)
             if dry_run:

@@ -200,11 +200,11 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
 
     A swept run has a folder of its own even if it is the only one: more models are likely to follow into its store.
     """
-    rows, runs = store.to_pandas(run, columns=["layer", "checkpoint", "probe"], categorical=True), store.runs()
-    alone = runs == [run] and bool(rows["checkpoint"].isna().all())
+    rows, runs = store.distinct(run, ["checkpoint", "probe"]), store.runs()
+    alone = runs == [run] and not any(row["checkpoint"] for row in rows)
     folder = base if alone else base / _own_name(run, runs)
-    probes = rows.loc[rows["layer"].notna(), "probe"].unique()
-    return folder if len(probes) < 2 else folder / safe_file_name(str(frame["probe"].iloc[0]))
+    is_one = len({row["probe"] for row in rows}) < 2
+    return folder if is_one else folder / safe_file_name(str(frame["probe"].iloc[0]))
 
 
 def _own_name(run: str, runs: Sequence[str]) -> str:

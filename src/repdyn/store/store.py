@@ -30,7 +30,6 @@ from repdyn.store.files import (
     quoted,
     read_rows,
     read_tables,
-    row_files,
     write_table,
 )
 from repdyn.store.runs import RUN_FILE, History, Run, RunPath, find_run, weights_of
@@ -171,13 +170,6 @@ class Store:
         folders = dict.fromkeys(History(self.path).family(run))
         return next((read_rows(folder / name) for folder in folders if weights_of(folder / name) == weights), None)
 
-    def distinct(self, run: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the distinct values of columns in the measured rows of a run; unreadable files are skipped."""
-        files = [self.folder_of(run) / name for name in row_files(self.folder_of(run))]
-        table = read_tables(files, ["layer", *columns], damaged=lambda error: None)
-        rows = table.filter(table["layer"].is_valid()).select(list(columns))
-        return rows.group_by(list(columns), use_threads=False).aggregate([]).to_pylist() if len(rows) else []
-
     def save_probe(self, probe: Probe) -> Path:
         """Save the probe in the store, so that further checkpoints can be measured on the same tokens."""
         target = self.probe_path(probe.hash)
@@ -230,6 +222,14 @@ class Store:
         """Return the measured steps of a history in ascending order, without those at which measuring failed."""
         path = self.path_of(run)
         return [] if path is None else path.steps()
+
+    def distinct(self, run: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the distinct values of columns in the measured rows of a history; unreadable files are skipped."""
+        path = self.path_of(run)
+        files = [] if path is None else [file for part in path.parts for file in part.files()]
+        table = read_tables(files, ["layer", *columns], damaged=lambda error: None)
+        rows = table.filter(table["layer"].is_valid()).select(list(columns))
+        return rows.group_by(list(columns), use_threads=False).aggregate([]).to_pylist() if len(rows) else []
 
     def to_pandas(
         self,
