@@ -255,8 +255,9 @@ def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bo
 def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions) -> None:
     """Check that new values are comparable with those stored for the same run."""
     for run, targets in groupby(tasks, lambda task: task.target.run):
-        own_folder(store.folder_of(run))
-        rows = store.distinct(run, ("layers", "dtype", "checkpoint"))
+        # without it, a live run of this name may be in the store, which is another curve
+        is_known = own_folder(store.folder_of(run)).exists()
+        rows = store.distinct(run, ("layers", "dtype", "checkpoint")) if is_known else []
         location = _location(next(targets).target.origin)
         for what, value, stored in (
             ("layers", layer_choice(options.layers), {row["layers"] for row in rows}),

@@ -223,8 +223,9 @@ def find_models(names: Sequence[ModelLike]) -> list[PublishedModel]:
     found: dict[PublishedModel, None] = {}
     for name in names:
         if isinstance(name, PublishedModel):
-            chosen = [name]
-        elif name.endswith((".yaml", ".yml")):
+            found[name] = None
+            continue
+        if name.endswith((".yaml", ".yml")):
             chosen = list(read_suite(name).models)
         else:
             chosen = [model for model in models if name == model.suite or fnmatchcase(model.name, name)]

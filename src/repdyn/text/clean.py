@@ -25,15 +25,16 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mwparserfromhell
-import pyarrow as pa
-from datasets import Dataset, Features, Value
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (compiled, without type information)
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
+from tqdm import tqdm
+from tqdm.contrib.concurrent import process_map
 
-from repdyn.utils.files import cache_directory
+from repdyn.utils.files import cache_directory, write_atomically
 
 # fmt: off
 DROPPED_TAGS = frozenset((
@@ -53,7 +54,7 @@ _HTML_NAMES = (
 # recognised after the markup around it is removed, nor removed before, since it may close a template.
 _PREFORMATTED = "\x00"
 _FEED_BYTES = 1 << 20
-_PAGE = Features({"title": Value("large_string"), "text": Value("large_string")})
+_PAGES_PER_CALL = 100
 
 
 def clean_dump(dump: bytes, cache_dir: str | os.PathLike[str] | None = None, num_proc: int | None = None) -> bytes:
@@ -69,24 +70,19 @@ def clean_dump(dump: bytes, cache_dir: str | os.PathLike[str] | None = None, num
     Returns:
         UTF-8 text of the articles, separated by blank lines.
     """
-    pages = list(articles(dump))
-    if not pages:
-        raise ValueError("expected articles in the dump, got only redirects and special pages; use a longer part")
-    cache = cache_directory(cache_dir) / "clean"
-    cache.mkdir(parents=True, exist_ok=True)
-    key = _fingerprint(dump)
-    try:
-        cleaned = Dataset.from_list(pages, features=_PAGE).map(
-            _clean_page,
-            num_proc=min(num_proc or os.cpu_count() or 1, len(pages)),
-            remove_columns="title",
-            cache_file_name=str(cache / f"{key}.arrow"),
-            new_fingerprint=key,
-            desc="removing markup",
-        )
-    except pa.ArrowException as error:
-        raise ValueError(f"expected cleaned text in {cache}/{key}*, cannot read it: {error}; delete it") from error
-    return ("\n\n".join(cleaned["text"]) + "\n").encode()
+    path = cache_directory(cache_dir) / "clean" / f"{_fingerprint(dump)}.txt"
+    if not path.exists():
+        pages = list(articles(dump))
+        if not pages:
+            raise ValueError("expected articles in the dump, got only redirects and special pages; use a longer part")
+        bar: dict[str, Any] = {"desc": "removing markup", "disable": None}
+        if num_proc == 1:
+            texts = [_clean_page(page) for page in tqdm(pages, **bar)]
+        else:
+            texts = process_map(_clean_page, pages, max_workers=num_proc, chunksize=_PAGES_PER_CALL, **bar)
+        cleaned = ("\n\n".join(texts) + "\n").encode()
+        write_atomically(path, lambda temporary: temporary.write_bytes(cleaned))
+    return path.read_bytes()
 
 
 def articles(dump: bytes) -> Iterator[dict[str, str]]:
@@ -148,8 +144,8 @@ def _fingerprint(dump: bytes) -> str:
     return hashlib.sha256(hashlib.sha256(dump).hexdigest().encode() + code).hexdigest()[:32]
 
 
-def _clean_page(page: dict[str, str]) -> dict[str, str]:
-    return {"text": f"{page['title']}\n\n{clean_wikitext(page['text'])}".strip()}
+def _clean_page(page: dict[str, str]) -> str:
+    return f"{page['title']}\n\n{clean_wikitext(page['text'])}".strip()
 
 
 def _text(code: Wikicode | None) -> str:

@@ -175,9 +175,9 @@ class Index:
     def poll(self, seconds: float) -> bool:
         """Look for changes, and describe for about ``seconds``; return whether something is left to do."""
         with self._lock:
-            deadline = time.monotonic() + seconds
             self.find_stores()
             self._look()
+            deadline = time.monotonic() + seconds  # however long the looking takes, one run at least is described
             due = [run for run in self._runs.values() if run.is_due()]
             while due and time.monotonic() <= deadline:
                 due.pop(0).describe()
