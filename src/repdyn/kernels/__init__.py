@@ -5,121 +5,64 @@ Inputs of another shape or dtype than its docstring names raise ValueError, and 
 numbers of points that do not match, and other groups.
 """
 
-from repdyn.kernels.anisotropy import anisotropy
-from repdyn.kernels.cloud import Cloud, Undefined, full_precision, gaussian_like, nan_if_undefined
-from repdyn.kernels.cosines import (
-    alignment,
-    alignment_falls,
-    alignment_gradient,
-    mean_cosine,
-    norm,
-    step_cosine,
-    step_length,
-)
-from repdyn.kernels.dimension import gride, levina_bickel, local_dimension, ph_dimension
-from repdyn.kernels.groups import (
-    attention_topic_gap,
-    attention_topic_mean,
-    class_variance,
-    lidar,
-    self_similarity,
-    topic_gap,
-    topic_gap_dot,
-    topic_mean,
-)
-from repdyn.kernels.neighbours import NEAR_DUPLICATE, near_duplicate_share, same_group_share
-from repdyn.kernels.outliers import massive_activation_share, outlier_kurtosis, top_norm_variance_share
-from repdyn.kernels.sequences import (
-    Sequences,
-    attention_evenness,
-    curvature,
-    largest_activation,
-    prompt_entropy,
-    sequence_cosine,
-    sequence_entropy,
-    sink_rate,
-)
-from repdyn.kernels.similarity import (
-    information_imbalance,
-    linear_cka,
-    linearity,
-    mutual_knn,
-    procrustes_distance,
-    token_imbalance,
-)
-from repdyn.kernels.spectrum import (
-    alpha_req,
-    components,
-    effective_rank,
-    isoscore,
-    participation_ratio,
-    rank_me,
-    unbiased_participation_ratio,
-)
-from repdyn.kernels.two_nn import two_nn
-from repdyn.kernels.vocabulary import Vocabulary, token_cosine, token_distance, token_rank, token_top1_match
-from repdyn.kernels.weights import update_ratio, weight_norm, weight_stable_rank
-
-__all__ = [
-    "NEAR_DUPLICATE",
-    "Cloud",
-    "Sequences",
-    "Undefined",
-    "Vocabulary",
-    "alignment",
-    "alignment_falls",
-    "alignment_gradient",
-    "alpha_req",
-    "anisotropy",
-    "attention_evenness",
-    "attention_topic_gap",
-    "attention_topic_mean",
-    "class_variance",
-    "components",
-    "curvature",
-    "effective_rank",
-    "full_precision",
-    "gaussian_like",
-    "gride",
-    "information_imbalance",
-    "isoscore",
-    "largest_activation",
-    "levina_bickel",
-    "lidar",
-    "linear_cka",
-    "linearity",
-    "local_dimension",
-    "massive_activation_share",
-    "mean_cosine",
-    "mutual_knn",
-    "nan_if_undefined",
-    "near_duplicate_share",
-    "norm",
-    "outlier_kurtosis",
-    "participation_ratio",
-    "ph_dimension",
-    "procrustes_distance",
-    "prompt_entropy",
-    "rank_me",
-    "same_group_share",
-    "self_similarity",
-    "sequence_cosine",
-    "sequence_entropy",
-    "sink_rate",
-    "step_cosine",
-    "step_length",
-    "token_cosine",
-    "token_distance",
-    "token_imbalance",
-    "token_rank",
-    "token_top1_match",
-    "top_norm_variance_share",
-    "topic_gap",
-    "topic_gap_dot",
-    "topic_mean",
-    "two_nn",
-    "unbiased_participation_ratio",
-    "update_ratio",
-    "weight_norm",
-    "weight_stable_rank",
-]
+from repdyn.kernels.anisotropy import anisotropy as anisotropy
+from repdyn.kernels.cloud import Cloud as Cloud
+from repdyn.kernels.cloud import Undefined as Undefined
+from repdyn.kernels.cloud import full_precision as full_precision
+from repdyn.kernels.cloud import gaussian_like as gaussian_like
+from repdyn.kernels.cloud import nan_if_undefined as nan_if_undefined
+from repdyn.kernels.cosines import alignment as alignment
+from repdyn.kernels.cosines import alignment_falls as alignment_falls
+from repdyn.kernels.cosines import alignment_gradient as alignment_gradient
+from repdyn.kernels.cosines import mean_cosine as mean_cosine
+from repdyn.kernels.cosines import norm as norm
+from repdyn.kernels.cosines import step_cosine as step_cosine
+from repdyn.kernels.cosines import step_length as step_length
+from repdyn.kernels.dimension import gride as gride
+from repdyn.kernels.dimension import levina_bickel as levina_bickel
+from repdyn.kernels.dimension import local_dimension as local_dimension
+from repdyn.kernels.dimension import ph_dimension as ph_dimension
+from repdyn.kernels.groups import attention_topic_gap as attention_topic_gap
+from repdyn.kernels.groups import attention_topic_mean as attention_topic_mean
+from repdyn.kernels.groups import class_variance as class_variance
+from repdyn.kernels.groups import lidar as lidar
+from repdyn.kernels.groups import self_similarity as self_similarity
+from repdyn.kernels.groups import topic_gap as topic_gap
+from repdyn.kernels.groups import topic_gap_dot as topic_gap_dot
+from repdyn.kernels.groups import topic_mean as topic_mean
+from repdyn.kernels.neighbours import NEAR_DUPLICATE as NEAR_DUPLICATE
+from repdyn.kernels.neighbours import near_duplicate_share as near_duplicate_share
+from repdyn.kernels.neighbours import same_group_share as same_group_share
+from repdyn.kernels.outliers import massive_activation_share as massive_activation_share
+from repdyn.kernels.outliers import outlier_kurtosis as outlier_kurtosis
+from repdyn.kernels.outliers import top_norm_variance_share as top_norm_variance_share
+from repdyn.kernels.sequences import Sequences as Sequences
+from repdyn.kernels.sequences import attention_evenness as attention_evenness
+from repdyn.kernels.sequences import curvature as curvature
+from repdyn.kernels.sequences import largest_activation as largest_activation
+from repdyn.kernels.sequences import prompt_entropy as prompt_entropy
+from repdyn.kernels.sequences import sequence_cosine as sequence_cosine
+from repdyn.kernels.sequences import sequence_entropy as sequence_entropy
+from repdyn.kernels.sequences import sink_rate as sink_rate
+from repdyn.kernels.similarity import information_imbalance as information_imbalance
+from repdyn.kernels.similarity import linear_cka as linear_cka
+from repdyn.kernels.similarity import linearity as linearity
+from repdyn.kernels.similarity import mutual_knn as mutual_knn
+from repdyn.kernels.similarity import procrustes_distance as procrustes_distance
+from repdyn.kernels.similarity import token_imbalance as token_imbalance
+from repdyn.kernels.spectrum import alpha_req as alpha_req
+from repdyn.kernels.spectrum import components as components
+from repdyn.kernels.spectrum import effective_rank as effective_rank
+from repdyn.kernels.spectrum import isoscore as isoscore
+from repdyn.kernels.spectrum import participation_ratio as participation_ratio
+from repdyn.kernels.spectrum import rank_me as rank_me
+from repdyn.kernels.spectrum import unbiased_participation_ratio as unbiased_participation_ratio
+from repdyn.kernels.two_nn import two_nn as two_nn
+from repdyn.kernels.vocabulary import Vocabulary as Vocabulary
+from repdyn.kernels.vocabulary import token_cosine as token_cosine
+from repdyn.kernels.vocabulary import token_distance as token_distance
+from repdyn.kernels.vocabulary import token_rank as token_rank
+from repdyn.kernels.vocabulary import token_top1_match as token_top1_match
+from repdyn.kernels.weights import update_ratio as update_ratio
+from repdyn.kernels.weights import weight_norm as weight_norm
+from repdyn.kernels.weights import weight_stable_rank as weight_stable_rank

@@ -51,7 +51,7 @@ def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
     """
     cloud = as_cloud(x)
     cloud.require_defined()
-    found = None if min(cloud.x.shape) <= _SMALL_SIDE else cloud.once(_iterated)
+    found = cloud.once(_iterated)
     if found is None:
         values, vectors = torch.linalg.eigh(gram_matrix(cloud))
         found = values[-1] / values.sum(), vectors[:, -1]
@@ -97,7 +97,7 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
     """
     cloud = as_cloud(x)
     cloud.require_defined()
-    found = None if cloud.whole_spectrum or min(cloud.x.shape) <= _SMALL_SIDE else cloud.once(_iterated)
+    found = None if cloud.whole_spectrum else cloud.once(_iterated)
     if found is not None:
         return found[0]
     spectrum = cloud.once(spectrum_of)
@@ -159,7 +159,9 @@ class _Scatter:
 
 
 def _iterated(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
-    """Return share and direction, of the smaller side, by iteration; None if it does not converge."""
+    """Return share and direction, of the smaller side, by iteration; None if that is small, or does not converge."""
+    if min(cloud.x.shape) <= _SMALL_SIDE:
+        return None
     scatter = _Scatter.of(cloud)
     direction, converged = _leading_direction(scatter.product, _start(scatter), _MAX_POINT_STEPS)
     if not converged:

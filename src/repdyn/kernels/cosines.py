@@ -146,7 +146,6 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
     Undefined when a point contains NaN or inf, when one is zero, or when there are none.
 
     Example:
-        >>> import torch
         >>> last = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
         >>> alignment(torch.tensor([[3.0, 0.0], [5.0, 0.0]]), last).item()
         0.5
@@ -172,7 +171,6 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
     none.
 
     Example:
-        >>> import torch
         >>> first, second = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
         >>> alignment_gradient(first, second, last=second).item()
         1.0
@@ -206,7 +204,6 @@ def alignment_falls(
     Source: Lee, Fractal Self-Similarity in Semantic Convergence, Fractal Fract. 8(10):552, 2024, assumption 1.
 
     Example:
-        >>> import torch
         >>> first, second = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 1.0], [1.0, 1.0]])
         >>> alignment_falls(first, second, last=torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
         0.5

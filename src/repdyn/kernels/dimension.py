@@ -104,7 +104,6 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
     Estimates of high dimensions are biased low, the more so the larger k.
 
     Example:
-        >>> import torch
         >>> line = torch.rand(1000, 1, generator=torch.Generator().manual_seed(0)) * torch.ones(1, 8)
         >>> round(levina_bickel(line).item(), 1)
         1.0
@@ -178,16 +177,9 @@ def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int =
 
 def _sorted_log_ratios(cloud: Cloud, members: Tensor) -> Tensor:
     """Return log(r2 / r1) of each point among those of its row, (n, k) float64, ascending along each row."""
-    n, k = members.shape
-    (points, groups, *_), ratios, n_lonely = cloud.distinct, [], 0
+    (n, k), ratios, n_lonely = members.shape, [], 0
     for rows in members.split(max(1, _CHUNK // (k * cloud.x.shape[1]))):
-        near = points[rows].double().mul(cloud.scale)
-        # from differences of coordinates: products would cancel
-        distances = torch.cdist(near, near, compute_mode="donot_use_mm_for_euclid_dist")
-        distances.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-        if groups is not None:
-            distances.masked_fill_(groups[rows][:, :, None] == groups[rows][:, None], torch.inf)
-        first, second = distances.topk(2, largest=False).values.unbind(2)
+        first, second = _direct_distances(cloud, rows).topk(2, largest=False).values.unbind(2)
         n_lonely += second.isinf().any(1).sum()
         ratios.append((second / first).log())
     if n_lonely:
@@ -195,6 +187,19 @@ def _sorted_log_ratios(cloud: Cloud, members: Tensor) -> Tensor:
     found = torch.cat(ratios)
     require_in_range(found)
     return found.sort(1).values
+
+
+def _direct_distances(cloud: Cloud, members: Tensor) -> Tensor:
+    """Return the distances among sets of distinct points, (n_sets, k) indices: (n_sets, k, k) float64, infinite of a
+    point and itself and of points of one group."""
+    points, groups, *_ = cloud.distinct
+    near = points[members].double().mul(cloud.scale)
+    # from differences of coordinates: products would cancel
+    distances = torch.cdist(near, near, compute_mode="donot_use_mm_for_euclid_dist")
+    distances.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+    if groups is not None:
+        distances.masked_fill_(groups[members][:, :, None] == groups[members][:, None], torch.inf)
+    return distances
 
 
 def _slopes(log_ratios: Tensor) -> Tensor:
@@ -259,7 +264,7 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
         raise ValueError(f"expected a finite alpha > 0, got {alpha}; it is the power of the lengths")
     cloud = resolved(cloud, fewest)[0]
     n = min(points, cloud.n_unique) // _DIVISIONS[-1] * _DIVISIONS[-1]
-    distances = _distances(cloud, n)
+    distances = _direct_distances(cloud, torch.arange(n, device=cloud.x.device)[None])[0]
     sums = torch.stack([_mean_sum(distances, division, alpha) for division in _DIVISIONS])
     if not bool((sums.isfinite() & (sums > 0)).all()):
         raise Undefined("a subset of the points is all of one group, or distances leave the range of float64")
@@ -267,16 +272,6 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
     if (power := slope.item()) >= 1:
         raise Undefined(f"the sum of the lengths grows with power {power:.3g} of the number of points, not below 1")
     return alpha / (1 - slope)
-
-
-def _distances(cloud: Cloud, n: int) -> Tensor:
-    """Return the distances between the first n distinct points, (n, n) float64, inf where no edge may be."""
-    taken, groups = cloud.distinct.points[:n].double() * cloud.scale, cloud.distinct.groups
-    # from differences of coordinates: products would cancel
-    distances = torch.cdist(taken, taken, compute_mode="donot_use_mm_for_euclid_dist")
-    if groups is not None:
-        distances.masked_fill_(groups[:n, None] == groups[:n], torch.inf)
-    return distances.fill_diagonal_(torch.inf)
 
 
 def _mean_sum(distances: Tensor, division: int, alpha: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from repdyn.kernels.cloud import (
     Frame,
     Undefined,
     in_full_precision,
+    nan_if_undefined,
     row_chunks,
     unit_scale,
 )
@@ -342,31 +342,28 @@ def _squares(rows: Tensor) -> Tensor:
 NEAR_DUPLICATE = 1e-2
 
 
-@in_full_precision
-def same_group_share(cloud: Cloud) -> float:
+@nan_if_undefined
+def same_group_share(cloud: Cloud) -> Tensor:
     """Compute the share of the distinct points whose nearest other distinct point is of their own group.
 
     These are the neighbours that a dimension with groups leaves out; if the share is near 1, the dimension without
     groups would be that of the groups, not of the cloud. A tie counts for the other groups.
 
     Returns:
-        In [0, 1]; 0 for groups of one, 1 for a single group. NaN when the cloud has no groups, contains NaN or inf, or
-        fewer than 3 distinct points.
+        0-d float64 tensor in [0, 1]; 0 for groups of one, 1 for a single group; NaN when undefined.
 
     Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and names of the groups.
+    Undefined when the cloud has no groups, contains NaN or inf, or fewer than 3 distinct points.
     """
-    try:
-        cloud.require_defined()
-    except Undefined:
-        return math.nan
+    cloud.require_defined()
     if cloud.groups is None:
-        return math.nan
+        raise Undefined("the points have no groups")
     outside, inside = cloud.once(nearest_by_origin)
-    return (inside < outside).double().mean().item()
+    return (inside < outside).double().mean()
 
 
-@in_full_precision
-def near_duplicate_share(cloud: Cloud) -> float:
+@nan_if_undefined
+def near_duplicate_share(cloud: Cloud) -> Tensor:
     """Compute the share of all points whose nearest other point, of any group, is an exact or a near duplicate.
 
     Near means closer than ``NEAR_DUPLICATE`` times the radius, the median distance of the distinct points from their
@@ -374,14 +371,12 @@ def near_duplicate_share(cloud: Cloud) -> float:
     huge points, such as attention sinks, which would dominate the mean and any mean square.
 
     Returns:
-        In [0, 1]; NaN when the cloud contains NaN or inf, or fewer than 3 distinct points.
+        0-d float64 tensor in [0, 1]; NaN when undefined.
 
-    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and to groups.
+    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and to groups. Undefined
+    when the cloud contains NaN or inf, or fewer than 3 distinct points.
     """
-    try:
-        cloud.require_defined()
-    except Undefined:
-        return math.nan
+    cloud.require_defined()
     is_near = torch.minimum(*cloud.once(nearest_by_origin)) < NEAR_DUPLICATE * cloud.once(radius)
     inverse = cloud.distinct.inverse
-    return (is_near | (inverse.bincount() > 1))[inverse].double().mean().item()
+    return (is_near | (inverse.bincount() > 1))[inverse].double().mean()

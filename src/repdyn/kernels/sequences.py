@@ -283,7 +283,6 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
     ICLR 2025 (arXiv 2410.10781), section 3, with the threshold 0.3.
 
     Example:
-        >>> import torch
         >>> weights = torch.tensor([[[1.0, 0.0], [0.9, 0.1]], [[1.0, 0.0], [0.2, 0.8]]])
         >>> sink_rate(weights).tolist()
         [1.0, 0.0]
@@ -316,7 +315,6 @@ def attention_evenness(weights: Tensor) -> Tensor:
     to?, IJCNLP 2017, here relative to even attention, which Li, Li, Risteski, ICML 2023, assume while embeddings form.
 
     Example:
-        >>> import torch
         >>> weights = torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [1.0, 0.0]]])
         >>> attention_evenness(weights).tolist()
         [1.0, 0.0]

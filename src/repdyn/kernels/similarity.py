@@ -463,9 +463,7 @@ class _Fit:
         for _, explained in self._blocks(cloud):
             totals = {of: totals.get(of, 0.0) + rows.square().sum() for of, rows in explained.items()}
         # both have the same residual; the smaller one has less cancellation
-        return self._fitted(cloud, min(totals, key=lambda of: totals[of].item()), totals)
-
-    def _fitted(self, cloud: Cloud, of: str, totals: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], int]:
+        of = min(totals, key=lambda of: totals[of].item())
         gram = torch.zeros(cloud.x.shape[1], cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
         cross = gram.new_zeros(cloud.x.shape[1], self.following.x.shape[1])
         for x, explained in self._blocks(cloud):

@@ -287,7 +287,6 @@ def isoscore(x: Tensor | Cloud) -> Tensor:
     Findings of ACL 2022, algorithm 1.
 
     Example:
-        >>> import torch
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
         >>> isoscore(square).item()
         1.0

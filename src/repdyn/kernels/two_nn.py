@@ -71,7 +71,6 @@ Estimator = Literal["regression", "maximum_likelihood"]
 Duplicates = Literal["collapse", "count"]
 # log(r2 / r1) up to which two distances count as equal: the accuracy of the neighbour search
 TIE = 1e-10
-ALL_TIED = "the two nearest distances are equal for each of the {} points used"
 JACKKNIFE_GROUPS = 64
 """Largest number of groups of windows that are left out in turn to estimate the standard error."""
 SHARED_NEIGHBOURS = 1.2
@@ -192,7 +191,7 @@ def _fitted(log_ratios: Tensor, discard: float, estimator: Estimator) -> Tensor:
     heights = _heights(len(log_ratios), discard, log_ratios.device) if estimator == "regression" else log_ratios
     x = log_ratios[: len(heights)]
     if x[-1] <= TIE:
-        raise Undefined(ALL_TIED.format(len(x)))
+        raise Undefined(f"the two nearest distances are equal for each of the {len(x)} points used")
     return (x @ heights) / (x @ x) if estimator == "regression" else (len(x) - 1) / x.sum()
 
 

@@ -61,11 +61,9 @@ class Vocabulary:
             return torch.cat([row_norms(self._as_float64(rows)) for rows in row_chunks(self.table)])
 
     @cached_property
-    def problem(self) -> str:
-        """Why the rows cannot be compared with anything; "" if they can."""
-        if bool(self.norms.isfinite().all()):
-            return ""
-        return f"the input embeddings contain {'NaN' if bool(self.norms.isnan().any()) else 'inf'}"
+    def is_finite(self) -> bool:
+        """Return whether the rows can be compared with anything: none contains NaN or inf."""
+        return bool(self.norms.isfinite().all())
 
     def rows(self, numbers: Tensor) -> Tensor:
         """Return the given rows (indices of any shape) as they are, (..., dim) float64."""
@@ -398,5 +396,5 @@ def _require_comparable(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> None:
         raise Undefined(f"the input embeddings have {vocabulary.table.shape[1]} dimensions, the vectors {x.shape[1]}")
     if not math.isfinite(x.abs().amax()):
         raise Undefined(f"the vectors contain {'NaN' if bool(x.isnan().any()) else 'inf'}")
-    if vocabulary.problem:
-        raise Undefined(vocabulary.problem)
+    if not vocabulary.is_finite:
+        raise Undefined(f"the input embeddings contain {'NaN' if vocabulary.norms.isnan().any() else 'inf'}")

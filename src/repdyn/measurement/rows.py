@@ -90,8 +90,8 @@ def _rows_of_metric(
     if metric.neighbours and n_unique:  # in the worst batch
         clouds = view.clouds(subset)
         by_window = clouds if probe.design.exclude_own_window else view.clouds_by_window(subset)
-        shares["same_window_share"] = max(cloud.once(same_group_share) for cloud in by_window[:n_batches])
-        shares["near_duplicate_share"] = max(cloud.once(near_duplicate_share) for cloud in clouds[:n_batches])
+        shares["same_window_share"] = max(float(cloud.once(same_group_share)) for cloud in by_window[:n_batches])
+        shares["near_duplicate_share"] = max(float(cloud.once(near_duplicate_share)) for cloud in clouds[:n_batches])
     reason = reason or too_few_distinct(
         metric.collapses_duplicates, n_unique, n_vectors, shares.get("near_duplicate_share")
     )

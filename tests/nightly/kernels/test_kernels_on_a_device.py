@@ -177,7 +177,7 @@ def on_device(name: str, arguments: Sequence[Tensor], context: Callable[[], Any]
 
 
 def test_every_kernel_is_here():
-    public = {name for name in kernels.__all__ if hasattr(getattr(kernels, name), "or_raise")}
+    public = {name for name, value in vars(kernels).items() if hasattr(value, "or_raise")}
     assert public <= CALLS.keys()
 
 
