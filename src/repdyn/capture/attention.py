@@ -24,7 +24,7 @@ from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import Slot, by_slot, watched
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
-from repdyn.probe.sampling import padded_batches
+from repdyn.probe.content import padded_batches
 from repdyn.utils.caller_state import plain_state
 from repdyn.utils.devices import exact_device
 

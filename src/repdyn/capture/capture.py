@@ -27,7 +27,7 @@ from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, Recorder, States
 from repdyn.capture.token_states import EmbeddingSearch
 from repdyn.probe import Probe, ProbeBatch
-from repdyn.probe.sampling import padded_batches
+from repdyn.probe.content import padded_batches
 from repdyn.utils.caller_state import plain_state
 from repdyn.utils.distributed import ALONE, Ranks
 

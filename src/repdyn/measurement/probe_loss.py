@@ -48,7 +48,7 @@ CaptureProbe: TypeAlias = Callable[[Probe], States]
 
 def next_tokens(probe: Probe) -> Targets:
     """Return the tokens that follow the sampled ones in the same window."""
-    predicts = probe.has_next & ~np.append(_is_special(probe)[1:], True)
+    predicts = probe.has_next & ~np.append(probe.is_special[1:], True)
     positions = [sampled[predicts[sampled]] for sampled in probe.sample("all")]
     return [(at, probe.tokens[torch.from_numpy(at + 1)]) for at in positions]
 
@@ -60,8 +60,7 @@ def masked_tokens(probe: Probe, mask_id: int) -> tuple[Probe, Targets]:
     """
     batches = probe.sample("all")
     n_masked = min(batches.shape[1], int(MASKED_SHARE * len(probe.tokens)) // len(batches))
-    is_special = _is_special(probe)
-    positions = [batch[~is_special[batch]][:n_masked] for batch in batches]
+    positions = [batch[~probe.is_special[batch]][:n_masked] for batch in batches]
     indices = [torch.from_numpy(at) for at in positions]
     masked = probe.tokens.clone()
     masked[torch.cat(indices)] = mask_id
@@ -128,7 +127,3 @@ class ProbeLoss:
         values[PROBE_ACCURACY] = [float(batch.is_correct.double().mean()) for batch in batches]
         values[PROBE_CALIBRATION_ERROR] = [float(calibration_error(batch)) for batch in batches]
         return values, min(len(at) for at, _ in self._targets)
-
-
-def _is_special(probe: Probe) -> np.ndarray:
-    return np.isin(probe.tokens.numpy(), probe.special_ids)

@@ -3,7 +3,6 @@
 probe            ``Probe``: token sequences with a seeded plan of the vectors to measure, and its file
 design           ``Design``: windows, vectors per window, and whether neighbours in the same window are excluded; views
 windows          cut texts into windows of token ids
-sampling         sample metric batches from windows
 content          validation and batches of a probe's tokens
 inputs           images, waveforms and pairs in place of tokens
 word_classes     map tokens to words, and words to classes

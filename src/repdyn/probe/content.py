@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,31 @@ class ProbeBatch:
     def first_tokens(self) -> np.ndarray:
         """(n_sequences,) index of each sequence's first token in the probe."""
         return self.tokens[np.unique(self.positions // self.input_ids.shape[1], return_index=True)[1]]
+
+
+def padded_batches(
+    tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int, n_needed: Tensor | None = None
+) -> Iterator[ProbeBatch]:
+    """Yield batches of at most ``n_sequences`` sequences; see :meth:`repdyn.Probe.batches`."""
+    starts = torch.cumsum(lengths, 0) - lengths
+    remaining = torch.arange(len(lengths))
+    if n_needed is not None:
+        # batch sequences of similar length together, without those of which no token is needed
+        remaining = torch.argsort(n_needed, stable=True)
+        remaining = remaining[n_needed[remaining] > 0]
+    extent = lengths if n_needed is None else n_needed
+    while len(remaining):
+        count = min(n_sequences, len(remaining))
+        while count == int(extent[remaining[:count]].max()) > 1:
+            count -= 1
+        batch, remaining = remaining[:count], remaining[count:]
+        # all sequences of a batch are truncated at the same position, which adds no padding
+        columns = torch.arange(int(extent[batch].max()))
+        mask = columns < lengths[batch, None]
+        indices = (starts[batch, None] + columns)[mask]
+        input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
+        input_ids[mask] = tokens[indices]
+        yield ProbeBatch(input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), indices.numpy())
 
 
 def sink_mask(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> Tensor:

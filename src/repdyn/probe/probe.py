@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from repdyn.probe.content import (
     ProbeBatch,
+    padded_batches,
     sink_mask,
     unpad,
     validate_classes,
@@ -31,10 +33,13 @@ from repdyn.probe.content import (
 from repdyn.probe.design import (
     BATCH_VECTORS,
     DENSE,
+    DIFFERENCES,
     INDEPENDENT,
     MAX_VECTORS,
     MIN_BATCH_VECTORS,
     SUBSETS,
+    VIEWS,
+    WINDOW_MEAN,
     Design,
     DesignLike,
     class_names,
@@ -42,8 +47,15 @@ from repdyn.probe.design import (
     fitting,
     resolve_design,
 )
-from repdyn.probe.inputs import Causal, Inputs, Positions, inputs_fields, inputs_from_tensors, inputs_to_tensors
-from repdyn.probe.sampling import SampledTokens
+from repdyn.probe.inputs import (
+    Causal,
+    Inputs,
+    Positions,
+    input_batches,
+    inputs_fields,
+    inputs_from_tensors,
+    inputs_to_tensors,
+)
 from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import TokenWords
 from repdyn.utils.caller_state import plain_state
@@ -62,10 +74,14 @@ _CLASS = "class."
 _TOPICS = "topics"
 _INPUTS = "repdyn_inputs"
 _NARROW = (torch.int16, torch.int32)
+WHOLE_WINDOWS = 16
+"""How many windows of each batch are measured as a whole."""
+WHOLE_WINDOW_TOKENS = 256
+"""Number of tokens to which such windows are cut."""
 
 
 @dataclass(frozen=True, eq=False)
-class Probe(SampledTokens):
+class Probe:
     """A fixed set of token sequences (windows) with a seeded plan of which vectors to measure.
 
     Tokens are indexed over the whole probe, window by window, without padding. The sampling design determines the
@@ -319,6 +335,172 @@ class Probe(SampledTokens):
         is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
         return replace(self, topics=tensor.long() if is_integer else tensor)
 
+    @property
+    def subsets(self) -> tuple[str, ...]:
+        """The names of the subsets; a probe of inputs has all vectors alone."""
+        return ("all",) if self.inputs is not None else (*SUBSETS, *self.classes)
+
+    @cached_property
+    def is_special(self) -> np.ndarray:
+        """(n_tokens,) bool: whether each token is a special one."""
+        return np.isin(self.tokens.numpy(), self.special_ids)
+
+    @cached_property
+    def is_sink(self) -> Tensor:
+        """(n_tokens,) bool: first positions of sequences and special tokens, which ``no_sink`` excludes."""
+        return sink_mask(self.tokens, self.lengths, self.special_ids)
+
+    def sample(self, subset: str) -> np.ndarray:
+        """Return the token indices of every metric batch of a subset, (n_batches, m).
+
+        m is ``batch_vectors``, or fewer for a class with too few tokens. Raises ValueError for an unknown subset.
+        """
+        if subset not in self._samples:
+            members, batches = self.members(subset), None
+            if self.design.disjoint_windows and len(self.lengths) >= self.n_batches:
+                batches = _interleaved(members, self.window_of(members), self._batch_of_window)
+                if min(map(len, batches)) < (self.batch_vectors if subset in SUBSETS else MIN_BATCH_VECTORS):
+                    batches = None
+            if batches is None:
+                size = min(self.batch_vectors, len(members) // self.n_batches)
+                sample = members[: self.n_batches * size].reshape(self.n_batches, size)
+            else:
+                size = min(self.batch_vectors, *map(len, batches))
+                sample = np.stack([batch[:size] for batch in batches])
+            self._samples[subset] = sample, batches is not None
+        return self._samples[subset][0]
+
+    def has_disjoint_batches(self, subset: str = "all") -> bool:
+        """Return whether the batches of a subset use disjoint windows, so that their values are independent.
+
+        False for a design without disjoint windows, and if the windows are too few or too unequal.
+        """
+        self.sample(subset)
+        return self._samples[subset][1]
+
+    @cached_property
+    def whole_windows(self) -> list[list[np.ndarray]]:
+        """The token indices of whole windows, for metrics of sequences: by batch, at most 16 windows of equal number.
+
+        The windows are evenly spaced over the probe among those of at least 2 tokens, and dealt to the batches in turn,
+        so that no batch shares a window with another, whatever the design. Each is cut to its first 256 tokens. The
+        list is empty if there are fewer such windows than batches.
+        """
+        starts = (torch.cumsum(self.lengths, 0) - self.lengths).tolist()
+        long_enough = np.flatnonzero(self.lengths.numpy() > 1)
+        n_chosen = self.n_batches * min(WHOLE_WINDOWS, len(long_enough) // self.n_batches)
+        chosen = long_enough[np.arange(n_chosen) * len(long_enough) // max(1, n_chosen)]
+        sizes = self.lengths.clamp_max(WHOLE_WINDOW_TOKENS).tolist()
+        windows = [starts[window] + np.arange(sizes[window]) for window in chosen]
+        return [windows[batch :: self.n_batches] for batch in range(self.n_batches)] if windows else []
+
+    @cached_property
+    def window_of_token(self) -> np.ndarray:
+        """(n_tokens,) index of the window of each token."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths.numpy())
+
+    @cached_property
+    def has_next(self) -> np.ndarray:
+        """(n_tokens,) bool: whether the next token is in the same window."""
+        return np.append(np.diff(self.window_of_token) == 0, False)
+
+    def index_of_mean(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the index that stands for the mean over the window of each token: after those of all tokens."""
+        return len(self.tokens) + self.window_of_token[tokens]
+
+    def window_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return the window of each token or mean over a window, by its index."""
+        is_mean = indices >= len(self.tokens)
+        return np.where(is_mean, indices - len(self.tokens), self.window_of_token[np.where(is_mean, 0, indices)])
+
+    def tokens_of(self, subset: str) -> np.ndarray:
+        """Return the indices of all tokens, or means over windows, whose states the sample of a subset needs."""
+        sampled = self.sample(subset).ravel()
+        return np.concatenate([sampled, sampled + 1]) if subset == DIFFERENCES else sampled
+
+    @cached_property
+    def _batch_of_window(self) -> np.ndarray:
+        """(n_windows,) the batch of each window, such that the batches have about equally many tokens.
+
+        Windows are assigned from the longest to the shortest, those of equal length in random order, each to the batch
+        with the fewest tokens so far.
+        """
+        lengths = self.lengths.numpy()
+        # the stream of RandomState is frozen by numpy's policy; Generator's may change between releases
+        shuffled = np.random.RandomState(self.seed).permutation(len(lengths))
+        totals = [0] * self.n_batches
+        batch_of_window = np.empty(len(lengths), dtype=np.int64)
+        for window in shuffled[np.argsort(-lengths[shuffled], kind="stable")]:
+            batch_of_window[window] = smallest = totals.index(min(totals))
+            totals[smallest] += int(lengths[window])
+        return batch_of_window
+
+    @cached_property
+    def _samples(self) -> dict[str, tuple[np.ndarray, bool]]:
+        """The sample of each subset, and whether its batches use disjoint windows."""
+        return {}
+
+    def batches(self, n_sequences: int, n_needed: Tensor | None = None) -> Iterator[ProbeBatch]:
+        """Yield the sequences in batches of at most ``n_sequences``, padded on the right to the longest of each.
+
+        No batch is square, so that states of shape (batch, length) can be distinguished from (length, batch).
+
+        Args:
+            n_sequences: largest number of sequences in a batch.
+            n_needed: (n_sequences,) number of tokens needed of each sequence, as from :meth:`tokens_needed`. Sequences
+                of similar need are batched together, and each batch is truncated to the largest need. None for the
+                whole probe in its order.
+
+        Of a probe of inputs these are its own batches, whatever the arguments.
+        """
+        if self.inputs is not None:
+            return input_batches(self.inputs, self.seed)
+        return padded_batches(self.tokens, self.lengths, self.pad_id, n_sequences, n_needed)
+
+    def tokens_needed(self, sampled: np.ndarray, causal: bool) -> Tensor:
+        """Return the number of tokens of each window that a model needs as input, (n_sequences,) int64.
+
+        They end at the last sampled token if the model is causal; else, and for a mean over a window, they are all.
+        """
+        windows = self.window_of(sampled)
+        ends = torch.cumsum(self.lengths, 0).numpy()
+        starts = ends - self.lengths.numpy()
+        last = np.where(sampled < len(self.tokens), sampled, ends[windows] - 1)
+        needed = np.zeros(len(self.lengths), dtype=np.int64)
+        np.maximum.at(needed, windows, last - starts[windows] + 1)
+        return torch.from_numpy(needed if causal else np.where(needed > 0, self.lengths.numpy(), 0))
+
+    @cached_property
+    def _permutation(self) -> np.ndarray:
+        # the stream of RandomState is frozen by numpy's policy; Generator's and torch's may change between releases
+        return np.random.RandomState(self.seed).permutation(len(self.tokens))
+
+    def members(self, subset: str) -> np.ndarray:
+        """Return the token indices of a subset or view, in the order in which they are sampled."""
+        if subset not in {*self.subsets, *VIEWS}:
+            raise ValueError(
+                f"expected a subset among {', '.join([*self.subsets, *VIEWS])}, got {subset!r}; word classes come with "
+                "Probe.from_texts(..., classes=...), or --classes words in a sweep, others with Probe.with_classes"
+            )
+        if subset == "all":
+            return self._permutation
+        if subset == WINDOW_MEAN:
+            is_first = np.append(True, ~self.has_next[:-1])
+            return self.index_of_mean(self._permutation[is_first[self._permutation]])
+        if subset in VIEWS:
+            members = self.has_next if subset == DIFFERENCES else self._is_last
+            return self._permutation[members[self._permutation]]
+        members = {"no_sink": ~self.is_sink, **self.classes}[subset]
+        return self._permutation[members.numpy()[self._permutation]]
+
+    @property
+    def _is_last(self) -> np.ndarray:
+        """(n_tokens,) bool: the last token of each window that is not special."""
+        texts = np.flatnonzero(~self.is_special)
+        windows = self.window_of_token[texts]
+        last = texts[np.append(windows[1:] != windows[:-1], True)[: len(texts)]]
+        return np.isin(np.arange(len(self.tokens)), last)
+
     @cached_property
     def hash(self) -> str:
         """16 hexadecimal digits that identify the tokens, plan and design, and any classes and topics."""
@@ -378,6 +560,22 @@ class Probe(SampledTokens):
                 f"expected content with the hash {claimed} in {path}, got {probe.hash}; the file is damaged"
             )
         return probe
+
+
+def _interleaved(members: np.ndarray, windows: np.ndarray, batch_of_window: np.ndarray) -> list[np.ndarray]:
+    """Order the tokens of each batch so that its first n have about equally many of each window, for any n.
+
+    They are first one of each window, then a second of each, and so on; otherwise in the random order of ``members``,
+    whose windows are ``windows``.
+    """
+    by_window = np.argsort(windows, kind="stable")
+    counts = np.bincount(windows, minlength=len(batch_of_window))
+    starts = np.cumsum(counts) - counts
+    round_ = np.empty(len(members), dtype=np.int64)
+    round_[by_window] = np.arange(len(members)) - starts[windows[by_window]]
+    order = np.argsort(round_, kind="stable")
+    batch = batch_of_window[windows[order]]
+    return [members[order[batch == index]] for index in range(int(batch_of_window.max()) + 1)]
 
 
 def _fields_of_windows(
