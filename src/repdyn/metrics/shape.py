@@ -11,6 +11,7 @@ _GRIDE_SCALES = (2, 4, 8, 16, 32)
 
 _dimension = partial(of_kernel, range=(0.0, inf), unit="dimension", family="dimension")
 _directions = partial(of_kernel, range=(1.0, inf), whole_spectrum=True, unit="directions", family="spectrum")
+_alike = partial(of_kernel, family="similarity")
 _of_sequences = partial(
     of_kernel,
     select_inputs="repdyn.metrics.layer_view:sequences_of_states",
@@ -42,15 +43,13 @@ METRICS = [
         unit="share of variance along the first direction",
         family="geometry",
     ),
-    of_kernel(
+    _dimension(
         name="two_nn",
         meaning="intrinsic dimension from the ratio of each point's two nearest-neighbour distances",
-        range=(0.0, inf),
         source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
         settings={"discard": 0.1, "duplicates": "collapse", "estimator": "regression"},
         neighbours=2,
         title="Intrinsic dimension (TwoNN)",
-        unit="dimension",
         family="geometry",
     ),
     *(
@@ -174,16 +173,15 @@ METRICS = [
         unit="entropy",
         family="spectrum",
     ),
-    of_kernel(
+    _alike(
         name="mean_cosine",
         meaning="mean cosine between the vectors of two different tokens, without centring",
         **COSINE,
         source="Ethayarajh 2019 (EMNLP)",
         subsets=("all", "no_sink"),
         title="Mean cosine of two tokens",
-        family="similarity",
     ),
-    of_kernel(
+    _alike(
         name="self_similarity",
         select_inputs="repdyn.metrics.layer_view:with_tokens",
         probe_requires="tokens",
@@ -195,10 +193,9 @@ METRICS = [
         subsets=("no_sink",),
         title="Self-similarity of a word",
         unit="cosine above that of all pairs",
-        family="similarity",
         shows_embeddings=True,
     ),
-    of_kernel(
+    _alike(
         name="isoscore",
         meaning="how evenly all coordinates are used: 0 one direction, 1 all alike",
         **SHARE,
@@ -206,9 +203,8 @@ METRICS = [
         whole_spectrum=True,
         title="IsoScore",
         unit="score (1: isotropic)",
-        family="similarity",
     ),
-    of_kernel(
+    _alike(
         name="massive_activation_share",
         meaning="share of the sum of squares that massive activations carry",
         range=(0.0, 1.0),
@@ -218,11 +214,10 @@ METRICS = [
         subsets=("all", "no_sink"),
         title="Massive activations",
         unit="share of the sum of squares",
-        family="similarity",
         scale="log",
         log_from=1e-06,
     ),
-    of_kernel(
+    _alike(
         name="outlier_kurtosis",
         meaning="how far a few coordinates are larger than the rest: 1 all alike, the width if one has all",
         range=(1.0, inf),
@@ -230,10 +225,9 @@ METRICS = [
         subsets=("all", "no_sink"),
         title="Kurtosis of the coordinates",
         unit="kurtosis (1: none stands out)",
-        family="similarity",
         scale="log_if_wide",
     ),
-    of_kernel(
+    _alike(
         name="next_token_variance",
         kernel="class_variance",
         select_inputs="repdyn.metrics.layer_view:with_next_tokens",
@@ -246,7 +240,6 @@ METRICS = [
         position="blocks",
         title="Variance within next-token classes",
         unit="variance / squared distance",
-        family="similarity",
     ),
     _of_sequences(
         name="curvature",

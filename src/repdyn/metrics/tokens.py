@@ -23,13 +23,10 @@ _of_tokens = partial(
     family="tokens",
 )
 _after_attention = partial(
-    of_kernel,
+    _of_tokens,
     select_inputs="repdyn.metrics.layer_view:tokens_after_attention",
     captures=frozenset({"embeddings", "after_attention"}),
-    probe_requires="tokens",
-    source=_SOURCE,
     position="blocks",
-    family="tokens",
 )
 _of_lens = partial(
     Metric,

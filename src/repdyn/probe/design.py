@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from reprlib import repr as briefly
 from typing import Any, NamedTuple, TypeAlias
 
 from repdyn.utils.mistyped import did_you_mean
@@ -182,16 +181,8 @@ def resolve_design(design: DesignLike) -> Design:
 
 def design_from_rule(rule: Mapping[str, Any]) -> Design:
     """Return the design with a given ``rule``: the named one if it has the same rule, otherwise a new one."""
-    types = {"design": str, "disjoint_windows": bool, "exclude_own_window": bool, "metric_settings": dict}
-    if set(rule) != set(types) or not all(type(rule[name]) is type_ for name, type_ in types.items()):
-        raise ValueError(f"expected a sampling design with {', '.join(types)}, got {briefly(dict(rule))}")
-    if not all(isinstance(values, dict) for values in rule["metric_settings"].values()):
-        raise ValueError(f"expected metric_settings by metric name, got {rule['metric_settings']!r}")
-    named = {**DESIGNS, INPUTS.name: INPUTS}.get(rule["design"])
-    if named is not None and named.rule == dict(rule):
-        return named
-    fields = {name: value for name, value in rule.items() if name != "design"}
-    return Design(rule["design"], **fields)
+    known = next((design for design in (*DESIGNS.values(), INPUTS) if design.rule == rule), None)
+    return known or Design(rule["design"], **{name: value for name, value in rule.items() if name != "design"})
 
 
 class View(NamedTuple):

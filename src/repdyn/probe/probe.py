@@ -603,26 +603,22 @@ def _fields_of_windows(
 
 
 def _read(path: str | Path) -> tuple[dict[str, Any], str]:
-    """Return the fields of the probe in a file written by :meth:`Probe.save`, not validated, and the hash it claims."""
+    """Return the fields of the probe in a file written by :meth:`Probe.save`, and the hash that tells whether they are
+    those that were written."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if _PLAN not in metadata or "hash" not in metadata:
             raise ValueError("it is without the header of one")
         names = file.keys()
         settings = json.loads(metadata[_PLAN])
-        if set(settings) != {*_SETTINGS, "design"}:
-            raise ValueError(f"expected a plan of {', '.join(_SETTINGS)} and design, got {', '.join(settings)}")
-        classes = {name.removeprefix(_CLASS): file.get_tensor(name) for name in names if name.startswith(_CLASS)}
-        for name, members in classes.items():
-            if members.dtype != torch.uint8 or bool((members > 1).any()):
-                raise ValueError(f"expected zeros and ones of torch.uint8 as class {name!r}, got other {members.dtype}")
+        classes = (name for name in names if name.startswith(_CLASS))
         fields = {
             **settings,
             "special_ids": tuple(settings["special_ids"]),
             "design": design_from_rule(settings["design"]),
-            "tokens": _widened(file.get_tensor("tokens")),
-            "lengths": _widened(file.get_tensor("lengths")),
-            "classes": {name: members.bool() for name, members in classes.items()},
+            "tokens": file.get_tensor("tokens").long(),
+            "lengths": file.get_tensor("lengths").long(),
+            "classes": {name.removeprefix(_CLASS): file.get_tensor(name).bool() for name in classes},
             "topics": file.get_tensor(_TOPICS) if _TOPICS in names else None,
             "inputs": inputs_from_tensors(file.get_tensor, metadata[_INPUTS]) if _INPUTS in metadata else None,
         }
@@ -634,7 +630,3 @@ def _narrowed(ids: Tensor) -> Tensor:
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
     fitting = (dtype for dtype in _NARROW if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max)
     return ids.to(next(fitting, ids.dtype))
-
-
-def _widened(ids: Tensor) -> Tensor:
-    return ids.long() if ids.dtype in _NARROW else ids
