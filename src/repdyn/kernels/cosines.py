@@ -186,9 +186,7 @@ def alignment_falls(
     """Compute the share of vectors whose cosine with the last layer falls from a layer to the next.
 
     Args:
-        x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        following: points of layer l + 1, the same tokens in the same order, the same shape.
-        last: points of the last layer of its stack, likewise.
+        x, following, last: as for :func:`alignment_gradient`.
         more_than: fall of the cosine that is not counted yet, >= 0; less than 1e-12 counts as rounding.
 
     Returns:
@@ -268,8 +266,7 @@ def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     """Compute the mean cosine of a layer's vectors with the next layer's: ``mean_t cos(h_l(t), h_{l+1}(t))``.
 
     Args:
-        x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        following: points of layer l + 1, the same tokens in the same order, the same shape.
+        x, following: as for :func:`step_length`.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 where the block changes no direction; NaN

@@ -86,9 +86,7 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
     estimates instead, which is biased upwards for small k.
 
     Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
-            takes them itself).
+        x, groups: as for :func:`gride`.
         k: number of neighbours, 2 to 256.
 
     Returns:
@@ -138,9 +136,7 @@ def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int =
     that has many dimensions, because an estimate from k points is biased lower than one from n.
 
     Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        groups: integers, shape (n_vectors,): points of one group are not each other's neighbours, nor inside a
-            neighbourhood of another point (see ``Cloud``, which takes them itself).
+        x, groups: as for :func:`gride`; nor are points of one group neighbours inside a neighbourhood of another point.
         k: number of points of a neighbourhood, 3 to 1024.
         points: number of neighbourhoods, >= 1: those of this many distinct points, at equal distances in their order,
             or of all of them if there are fewer.
@@ -231,9 +227,7 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
     fourth or eighth of them. Nothing is random.
 
     Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        groups: integers, shape (n_vectors,): points of one group are never joined by an edge (see ``Cloud``, which
-            takes them itself).
+        x, groups: as for :func:`gride`; points of one group are never joined by an edge.
         points: largest number of points, >= 64. Time and memory grow with its square.
         alpha: power of the lengths, > 0.
 

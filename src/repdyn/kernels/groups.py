@@ -73,8 +73,7 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     in every direction.
 
     Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        classes: integers, shape (n_vectors,), the class of each point; negative for none.
+        x, classes: as for :func:`class_variance`.
         delta: >= 0; the source adds 1e-4 itself, which depends on the scale of the points.
 
     Returns:

@@ -294,8 +294,7 @@ def information_imbalance(a: Tensor | Cloud, b: Tensor | Cloud, *, reverse: bool
     holds all that another does and more predicts it, and not the other way round.
 
     Args:
-        a: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them, with or without groups.
-        b: points of the same tokens in the same order, shape (n_vectors, any dim), with the same groups.
+        a, b: as for :func:`mutual_knn`.
         reverse: from b to a.
         points: largest number of tokens, >= 3, taken at equal distances in their order.
 

@@ -158,12 +158,8 @@ class Probe:
             attention_mask: (n_sequences, length), 1 or True at tokens, 0 or False at padding; None without padding.
                 Padding may be on either side, but not between tokens.
             special_ids: ids of special tokens, which the subset ``no_sink`` excludes.
-            max_vectors: number of vectors measured per layer, in all batches together; fewer, with a warning, where
-                there are not so many.
-            batch_vectors: number of vectors per batch; by default ``max_vectors``, at most 4096.
-            seed: seed of the sampling plan.
+            max_vectors, batch_vectors, seed, name: as for :meth:`from_texts`.
             pad_id: token id used for padding when batches are formed.
-            name: name of the text, for figures and logs.
             design: name of a sampling design ("independent", "dense", "paper", "shuffled") or a :class:`repdyn.Design`,
                 whose windows are replaced by the given sequences. For independent vectors give many sequences: with 512
                 for each batch of 4096 vectors, 8 vectors of each are sampled.
@@ -279,9 +275,9 @@ class Probe:
                 mask among the inputs; a function from states (n_inputs, n_positions, dim) and the inputs of a batch to
                 a mask (n_inputs, n_positions); one of these for each stack, by its name; None for all.
             causal: whether no position sees a later one, or that of each stack; recorded, and not tested.
-            max_vectors, batch_vectors: as for :meth:`from_tokens`; fewer, with a warning, where inputs are few.
+            max_vectors, batch_vectors: as for :meth:`from_texts`; fewer, with a warning, where inputs are few.
             vectors_per_input: number of vectors of each input at every layer; None for 8, or more if inputs are few.
-            seed, name: as for :meth:`from_tokens`.
+            seed, name: as for :meth:`from_texts`.
 
         Raises:
             ValueError: batches that are no inputs, fewer than 3 vectors, or no rule of positions.
