@@ -148,9 +148,7 @@ def procrustes_distance(a: Tensor | Cloud, b: Tensor | Cloud) -> Tensor:
     R orthogonal.
 
     Args:
-        a: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        b: points of the same tokens in the same order, shape (n_vectors, any dim). The narrower cloud counts as if it
-            had columns of zeros.
+        a, b: as for :func:`linear_cka`. The narrower cloud counts as if it had columns of zeros.
 
     Returns:
         0-d float64 tensor on the device of ``a``, a pure number in [0, 2]: 0 for the same cloud rotated, shifted or

@@ -100,8 +100,7 @@ def effective_rank(x: Tensor | Cloud) -> Tensor:
         0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when undefined. Directions
         without variance count as rounding leaves them, which adds a relative 1e-4 or so where there are many.
 
-    Invariant to translation (if the points are centred), rotation, uniform scaling, order of the points and columns of
-    zeros. Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
+    Invariant and undefined as :func:`participation_ratio`.
 
     Source: Roy, Vetterli, The effective rank, EUSIPCO 2007; as RankMe, Garrido et al., ICML 2023.
 
@@ -130,8 +129,7 @@ def rank_me(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
         0-d float64 tensor on the device of ``x``, in [1, min(n_vectors, dim)]; NaN when undefined. Without the
         epsilon of 1e-7 that the source has in its shares, which adds a relative 2e-6 per direction at most.
 
-    Invariant to translation (the points are centred), rotation, uniform scaling, order of the points and columns of
-    zeros. Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
+    Invariant and undefined as :func:`participation_ratio`; not centred, not invariant to translation.
 
     Source: arXiv 2509.23024, which calls it RankMe; RankMe of Garrido et al., ICML 2023, takes singular values.
 
@@ -189,8 +187,7 @@ def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
     Raises:
         ValueError: for ranks that leave fewer than 10 eigenvalues.
 
-    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Repeated points
-    count as often as they occur.
+    Invariant as :func:`participation_ratio`. Repeated points count as often as they occur.
     Undefined when the points contain NaN or inf, when fewer than 3 of them differ, or when fewer than 10 eigenvalues
     from ``first`` on stand above rounding.
 
@@ -244,9 +241,7 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
         0-d float64 tensor on the device of ``x``, a number of directions in [1, min(n_vectors - 1, dim)]; NaN when
         undefined.
 
-    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Repeated points
-    count as often as they occur.
-    Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
+    Invariant and undefined as :func:`participation_ratio`. Repeated points count as often as they occur.
 
     Source: Jolliffe, Principal Component Analysis, 2nd edition, 2002, section 6.1.1.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import (
@@ -376,6 +377,9 @@ def _weights(prepared: PreparedModel, last_step: BlockWeights | None) -> BlockWe
     if is_sharded(prepared.root_module):
         return "the weights are sharded"
     now = dict(prepared.module.named_parameters(remove_duplicate=False)) | dict(prepared.parameters)
+    for name, module in prepared.module.named_modules():
+        if isinstance(module, _ConvNd) and (weight := f"{name}.weight") in now:
+            now[weight] = now[weight].flatten(1)  # one matrix, while those of experts are stacked
     return BlockWeights(now) if last_step is None else replace(last_step, now=now)
 
 

@@ -296,8 +296,9 @@ def weights_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
 
 
 def matrices_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor, ...]]:
-    """Return the weights of the block that have two dimensions or more."""
-    return [tuple(weight for weight in _of_block(layer, "now").values() if weight.ndim > 1)]
+    """Return the weight matrices of the block; of experts that are stacked in one weight, that of each."""
+    weights = [weight for weight in _of_block(layer, "now").values() if weight.ndim > 1]
+    return [tuple(each for weight in weights for each in (weight if weight.ndim == 3 else (weight,)))]
 
 
 def gradients_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
