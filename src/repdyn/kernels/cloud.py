@@ -111,7 +111,6 @@ def error_of_sum(values: Tensor, windows: Tensor) -> Tensor:
 
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # computed states are off by tens of roundings; stored coordinates in half precision differ by one
 RESOLUTION = {
     dtype: (1 if dtype in (torch.float16, torch.bfloat16) else 64) * torch.finfo(dtype).eps for dtype in FLOAT_DTYPES
@@ -161,15 +160,15 @@ class Cloud:
     Args:
         x: points, shape (n_vectors, dim), float16, bfloat16, float32 or float64, any device, any strides.
             It is not copied: do not modify it while the cloud is in use.
-        groups: origin of each point, such as the text window it was taken from, shape (n_vectors,), any integer dtype,
-            on the device of ``x``. Points of one group are never each other's neighbours (Theiler, Spurious dimension
-            from correlation algorithms applied to limited time-series data, Physical Review A 34:2427, 1986). Of
-            exact duplicates only the first occurrence is used, with its own group. None excludes no neighbour.
+        groups: origin of each point, such as the text window it was taken from, shape (n_vectors,), integers. Points of
+            one group are never each other's neighbours (Theiler, Spurious dimension from correlation algorithms applied
+            to limited time-series data, Physical Review A 34:2427, 1986). Of exact duplicates only the first occurrence
+            is used, with its own group. None excludes no neighbour.
         n_neighbours: largest number of nearest neighbours that will be used; they are searched once.
         whole_spectrum: whether more of the spectrum than its largest value will be used; it is decomposed once.
 
     Raises:
-        ValueError: for another shape or dtype, of the points or of the groups, or for groups on another device.
+        ValueError: for another shape or dtype, of the points or of the groups.
     """
 
     def __init__(
@@ -184,19 +183,9 @@ class Cloud:
             raise ValueError(
                 f"expected points in float16, bfloat16, float32 or float64, got {x.dtype}; convert with x.float()"
             )
-        if groups is not None and (groups.shape != x.shape[:1] or groups.dtype not in INTEGER_DTYPES):
-            raise ValueError(
-                f"expected groups of shape ({len(x)},) and integer type, one for each point, got {tuple(groups.shape)} "
-                f"of {groups.dtype}; number the windows that the points come from"
-            )
-        if groups is not None and groups.device != x.device:
-            raise ValueError(
-                f"expected groups on the device of the points, {x.device}, got {groups.device}; move them with "
-                "groups.to(x.device)"
-            )
         self.x = x.detach()
         self.n_vectors = len(x)
-        self.groups = groups
+        self.groups = None if groups is None else as_labels(x, groups=groups)[0]
         self.n_neighbours = n_neighbours
         self.whole_spectrum = whole_spectrum
         self.results: dict[Callable[..., Any], Any] = {}
@@ -369,6 +358,17 @@ def as_cloud(x: Tensor | Cloud, groups: Tensor | None = None) -> Cloud:
     if groups is not None:
         raise ValueError("expected groups with a tensor of points, got them with a Cloud; take Cloud(x, groups=...)")
     return x
+
+
+def as_labels(x: Tensor, **by_name: Tensor) -> list[Tensor]:
+    """Return labels of vectors or positions, integers, on their device; raise ValueError for another shape or type."""
+    for name, labels in by_name.items():
+        if labels.shape != (len(x),) or labels.is_floating_point() or labels.is_complex():
+            raise ValueError(
+                f"expected {name} of shape ({len(x)},) and integer type, got {tuple(labels.shape)} of {labels.dtype}; "
+                "give one for each vector or position"
+            )
+    return [labels.to(x.device) for labels in by_name.values()]
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:

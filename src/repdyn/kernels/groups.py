@@ -9,6 +9,7 @@ from repdyn.kernels.cloud import (
     Cloud,
     Undefined,
     as_cloud,
+    as_labels,
     nan_if_undefined,
     row_chunks,
     unit_scale,
@@ -53,7 +54,7 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         0.0625
     """
     cloud = as_cloud(x)
-    [classes] = _checked(cloud.n_vectors, cloud.x.device, classes=classes)
+    [classes] = as_labels(cloud.x, classes=classes)
     if not isinstance(min_vectors, int) or min_vectors < 2:
         raise ValueError(f"expected min_vectors >= 2, got {min_vectors}; a single vector has no variance")
     cloud.require_defined()
@@ -93,7 +94,7 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
         1.33
     """
     cloud = as_cloud(x)
-    [classes] = _checked(cloud.n_vectors, cloud.x.device, classes=classes)
+    [classes] = as_labels(cloud.x, classes=classes)
     if delta < 0:
         raise ValueError(f"expected delta >= 0, got {delta}")
     cloud.require_defined()
@@ -102,7 +103,7 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     if len(sizes) < 2 or n_beside < dim:
         raise Undefined(f"{n_beside} vectors beside one of each of {len(sizes)} classes, at least {dim} needed")
     points = cloud.frame.transform(cloud.x[order])
-    means = _class_means(points, sizes)
+    means = _reduced(points, "mean", sizes)
     points -= means.repeat_interleave(sizes, dim=0)
     means -= means.mean(0)
     within = points.mT @ points / len(order)
@@ -131,14 +132,14 @@ def _moments(cloud: Cloud, order: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor
     width = max(1, _VALUES_AT_ONCE // len(order))
     for columns, mean in zip(x.split(width, dim=1), frame.mean.split(width), strict=True):
         rows = columns[order].double().mul(frame.scale).sub_(mean)
-        means.append(_class_means(rows, sizes))
+        means.append(_reduced(rows, "mean", sizes))
         squares += (rows - means[-1][of_row]).square().sum(1)
-    return torch.cat(means, 1), _class_means(squares, sizes)
+    return torch.cat(means, 1), _reduced(squares, "mean", sizes)
 
 
-def _class_means(rows: Tensor, sizes: Tensor) -> Tensor:
+def _reduced(rows: Tensor, how: str, sizes: Tensor) -> Tensor:
     # by segments: adding up by index is not deterministic on a GPU
-    return torch.segment_reduce(rows, "mean", lengths=sizes, axis=0, unsafe=True)
+    return torch.segment_reduce(rows.contiguous(), how, lengths=sizes, axis=0, unsafe=True)
 
 
 def _mean_over_pairs(means: Tensor, variances: Tensor) -> Tensor:
@@ -191,7 +192,7 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
     """
     cloud = as_cloud(x)
     x, n = cloud.x, cloud.n_vectors
-    [words] = _checked(n, x.device, words=words)
+    [words] = as_labels(x, words=words)
     if not isinstance(min_contexts, int) or min_contexts < 2:
         raise ValueError(f"expected min_contexts >= 2, got {min_contexts}; a single vector has no pair")
     order, sizes = _by_class(words, min_contexts)
@@ -203,7 +204,7 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
     for columns in x.split(max(1, _CHUNK // n), dim=1):
         units = columns.double() / norms
         of_all += units.sum(0).square().sum()
-        of_word += _sums(units[order], sizes).square().sum(1)
+        of_word += _reduced(units[order], "sum", sizes).square().sum(1)
     within = (of_word - sizes) / (sizes * (sizes - 1))
     return within.mean() - (of_all - n) / (n * (n - 1))
 
@@ -342,7 +343,7 @@ def _place_of(pairs: str) -> int:
 def _attention_means(weights: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tensor, Tensor]:
     """Return each head's mean weight between positions of one topic, and between those of different topics."""
     require_attention(weights)
-    ids, topics = _checked(weights.shape[1], weights.device, ids=ids, topics=topics)
+    ids, topics = as_labels(weights[0], ids=ids, topics=topics)
     is_pair = (topics >= 0)[:, None] & (topics >= 0) & (ids[:, None] != ids) & (weights != 0).any(0)
     same = is_pair & (topics[:, None] == topics)
     other = is_pair & (topics[:, None] != topics)
@@ -362,7 +363,7 @@ def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tupl
     deterministic, also on a GPU.
     """
     x = as_cloud(x).x
-    ids, topics = _checked(len(x), x.device, ids=ids, topics=topics)
+    ids, topics = as_labels(x, ids=ids, topics=topics)
     has_topic = topics >= 0
     x, ids, topics = (x, ids, topics) if has_topic.all() else (x[has_topic], ids[has_topic], topics[has_topic])
     words, of_word = ids.unique(return_inverse=True)
@@ -379,19 +380,15 @@ def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tupl
     factors = (1 / norms if product == "cosine" else norms.new_full((len(x),), 1 / unit))[order, None]
     of_same, of_all = x.new_zeros(2, dtype=torch.float64)
     for columns in x.split(max(1, _CHUNK // len(x)), dim=1):
-        by_group = _sums(columns[order].double() * factors, sizes)
-        by_topic = _sums(by_group, groups_of_topic)
-        by_word = _sums(by_group[groups_by_word], groups_of_word)
+        by_group = _reduced(columns[order].double() * factors, "sum", sizes)
+        by_topic = _reduced(by_group, "sum", groups_of_topic)
+        by_word = _reduced(by_group[groups_by_word], "sum", groups_of_word)
         of_same += by_topic.square().sum() - by_group.square().sum()
         of_all += by_topic.sum(0).square().sum() - by_word.square().sum()
     means = of_same / n_same * unit * unit, (of_all - of_same) / n_other * unit * unit
     if not torch.stack(means).isfinite().all():
         raise Undefined("inner products leave the range of float64; rescale the vectors")
     return means
-
-
-def _sums(rows: Tensor, sizes: Tensor) -> Tensor:
-    return torch.segment_reduce(rows.contiguous(), "sum", lengths=sizes, axis=0, unsafe=True)
 
 
 def _positive_norms(x: Tensor) -> Tensor:
@@ -408,17 +405,6 @@ def _norms(x: Tensor) -> Tensor:
     if not norms.isfinite().all():
         raise Undefined(f"the points contain {'NaN' if x.isnan().any() else 'inf'}")
     return norms
-
-
-def _checked(n: int, device: torch.device, **by_name: Tensor) -> list[Tensor]:
-    """Return labels on a device; raise ValueError for another shape or type."""
-    for name, labels in by_name.items():
-        if labels.shape != (n,) or labels.is_floating_point() or labels.is_complex():
-            raise ValueError(
-                f"expected {name} of shape ({n},) and integer type, got {tuple(labels.shape)} of {labels.dtype}; give "
-                "one for each vector or position"
-            )
-    return [labels.to(device) for labels in by_name.values()]
 
 
 def _require_pairs(n: int, n_same: int, n_other: int, what: str) -> None:

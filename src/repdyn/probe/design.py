@@ -76,13 +76,13 @@ class Design:
     def batch_plan(self, max_vectors: int, batch_vectors: int | None, n_tokens: int) -> dict[str, Any]:
         """Return ``batch_vectors`` and ``n_batches`` for a probe of ``n_tokens`` tokens.
 
-        A design with a fixed number of windows uses all of their tokens, in batches of at least 4096 vectors, unless
-        other sizes are requested.
+        A batch has as many vectors as requested, by default all, at most 4096. A design with a fixed number of windows
+        uses all of their tokens, in batches of at least 4096 vectors, unless other sizes are requested.
         """
         if self.n_windows is not None and max_vectors == MAX_VECTORS and batch_vectors is None:
             n_batches = max(1, n_tokens // BATCH_VECTORS)
             return {"batch_vectors": n_tokens // n_batches, "n_batches": n_batches}
-        batch = vectors_per_batch(max_vectors, batch_vectors)
+        batch = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
         return {"batch_vectors": batch, "n_batches": max_vectors // batch if batch > 0 else 0}
 
     def required_windows(self, n_batches: int, batch_vectors: int, window_tokens: int) -> int:
@@ -106,15 +106,6 @@ class Design:
             "exclude_own_window": self.exclude_own_window,
             "metric_settings": settings,
         }
-
-
-def vectors_per_batch(max_vectors: int, batch_vectors: int | None) -> int:
-    """Return the number of vectors in a batch: as requested, or ``max_vectors``, at most 4096.
-
-    >>> [vectors_per_batch(max_vectors, None) for max_vectors in (2048, 16384, 40960)]
-    [2048, 4096, 4096]
-    """
-    return min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
 
 
 def fitting(plan: Mapping[str, Any], available: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from repdyn.probe.content import ProbeBatch
-from repdyn.probe.design import INPUTS, fitting, vectors_per_batch
+from repdyn.probe.design import INPUTS, fitting
 
 InputBatch: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
 """Arguments of a model's forward by name, or in their order."""
@@ -88,8 +88,8 @@ def inputs_fields(
     copied = tuple(as_batch(batch) for batch in batches)
     rules_as_json(positions, names=True)
     n_inputs = sum(batch_size(batch) for batch in copied)
-    size = vectors_per_batch(max_vectors, batch_vectors)
-    n_batches = max_vectors // size if size > 0 else 0
+    plan = INPUTS.batch_plan(max_vectors, batch_vectors, n_tokens=0)
+    size, n_batches = plan["batch_vectors"], plan["n_batches"]
     in_each = n_inputs // max(n_batches, 1)
     of_each = max(VECTORS_PER_INPUT, -(-size // max(in_each, 1))) if vectors_per_input is None else vectors_per_input
     if n_inputs < 1 or of_each < 1:
@@ -101,7 +101,7 @@ def inputs_fields(
         "lengths": torch.full((n_inputs,), of_each, dtype=torch.int64),
         "design": INPUTS,
         "inputs": Inputs(copied, positions, causal, of_each),
-        **fitting({"batch_vectors": size, "n_batches": n_batches}, available=filled or n_inputs * of_each),
+        **fitting(plan, available=filled or n_inputs * of_each),
     }
 
 
