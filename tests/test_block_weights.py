@@ -69,6 +69,13 @@ def test_gradients_that_the_trainer_clears_before_it_says_so(tmp_path, small_pro
     assert rows.loc[rows["step"] > 0, "value"].gt(0).all()
 
 
+def test_experts_that_are_stacked_are_not_one_matrix(hand_written, small_probe):
+    own = [each.detach() for each in hand_written.blocks[0].parameters() if each.ndim > 1]
+    hand_written.blocks[0].experts = torch.nn.Parameter(torch.eye(4).repeat(3, 1, 1))
+    found = measure(hand_written, small_probe, ["weight_stable_rank"]).rows[0].value
+    assert found == kernels.weight_stable_rank(*own, *[torch.eye(4)] * 3).item()
+
+
 def test_undefined():
     with pytest.raises(kernels.Undefined, match="not all weights or gradients are finite"):
         kernels.weight_norm.or_raise(torch.tensor([1.0, torch.inf]))

@@ -42,8 +42,6 @@ NO_MASK = "an encoder predicts masked tokens, and the probe knows no mask token"
 
 Targets: TypeAlias = list[tuple[np.ndarray, Tensor]]
 """By batch, the indices in the probe of what tokens are predicted from, and the ids of these tokens, (n,) each."""
-CaptureProbe: TypeAlias = Callable[[Probe], States]
-"""Captures the states of a probe's sampled tokens; with several processes, each gets those of its layers."""
 
 
 def next_tokens(probe: Probe) -> Targets:
@@ -72,10 +70,13 @@ def masked_tokens(probe: Probe, mask_id: int) -> tuple[Probe, Targets]:
 class ProbeLoss:
     """The prediction of a probe's tokens by one checkpoint.
 
-    ``capture`` captures the states of the masked probe, for an encoder only; all processes call it.
+    ``capture`` captures the states of the masked probe's sampled tokens, for an encoder only; all processes call it,
+    and each gets those of its layers.
     """
 
-    def __init__(self, probe: Probe, causal: bool | None, head: OutputHead | str, capture: CaptureProbe) -> None:
+    def __init__(
+        self, probe: Probe, causal: bool | None, head: OutputHead | str, capture: Callable[[Probe], States]
+    ) -> None:
         self._probe = probe
         self._head = head
         self._causal = causal

@@ -61,8 +61,7 @@ def rows_of_layer(
             of_metric = part_of(progress, number, len(pairs))
             of_metric(0.0)
             rows += _rows_of_metric(view, metric, subset, checkpoint, layers, on_error, of_metric)
-    if view.context.state_cache is not None:
-        view.keep_for_later()
+    view.keep_for_later()
     return rows
 
 

@@ -204,11 +204,10 @@ class LayerView:
         return self._readings[subset]
 
     def keep_for_later(self) -> None:
-        """Keep the layer's first batch in the state cache for the next checkpoint."""
-        if self.context.state_cache is not None:
+        """Keep the layer's first batch in the state cache, if there is one, for the next checkpoint."""
+        if (cache := self.context.state_cache) is not None:
             first = self.states.rows_of(self.probe.sample("all")[0])
-            key = self.context.step, self.layer.stack, self.layer.index
-            self.context.state_cache.save(*key, self.layer.states[first])
+            cache.save(self.context.step, self.layer.stack, self.layer.index, self.layer.states[first])
 
     def windows(self, subset: str) -> list[Tensor]:
         """Return the window that each row of each cloud comes from."""

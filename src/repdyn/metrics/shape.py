@@ -7,8 +7,6 @@ from math import inf, pi
 
 from repdyn.metrics.metric import COSINE, LENGTH, SHARE, of_kernel
 
-_GRIDE_SCALES = (2, 4, 8, 16, 32)
-
 _dimension = partial(of_kernel, range=(0.0, inf), unit="dimension", family="dimension")
 _directions = partial(of_kernel, range=(1.0, inf), whole_spectrum=True, unit="directions", family="spectrum")
 _alike = partial(of_kernel, family="similarity")
@@ -64,7 +62,7 @@ METRICS = [
             panel="Intrinsic dimension (Gride, scale k)",
             line=f"k = {k}",
         )
-        for k in _GRIDE_SCALES
+        for k in (2, 4, 8, 16, 32)
     ),
     _dimension(
         name="levina_bickel",
