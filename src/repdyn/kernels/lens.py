@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -35,9 +36,7 @@ def predict_targets(states: Tensor, targets: Tensor, head: Head) -> Predictions:
     n_logits = head(states[:1]).shape[1]
     if int(targets.max()) >= n_logits:
         raise Undefined(f"the output head has {n_logits} logits, the probe a token {int(targets.max())}")
-    n_rows = rows_per_tile(n_logits)
-    tiles = [_predict(*tile, head) for tile in zip(states.split(n_rows), targets.split(n_rows), strict=True)]
-    predictions = Predictions(*map(torch.cat, zip(*tiles, strict=True)))
+    predictions = Predictions(*_by_tiles(partial(_predict, head=head), n_logits, states, targets))
     if not bool(predictions.loss.isfinite().all()):
         raise Undefined("a logit is not finite")
     return predictions
@@ -112,14 +111,13 @@ def read_predictions(x: Tensor, last: Tensor, head: Head, k: int = 1) -> LensRea
             "expected states of a layer and of the last one, both of shape (n, dim) with n > 0, got "
             f"{tuple(x.shape)} and {tuple(last.shape)}"
         )
-    n_rows = rows_per_tile(head(x[:1]).shape[1])
-    tiles = [_read(*tile, head, k) for tile in zip(x.split(n_rows), last.split(n_rows), strict=True)]
-    return LensReading(*map(torch.cat, zip(*tiles, strict=True)))
+    return LensReading(*_by_tiles(partial(_read, head=head, k=k), head(x[:1]).shape[1], x, last))
 
 
-def rows_per_tile(n_logits: int) -> int:
-    """Return how many rows of logits are in memory at once."""
-    return max(1, _LOGITS // n_logits)
+def _by_tiles(read: Callable[..., tuple[Tensor, ...]], n_logits: int, *rows: Tensor) -> Iterator[Tensor]:
+    """Return what ``read`` returns for some rows, of which each has so many logits, for all of them."""
+    tiles = zip(*(each.split(max(1, _LOGITS // n_logits)) for each in rows), strict=True)
+    return map(torch.cat, zip(*(read(*tile) for tile in tiles), strict=True))
 
 
 def lens_kl(reading: LensReading) -> Tensor:
