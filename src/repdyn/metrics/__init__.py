@@ -8,37 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repdyn.metrics.metric import FAMILIES, OWN_FAMILY, Metric
-from repdyn.metrics.registry import (
-    DEFAULT_METRICS,
-    METRICS,
-    MetricLike,
-    as_tuple,
-    metric_info,
-    register_metric,
-    resolve,
-)
+from repdyn.metrics.metric import FAMILIES as FAMILIES
+from repdyn.metrics.metric import OWN_FAMILY as OWN_FAMILY
+from repdyn.metrics.metric import Metric as Metric
+from repdyn.metrics.registry import DEFAULT_METRICS as DEFAULT_METRICS
+from repdyn.metrics.registry import METRICS as METRICS
+from repdyn.metrics.registry import MetricLike as MetricLike
+from repdyn.metrics.registry import as_tuple as as_tuple
+from repdyn.metrics.registry import metric_info as metric_info
+from repdyn.metrics.registry import register_metric as register_metric
+from repdyn.metrics.registry import resolve as resolve
 from repdyn.utils.extras import lazy_names
 
 if TYPE_CHECKING:
-    from repdyn.metrics.layer_view import BlockWeights, CheckpointContext, LayerView, clouds
-
-__all__ = [
-    "DEFAULT_METRICS",
-    "FAMILIES",
-    "METRICS",
-    "OWN_FAMILY",
-    "BlockWeights",
-    "CheckpointContext",
-    "LayerView",
-    "Metric",
-    "MetricLike",
-    "as_tuple",
-    "clouds",
-    "metric_info",
-    "register_metric",
-    "resolve",
-]
+    from repdyn.metrics.layer_view import BlockWeights as BlockWeights
+    from repdyn.metrics.layer_view import CheckpointContext as CheckpointContext
+    from repdyn.metrics.layer_view import LayerView as LayerView
+    from repdyn.metrics.layer_view import clouds as clouds
 
 # with torch, which lists of metrics do without
 __getattr__ = lazy_names(

@@ -65,9 +65,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-__all__ = ["Probe", "ProbeBatch"]
-
-
 _SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "name", "mask_id", "bytes_per_token")
 _PLAN = "repdyn_probe"
 _CLASS = "class."
