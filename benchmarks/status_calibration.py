@@ -15,18 +15,21 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 import torch
 from machine import facts
 from scipy.stats import binomtest
+from torch.optim.lr_scheduler import LRScheduler
 from tqdm import tqdm
 
 from repdyn import Probe, measure
 from repdyn.data.tokens import byte_tokenizer
-from repdyn.diagnosis import describe_run
+from repdyn.diagnosis import DescribedRun, stacks_of_run
 from repdyn.models import build_model
 from repdyn.store.frame import to_pandas
 from repdyn.store.schema import LOSS, Checkpoint, scalar_row, to_table
@@ -74,29 +77,56 @@ def _training(seed: int, tokens: torch.Tensor, probe: Probe) -> dict[str, object
     model = build_model("gpt_neox", vocab_size=260, hidden_size=64, n_layers=4, n_heads=2, context_length=LENGTH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARMUP))
-    losses, rows = [], []
-    for step in range(STEPS + 1):
-        if step % EVERY == 0:
-            checkpoint = Checkpoint(f"seed {seed}", step=step)
-            rows += measure(model, probe, checkpoint=checkpoint, on_error="record").rows
-            if losses:
-                rows.append(scalar_row(checkpoint, LOSS, losses[-1], probe=probe.hash))
-        if step == STEPS:
-            break
+
+    def step_loss() -> torch.Tensor:
         starts = torch.randint(len(tokens) - LENGTH, (BATCH,), generator=generator)
         batch = tokens[starts[:, None] + torch.arange(LENGTH)]
-        loss = model(input_ids=batch, labels=batch).loss
-        optimizer.zero_grad()
-        loss.backward()
+        return model(input_ids=batch, labels=batch).loss
+
+    def update() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
-        losses.append(loss.item())
-    frame = to_pandas(to_table(rows))
-    found = describe_run(frame)
+        optimizer.zero_grad()
+
+    found, losses = track(f"seed {seed}", model, probe, STEPS, step_loss, update, schedule)
     means = np.convolve(losses, np.ones(WINDOW) / WINDOW, mode="valid")
     rise = float(means[-1] / np.min(means)) if np.isfinite(means).all() else math.inf
-    return {"seed": seed, "learning_rate": rate, "last_loss": losses[-1], "rise": rise, "status": found.status}
+    return {"seed": seed, "learning_rate": rate, "last_loss": losses[-1], "rise": rise, "status": found.status[0]}
+
+
+def track(
+    name: str,
+    model: torch.nn.Module,
+    probe: Probe,
+    steps: int,
+    step_loss: Callable[[], torch.Tensor],
+    update: Callable[[], None],
+    schedule: LRScheduler,
+    scalars: Mapping[str, Callable[[], float]] = MappingProxyType({}),
+) -> tuple[DescribedRun, list[float]]:
+    """Train a model, measured at every tenth step with the loss of the step before and other scalars by name.
+
+    Returns:
+        The run as every view describes it, and its losses at every step.
+    """
+    losses, rows = [], []
+    for step in range(steps + 1):
+        if step % EVERY == 0:
+            checkpoint = Checkpoint(name, step=step)
+            rows += measure(model, probe, checkpoint=checkpoint, on_error="record").rows
+            values = {scalar: evaluate() for scalar, evaluate in scalars.items()}
+            if losses:
+                values[LOSS] = losses[-1]
+            rows += [scalar_row(checkpoint, scalar, value, probe=probe.hash) for scalar, value in values.items()]
+        if step == steps:
+            break
+        loss = step_loss()
+        loss.backward()
+        update()
+        schedule.step()
+        losses.append(loss.item())
+    (run,) = stacks_of_run(to_pandas(to_table(rows)))
+    return run, losses
 
 
 def _summary(runs: pd.DataFrame) -> str:
@@ -109,11 +139,12 @@ def _summary(runs: pd.DataFrame) -> str:
         groups["failed" if rise >= RISE else decade].append(status)
     for name, found in groups.items():
         alarms = found.count("failed"), found.count("failed") + found.count("watch")
-        lines.append(f"| {name} | {len(found)} | {' | '.join(_rate(number, len(found)) for number in alarms)} |")
+        lines.append(f"| {name} | {len(found)} | {' | '.join(rate_text(number, len(found)) for number in alarms)} |")
     return "\n".join(lines)
 
 
-def _rate(number: int, of: int) -> str:
+def rate_text(number: int, of: int) -> str:
+    """Return a rate with its exact 95% interval, in percent."""
     if not of:
         return "none"
     interval = binomtest(number, of).proportion_ci(method="exact")

@@ -1,0 +1,300 @@
+"""Plant faults in short trainings and read their status: how many failures does it miss, how often is it a false alarm?
+
+    OMP_NUM_THREADS=1 python benchmarks/status_faults.py                         # 116 trainings: some 20 minutes
+
+60 trainings without a fault, each with an architecture, width, depth, text, batch, optimizer, schedule and learning
+rate of its own, and each of 14 faults in four of them, so that every faulty training has a sound twin with the same
+seed. Thresholds and rules were chosen on trainings that failed by their learning rate alone; no fault here is one of
+those (`abrupt` comes nearest). A training is measured with the defaults at every tenth step, with the loss of the step
+before and that of held-out text, as its owner would see it, the fault included.
+
+Criteria, fixed before the first of these trainings and not to be changed by their outcome:
+
+- *The true loss* is that on held-out text with the right tokens, labels and attention mask.
+- *Sound*: no fault, and the true loss at the end is finite, within 5% of its lowest and below 0.97 of its first value.
+  Others without a fault are listed and count for nothing, nor do faulty ones of which the twin is not sound.
+- *Failed*: a fault, and the true loss at the end is not finite or more than 10% above the twin's. Other faulty ones
+  were *harmless*, and are only counted.
+- Intervals are those of Clopper and Pearson, 95%. The status is acceptable if
+  A1 of sound trainings at most 5% have the status failed, and the interval ends below 10%;
+  A2 of sound trainings at most 20% have the status failed or watch, and the interval ends below 33%;
+  A3 of failed trainings at least 80% have the status failed or watch, and the interval begins above 65%.
+- It is expected that A1 holds and A3 does not: the status looks at losses that rise and geometry that changes, not at a
+  loss that stays high, nor at one that falls for a wrong reason.
+
+What a fault does was tried on 20 seeds from 1000 on, by the true loss alone: `frozen` and `residual` did no harm. A
+training is written to the file as soon as it is done, and is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import sysconfig
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from machine import facts
+from status_calibration import rate_text, track
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from repdyn import Probe
+from repdyn.data.tokens import byte_tokenizer
+from repdyn.models import build_model, objective_of
+from repdyn.store.schema import VALIDATION_LOSS
+from repdyn.text.corpus import load_corpus
+
+STEPS, WARMUP, LENGTH = 150, 15, 64
+SOUND, TWINS = 60, 4
+UNKNOWN, MASK = 258, 259
+FAULTS = {
+    "noise": "half of the labels are random bytes",
+    "shuffled": "the labels of a batch are in random order",
+    "tokens": "the tokenizer knows the 16 most frequent bytes alone",
+    "repeated": "every batch is the first one",
+    "mask": "a decoder sees the next tokens, an encoder those it predicts",
+    "positions": "positions are not encoded",
+    "zeroed": "the output of the middle block is zero",
+    "frozen": "no block is trained",
+    "residual": "what each block adds to the residual stream is multiplied by 100",
+    "init": "initial matrices are 30 times too large",
+    "dropout": "dropout of 0.9",
+    "decay": "all weights shrink by 5% at each step",
+    "overflow": "gradients overflow float16 under a loss scale of 2^20, and no step is left out",
+    "abrupt": "30 times the learning rate, without warm-up and clipping",
+}
+OPTIMIZERS = {
+    "AdamW": (torch.optim.AdamW, 1.0),
+    "NAdam": (torch.optim.NAdam, 1.0),
+    "RAdam": (torch.optim.RAdam, 1.0),
+    "Adafactor": (torch.optim.Adafactor, 10.0),
+    "SGD": (lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9), 50.0),
+}
+"""Makers, and the learning rate as a multiple of Adam's."""
+
+
+class Setting(NamedTuple):
+    """What distinguishes one training from another, apart from its fault."""
+
+    family: str
+    width: int
+    layers: int
+    text: str
+    batch: int
+    optimizer: str
+    cosine: bool
+    rate: float
+
+    @classmethod
+    def drawn(cls, seed: int) -> Setting:
+        """Return the setting of a seed."""
+        draw = random.Random(seed)
+        optimizer = draw.choice([*OPTIMIZERS])
+        return cls(
+            family=draw.choice(["gpt_neox", "gpt2", "llama", "modernbert-decoder", "modernbert", "modernbert"]),
+            width=draw.choice([32, 48, 64]),
+            layers=draw.choice([2, 3, 4]),
+            text=draw.choice(["prose", "source", "sums"]),
+            batch=draw.choice([6, 8, 12]),
+            optimizer=optimizer,
+            cosine=draw.random() < 0.5,
+            rate=1e-3 * 5 ** draw.random() * OPTIMIZERS[optimizer][1],
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0, help="of the first training (default: %(default)s)")
+    parser.add_argument("-o", "--output", type=Path, default=Path("status_faults.csv"), help="(default: %(default)s)")
+    options = parser.parse_args()
+    planned = [(options.seed + number, "none") for number in range(SOUND)]
+    planned += [(options.seed + number, fault) for number, fault in enumerate([*FAULTS] * TWINS)]
+    done = pd.read_csv(options.output).to_dict("records") if options.output.exists() else []
+    known = {(row["seed"], row["fault"]) for row in done}
+    for seed, fault in tqdm([each for each in sorted(planned) if each not in known], unit="training"):
+        done.append({"seed": seed, "fault": fault, **Setting.drawn(seed)._asdict(), **_training(seed, fault)})
+        pd.DataFrame(done).to_csv(options.output, index=False, float_format="%.5g")
+    print(_summary(judged(pd.DataFrame(done))))
+    for name, fact in facts(" ".join(["python", *sys.argv])).items():
+        print(f"{name}: {fact}")
+
+
+@cache
+def _text(name: str) -> tuple[Tensor, Probe]:
+    """Return the bytes of a text, and a probe of its last fifth, which no training reads."""
+    if name == "prose":
+        data = load_corpus("builtin").data
+    elif name == "source":
+        files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+        data = b"".join(file.read_bytes() for file in files)[:1_000_000]
+    else:
+        pairs = np.random.default_rng(0).integers(0, 100, (50_000, 2)).tolist()
+        data = "".join(f"{a}+{b}={a + b}\n" for a, b in pairs).encode()
+    held_out = data[-len(data) // 5 :].decode(errors="replace")
+    probe = Probe.from_texts([held_out], byte_tokenizer(), max_vectors=1024, batch_vectors=512)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).long(), probe
+
+
+def _training(seed: int, fault: str) -> dict[str, object]:
+    setting, generator = Setting.drawn(seed), torch.Generator().manual_seed(seed)
+    tokens, probe = _text(setting.text)
+    read = torch.arange(260)
+    if fault == "tokens":
+        read[:256] = UNKNOWN
+        frequent = tokens.bincount(minlength=256).argsort(descending=True)[:16]
+        read[frequent] = frequent
+        probe = replace(probe, tokens=read[probe.tokens])
+    masked = objective_of(setting.family) == "masked"
+    torch.manual_seed(seed)
+    model = build_model(
+        setting.family,
+        vocab_size=260,
+        hidden_size=setting.width,
+        n_layers=setting.layers,
+        n_heads=2,
+        context_length=80,
+        dropout=0.9 if fault == "dropout" else 0.0,
+        pad_token_id=256,
+        global_attention=True,
+    )
+    break_model(model, fault)
+    make, _ = OPTIMIZERS[setting.optimizer]
+    optimizer = make(
+        [each for each in model.parameters() if each.requires_grad], lr=setting.rate * (30 if fault == "abrupt" else 1)
+    )
+
+    def height(step: int) -> float:
+        warm = 1.0 if fault == "abrupt" else min(1.0, (step + 1) / WARMUP)
+        return warm * (0.1 + 0.9 * (1 - step / STEPS) if setting.cosine else 1.0)
+
+    def windows(number: int, low: int, high: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return tokens and which of them an encoder predicts."""
+        starts = torch.randint(low, high - LENGTH, (number,), generator=generator)
+        drawn = tokens[starts[:, None] + torch.arange(LENGTH)]
+        return drawn, torch.rand(drawn.shape, generator=generator) < 0.3
+
+    def loss_on(drawn: Tensor, chosen: Tensor, fault: str) -> Tensor:
+        """Return the loss on windows as a training with a fault has it."""
+        ids = drawn if fault == "none" else read[drawn]
+        labels = ids
+        if fault == "noise":
+            random_bytes = torch.randint(0, 256, ids.shape, generator=generator)
+            labels = torch.where(torch.rand(ids.shape, generator=generator) < 0.5, random_bytes, ids)
+        elif fault == "shuffled":
+            labels = ids.flatten()[torch.randperm(ids.numel(), generator=generator)].view(ids.shape)
+        given: dict[str, Any] = {}
+        if masked:
+            labels = labels.masked_fill(~chosen, -100)
+            ids = ids if fault == "mask" else ids.masked_fill(chosen, MASK)
+        elif fault == "mask":
+            given = {"attention_mask": torch.zeros(len(ids), 1, LENGTH, LENGTH)}
+        return model(input_ids=ids, labels=labels, **given).loss
+
+    train_end = len(tokens) * 4 // 5
+    first, held_out = windows(setting.batch, 0, train_end, generator), windows(24, train_end, len(tokens), generator)
+    true_losses = []
+
+    @torch.no_grad()
+    def evaluate() -> float:
+        model.eval()
+        true_losses.append(loss_on(*held_out, "none").item())
+        seen = loss_on(*held_out, fault).item()
+        model.train()
+        return seen
+
+    def step_loss() -> Tensor:
+        return loss_on(*(first if fault == "repeated" else windows(setting.batch, 0, train_end, generator)), fault)
+
+    def update() -> None:
+        gradients = [each.grad for each in model.parameters() if each.grad is not None]
+        if fault == "overflow":
+            for each in gradients:
+                each.copy_(each.mul(2.0**20).half().float().div(2.0**20))
+        if fault != "abrupt":
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if fault == "decay":
+            for each in model.parameters():
+                each.data.mul_(0.95)
+        optimizer.zero_grad()
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, height)
+    name = f"{fault} {seed}"
+    run, _ = track(name, model, probe, STEPS, step_loss, update, schedule, {VALIDATION_LOSS: evaluate})
+    second_half = [alert for alert in run.alerts if alert.step >= STEPS // 2]
+    return {
+        "first": true_losses[0],
+        "lowest": float(np.nanmin(true_losses)),
+        "last": true_losses[-1],
+        "status": run.status[0],
+        "alerts": "; ".join(sorted({alert.rule for alert in second_half})),
+        "reason": run.status[1],
+    }
+
+
+@torch.no_grad()
+def break_model(model: nn.Module, fault: str) -> None:
+    """Plant a fault that lies in the model itself."""
+    blocks = next(part for name, part in model.named_modules() if name.endswith((".layers", ".h")))
+    assert isinstance(blocks, nn.ModuleList)
+
+    def zeroed(_block: nn.Module, _inputs: object, output: Any) -> Any:
+        return (output[0] * 0, *output[1:]) if isinstance(output, tuple) else output * 0
+
+    def swollen(_block: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> Any:
+        states = output[0] if isinstance(output, tuple) else output
+        states = inputs[0] + 100 * (states - inputs[0])
+        return (states, *output[1:]) if isinstance(output, tuple) else states
+
+    if fault == "zeroed":
+        blocks[len(blocks) // 2].register_forward_hook(zeroed)
+    elif fault == "residual":
+        for block in blocks:
+            block.register_forward_hook(swollen)
+    elif fault == "frozen":
+        blocks.requires_grad_(False)
+    elif fault == "init":
+        for weights in model.parameters():
+            if weights.ndim > 1:
+                weights.mul_(30)
+    elif fault == "positions":
+        for name, part in model.named_modules():
+            if name.endswith("wpe"):
+                part.requires_grad_(False)
+                part.weight.zero_()
+            elif name.endswith("rotary_emb"):
+                part.register_forward_hook(lambda _module, _inputs, out: (out[0] * 0 + 1, out[1] * 0))
+
+
+def judged(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the trainings with their outcome: sound, unclear, failed or harmless."""
+    plain = runs[runs["fault"] == "none"].set_index("seed")
+    sound = (plain["last"] <= 1.05 * plain["lowest"]) & (plain["last"] < 0.97 * plain["first"])
+    of_twin, twin = runs["seed"].map(sound), runs["seed"].map(plain["last"])
+    worse = ~(runs["last"] <= 1.1 * twin)  # also where it is not a number
+    outcome = np.where(runs["fault"] == "none", "sound", np.where(worse, "failed", "harmless"))
+    return runs.assign(outcome=np.where(of_twin.astype(bool), outcome, "unclear"))
+
+
+def _summary(runs: pd.DataFrame) -> str:
+    """Return the rates of each outcome, and of the failed trainings by fault."""
+    lines = ["| trainings | number | status failed | status watch or failed |", "|---|---|---|---|"]
+    failed = runs[runs["outcome"] == "failed"]
+    groups = [*runs.groupby("outcome"), *failed.groupby("fault")]
+    for name, statuses in ((name, group["status"].tolist()) for name, group in groups):
+        counts = statuses.count("failed"), statuses.count("failed") + statuses.count("watch")
+        lines.append(
+            f"| {name} | {len(statuses)} | {' | '.join(rate_text(count, len(statuses)) for count in counts)} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
