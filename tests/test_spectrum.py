@@ -1,3 +1,5 @@
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from repdyn.kernels import (
     Cloud,
     Undefined,
     anisotropy,
+    dime,
     effective_rank,
     lidar,
     participation_ratio,
@@ -82,3 +85,31 @@ def test_lidar_of_normal_texts():
     assert lidar(mapped, texts, delta=0.0).item() == pytest.approx(lidar(x, texts, delta=0.0).item(), rel=1e-4)
     with pytest.raises(Undefined, match="0 vectors beside one of each of 0 classes, at least 6 needed"):
         lidar.or_raise(x[::views], texts[::views])
+
+
+def test_dime_is_a_mean_over_all_permutations():
+    """Both views of a window must keep to it where windows are exchanged; a third vector belongs to the first view."""
+    x = torch.randn(15, 3, generator=torch.Generator().manual_seed(0))
+    windows = torch.tensor([9, 4, 4, 9, 7, -1, 7, 5, 5, 1, 9, 1, 4, 7, -1])
+    members = [[9, 11], [1, 2, 12], [7, 8], [4, 6, 13], [0, 3, 10]]
+    first, second = (torch.stack([x[rows[turn::2]].mean(0) for rows in members]) for turn in (0, 1))
+
+    def gram(view):
+        centred = (view - view.mean(0)).double().numpy()
+        return np.array([[a @ b / np.sqrt((a @ a) * (b @ b)) for b in centred] for a in centred])
+
+    def entropy(order):
+        shares = np.linalg.eigvalsh(gram(first) * gram(second)[np.ix_(order, order)]).clip(1e-300) / 5
+        return -(shares * np.log(shares)).sum()
+
+    expected = np.mean([entropy(order) for order in permutations(range(5))]) - entropy(range(5))
+    assert dime(x, windows, permutations=6000).item() == pytest.approx(expected, abs=0.01)
+    # of k equal classes, as the corners of a simplex: 2 log(k - 1) less the entropy of squared cosines
+    corners = torch.eye(4)[torch.arange(800) % 4].repeat_interleave(2, 0)
+    views = torch.arange(800).repeat_interleave(2)
+    squared = np.array([1 / 3, 2 / 9, 2 / 9, 2 / 9])
+    assert dime(corners, views, pairs=800).item() == pytest.approx(
+        2 * np.log(3) + (squared * np.log(squared)).sum(), abs=0.01
+    )
+    with pytest.raises(Undefined, match="1 classes have 2 vectors, at least 2 needed"):
+        dime.or_raise(x, torch.tensor([3, 3, *range(4, 17)]))

@@ -160,9 +160,11 @@ def compare(
 
 
 def _compare_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Path) -> int:
-    """Print the largest correlations of each run's metrics with scores, and write all of them."""
+    """Print the largest correlations of each run's metrics with scores, write all of them and draw the largest."""
     import pandas as pd
 
+    from repdyn.figures.drawing import save
+    from repdyn.figures.run import score_above_metric
     from repdyn.tables.scores import FEWEST, in_words, read_scores, score_correlations
     from repdyn.utils.files import write_atomically
 
@@ -178,6 +180,10 @@ def _compare_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder
         path = folder / f"{name}.csv"
         write_atomically(path, lambda temporary, frame=frame: frame.to_csv(temporary, index=False))
         print(printable(f"{path}"))
+    for run, table in zip(runs, tables, strict=True):
+        if len(table):
+            for path in save({run.label.replace("/", "_"): score_above_metric(run, found, table)}, folder):
+                print(printable(f"{path}"))
     return 0
 
 

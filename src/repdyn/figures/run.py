@@ -36,6 +36,7 @@ from repdyn.figures.charts import (
     marker_size,
     marks_on,
     mean_lines,
+    notes,
     profile_lines,
     run_caption,
     run_title,
@@ -51,7 +52,15 @@ from repdyn.store.schema import FINISHED
 from repdyn.tables.frames import in_order, loss_of_run, select_steps
 from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.series import MetricSeries, intervals, thin
-from repdyn.tables.style import has_own_figures, metric_title, overview_families, short_subset_title, subset_title
+from repdyn.tables.style import (
+    LOSS_COLOUR,
+    has_own_figures,
+    metric_title,
+    number_text,
+    overview_families,
+    short_subset_title,
+    subset_title,
+)
 from repdyn.utils.attempts import Attempt
 
 MAX_STEPS = 8
@@ -142,6 +151,25 @@ def steps_overview(run: MeasuredRun, family: str) -> Figure:
     """Draw the metrics of a family of one run as :func:`mean_over_layers`, a small panel each, without a loss."""
     title = f"{FAMILIES[family]}: means over layers during training"
     return draw(_against_step(run, run.metrics(family), title, SMALL))
+
+
+def score_above_metric(run: MeasuredRun, scores: pd.DataFrame, correlations: pd.DataFrame) -> Figure:
+    """Draw the score and below it the metric of the first of the correlations of :mod:`repdyn.tables.scores`, with the
+    interval of that of their changes and the number of tries."""
+    best, n_tries = correlations.iloc[0].to_dict(), f"largest of {len(correlations)} correlations of changes"
+    interval = ", ".join(number_text(best[f"changes_{end}"]) for end in ("low", "high"))
+    later = f", the score {best['lag']} checkpoints later" * bool(best["lag"])
+    chart = _against_step(run, [best["metric"]], "A score and a metric, mean over layers, during training", WIDE)
+    score = scores.loc[(scores["task"] == best["task"]) & (scores["metric"] == best["score"])]
+    steps: list[int] = score["step"].tolist()
+    line = Line(x=steps, y=score["value"].to_numpy(float), colour=LOSS_COLOUR, marker_size=marker_size(steps))
+    panels = [Panel(title=f"{best['task']}, {best['score']}", y=Axis(label=best["score"]), lines=[line]), *chart.panels]
+    axis = training_axis(sorted({*steps, *run.steps}))
+    panels = [replace(panel, x=axis, legend=panel.legend and "inside") for panel in panels]
+    panels[0] = replace(panels[0], x=replace(axis, label=""))
+    caption = notes(chart.caption, f"{n_tries}: {number_text(best['changes_correlation'])} [{interval}]{later}")
+    size = (chart.size[0], chart.size[1] + WIDE[1])
+    return draw(replace(chart, panels=panels, size=size, caption=caption))
 
 
 def _against_step(run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Chart:

@@ -25,6 +25,7 @@ from repdyn.kernels.dimension import ph_dimension as ph_dimension
 from repdyn.kernels.groups import attention_topic_gap as attention_topic_gap
 from repdyn.kernels.groups import attention_topic_mean as attention_topic_mean
 from repdyn.kernels.groups import class_variance as class_variance
+from repdyn.kernels.groups import dime as dime
 from repdyn.kernels.groups import lidar as lidar
 from repdyn.kernels.groups import self_similarity as self_similarity
 from repdyn.kernels.groups import topic_gap as topic_gap

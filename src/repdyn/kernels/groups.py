@@ -116,6 +116,67 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     return torch.special.entr(values / values.sum()).sum().exp()
 
 
+@nan_if_undefined
+def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: int = 10) -> Tensor:
+    """Compute how much less entropy two views of the same classes, such as windows of text, have together than in
+    random pairs: a mutual information of matrices.
+
+    ``mean_P(H(K * P K' P^T)) - H(K * K')``: the views are the means of every other vector of each class, K and K' their
+    Gram matrices after centring and scaling to length 1, ``*`` multiplies elements, P permutes the classes, and H is
+    ``-sum(p log p)`` of a matrix's eigenvalues as shares of their sum. The permutations are drawn from a fixed seed.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        classes: integers, shape (n_vectors,), the class of each point; negative for none.
+        pairs: largest number of classes, >= 2, the first by their number; time grows with its cube, and values of
+            different numbers do not compare.
+        permutations: >= 1; the more, the less the value depends on them.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in nats, at most log(pairs), near 0 and of either sign for unrelated
+        views; NaN when undefined. It is no mutual information of the vectors themselves: equal views have little of it
+        where all vectors lie in a few directions, or where they are orthogonal; and in a small trained decoder (512
+        windows of 80 tokens, 64 coordinates) it is within 0.01 of 0 in every layer.
+
+    Invariant to translation, rotation and uniform scaling. Undefined when the points contain NaN or inf, when fewer
+    than 3 of them differ, when fewer than 2 classes have 2 vectors, or when a class equals the mean of all in a view.
+
+    Source: Skean et al., DiME: Maximizing Mutual Information by a Difference of Matrix-Based Entropies, arXiv
+    2301.08164; with these matrices in the code of Layer by Layer, arXiv 2502.02013, whose views are augmented prompts.
+
+    Example:
+        >>> points = torch.tensor([[3.0, 0.0], [2.0, 1.0], [0.0, 3.0], [-1.0, 2.0], [-3.0, -1.0], [-2.0, -4.0]])
+        >>> dime(points, torch.tensor([7, 7, 3, 3, 1, 1])).item() > 0
+        True
+    """
+    cloud = as_cloud(x)
+    [classes] = as_labels(cloud.x, classes=classes)
+    if pairs < 2 or permutations < 1:
+        raise ValueError(f"expected pairs >= 2 and permutations >= 1, got {pairs} and {permutations}")
+    cloud.require_defined()
+    order, sizes = _by_class(classes, 2)
+    if len(sizes) < 2:
+        raise Undefined(f"{len(sizes)} classes have 2 vectors, at least 2 needed")
+    sizes = sizes[:pairs]
+    points = cloud.frame.transform(cloud.x[order[: int(sizes.sum())]])
+    of_class = torch.arange(len(points), device=points.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    grams = []
+    for turn, n_of_view in ((0, (sizes + 1) // 2), (1, sizes // 2)):
+        view = _reduced(points[of_class % 2 == turn], "mean", n_of_view)
+        view -= view.mean(0)
+        lengths = torch.linalg.vector_norm(view, dim=1, keepdim=True)
+        if not bool((lengths > _TOO_CLOSE * lengths.max()).all()):
+            raise Undefined("a class equals the mean of all in a view, and so has no direction")
+        view /= lengths
+        grams.append(view @ view.mT)
+    generator = torch.Generator().manual_seed(0)
+    shuffles = [torch.randperm(len(sizes), generator=generator).to(sizes.device) for _ in range(permutations)]
+    together = torch.stack([grams[0] * other for other in (grams[1], *(grams[1][p][:, p] for p in shuffles))])
+    shares = torch.linalg.eigvalsh(together / len(sizes)).clamp_min(0)
+    entropies = torch.special.entr(shares).sum(1)
+    return entropies[1:].mean() - entropies[0]
+
+
 def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:
     """Return the rows of the classes that are large enough, class after class, and the numbers of their rows."""
     names, of_row, sizes = classes.unique(return_inverse=True, return_counts=True)

@@ -127,6 +127,17 @@ METRICS = [
         family="spectrum",
     ),
     of_kernel(
+        name="dime",
+        select_inputs="repdyn.metrics.layer_view:with_windows",
+        meaning="mutual information of the two halves of the vectors of a window, by matrices of similarities",
+        source="Skean et al. 2023, DiME (arXiv 2301.08164); kernel of Skean et al. 2025, Layer by Layer (ICML)",
+        settings={"pairs": 512, "permutations": 10},
+        title="Mutual information within a window (DiME)",
+        unit="nats",
+        family="spectrum",
+        scale="from_zero",
+    ),
+    of_kernel(
         name="alpha_req",
         meaning="exponent of the power law by which the eigenvalues decay",
         range=(0.0, inf),

@@ -70,7 +70,7 @@ QUANTITIES = {
         "prompt_entropy[order=1]", refused="it is of the short texts of MTEB, whose lengths decide the value"
     ),
     "lidar": Quantity("", refused="its views of a text come from an augmenter, where the metric lidar takes vectors"),
-    "dime": Quantity("", refused="its views of a text come from an augmenter that is not here"),
+    "dime": Quantity("", refused="its views of a text come from an augmenter, where the metric dime takes vectors"),
 }
 """How each published quantity is measured here: the one place that decides what is drawn beside what."""
 _ASKED = {"quantity": "quantities", "subset": "tokens", "n_vectors": "vectors in a batch", "n_layers": "last layers"}
@@ -232,9 +232,11 @@ def how_to_measure(runs: Sequence[MeasuredRun]) -> list[str]:
         is_last = any(name.endswith("@last_token") for name in asked)
         steps = sorted(rows["revision"].unique(), key=lambda name: int(re.sub(r"\D", "", name) or 0))
         owner = {"pythia": "EleutherAI", "opt": "facebook", "mamba": "state-spaces", "bert": "google-bert"}
-        words = ["repdyn", "sweep", f"{owner[model.partition('-')[0]]}/{model}"]
+        name = f"{owner[model.partition('-')[0]]}/{model}"
+        words = ["repdyn", "sweep", name]
         words += ["--revisions", ",".join(steps)] * (steps != ["main"]) + ["--metrics", *map(shlex.quote, asked)]
         words += ["--max-vectors", n_vectors, "--batch-vectors", n_vectors] * is_last
+        lines.append(f"a folder of the files of {model} is recognised by --name {name}")
         lines.append(f"to measure {model} as {source}: {' '.join(words)} --text FILE")
     return lines
 

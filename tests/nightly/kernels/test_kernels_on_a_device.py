@@ -118,6 +118,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "self_similarity": (kernels.self_similarity, with_ids, (7, 7)),
     "components": (kernels.components, one, (4, 4)),
     "curvature": (of_sequences(kernels.curvature, 3), one, (3, 3)),
+    "dime": (kernels.dime, grouped, (12, 12)),
     "effective_rank": (kernels.effective_rank, one, (4, 4)),
     "gride": (kernels.gride, grouped, (35, 43)),
     "information_imbalance": (on_grouped(kernels.information_imbalance), two_grouped, (58, 70)),
