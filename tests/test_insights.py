@@ -1,5 +1,6 @@
 """The status of a run and the statements on it: said where they hold, and where they do not, not."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -62,7 +63,9 @@ def test_a_healthy_run():
 
 def test_repeated_checkpoints():
     by_step = curve(lambda step: 5.0 + 0.01 * (step if step not in {50, 80} else 120))
-    (statement,) = [each for each in described(layers_at(by_step)).statements if "repeated" in each.kind]
+    found = described(layers_at(by_step))
+    (statement,) = [each for each in found.statements if "repeated" in each.kind]
+    assert (found.status, found.reason) == ("watch", statement.sentence)  # it was healthy, above such statements
     assert (statement.severity, statement.kind, statement.steps) == ("watch", "repeated checkpoint", (50, 80, 120))
     assert statement.sentence.startswith("Steps 50, 80 and 120 have the same values to the last bit: copies of one")
     mixed = [make_scalar(step, 1.0 if step in {50, 80} else 2.0 + step, EMBEDDING_NORM) for step in STEPS]
@@ -70,6 +73,46 @@ def test_repeated_checkpoints():
     assert only(found, "repeated embeddings").steps == (50, 80)
     found = described([*layers_at(by_step), *mixed])
     assert "repeated embeddings" not in kinds(found)  # these steps repeat each other altogether
+
+
+def with_layers(change, metrics=("anisotropy", "two_nn"), steps=STEPS):
+    """Describe five layers with values of their own, but for what ``change`` returns of a step, layer and metric."""
+    rows = []
+    for step, layer, metric in itertools.product(steps, range(5), metrics):
+        row = make_row(step=step, layer=layer, depth=layer / 4, module=f"h.{layer - 1}", metric=metric)
+        value = 0.3 + layer / 30 + step / 7e3 + (metric == "two_nn")
+        rows.append(replace(row, **({"value": value} | change(step, layer, metric))))
+    return described(rows)
+
+
+def test_a_block_that_changes_nothing():
+    def repeat(step, layer, metric, bit=0.0):
+        value = (1.3 if metric == "anisotropy" else 2.3) + step / 7e3
+        return {"value": value + bit * layer} if layer in {2, 3} and step >= 100 else {}
+
+    found = with_layers(repeat)
+    sentence = "Layer 3 (h.2) has the values of the layer before to the last bit since step 100: its block changes"
+    assert (found.status, found.reason) == ("watch", f"{sentence} nothing that was measured.")
+    one_bit = with_layers(lambda *cell: repeat(*cell, bit=1e-15))
+    undefined = with_layers(lambda *_: {"value": math.nan, "reason": "none"})
+    single, before_training = with_layers(repeat, metrics=["two_nn"]), with_layers(repeat, steps=[0])
+    assert not any("idle block" in kinds(other) for other in (one_bit, undefined, single, before_training))
+
+
+def test_a_layer_that_collapsed_is_named_before_its_missing_values():
+    equal = {"value": math.nan, "n_unique": 1, "reason": "batch 0: 1 distinct of 4096 points, at least 3 needed"}
+    near = equal | {"n_unique": 9, "reason": "batch 0: the 4096 points differ by less than rounding"}
+    found = with_layers(lambda step, layer, _: {3: equal, 4: near}.get(layer, {}) if step >= 200 else {})
+    sentence = "Layers 3-4 (h.2 to h.3) collapsed since step 200: all vectors of each are equal up to rounding."
+    assert (found.status, found.reason, found.statements[0].sentence) == ("watch", sentence, sentence)
+    assert "has no value any more: in layer 3, all 4096 vectors are equal." in found.statements[1].sentence
+
+
+@pytest.mark.parametrize(("until", "still"), [(240, "; what began at step 200 still holds"), (220, "")])
+def test_an_alert_that_lasts_is_no_blip(until, still):
+    reason = "batch 0: no earlier checkpoint"
+    found = with_layers(lambda step, *_: {"value": math.nan, "reason": reason} if 200 <= step < until else {})
+    assert found.reason == f"Alerts were raised at 1 of the last 12 measured steps{still}."
 
 
 def test_a_loss_that_diverged():

@@ -21,6 +21,7 @@ import numpy as np
 import yaml
 
 from repdyn.metrics.metric import base_name
+from repdyn.store.schema import shown_reason
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
 
@@ -450,6 +451,25 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
     return AlertEvaluator(rules).update(frame)
 
 
+_STATES = {"undefined": lambda values, _: np.isnan(values), "above": np.greater, "below": np.less}
+"""Conditions on a value that last, where the others hold at a change alone."""
+
+
+def lasting(alerts: Iterable[Alert], frame: pd.DataFrame, rules: Iterable[Rule]) -> list[Alert]:
+    """Return those of a run's alerts whose condition has held at each step since.
+
+    Arguments are those of :func:`find_alerts`, which found the alerts.
+    """
+    of_rule, by_key = {rule.name: rule for rule in rules}, dict(courses(frame))
+    found = []
+    for alert in alerts:
+        rule, course = of_rule[alert.rule], by_key[SeriesKey(alert.metric, alert.subset, alert.stack)]
+        if rule.when in _STATES:
+            values = course.values[course.steps >= alert.step, course.layers.index(alert.layer)]
+            found += [alert] * bool(_STATES[rule.when](values, rule.bound).all())
+    return found
+
+
 def _alert(key: SeriesKey, rule: Rule, course: Course, place: int, layer: int) -> Alert:
     event, of_profile = CONDITIONS[rule.when][0].format(bound=rule.bound), rule.when == "jumps"
     if of_profile:
@@ -458,7 +478,7 @@ def _alert(key: SeriesKey, rule: Rule, course: Course, place: int, layer: int) -
     previous_step = int(course.steps[before]) if before >= 0 else None
     value, previous_value = float(course.values[place, layer]), float(course.previous[place, layer])
     if math.isnan(value):
-        detail = course.reasons[place, layer]
+        detail = shown_reason(course.reasons[place, layer])
     elif previous_step is None:
         detail = f"{value:.3g}"
     else:

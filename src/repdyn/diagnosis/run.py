@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from repdyn.alerts import ALERT_COLUMNS, RULES, Rule, stored_rules
+from repdyn.alerts import ALERT_COLUMNS, RULES, Rule, lasting, stored_rules
 from repdyn.diagnosis import metrics, training
 from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
 from repdyn.metrics import DEFAULT_METRICS
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *ALERT_COLUMNS,
-    *("model", "stage", "checkpoint", "layers", "depth", "design", "settings", "low", "high", "std_error", "n_batches"),
-    *("own_window_excluded", "same_window_share", "same_as", "mixed_with", "measured_at"),
+    *("model", "stage", "checkpoint", "layers", "depth", "module", "design", "settings", "low", "high", "std_error"),
+    *("n_batches", "n_vectors", "n_unique", "own_window_excluded", "same_window_share", "same_as", "mixed_with"),
+    "measured_at",
 )
 """Columns of a store that the insights rest on."""
 _OTHER_METRICS = 0.5  # weight of statements about metrics that are not measured by default
-_WATCHED_KINDS = {"overfitting", "missing values", "failed measurement"}
+_WATCHED_KINDS = {"overfitting", "missing values", "failed measurement", *training.LAYER_KINDS}
 """Kinds of statements by which a run is watched, apart from alerts."""
 
 
@@ -59,8 +60,8 @@ class DescribedRun(MeasuredRun):
         """The status and the reason for it; statements on the course of single metrics do not change it.
 
         A run has failed if a statement says so: the loss is not finite or has diverged, or states contain NaN or
-        infinity. It is watched if an alert was raised in the second half of its measured steps, if it overfits, or if
-        checkpoints or many values of the last step are missing.
+        infinity. It is watched if a layer collapsed or its block changes nothing, if an alert was raised in the second
+        half of its measured steps, if it overfits, or if checkpoints or many values of the last step are missing.
         """
         statements = _ranked(self._of_training)
         if failed := [each for each in statements if each.severity == "failed"]:
@@ -70,9 +71,15 @@ class DescribedRun(MeasuredRun):
         if (number := len(self.steps)) < training.MIN_LOSSES:
             return "unknown", f"{number} measured steps are too few to judge; {training.MIN_LOSSES} are enough."
         watched = [each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS]
-        if recent := {alert.step for alert in self.alerts if alert.step >= self._second_half}:
-            return "watch", f"Alerts were raised at {len(recent)} of the last {number - number // 2} measured steps."
-        if watched:
+        if layers := [each.sentence for each in watched if each.kind in training.LAYER_KINDS]:
+            return "watch", layers[0]
+        if recent := [alert for alert in self.alerts if alert.step >= self._second_half]:
+            steps = {alert.step for alert in recent}
+            held = min((alert.step for alert in lasting(recent, self.frame, self.rules)), default=None)
+            still = "" if held is None else f"; what began at step {held:,} still holds"
+            of = f"{len(steps)} of the last {number - number // 2} measured steps"
+            return "watch", f"Alerts were raised at {of}{still}."
+        if watched := [*watched, *training.repeated_checkpoints(self.frame, self.rows)]:
             return "watch", watched[0].sentence
         has_loss = len(scalar(self.frame, LOSS)) >= training.MIN_LOSSES
         loss = ", and the loss has not diverged" if has_loss else ""
@@ -90,6 +97,7 @@ class DescribedRun(MeasuredRun):
             *(statements(self.frame) for statements in of_losses if not self.finished),
             training.alert_statements(self.alerts, self._second_half),
             training.failed_measurements(self.frame),
+            training.layer_failures(self.rows),
             metrics.missing_statements(self.rows),
         ]
         return [*chain(*found)]

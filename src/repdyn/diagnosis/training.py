@@ -15,12 +15,15 @@ from repdyn.store.schema import EMBEDDING_NORM, LOSS, PROBE_LOSS, VALIDATION_LOS
 from repdyn.tables.continuity import (
     MIN_JUMP,
     Jumps,
+    collapsed_layers,
     embeddings_out_of_line,
     losses_out_of_line,
     repeated_embeddings,
+    repeated_layers,
     repeated_values,
 )
-from repdyn.tables.frames import failures, most_common_reason, scalar, scalar_rows
+from repdyn.tables.frames import failures, is_finished, most_common_reason, scalar, scalar_rows
+from repdyn.tables.runs import layer_names
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, number_text
 from repdyn.tables.texts import alert_text, steps_in_words
@@ -35,6 +38,7 @@ MIN_GAP = 0.05
 
 MIN_GENERALISATION_GAP = 0.1
 """Least difference of validation and training loss that is mentioned, as a share of the training loss."""
+_MAX_GROUPS = 3  # groups of equal steps that are named
 _SPIKE, _OTHER_WEIGHTS = "a spike of the training, or ", "the weights of another step"
 
 
@@ -144,6 +148,39 @@ def failed_measurements(frame: pd.DataFrame) -> Iterator[Insight]:
         yield Insight("watch", "failed measurement", sentence, steps=tuple(steps), weight=0.6)
 
 
+LAYER_KINDS = {
+    "collapsed layer": (
+        ("collapsed", "all of its vectors are equal up to rounding"),
+        ("collapsed", "all vectors of each are equal up to rounding"),
+    ),
+    "idle block": (
+        ("has the values of the layer before to the last bit", "its block changes nothing that was measured"),
+        ("have the values of the layers before to the last bit", "their blocks change nothing that was measured"),
+    ),
+}
+"""What is said of a layer, and of several, without information of their own, by the kind of the statement."""
+
+
+def layer_failures(rows: pd.DataFrame) -> Iterator[Insight]:
+    """Yield the layers that collapsed, and those whose blocks change nothing, with the step since which they do.
+
+    Blocks do nothing before the training if their output is initialised to 0.
+    """
+    last, finished = int(rows["step"].iloc[-1]), is_finished(rows)
+    modules = rows.loc[rows["layer"] > 0].dropna(subset="module").drop_duplicates("layer").set_index("layer")["module"]
+    idle = repeated_layers(rows) if last > 0 or finished else {}
+    for kind, found in zip(LAYER_KINDS, (collapsed_layers(rows), idle), strict=True):
+        for since in sorted(set(found.values())):
+            layers = tuple(sorted(layer for layer, first in found.items() if first == since))
+            names = dict.fromkeys(str(modules[layer]) for layer in (layers[0], layers[-1]) if layer in modules)
+            named = f" ({' to '.join(names)})" if names else ""
+            what, why = LAYER_KINDS[kind][len(layers) > 1]
+            at = f" since step {since:,}" * (not finished)
+            sentence = f"{layer_names(layers).capitalize()}{named} {what}{at}: {why}."
+            steps = tuple(dict.fromkeys([since, last]))
+            yield Insight("watch", kind, sentence, layers=layers, steps=steps, weight=1.0)
+
+
 def repeated_checkpoints(frame: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Insight]:
     """Yield the steps that have the values, or the input embeddings, of another step.
 
@@ -151,11 +188,13 @@ def repeated_checkpoints(frame: pd.DataFrame, rows: pd.DataFrame) -> Iterator[In
     """
     first_two = sorted(rows["step"].unique().tolist())[:2]
     same_values = repeated_values(rows)
-    for steps in same_values:
-        if list(steps) != first_two:
-            why = "copies of one checkpoint, or no update of the weights in between."
-            sentence = f"{steps_in_words(steps).capitalize()} have the same values to the last bit: {why}"
-            yield Insight("watch", "repeated checkpoint", sentence, steps=steps, weight=0.8)
+    if groups := sorted(steps for steps in same_values if list(steps) != first_two):
+        named = [steps_in_words(steps).removeprefix("steps ") for steps in groups]
+        more = f" and {len(named) - _MAX_GROUPS} further groups" * (len(named) > _MAX_GROUPS)
+        why = "copies of one checkpoint, or no update of the weights in between."
+        sentence = f"Steps {'; '.join(named[:_MAX_GROUPS])}{more} have the same values to the last bit: {why}"
+        steps = tuple(sorted({step for group in groups for step in group}))
+        yield Insight("watch", "repeated checkpoint", sentence, steps=steps, weight=0.8)
     for steps in repeated_embeddings(frame):
         if not any(set(steps) <= set(group) for group in same_values):
             why = "files of several checkpoints may be mixed."

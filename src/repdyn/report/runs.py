@@ -18,8 +18,7 @@ from repdyn.tables.runs import measured_runs, select, short_names
 from repdyn.tables.seeds import SeedGroup, groups_or_reason
 
 _UNSHOWN = {
-    *("run_id", "trainer_step", "weights", "weights_kind", "module", "n_unique", "on_distinct", "near_duplicate_share"),
-    *("way", "rank"),
+    *("run_id", "trainer_step", "weights", "weights_kind", "on_distinct", "near_duplicate_share", "way", "rank"),
 }
 SHOWN_COLUMNS = [name for name in COLUMNS if name not in _UNSHOWN]
 """Columns that reports and figures show something of."""

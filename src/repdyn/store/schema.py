@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -184,6 +185,16 @@ HAS_FOREIGN_WEIGHTS = pc.field("same_as").is_valid() | pc.field("mixed_with").is
 def storable(text: str) -> str:
     """Return the text of an error without secrets, since a store may be shared, and without invalid Unicode."""
     return redacted(text).encode(errors="backslashreplace").decode()
+
+
+def shown_reason(reason: str) -> str:
+    """Return a stored reason as it is told: without the number of the batch, and with equal vectors called so.
+
+    >>> shown_reason("batch 0: 1 distinct of 2048 points, at least 3 needed")
+    'all 2048 vectors are equal'
+    """
+    reason = re.sub(r"^batch \d+: ", "", reason)
+    return re.sub(r"^1 distinct of (\d+) points, at least \d+ needed", r"all \1 vectors are equal", reason)
 
 
 def to_table(rows: Iterable[Row]) -> pa.Table:

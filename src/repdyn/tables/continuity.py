@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 
+from repdyn.metrics import metric_info
 from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM
-from repdyn.tables.frames import scalar, scalar_rows
+from repdyn.tables.frames import SUBSETS, scalar, scalar_rows
 
 _CELL = ["stack", "metric", "subset", "settings", "layer", "head"]
 MIN_JUMP = 5.0
@@ -41,6 +43,53 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
         content = values["cell"].to_numpy().tobytes() + values["value"].to_numpy(float).tobytes()
         groups.setdefault(content, []).append(int(str(step)))
     return [tuple(steps) for steps in groups.values() if len(steps) > 1]
+
+
+def of_states(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of metrics that are computed from the vectors of a layer alone."""
+    known = ((name, metric_info(name)) for name in rows["metric"].unique())
+    own = [name for name, info in known if not info.captures and info.position == "layers"]
+    return rows.loc[rows["metric"].isin(own), ["step", "layer", "metric", "subset", "value", "n_unique", "reason"]]
+
+
+def since_by_layer(rows: pd.DataFrame, chosen: Callable[[pd.DataFrame], Iterable[int]]) -> dict[int, int]:
+    """Return the layers chosen from the rows of the last step, each with the first of the steps up to there, one after
+    the other, at which it is chosen."""
+    since: dict[int, int] = {}
+    left: set[int] | None = None
+    steps: list[int] = sorted(rows["step"].unique().tolist(), reverse=True)
+    for step in steps:
+        found = {*chosen(rows.loc[rows["step"] == step])}
+        left = found if left is None else left & found
+        if not left:
+            break
+        since |= dict.fromkeys(left, step)
+    return since
+
+
+def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
+    """Return the layers that have the values of the layer before to the last bit, as :func:`since_by_layer` does.
+
+    Two different values must agree that are no whole numbers, which may be bounds, and none may differ.
+    """
+
+    def repeating(at_step: pd.DataFrame) -> Iterable[int]:
+        values = at_step.pivot(index=["metric", "subset"], columns="layer", values="value")
+        layers = [int(layer) for layer in values.columns]
+        for layer, before, own in zip(layers[1:], values.to_numpy(float).T, values.to_numpy(float).T[1:], strict=False):
+            same = layer - 1 in layers and np.array_equal(before, own, equal_nan=True)
+            if same and len(np.unique(own[own % 1 > 0])) > 1:
+                yield layer
+
+    return since_by_layer(of_states(rows), repeating)
+
+
+def collapsed_layers(rows: pd.DataFrame) -> dict[int, int]:
+    """Return the layers whose vectors are all equal up to rounding, as :func:`since_by_layer` does."""
+    rows = of_states(rows.loc[rows["subset"].isin(SUBSETS) & (rows["n_vectors"] > 1)])
+    rounded = rows["reason"].astype(str).str.endswith("points differ by less than rounding")
+    rows = rows.assign(is_equal=rounded | (rows["n_unique"] == 1))
+    return since_by_layer(rows, lambda at: at.loc[at["is_equal"], "layer"].unique().tolist())
 
 
 def repeated_embeddings(frame: pd.DataFrame) -> list[tuple[int, ...]]:

@@ -337,5 +337,5 @@ def _failure(frame: pd.DataFrame) -> str | None:
     if not math.isfinite(last):
         return f"the training failed: its last stored loss is {last}"
     if 0 < lowest < last / (1 + FAILED):
-        return f"the training failed: its last stored loss, {last:.4g}, is {last / lowest - 1:.0%} above the lowest"
+        return f"the loss rose again: its last stored value, {last:.4g}, is {last / lowest - 1:.0%} above the lowest"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ import pandas as pd
 from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.probe.design import LAYER_SUBSETS, NORMED, VIEWS
-from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS
+from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS, shown_reason
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:
@@ -284,7 +283,7 @@ def most_common_reason(missing: pd.DataFrame) -> str:
     """Return the most common reason why these rows have no value, without the number of the batch."""
     # of equally common ones the first
     reason = filled(pd.Series(missing["reason"]), "no reason given").astype(object).value_counts().index[0]
-    return re.sub(r"^batch \d+: ", "", str(reason))
+    return shown_reason(str(reason))
 
 
 NOT_RECORDED = "not recorded"

@@ -18,7 +18,7 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
-from repdyn.store.schema import Row, too_few_distinct
+from repdyn.store.schema import Row, shown_reason, too_few_distinct
 from repdyn.tracking.options import OnFailure
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.caller_state import isolated_rng
@@ -94,7 +94,8 @@ class Notices:
             if row.reason is not None and row.metric not in comparing:
                 few = too_few_distinct(row.on_distinct, row.n_unique, row.n_vectors, row.near_duplicate_share)
                 if row.layer or row.reason != few:  # a small vocabulary leaves few distinct vectors in layer 0
-                    text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {row.reason}"
+                    reason = shown_reason(row.reason)
+                    text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {reason}"
                     self.once(f"undefined {row.metric}", f"step {step}: {text}")
         if any(row.own_window_excluded is False for row in rows):
             from repdyn.tables.texts import own_window_warning  # with pandas, which no import of a tracker waits for
