@@ -1,5 +1,7 @@
 """Plots for notebooks hold the stored values."""
 
+from dataclasses import replace
+
 import numpy as np
 import plotly.graph_objects as go
 import pytest
@@ -32,6 +34,13 @@ def test_a_heatmap_shows_the_stored_values(store):
     np.testing.assert_array_equal(np.asarray(figure.data[0].z, float), values(store, "two_nn"))
     assert figure.layout.title.text.startswith("Intrinsic dimension (TwoNN), all tokens<br>")
     assert figure == heatmap(store, "two_nn")
+
+
+def test_the_averaged_weights_of_a_run_are_shown_only_by_name(tmp_path):
+    averaged = [replace(row, run="mine (averaged)", value=1.0) for row in make_published("mine", steps=STEPS)]
+    both = fill(tmp_path, make_published("mine", steps=STEPS), averaged)
+    shown, asked = heatmap(both, "two_nn"), heatmap(both, "two_nn", run="mine (averaged)")
+    assert (set(np.ravel(shown.data[0].z)) == {1.0}, set(np.ravel(asked.data[0].z)) == {1.0}) == (False, True)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -129,6 +129,8 @@ def test_missing_values_are_counted_by_reason(run):
     # two layers at two steps; one layer at two steps on two subsets
     assert "no value in 4 of 14 cells of two_nn (all): 2 distinct vectors, 3 needed" in lines
     assert "no value in 2 of 14 cells of anisotropy (all), anisotropy (no_sink): infinite" in lines
+    # none of few layers is left out, however much is said of alerts and missing values
+    assert [line.split()[0] for line in table_lines(printed(frame, **EVERYTHING).splitlines())] == [*"0123456"]
     assert not any("nan" in line for line in lines)
 
 

@@ -171,6 +171,9 @@ def _series(
     if not runs:
         names = ", ".join(filter(None, (one.stack for one in there))) or "a single one without a name"
         raise ValueError(f"expected a stack of the model, got stack={stack!r}; it has {names}")
+    # averaged weights are shown beside those of their training
+    averaged = {f"{one.name} (averaged)" for one in runs}
+    runs = [one for one in runs if one.name not in averaged]
     if len(runs) > 1:
         labels = ", ".join(one.label for one in runs)
         raise ValueError(f"expected one run, got {len(runs)}: {labels}; choose with run=, probe= or stack=")

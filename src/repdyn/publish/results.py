@@ -13,7 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from repdyn.alerts import stored_rules
-from repdyn.diagnosis import DescribedRun, stacks_of_run
+from repdyn.diagnosis import DescribedRun, insights, stacks_of_run
 from repdyn.metrics.metric import file_stem
 from repdyn.publish.loggers import Target, each_target, log_figures, log_status, named_figures
 from repdyn.report import write_report
@@ -94,6 +94,8 @@ def show_run(
                 own_rows = data_of_rows({(store, run, probe or ""): frame})
                 written += _draw_comparison(own_rows, folder / "comparison", console, attempt)
         with attempt():
+            for averaged in insights(store, [name], probe) if (name := f"{run} (averaged)") in store.runs() else ():
+                print_line(console, f"{averaged.run}, {averaged.headline}")
             page = report if report and report.exists() else None
             print_closing(stacks, store=store.location, report=page, console=console)
             log_status([one.insights for one in stacks], used_loggers, prefix)

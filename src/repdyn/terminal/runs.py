@@ -218,7 +218,7 @@ def _line(name: str, values: pd.Series, curves: bool) -> str:
 
 
 MAX_LINES = 36
-_MIN_ROWS, _MAX_ROWS = 3, 13
+_MIN_ROWS, _WHOLE, _MAX_ROWS = 3, 9, 13
 _HEADING_LINES = 2
 _MAX_ALERTS = 3
 _MAX_NAMED = 6
@@ -234,7 +234,8 @@ def print_summary(
     total_seconds: float | None = None,
     console: Console | None = None,
 ) -> None:
-    """Print one screen about a run: 80 columns and 36 lines, for which some layers are left out of a deep model.
+    """Print one screen about a run: 80 columns and 36 lines, for which some layers are left out of a deep model,
+    of more than eight blocks.
 
     Each curve of a layer has at most seven bars, from its own lowest to its own highest value, which are always among
     them. The layers with alerts, and those with the lowest and highest values, are never left out while there is room.
@@ -269,7 +270,8 @@ def print_summary(
         *([Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")] if folders else []),
     ]
     n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
-    n_layers = max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken))
+    number = len(run.rows["layer"].unique())
+    n_layers = max(number if number <= _WHOLE else _MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken))
     table = layer_table(shown, n_layers, run.alerts, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
         console.print(part, highlight=False)
