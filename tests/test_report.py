@@ -37,7 +37,7 @@ from repdyn.report.plots import colour_axis, coloured, course_plot, plotly_axis
 from repdyn.report.runs import ReportData, report_data
 from repdyn.report.sections import course_of_training
 from repdyn.report.write import as_text, packed, page_tree
-from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import grid, measurements
 from repdyn.tables.runs import measured_runs
@@ -355,6 +355,19 @@ def asked(*arguments: str) -> None:
 @pytest.fixture
 def store(tmp_path):
     return fill(tmp_path / "store", *(make_rows(run=name, steps=(0, 8)) for name in ("a", "b")))
+
+
+def test_what_two_runs_differ_in_and_whose_they_are(tmp_path):
+    stores = [
+        fill(
+            tmp_path / name / "repdyn",
+            [*make_rows(run=name, steps=(0, 8), dtype=dtype), make_scalar(8, rate, LEARNING_RATE, run=name)],
+        )
+        for name, rate, dtype in (("a", 1e-3, "float32"), ("b", 1e-2, "bfloat16"))
+    ]
+    page = text(write_report(stores, tmp_path / "report.html"))
+    assert "These runs differ in: states in float32 / bfloat16; largest learning rate 0.001 / 0.01.<" in page
+    assert re.search(r"Made by repdyn \S+ from a, b\.", page)
 
 
 def test_the_page_is_made_inside_the_first_store_and_named_with_its_size(store, capsys):

@@ -100,9 +100,9 @@ def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
     layers, of runs, and of what all charts have."""
     colours: dict[str, str] = {}
     for number in range(1, MAX_TRAIL + 1):
-        colours |= zip(step_colours(number), shades(STEPS, number, 0.25, 1.0), strict=True)
+        colours |= zip(step_colours(number), shades(STEPS, number, 0.45, 1.0), strict=True)
     for number in {len(series.layers) for run in runs for series in run.series.values()}:
-        colours |= zip(layer_colours(number), shades(ORDERED, number, 0.25, 1.0), strict=True)
+        colours |= zip(layer_colours(number), shades(ORDERED, number, 0.4, 1.0), strict=True)
     members = with_seeds(runs, seeds)
     dark = run_colours(members, (0.2, 0.7), 0.45)
     colours |= {colour: dark[key] for key, colour in run_colours(members).items()} | DARK_COLOURS

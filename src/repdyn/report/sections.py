@@ -13,10 +13,11 @@ from repdyn.diagnosis.metrics import CAVEAT
 from repdyn.metrics.metric import base_name
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.report.runs import ReportData
+from repdyn.store.schema import LEARNING_RATE
 from repdyn.tables.effects import Correlation, Verdict
 from repdyn.tables.findings import JUDGED, MARKS, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
 from repdyn.tables.fits import METRIC, N_PARAMETERS, fits_of
-from repdyn.tables.frames import SUBSETS, failures, metrics_of, missing_values
+from repdyn.tables.frames import SUBSETS, failures, metrics_of, missing_values, scalar
 from repdyn.tables.runs import differences
 from repdyn.tables.style import (
     KINDS,
@@ -123,11 +124,29 @@ def overview(data: ReportData) -> Markup:
     ]
     headings = ("run", "model", "kind", "parameters", "steps", "tokens", "layers", "probe")
     parts = [table("Runs in this report", headings, rows, quiet=True)]
+    if differing := _different_settings(data.runs):
+        parts.append(tag("p", f"These runs differ in: {differing}."))
     if len(data.runs) > 1 and (why := differences(data.runs)):
         parts.append(tag("p", f"These runs do not all compare: {why}.", class_="warning"))
     if data.not_seeds:
         parts.append(tag("p", f"Not shown as seeds of one model: {data.not_seeds}.", class_="warning"))
     return joined(parts)
+
+
+def _different_settings(runs: Sequence[DescribedRun]) -> str:
+    """Return what is stored of the settings of runs, where these are not all the same, in the order of the runs."""
+    columns = {"model": "model", "design": "design", "dtype": "states in", "attention": "attention", "device": "on"}
+    values = {title: [_listed(run.rows, column) for run in runs] for column, title in columns.items()}
+    rates = [scalar(run.scalars, LEARNING_RATE) for run in runs]
+    values["largest learning rate"] = [NO_VALUE if rate.empty else f"{rate.max():.3g}" for rate in rates]
+    values["parameters"] = [_or_dash(run.parameters) for run in runs]
+    values["probe"] = [run.rows["probe"].iloc[0][:8] for run in runs]
+    distinct = {title: list(dict.fromkeys(of_runs)) for title, of_runs in values.items()}
+    return "; ".join(
+        f"{title} {' / '.join(found[:MAX_LINES])}{' / ...' * (len(found) > MAX_LINES)}"
+        for title, found in distinct.items()
+        if len(found) > 1
+    )
 
 
 def alerts_and_findings(data: ReportData) -> Markup:

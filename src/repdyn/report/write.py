@@ -248,7 +248,9 @@ def page_title(data: ReportData) -> str:
 
 def page_sources(stores: Sequence[Store]) -> str:
     """Return the names of stores, as a page ends with them."""
-    names = [store.path.name or str(store.path) for store in stores]
+    # the folder that the tracker of a run makes by default says nothing
+    folders = (path.parent if path.name == "repdyn" else path for path in (store.path.resolve() for store in stores))
+    names = [folder.name or str(folder) for folder in folders]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more stores" if len(names) > 3 else "")
 
 
