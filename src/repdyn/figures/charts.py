@@ -217,7 +217,7 @@ def log_start(metric: str, values: np.ndarray, scale: str | None = None) -> floa
 
 def layer_label(metric: str, last: int | None = None) -> str:
     """Return the label of an axis of layers for a metric; ``last`` is the number of the last layer, if it is shown."""
-    more = "" if last is None else f", last measured: {last}"
+    more = "" if last is None else f", {last} = last measured"
     more = ", each to the next" if metric_info(metric).position == "between" else more
     return f"layer (0 = embedding output{more})"
 

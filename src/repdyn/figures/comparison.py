@@ -44,7 +44,7 @@ from repdyn.tables.style import KINDS, family_of, has_own_figures, metric_title,
 from repdyn.tables.texts import brief_sampling
 from repdyn.utils.attempts import Attempt
 
-_MAX_MARKERS = 8
+_MAX_MARKERS = 12
 _MARKERS = "os^DvPX*<>"
 
 
