@@ -204,7 +204,8 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
     candidates = sorted(size, key=lambda found: size[found], reverse=True)
     if not candidates:
         lists = [f"{name}.*" for name, each in model.named_modules() if name and isinstance(each, nn.ModuleList)]
-        example = [*lists, *dict(model.named_children()), "blocks.*"][0]
+        parts = (name for name, each in model.named_children() if not isinstance(each, nn.Embedding))
+        example = [*lists, *parts, "blocks.*"][0]
         raise ValueError(
             f"expected a model built of a list of blocks that have parts (nn.ModuleList), found none in "
             f'{type(model).__name__}; name the modules to measure, for example layers="{example}"'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -551,15 +552,18 @@ def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
         )
     return (
         f"expected {name}.forward{signature} to run on token ids up to {int(batch.input_ids.max())} of shape {shape}, "
-        f"got {failure}; where it takes something else, say how to run it: forward={_example(model)}"
+        f"got {failure}; where it takes something else, say how to run it: forward={_example(model, error)}"
     )
 
 
-def _example(model: PreparedModel) -> str:
-    """Return a function for ``forward=`` as source, with a value for each argument that the forward requires."""
+def _example(model: PreparedModel, error: Exception) -> str:
+    """Return a function for ``forward=`` as source, with a value for each argument that the forward requires, by its
+    signature or by the line that failed."""
     parameters = parameters_of(model.module)
     required = [p.name for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_KEYWORD]
     first, *others = required or ["input_ids"]
+    failed = re.findall(r"\w+", traceback.extract_tb(error.__traceback__)[-1].line or "")
+    others += [name for name in parameters if name in _VALUES and name in failed and name not in required]
     if not others and first in {"batch", "inputs", "features", "sample"}:
         return 'lambda model, batch: model({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})'
     is_named = first in parameters and parameters[first].kind is inspect.Parameter.KEYWORD_ONLY

@@ -161,6 +161,8 @@ class TrackedRun:
         self._before: tuple[int, dict[str, Tensor]] | None = None
         """Gradients of a step, and the weights after one whose next one is scheduled, if a metric needs them."""
         self._ranks = ranks = measuring_ranks(model if root_module is None else root_module, options.ranks)
+        self.is_measuring = ranks is not None
+        """Whether this process takes part in the measurements."""
         # what was measured decides about other ranks by a rule that stops or a value that is read
         decides = monitors is not None and (options.read_by(monitors) or any(rule.stop for rule in options.rules))
         self._listeners = Ranks.of_job() if decides and _n_processes() > 1 else None
@@ -189,11 +191,6 @@ class TrackedRun:
             self._key = MeasurementKey(self.id or name, step, probe.hash, options.identity(probe))
             self._rank = dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None
             self._keep_weights(step)
-
-    @property
-    def is_measuring(self) -> bool:
-        """Tell whether this process takes part in the measurements."""
-        return self._ranks is not None
 
     def measure(
         self,
@@ -341,14 +338,16 @@ class TrackedRun:
     def keep_gradients(self, step: int) -> None:
         """Keep the gradients of a scheduled step, for a trainer that clears them before the step is measured."""
         if "gradients" in self._captures and self._ranks is not None and self._prepared and step in self.cost.schedule:
-            self._gradients = step, {name: each.clone() for name, each in _gradients(self._prepared.module).items()}
+            with self.cost.counted():
+                self._gradients = step, {name: each.clone() for name, each in _gradients(self._prepared.module).items()}
 
     def _keep_weights(self, step: int) -> None:
         """Keep the weights after a step, from which the next one leads to weights that are measured."""
         is_needed = "weights_before" in self._captures and step + 1 in self.cost.schedule
         if is_needed and self._prepared is not None and (self._before is None or self._before[0] != step):
             own = self._prepared.module.named_parameters()
-            self._before = step, {name: weight.detach().clone() for name, weight in own}
+            with self.cost.counted():
+                self._before = step, {name: weight.detach().clone() for name, weight in own}
 
     def _last_step(self, step: int, module: nn.Module) -> BlockWeights | None:
         """Return what is known of the training step before a measurement."""

@@ -115,27 +115,19 @@ class Tracker:
                 )
         find_blocks(self._model, layers)
         self._schedule = ScheduleState(schedule)
-        self._start = self._now = start
+        self._start = self.now = start
+        """Optimizer steps taken."""
         self._tokens_seen: int | None = state.get("tokens_seen", tokens_seen if start else tokens_seen or 0)
         self._scalars: dict[str, Scalar] = {}
         self._origin = Origin.of(state)
         place = store if is_url(store) else Path(store).absolute()
-        self._store = open_store(place, refresh=False)
-        self._name = settings.run or (self._store.path if is_url(store) else Path(place)).resolve().name
+        self.store: Store = open_store(place, refresh=False)
+        """The store that the rows are written to."""
+        self._name = settings.run or (self.store.path if is_url(store) else Path(place)).resolve().name
         self._options, self._probe, self._loggers = settings, probe, tuple(loggers)
         for logger in self._loggers:
             target_of(logger)  # raises what is wrong with it
         self._tracked: TrackedRun | None = None
-
-    @property
-    def store(self) -> Store:
-        """The store that the rows are written to."""
-        return self._store
-
-    @property
-    def now(self) -> int:
-        """Optimizer steps taken."""
-        return self._now
 
     @property
     def should_stop(self) -> bool:
@@ -149,7 +141,7 @@ class Tracker:
     def state_dict(self) -> dict[str, Any]:
         """Return what to save with a checkpoint, of built-in types, for ``Tracker(..., resume=...)``."""
         run, tokens = self._tracked.state() if self._tracked else {}, self._tokens_seen
-        return {**run, "step": self._now, "tokens_seen": None if tokens is None else int(tokens)}
+        return {**run, "step": self.now, "tokens_seen": None if tokens is None else int(tokens)}
 
     def start(self) -> Tracker:
         """Start as ``with`` does on entering, for a loop that a ``with`` statement does not fit around.
@@ -166,15 +158,15 @@ class Tracker:
     def __enter__(self) -> Tracker:
         if self._is_started:
             raise RuntimeError("expected a tracker that is not started, got one that is already; call start() once")
-        if self._origin is None and self._now > 0:
+        if self._origin is None and self.now > 0:
             self._origin = self._newest_run()
         self._tracked = tracked = TrackedRun(
             self._options,
             self._probe,
             self._name,
-            self._store,
+            self.store,
             self._model,
-            self._now,
+            self.now,
             self._schedule.schedule,
             root_module=self._root_module,
             n_steps=self._n_steps,
@@ -184,7 +176,7 @@ class Tracker:
         self._schedule.has_time = tracked.cost.allows
         self._is_started = True
         try:
-            if self._schedule.is_due(self._now, "start"):
+            if self._schedule.is_due(self.now, "start"):
                 self._measure(tracked)
         except BaseException:
             self._interrupt(tracked)
@@ -211,16 +203,16 @@ class Tracker:
             RuntimeError: the tracker is not started, or finished.
         """
         tracked = self._started("step")
-        self._now += 1
+        self.now += 1
         self._tokens_seen = None if tokens is None or self._tokens_seen is None else self._tokens_seen + tokens
         # without the graph of a loss, which would keep the activations of the step in memory
         loss = loss.detach() if isinstance(loss, Tensor) else loss
         self._scalars |= {LOSS: loss, LEARNING_RATE: learning_rate}
         if validation_loss is not None:
             self._scalars[VALIDATION_LOSS] = validation_loss
-        if self._schedule.is_due(self._now):
+        if self._schedule.is_due(self.now):
             self._measure(tracked)
-        tracked.count_step(self._now)
+        tracked.count_step(self.now)
 
     def measure(self) -> None:
         """Measure now, whatever the schedule, unless this step has been measured.
@@ -229,7 +221,7 @@ class Tracker:
             RuntimeError: the tracker is not started, or finished.
         """
         tracked = self._started("measure")
-        if self._schedule.is_due(self._now, "end"):
+        if self._schedule.is_due(self.now, "end"):
             self._measure(tracked)
 
     def __exit__(
@@ -248,8 +240,8 @@ class Tracker:
             self._interrupt(tracked)
             return
         self._is_started = False
-        if self._now == self._start and tracked.is_measuring:
-            text = f"only step {self._now} is measured: tracker.step() was never called"
+        if self.now == self._start and tracked.is_measuring:
+            text = f"only step {self.now} is measured: tracker.step() was never called"
             warn(log, f"{text}; call it after each optimizer.step()")
         tracked.finish()
 
@@ -265,9 +257,9 @@ class Tracker:
     def _newest_run(self) -> Origin | None:
         """Return the newest run of this name in the store that was measured, if any."""
         with suppress(OSError):  # a remote store that does not answer is mentioned where the run begins
-            self._store.refresh()
-        paths = [path for path in self._store.paths() if path.run.name == self._name]
-        so_far = [path for path in paths if any(step <= self._now for step in path.steps())]
+            self.store.refresh()
+        paths = [path for path in self.store.paths() if path.run.name == self._name]
+        so_far = [path for path in paths if any(step <= self.now for step in path.steps())]
         newest = max(so_far, key=lambda path: path.run.started, default=None)
         return None if newest is None else Origin(newest.run.id)
 
@@ -280,7 +272,7 @@ class Tracker:
     def _measure(self, tracked: TrackedRun) -> None:
         tracked.measure(
             self._model,
-            Checkpoint(step=self._now, tokens_seen=self._tokens_seen),
+            Checkpoint(step=self.now, tokens_seen=self._tokens_seen),
             self._scalars,
             averaged=None if self._averaged is None else weights_of(self._averaged),
             root_module=self._root_module,
