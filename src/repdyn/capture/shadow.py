@@ -544,9 +544,7 @@ def _is_owned(kind: type) -> bool:
     """Return whether the objects of a class are a model's own data."""
     if issubclass(kind, enum.Enum | BaseException | types.ModuleType):
         return False
-    bases = [base for base in kind.__mro__ if base is not object]
-    packages = {base.__module__.partition(".")[0] for base in bases}
-    names = (base.__module__ for base in bases)
-    return not packages & (_FOREIGN | {"builtins"}) and not any(
-        name.startswith(("transformers.tokenization", "transformers.trainer")) for name in names
-    )
+    homes = {base.__module__ for base in kind.__mro__ if base is not object}
+    if any(home.startswith(("transformers.tokenization", "transformers.trainer")) for home in homes):
+        return False
+    return not {home.partition(".")[0] for home in homes} & (_FOREIGN | {"builtins"})

@@ -23,8 +23,6 @@ Slot: TypeAlias = int | str | tuple
 
 Watched = TypeVar("Watched", Block, nn.Module)
 
-_NAME_BLOCKS = "name blocks that pass one vector for each token with layers="
-
 NONE_FOUND = "no nn.Embedding of the model is given the token ids"
 NOT_IN_MEMORY = "the weights of the input embedding are not in this process's memory"
 SEVERAL = "the stacks have input embeddings of their own, and which is whose is not known"
@@ -89,7 +87,8 @@ class TokenStates:
             f"where the model puts {n_more} learned vectors before the {length} tokens, measure it without them, or on "
             f"Probe.from_inputs(batches, positions=slice({n_more}, None)); else "
         )
-        return f"{text}; {learned if n_more > 0 else ''}{_NAME_BLOCKS}"
+        advice = "name blocks that pass one vector for each token with layers="
+        return f"{text}; {learned if n_more > 0 else ''}{advice}"
 
 
 class InputStates(TokenStates):
