@@ -11,7 +11,7 @@ from scipy.stats import t as student_t
 from synthetic_families import PYTHIA, make_everything
 from synthetic_runs import make_published, to_frame
 
-from repdyn.figures.comparison import ComparedRuns, means_over_layers, profiles
+from repdyn.figures.comparison import means_over_layers, profiles
 from repdyn.figures.drawing import save
 from repdyn.figures.panes import panes_of
 from repdyn.figures.run import (
@@ -41,7 +41,7 @@ def of(frame):
 
 def compared(frame):
     runs = measured_runs(frame)
-    return ComparedRuns(with_seeds(runs, seed_groups(runs)))
+    return with_seeds(runs, seed_groups(runs))
 
 
 def panels(figure):

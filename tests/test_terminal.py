@@ -186,10 +186,10 @@ def test_a_whole_table(published, finished, frame_of):
 
 
 def test_means_are_those_of_the_figures(published, frame_of):
-    from repdyn.figures.comparison import ComparedRuns, means_over_layers
+    from repdyn.figures.comparison import means_over_layers
 
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 64)))
-    (panel, *_) = means_over_layers(ComparedRuns(measured_runs(frame))).axes
+    (panel, *_) = means_over_layers(measured_runs(frame)).axes
     drawn = [np.asarray(line.get_ydata())[-1] for line in panel.lines]
     assert [line.split()[7] for line in lines_of(frame)[2:4]] == [f"{value:.3g}" for value in drawn]
 

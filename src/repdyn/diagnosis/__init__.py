@@ -1,6 +1,6 @@
 """What happened in a run: a status, and ranked statements with their evidence."""
 
-from repdyn.diagnosis.insight import Insight, RunInsights, Severity, Status
+from repdyn.diagnosis.insight import STATUSES, Insight, RunInsights, Severity, Status
 from repdyn.diagnosis.run import (
     DescribedRun,
     continuity_statements,
@@ -11,6 +11,7 @@ from repdyn.diagnosis.run import (
 )
 
 __all__ = [
+    "STATUSES",
     "DescribedRun",
     "Insight",
     "RunInsights",

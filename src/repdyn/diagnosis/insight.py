@@ -17,6 +17,8 @@ Evidence: TypeAlias = Mapping[str, float | str]
 
 SEVERITIES: tuple[Severity, ...] = ("failed", "watch", "note")
 """From the most to the least severe."""
+STATUSES: tuple[Status, ...] = ("failed", "watch", "healthy", "unknown")
+"""In the order in which runs are shown."""
 
 
 @dataclass(frozen=True)

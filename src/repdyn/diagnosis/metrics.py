@@ -13,7 +13,7 @@ from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations,
 from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
-from repdyn.tables.fits import METRIC, fits_of
+from repdyn.tables.fits import fits_of
 from repdyn.tables.frames import RunLoss, drop_first_comparison, is_finished, loss_of_run, most_common_reason
 from repdyn.tables.runs import layer_names
 from repdyn.tables.series import LayerMean, MetricSeries
@@ -184,8 +184,6 @@ def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], Metr
 def activation_statements(series: MetricSeries) -> Iterator[Insight]:
     """Yield in how many layers ``largest_activation`` follows its formula, with the parameters of the layer in which
     it ends largest."""
-    if base_name(series.metric) != METRIC:
-        return
     fits = {layer: fit for layer, fit in fits_of(series).items() if fit.is_reported}
     if not fits:
         return

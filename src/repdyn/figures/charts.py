@@ -374,11 +374,6 @@ def shared_axis(
     )
 
 
-def shared_colours(series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]) -> Axis:
-    """Return the scale of colours of a metric: one for all tokens and for those without sinks."""
-    return colour_scale(_on_one_scale(series, others))
-
-
 def colour_scale(drawn: Sequence[MetricSeries]) -> Axis:
     """Return the scale of colours for series of one metric, on which values are told apart although some are far above
     the others: it ends at the largest value of the other layers where one layer is :data:`FAR_ABOVE` times as high, and
@@ -398,20 +393,21 @@ def colour_scale(drawn: Sequence[MetricSeries]) -> Axis:
     return value_axis(metric, values, scale="log") if is_wide else scale
 
 
-def heatmap_panel(series: MetricSeries, colours: Axis, alerts: Iterable[Alert] = ()) -> Panel:
-    """Return a metric by layer (upwards) and measured step (to the right, equally spaced), with its alerts marked."""
+def heatmap_panel(run: MeasuredRun, series: MetricSeries) -> Panel:
+    """Return a metric of a run by layer (upwards) and measured step (to the right, equally spaced), with its alerts
+    marked; one scale of colours is for all tokens and for those without sinks."""
     columns = {step: number for number, step in enumerate(series.steps)}
     rows = {layer: number for number, layer in enumerate(series.layers)}
     marks = [
         Mark(x=columns[alert.step], y=None if alert.layer is None else rows[alert.layer], text=alert.message)
-        for alert in alerts_on(alerts, series.metric, series.subset)
+        for alert in alerts_on(run.alerts, *series.key)
         if alert.step in columns and (alert.layer is None or alert.layer in rows)
     ]
     cells = Cells(
         values=series.values,
         rows=[str(layer) for layer in series.layers],
         columns=[f"{step:,}" for step in series.steps],
-        colours=colours,
+        colours=colour_scale(_on_one_scale(series, run.series)),
         margins=series.margins,
         reasons=series.reasons,
     )

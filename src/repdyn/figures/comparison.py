@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,13 +35,13 @@ from repdyn.figures.charts import (
 )
 from repdyn.figures.drawing import LEGEND_ROWS, draw, draw_all
 from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, panes_of
-from repdyn.metrics import FAMILIES
+from repdyn.metrics import FAMILIES, metric_info
 from repdyn.metrics.metric import file_stem
 from repdyn.tables.frames import concatenated, in_registry_order, log_spaced
-from repdyn.tables.runs import MeasuredRun, spans
+from repdyn.tables.runs import Key, MeasuredRun, spans
 from repdyn.tables.seeds import INTERVAL, SeedGroup
 from repdyn.tables.series import MetricSeries, intervals
-from repdyn.tables.style import KINDS, family_of, has_own_figures, metric_title, overview_families
+from repdyn.tables.style import KINDS, has_own_figures, metric_title, overview_families
 from repdyn.tables.texts import brief_sampling
 from repdyn.utils.attempts import Attempt
 
@@ -48,50 +49,42 @@ _MAX_MARKERS = 12
 _MARKERS = "os^DvPX*<>"
 
 
-class ComparedRuns:
-    """Comparable runs in the order of :func:`repdyn.tables.seeds.with_seeds`, with the colour and marker of each."""
-
-    def __init__(self, runs: Sequence[MeasuredRun]) -> None:
-        self.runs = runs
-        colours, of_kind, self.looks = run_colours(runs), Counter[bool | None](), {}
-        for run in runs:
-            marker, opacity = _MARKERS[of_kind[run.causal] % len(_MARKERS)], 0.2 if isinstance(run, SeedGroup) else 0.1
-            look = {"colour": colours[run.key], "marker": marker, "marker_size": 4.5, "band_opacity": opacity}
-            self.looks[run.key] = look
-            of_kind[run.causal] += 1
-        self.valued = {key for run in runs for key, one in run.series.items() if not np.isnan(one.values[:, -1]).all()}
-        """The metrics with their subsets that have a value at the end of some run."""
-
-    def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:
-        """Return the legend: the runs under a heading for each kind, with a suffix for each name."""
-        entries: list[Line | str] = []
-        for kind, members in groupby(zip(runs, suffixes, strict=True), key=lambda member: member[0].causal):
-            group = list(members)
-            entries.append(_plural(kind, len(group)))
-            entries += [Line(x=(), y=(), label=run.label + end, **self.looks[run.key]) for run, end in group]
-        return entries
+def _looks(runs: Sequence[MeasuredRun]) -> dict[Key, dict[str, Any]]:
+    """Return colour, marker and band of each run, the same in every figure of these runs."""
+    colours, of_kind, looks = run_colours(runs), Counter[bool | None](), {}
+    for run in runs:
+        marker, opacity = _MARKERS[of_kind[run.causal] % len(_MARKERS)], 0.2 if isinstance(run, SeedGroup) else 0.1
+        look = {"colour": colours[run.key], "marker": marker, "marker_size": 4.5, "band_opacity": opacity}
+        looks[run.key] = look
+        of_kind[run.causal] += 1
+    return looks
 
 
-def profiles(compared: ComparedRuns, metric: str) -> Figure:
+def _valued(runs: Sequence[MeasuredRun]) -> set[tuple[str, str]]:
+    """Return the metrics with their subsets that have a value at the end of some run."""
+    return {key for run in runs for key, one in run.series.items() if not np.isnan(one.values[:, -1]).all()}
+
+
+def profiles(runs: Sequence[MeasuredRun], metric: str) -> Figure:
     """Draw a metric over relative depth, a panel for each subset on one axis of values."""
-    return _over_depth(compared, [metric], metric_title(metric), LARGE)
+    return _over_depth(runs, [metric], metric_title(metric), LARGE)
 
 
-def _over_depth(compared: ComparedRuns, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Figure:
+def _over_depth(runs: Sequence[MeasuredRun], metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Figure:
     """Draw metrics over relative depth, one line per run at its last measured step.
 
     A panel for each metric and subset; two classes of tokens that are compared with each other share one, the
     second dashed. Values between two layers are drawn between them. Layers without a value leave a gap.
     """
-    drawn = [run for run in compared.runs if any(metric in metrics for metric, _ in run.series)]
-    keys = sorted((key for key in compared.valued if key[0] in metrics), key=lambda key: metrics.index(key[0]))
+    drawn, looks = [run for run in runs if any(metric in metrics for metric, _ in run.series)], _looks(runs)
+    keys = sorted((key for key in _valued(runs) if key[0] in metrics), key=lambda key: metrics.index(key[0]))
     board = Board(panes_of(keys, "runs"), panel)
     when, suffixes = _end_checkpoints(drawn)
     cells = {run.label: (ends := run.at_end()).loc[ends["metric"].isin(metrics)] for run in drawn}
-    panels = _panels(board, RELATIVE_DEPTH, drawn, lambda run, series: end_lines(series, **compared.looks[run.key]))
+    panels = _panels(board, RELATIVE_DEPTH, drawn, lambda run, series: end_lines(series, **looks[run.key]))
     about = board.about_tokens(), about_checkpoints(concatenated([*cells.values()]))
-    legend = compared.legend(drawn, suffixes)
-    return _drawn(board, panels, legend, f"{title} over depth, {_count_kinds(drawn)}", drawn, cells, when, *about)
+    title = f"{title} over depth, {_count_kinds(drawn)}"
+    return _drawn(board, panels, looks, suffixes, title, drawn, cells, when, *about)
 
 
 def _panels(
@@ -111,7 +104,7 @@ def _panels(
     return [Panel(x=x, lines=of_pane) for of_pane in lines]
 
 
-def means_over_layers(compared: ComparedRuns) -> Figure:
+def means_over_layers(runs: Sequence[MeasuredRun]) -> Figure:
     """Draw metrics averaged over layers against training, one line per run, one panel per metric and subset.
 
     The metrics are those of geometry and the user's own; the panels of one share the axis of values. The x axis is in
@@ -119,17 +112,17 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
     are left out, and the title says how many. The legend tells which runs are averaged over fewer layers than they
     have.
     """
-    drawn = [run for run in compared.runs if len(run.steps) > 1]
+    drawn, looks = [run for run in runs if len(run.steps) > 1], _looks(runs)
     there = in_registry_order({metric for run in drawn for metric in run.metrics() if has_own_figures(metric)})
     wanted = there[::-1]
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     axis = training_axis([x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens)
     keys = {key for run in drawn for key in run.keys_of(wanted)}
     board = Board(panes_of(sorted(keys, key=lambda key: wanted.index(key[0])), "runs"), WIDE)
-    n_left = len(compared.runs) - len(drawn)
+    n_left = len(runs) - len(drawn)
 
     def lines_of(run: MeasuredRun, series: MetricSeries) -> list[Line]:
-        lines = mean_lines(series, **compared.looks[run.key])
+        lines = mean_lines(series, **looks[run.key])
         steps = [int(step) for step in lines[-1].x]
         x = run.tokens[steps].tolist() if by_tokens else steps
         return [replace(line, x=x, marked=log_spaced(steps, _MAX_MARKERS)) for line in lines]
@@ -142,9 +135,8 @@ def means_over_layers(compared: ComparedRuns) -> Figure:
         means = [mean for key in keys if key in run.series and (mean := run.series[key].layer_mean).n_used]
         used = sorted({mean.n_used for mean in means if any(each.is_partial for each in means)})
         suffixes.append(f" ({spans(used)} of {max(mean.n_layers for mean in means)} layers)" if used else "")
-    legend = compared.legend(drawn, suffixes)
     cells = {run.label: run.rows_of(wanted) for run in drawn}
-    return _drawn(board, _panels(board, axis, drawn, lines_of), legend, title, drawn, cells)
+    return _drawn(board, _panels(board, axis, drawn, lines_of), looks, suffixes, title, drawn, cells)
 
 
 def comparison_figures(runs: Sequence[MeasuredRun], attempt: Attempt = nullcontext) -> dict[str, Figure]:
@@ -153,38 +145,43 @@ def comparison_figures(runs: Sequence[MeasuredRun], attempt: Attempt = nullconte
     A metric of geometry, or of the user's own, has its profiles and its place in the means over layers; any other
     family has its profiles in one overview. ``attempt`` collects the errors of figures, so that others are drawn.
     """
-    compared = ComparedRuns(runs)
-    valued = sorted({metric for metric, _ in compared.valued})
+    valued = sorted({metric for metric, _ in _valued(runs)})
     own = [metric for metric in valued if has_own_figures(metric)]
     drawings: dict[str, Callable[[], Figure]] = {
-        f"profiles_{file_stem(metric)}": partial(profiles, compared, metric) for metric in own
+        f"profiles_{file_stem(metric)}": partial(profiles, runs, metric) for metric in own
     }
     if any(run.rows_of(own)["step"].nunique() > 1 for run in runs):
-        drawings["means_over_layers"] = partial(means_over_layers, compared)
+        drawings["means_over_layers"] = partial(means_over_layers, runs)
     for family in overview_families(valued):
-        members = in_registry_order(metric for metric in valued if family_of(metric) == family)
-        drawings[f"compare_{family}"] = partial(_over_depth, compared, members, FAMILIES[family], SMALL)
+        members = in_registry_order(metric for metric in valued if metric_info(metric).family == family)
+        drawings[f"compare_{family}"] = partial(_over_depth, runs, members, FAMILIES[family], SMALL)
     return draw_all(drawings, attempt)
 
 
 def _drawn(
     board: Board,
     panels: Sequence[Panel],
-    legend: Sequence[Line | str],
+    looks: Mapping[Key, dict[str, Any]],
+    suffixes: Sequence[str],
     title: str,
     runs: Sequence[MeasuredRun],
     rows: Mapping[str, pd.DataFrame],
     when: str = "",
     *texts: str,
 ) -> Figure:
-    """Draw panels with their legend; the caption has texts, how many vectors the drawn rows of each run, by its label,
-    rest on, and what bands mean."""
+    """Draw panels with their legend: the runs under a heading for each kind, with a suffix for each name. The caption
+    has texts, how many vectors the drawn rows of each run, by its label, rest on, and what bands mean."""
     single = [rows[run.label] for run in runs if not isinstance(run, SeedGroup)]
     bands = [intervals(concatenated(single))] if single else []
     if len(single) < len(runs):
         bands.append(f"{'band of seeds' if single else 'band'}: {INTERVAL}, each a thin line")
     dashed = "dashed: the second of two classes" * any(pane.pair for pane in board.panes)
     caption = notes(when, dashed, *texts, brief_sampling(concatenated([*rows.values()])), *bands)
+    legend: list[Line | str] = []
+    for kind, members in groupby(zip(runs, suffixes, strict=True), key=lambda member: member[0].causal):
+        group = list(members)
+        legend.append(_plural(kind, len(group)))
+        legend += [Line(x=(), y=(), label=run.label + end, **looks[run.key]) for run, end in group]
     labels = [entry.label for entry in legend if isinstance(entry, Line)]
     # with room for headings
     width = math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (0.7 + 0.085 * max(map(len, labels)))

@@ -40,7 +40,6 @@ from repdyn.figures.charts import (
     profile_lines,
     run_caption,
     run_title,
-    shared_colours,
     step_colours,
     training_axis,
 )
@@ -218,7 +217,7 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     if first not in series.steps_with_values and "previous_checkpoint" in metric_info(metric).captures:
         rows = rows.loc[rows["step"] > first]
     series = series if rows.empty else replace(series, rows=rows)
-    panel = heatmap_panel(series, shared_colours(series, run.series), run.alerts)
+    panel = heatmap_panel(run, series)
     hatched = "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
     title = f"{metric_title(metric)} by layer and step, {subset_title(subset)}{hatched}"
     shown = run.rows_of([metric], subset)

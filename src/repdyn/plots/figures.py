@@ -22,7 +22,6 @@ from repdyn.report.plots import (
     compared_with,
     course_plot,
     heatmap_plot,
-    measured_with,
     plotly_axis,
     profile_plot,
     profiles_plot,
@@ -148,7 +147,7 @@ def compare(
     if not members:
         raise _not_measured(data.runs, metric, subset)
     colours = compared_colours(data.runs, data.seeds)
-    why = differences([member.run for member in measured_with(data.runs, (metric, subset))]) or data.not_seeds
+    why = differences([member.run for member in compared_with(data.runs, (), (metric, subset))]) or data.not_seeds
     plot = profiles_plot(members, colours) if over == "depth" else training_plot(members, colours)
     if plot is None:
         raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")

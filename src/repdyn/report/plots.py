@@ -37,7 +37,6 @@ from repdyn.figures.charts import (
     profile_lines,
     run_colours,
     shared_axis,
-    shared_colours,
     step_colours,
     training_axis,
 )
@@ -278,20 +277,16 @@ def _line_traces(line: Line, panel: Panel, has_bands: bool) -> list[PlotlyDict]:
         trace["text"] = [f"{step:,}" for step in line.x]
     if line.opacity < 1:
         trace["opacity"] = line.opacity
-    if line.margin is None:
-        return _of_run([trace | {"y": placed(np.asarray(line.y), panel.y.floor)}], line)
-    at = band_traces(line, panel.y.floor)
-    edge = {"x": line.x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-    traces: list[PlotlyDict] = [
-        edge | {"y": at["low"], "meta": {"role": "low"}},
-        edge | {"y": at["high"], "meta": {"role": "high"}, "fill": "tonexty", "fillcolor": transparent(line.colour)},
-        trace | {"y": at["value"], "customdata": at["exact"], "meta": {"role": "value"}},
-    ]
-    return _of_run(traces if has_bands else traces[-1:], line)
-
-
-def _of_run(traces: list[PlotlyDict], line: Line) -> list[PlotlyDict]:
-    """Label the traces of a line with the number of their run, or of their seeds."""
+    traces: list[PlotlyDict] = [trace | {"y": placed(np.asarray(line.y), panel.y.floor)}]
+    if line.margin is not None:
+        at = band_traces(line, panel.y.floor)
+        edge = {"x": line.x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+        filled = {"fill": "tonexty", "fillcolor": transparent(line.colour)}
+        traces = [
+            edge | {"y": at["low"], "meta": {"role": "low"}},
+            edge | {"y": at["high"], "meta": {"role": "high"}, **filled},
+            trace | {"y": at["value"], "customdata": at["exact"], "meta": {"role": "value"}},
+        ][0 if has_bands else 2 :]
     if line.run is not None:
         numbers: PlotlyDict = {"run": line.run} | ({"seeds": list(line.seeds)} if line.seeds else {})
         for one in traces:
@@ -380,7 +375,7 @@ _STEP_LINE = _STEP_FRAME | {"type": "line"}
 
 def heatmap_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric by layer (upwards) and measured step (to the right, equally spaced)."""
-    plot = plotly_panel(heatmap_panel(series, shared_colours(series, run.series), run.alerts))
+    plot = plotly_panel(heatmap_panel(run, series))
     plot["layout"]["shapes"] = [_STEP_FRAME]
     return plot
 
@@ -469,11 +464,6 @@ def heads_plot(series: MetricSeries) -> PlotlyDict | None:
     plot = plotly_panel(panel, height=HEIGHT - 40)
     plot["data"][0]["meta"] = {"role": "heads"}
     return plot
-
-
-def measured_with(runs: Sequence[DescribedRun], key: tuple[str, str]) -> list[ComparedMember]:
-    """Return the runs that were measured with a metric on a subset, each with its number."""
-    return [ComparedMember(number, run, run.series[key]) for number, run in enumerate(runs) if key in run.series]
 
 
 def profiles_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str]) -> PlotlyDict:

@@ -8,21 +8,20 @@ from importlib.metadata import version
 
 import pandas as pd
 
-from repdyn.diagnosis import DescribedRun, Insight, Status
+from repdyn.diagnosis import STATUSES, DescribedRun, Insight, Status
 from repdyn.diagnosis.metrics import CAVEAT
-from repdyn.metrics.metric import base_name
+from repdyn.metrics import metric_info
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.report.runs import ReportData
 from repdyn.store.schema import LEARNING_RATE
 from repdyn.tables.effects import Correlation, Verdict
 from repdyn.tables.findings import JUDGED, MARKS, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
-from repdyn.tables.fits import METRIC, N_PARAMETERS, fits_of
+from repdyn.tables.fits import N_PARAMETERS, fits_of
 from repdyn.tables.frames import SUBSETS, failures, metrics_of, missing_values, scalar
 from repdyn.tables.runs import differences
 from repdyn.tables.style import (
     KINDS,
     NO_VALUE,
-    family_of,
     family_title,
     metric_title,
     number_text,
@@ -38,13 +37,12 @@ MAX_WITH_CARDS = 3
 MAX_LINES = 8
 """Number of runs that have a visible line."""
 
-_ORDER: tuple[Status, ...] = ("failed", "watch", "healthy", "unknown")
 _SIGNS: dict[Status, str] = {"failed": "\u2715", "watch": "!", "healthy": "\u2713", "unknown": "?"}
 
 
 def glance(data: ReportData) -> Markup:
     """Return the status of each run with its reason, and its statements; runs that failed come first."""
-    runs = sorted(data.runs, key=lambda run: _ORDER.index(run.status[0]))
+    runs = sorted(data.runs, key=lambda run: STATUSES.index(run.status[0]))
     lines = [_run_at_a_glance(run, has_cards=len(runs) <= MAX_WITH_CARDS) for run in runs]
     more = lines[MAX_LINES:]
     return joined([*lines[:MAX_LINES], details(f"and {len(more)} more runs", *more) if more else Markup()])
@@ -89,7 +87,7 @@ def opening(run: DescribedRun) -> dict[str, str | None]:
 
 def first_run(data: ReportData) -> int:
     """Return the number of the run that the page opens with: the first that failed or is watched, or was trained."""
-    ranks = [(_ORDER.index(run.status[0]), len(run.steps) < 2) for run in data.runs]
+    ranks = [(STATUSES.index(run.status[0]), len(run.steps) < 2) for run in data.runs]
     return min(range(len(ranks)), key=lambda number: (min(ranks[number][0], 2), ranks[number][1]))
 
 
@@ -292,7 +290,7 @@ def _metric_table(run: DescribedRun) -> Markup:
         (
             metric_title(metric),
             tag("code", metric),
-            family_title(family_of(metric)),
+            family_title(metric_info(metric).family),
             ", ".join(subset_title(of) for name, of in run.series if name == metric),
             f"{seconds[metric]:.3f}",
             f"{seconds[metric] / whole:.0%}" if whole else "",
@@ -376,7 +374,6 @@ def _activation_growth(data: ReportData) -> Markup:
                 f"{fit.peak_step:,.0f}",
             )
             for series in run.series.values()
-            if base_name(series.metric) == METRIC and not run.finished
             for layer, fit in fits_of(series).items()
         ]
         if rows:

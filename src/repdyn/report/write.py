@@ -104,7 +104,7 @@ def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
     warning = f" They do not all compare: {why}." if why else ""
     found: dict[str, plots.PlotlyDict] = {}
     for metric, subset in dict.fromkeys(key for run in runs for key in run.series):
-        members = plots.measured_with(runs, (metric, subset))
+        members = plots.compared_with(runs, (), (metric, subset))
         if len(members) < 2:
             continue
         compared, heatmaps = plots.compared_with(runs, seeds, (metric, subset)), plots.heatmaps_plot(members)

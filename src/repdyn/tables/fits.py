@@ -126,7 +126,10 @@ def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None
 
 
 def fits_of(series: MetricSeries) -> dict[int, ActivationFit]:
-    """Return the fit of each layer that has one, which is searched once for all views of a series."""
+    """Return the fit of each layer that has one, which is searched once for all views of a series; none of another
+    metric than :data:`METRIC`."""
+    if base_name(series.metric) != METRIC:
+        return {}
     if series not in _KNOWN:
         fits = zip(series.layers, (fit_activations(series.steps, of_layer) for of_layer in series.values), strict=True)
         _KNOWN[series] = {layer: fit for layer, fit in fits if fit is not None}
@@ -139,7 +142,6 @@ def activation_fits(measured: Iterable[MetricSeries]) -> pd.DataFrame:
     rows = [
         (series.metric, layer, *fit, fit.peak_step, fit.is_reported)
         for series in measured
-        if base_name(series.metric) == METRIC
         for layer, fit in fits_of(series).items()
     ]
     return pd.DataFrame(rows, columns=["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"])

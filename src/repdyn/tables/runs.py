@@ -33,7 +33,7 @@ from repdyn.tables.frames import (
     tokens_by_step,
 )
 from repdyn.tables.series import MetricSeries, metric_series
-from repdyn.tables.style import family_of, of_stack
+from repdyn.tables.style import of_stack
 from repdyn.utils.mistyped import closest
 
 
@@ -200,7 +200,7 @@ class MeasuredRun:
     def metrics(self, family: str | None = None) -> list[str]:
         """Return the metrics that have a value, or those of a family, in the order in which they are shown."""
         names = dict.fromkeys(metric for (metric, _), series in self.series.items() if series.steps_with_values)
-        return [name for name in names if family in (None, family_of(name))]
+        return [name for name in names if family in (None, metric_info(name).family)]
 
     def keys_of(self, metrics: Sequence[str]) -> list[tuple[str, str]]:
         """Return each of some metrics, in their order, with each subset on which it has a value."""
@@ -281,7 +281,8 @@ def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
         cells = run.rows.loc[:, ["metric", "subset", "n_vectors"]].drop_duplicates().sort_values("n_vectors")
         for cell, of_cell in cells.groupby(["metric", "subset"], observed=True):
             metric, subset = map(str, cell)
-            depends = family_of(metric) not in _SIZE_INDEPENDENT or metric_info(metric).whole_spectrum
+            info = metric_info(metric)
+            depends = info.family not in _SIZE_INDEPENDENT or info.whole_spectrum
             if subset in NO_CLASSES or depends:
                 found = of_cell["n_vectors"].tolist()
                 # how many vectors are left of a whole batch is up to each layer

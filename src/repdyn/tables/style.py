@@ -186,20 +186,11 @@ def short_value(value: float) -> str:
     return f"{value:4.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
 
 
-def family_of(metric: str) -> str:
-    """Return the family that a metric is shown with.
-
-    >>> family_of("two_nn[discard=0.8]"), family_of("effective_rank"), family_of("my_metric")
-    ('geometry', 'spectrum', 'own')
-    """
-    return metric_info(metric).family
-
-
 def by_family(metrics: Iterable[str]) -> dict[str, list[str]]:
     """Return metrics by the title of their family, in the order in which families are shown."""
     families: dict[str, list[str]] = {family: [] for family in FAMILIES}
     for metric in metrics:
-        families.setdefault(family_of(metric), []).append(metric)
+        families.setdefault(metric_info(metric).family, []).append(metric)
     return {family_title(family): members for family, members in families.items() if members}
 
 
@@ -209,11 +200,11 @@ def has_own_figures(metric: str) -> bool:
     >>> has_own_figures("anisotropy"), has_own_figures("norm"), has_own_figures("my_metric")
     (True, False, True)
     """
-    family = family_of(metric)
+    family = metric_info(metric).family
     return family == "geometry" or family not in FAMILIES
 
 
 def overview_families(metrics: Iterable[str]) -> list[str]:
     """Return the families whose metrics are drawn in overviews, in the order in which they are shown."""
-    there = {family_of(metric) for metric in metrics if not has_own_figures(metric)}
+    there = {metric_info(metric).family for metric in metrics if not has_own_figures(metric)}
     return [family for family in FAMILIES if family in there]

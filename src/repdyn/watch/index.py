@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from repdyn.diagnosis import DescribedRun, Status, described_runs
+from repdyn.diagnosis import STATUSES, DescribedRun, described_runs
 from repdyn.report.runs import RunKey, names_in_stores, selected_rows
 from repdyn.store import Store, find_stores
 from repdyn.store.files import is_failure, step_of
@@ -30,8 +30,6 @@ from repdyn.utils.records import json_values, read_yaml
 
 INTERVAL = 2.0
 """Seconds between two looks for new measurements."""
-STATUSES: tuple[Status, ...] = ("failed", "watch", "healthy", "unknown")
-"""In the order of the table."""
 METRICS = ("two_nn", "anisotropy")
 """Metrics of which the table shows the mean over layers."""
 log = logging.getLogger(__name__)

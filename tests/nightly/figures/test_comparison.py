@@ -5,7 +5,7 @@ import colorsys
 import pytest
 from matplotlib.colors import to_rgb
 
-from repdyn.figures.comparison import ComparedRuns, comparison_figures, profiles
+from repdyn.figures.comparison import comparison_figures, profiles
 from repdyn.figures.drawing import save
 from repdyn.tables.runs import measured_runs
 
@@ -19,7 +19,7 @@ def lightness(line):
 
 
 def test_kinds_differ_in_hue_and_sizes_in_lightness(several):
-    small, large, base, big = profiles(ComparedRuns(measured_runs(several)), "two_nn").axes[0].lines
+    small, large, base, big = profiles(measured_runs(several), "two_nn").axes[0].lines
     assert 0.5 < hue(large) < 0.7, "decoders are blue"
     assert 0.0 < hue(base) < 0.12, "encoders are orange"
     assert lightness(small) > lightness(large) + 0.2
