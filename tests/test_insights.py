@@ -10,15 +10,19 @@ from scipy import stats
 from scipy.stats import spearmanr
 from synthetic_runs import make_failures, make_row, make_rows, make_scalar, to_frame
 
-from repdyn.diagnosis import RunInsights, describe_run
+from repdyn.diagnosis import RunInsights, stacks_of_run
 from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, PROBE_LOSS
 
 STEPS = tuple(range(0, 240, 10))
 
 
+def of_one(frame, *rules) -> RunInsights:
+    return stacks_of_run(frame, *rules)[0].insights
+
+
 def described(rows) -> RunInsights:
     frame = to_frame(rows)
-    return describe_run(frame)
+    return of_one(frame)
 
 
 def layers_at(values_by_step, metric="two_nn", subset="all", noise=0.0, n_layers=6, **more):
@@ -304,7 +308,7 @@ def found(courses, metric="largest_activation", **given):
         for layer, values in enumerate(courses)
         for step, value in zip(STEPS_OF_ACTIVATION_STATEMENTS, values, strict=True)
     ]
-    return [each for each in describe_run(to_frame(rows), []).statements if each.kind == "activation growth"]
+    return [each for each in of_one(to_frame(rows), []).statements if each.kind == "activation growth"]
 
 
 def test_the_layers_that_follow_the_formula():
@@ -354,7 +358,7 @@ def correlations(values=DIMENSION, losses=LOSSES, scalar=PROBE_LOSS, **given):
         make_scalar(step, float(loss), scalar, **given)
         for step, loss in zip(STEPS_OF_LOSS_CORRELATIONS, losses, strict=False)
     ]
-    return describe_run(to_frame([*rows, *scalars]), []).loss_correlations
+    return of_one(to_frame([*rows, *scalars]), []).loss_correlations
 
 
 def test_values_and_changes_are_correlated_apart():
@@ -385,7 +389,7 @@ def cosine(step):
 def found_of_out_of_line_statements(values, first=0):
     rows = [make_row(step=step, layer=1, value=0.5 + step / 1e6) for step in values]
     scalars = [replace(make_scalar(step, value, EMBEDDING_COSINE), compared_to=first) for step, value in values.items()]
-    described = describe_run(to_frame([*rows, *scalars]), [])
+    described = of_one(to_frame([*rows, *scalars]), [])
     return described, [each for each in described.statements if each.kind == "embeddings out of line"]
 
 
@@ -408,7 +412,7 @@ def norms(steps, changed):
 def test_the_norm_where_there_is_no_cosine():
     """As in a sweep on Ray without a first checkpoint."""
     rows = [make_row(step=step, layer=1, value=0.5 + step / 1e6) for step in STEPS_OF_OUT_OF_LINE_STATEMENTS]
-    described = describe_run(to_frame([*rows, *norms(STEPS_OF_OUT_OF_LINE_STATEMENTS, {50_000: 1.4})]), [])
+    described = of_one(to_frame([*rows, *norms(STEPS_OF_OUT_OF_LINE_STATEMENTS, {50_000: 1.4})]), [])
     (statement,) = [each for each in described.statements if each.kind == "embeddings out of line"]
     assert statement.sentence == (
         "The median norm of the input embeddings is 1.4 at step 50,000, out of line with 1.05 at step 49,000 and 1.05 "
@@ -418,7 +422,7 @@ def test_the_norm_where_there_is_no_cosine():
         replace(make_scalar(step, cosine(step) - 0.1 * (step == 50_000), EMBEDDING_COSINE), compared_to=0)
         for step in STEPS_OF_OUT_OF_LINE_STATEMENTS
     ]
-    described = describe_run(to_frame([*rows, *both, *norms(STEPS_OF_OUT_OF_LINE_STATEMENTS, {50_000: 1.4})]), [])
+    described = of_one(to_frame([*rows, *both, *norms(STEPS_OF_OUT_OF_LINE_STATEMENTS, {50_000: 1.4})]), [])
     (statement,) = [each for each in described.statements if each.kind == "embeddings out of line"]
     assert "cosine" in statement.sentence  # one statement of a step
 
@@ -436,7 +440,7 @@ def swept(changed, noise=0.002, **given):
 
 
 def geometry_statements_of(frame):
-    return [each for each in describe_run(frame, []).statements if each.kind == "geometry out of line"]
+    return [each for each in of_one(frame, []).statements if each.kind == "geometry out of line"]
 
 
 def test_the_geometry_of_another_step():
@@ -462,7 +466,7 @@ LOSSES_OF_PROBE_LOSS_STATEMENTS = dict(
 
 def described_of_probe_loss_statements(values: dict[int, float], loss: bool = False, **given):
     rows = [make_scalar(step, value, PROBE_LOSS, **given) for step, value in values.items()]
-    return describe_run(to_frame([*make_rows(n_blocks=2, steps=STEPS_OF_PROBE_LOSS_STATEMENTS, loss=loss), *rows]), [])
+    return of_one(to_frame([*make_rows(n_blocks=2, steps=STEPS_OF_PROBE_LOSS_STATEMENTS, loss=loss), *rows]), [])
 
 
 def of_kind(found, kind: str):
@@ -500,7 +504,7 @@ def test_a_loss_within_its_standard_error_is_in_line():
 
 
 def described_of_sequence_statements(rows) -> RunInsights:
-    return describe_run(to_frame(rows), [])
+    return of_one(to_frame(rows), [])
 
 
 def over_depth(metric, profiles, std=0.0):

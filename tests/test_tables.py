@@ -349,10 +349,10 @@ def scalars(name: str, values: dict[int, float], **given):
 
 def test_the_loss_on_the_probe_comes_first():
     rows = [*scalars(LOSS, {8: 4.0, 16: 3.0}), *scalars(PROBE_LOSS, {16: 3.5, 0: 5.0, 8: math.nan})]
-    found = loss_of_run(to_frame(rows))
-    assert (found.name, found.title) == (PROBE_LOSS, "loss on the probe")
-    assert found.values.to_dict() == {0: 5.0, 16: 3.5}
-    assert found.values.index.tolist() == [0, 16]
+    name, losses = loss_of_run(to_frame(rows))
+    assert name == PROBE_LOSS
+    assert losses.to_dict() == {0: 5.0, 16: 3.5}
+    assert losses.index.tolist() == [0, 16]
 
 
 @pytest.mark.parametrize(("n_on_probe", "name"), [(4, PROBE_LOSS), (3, LOSS)])
@@ -361,7 +361,7 @@ def test_a_loss_on_the_probe_at_few_steps_is_not_taken(n_on_probe, name):
         *scalars(LOSS, {step: 4.0 for step in range(8)}),
         *scalars(PROBE_LOSS, {step: 4.0 for step in range(n_on_probe)}),
     ]
-    assert loss_of_run(to_frame(rows)).name == name
+    assert loss_of_run(to_frame(rows))[0] == name
 
 
 def test_sampling_names_the_design_and_the_windows(run):

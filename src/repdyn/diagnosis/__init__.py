@@ -4,7 +4,6 @@ from repdyn.diagnosis.insight import STATUSES, Insight, RunInsights, Severity, S
 from repdyn.diagnosis.run import (
     DescribedRun,
     continuity_statements,
-    describe_run,
     described_runs,
     insights,
     stacks_of_run,
@@ -18,7 +17,6 @@ __all__ = [
     "Severity",
     "Status",
     "continuity_statements",
-    "describe_run",
     "described_runs",
     "insights",
     "stacks_of_run",

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
 from repdyn.tables.effects import Correlation
-from repdyn.tables.series import MetricSeries
 from repdyn.utils.records import json_values
 
 Severity: TypeAlias = Literal["failed", "watch", "note"]
@@ -95,21 +94,6 @@ class RunInsights:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as values of JSON; numbers that JSON does not have become None."""
         return json_values({**asdict(self), "headline": self.headline})
-
-
-def note(
-    series: MetricSeries,
-    kind: str,
-    sentence: str,
-    *,
-    steps: tuple[int, ...],
-    evidence: Evidence,
-    weight: float,
-    layers: tuple[int, ...] = (),
-) -> Insight:
-    """Return a description of a series."""
-    about = series.metric, series.subset, None, layers, steps
-    return Insight("note", kind, sentence, *about, evidence, min(1.0, weight))
 
 
 def report_link(run: str, **state: object) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations, note
+from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations
 from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import fits_of
-from repdyn.tables.frames import RunLoss, drop_first_comparison, is_finished, loss_of_run, most_common_reason
+from repdyn.tables.frames import LOSS_TITLES, drop_first_comparison, is_finished, loss_of_run, most_common_reason
 from repdyn.tables.runs import layer_names
 from repdyn.tables.series import LayerMean, MetricSeries
 from repdyn.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
@@ -54,7 +54,7 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
             evidence = {"first": first, kind: extreme, "last": last, "noise": noise}
             evidence |= {"sharpness": drift.sharpness, "of_drift": drift.threshold}
             size = max(abs(_share(last, extreme)), abs(_share(first, extreme))) * (1.0 if drift.is_exceeded else 0.5)
-            yield note(series, kind, sentence, steps=(start, at, end), evidence=evidence, weight=size)
+            yield Insight("note", kind, sentence, *series.key, None, (), (start, at, end), evidence, min(1.0, size))
             return
     if _differs(last, first, noise):
         half = float(values[np.abs(np.array(steps) - end / 2).argmin()])
@@ -68,17 +68,18 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
             f"{f', and was still {MOVING[last < first]} at the end' * goes_on}."
         )
         evidence = {"first": first, "last": last, "noise": noise}
-        yield note(series, "change", sentence, steps=(start, end), evidence=evidence, weight=abs(_share(last, first)))
+        size = min(1.0, abs(_share(last, first)))
+        yield Insight("note", "change", sentence, *series.key, None, (), (start, end), evidence, size)
 
 
-def coupling_statements(series: MetricSeries, loss: RunLoss) -> Iterator[Insight]:
-    """Yield whether changes of the mean over layers go with changes of the loss.
+def coupling_statements(series: MetricSeries, name: str, losses: pd.Series) -> Iterator[Insight]:
+    """Yield whether changes of the mean over layers go with changes of the losses of a scalar called ``name``.
 
     Spearman's rank correlation of the changes between successive steps, not of the values: two curves that both fall
     correlate whatever drives them.
     """
     covered = best_covered_mean(series)
-    both = at_shared_steps(covered.mean, loss.values)
+    both = at_shared_steps(covered.mean, losses)
     changes = np.diff(both.to_numpy(float), axis=0)
     if len(changes) < MIN_PAIRS:
         return
@@ -87,12 +88,12 @@ def coupling_statements(series: MetricSeries, loss: RunLoss) -> Iterator[Insight
         return
     direction = "the same" if found.value > 0 else "the opposite"
     sentence = (
-        f"{_subject(series, covered)} moves in {direction} direction as the {loss.title} (rank correlation "
+        f"{_subject(series, covered)} moves in {direction} direction as the {LOSS_TITLES[name]} (rank correlation "
         f"of {found.n} changes {found.value:.2f}, 95% interval {found.low:.2f} to {found.high:.2f})."
     )
-    evidence = {"correlation": found.value, "low": found.low, "high": found.high, "changes": float(found.n)}
-    steps, weight = (int(both.index[0]), int(both.index[-1])), 0.4 * abs(found.value)
-    yield note(series, "coupling", sentence, steps=steps, evidence=evidence | {"loss": loss.name}, weight=weight)
+    numbers = {"correlation": found.value, "low": found.low, "high": found.high, "changes": float(found.n)}
+    evidence, steps = {**numbers, "loss": name}, (int(both.index[0]), int(both.index[-1]))
+    yield Insight("note", "coupling", sentence, *series.key, None, (), steps, evidence, 0.4 * abs(found.value))
 
 
 def at_shared_steps(mean: pd.Series, loss: pd.Series) -> pd.DataFrame:
@@ -166,11 +167,11 @@ def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], Metr
     """
     if is_finished(frame.loc[frame["layer"].notna(), ["stage"]]):
         return LossCorrelations(None, reason="a finished model has no checkpoints to correlate over")
-    loss = loss_of_run(frame)
-    if loss.values.empty:
+    name, losses = loss_of_run(frame)
+    if losses.empty:
         return LossCorrelations(None, reason="no loss is stored with the measurements")
     means = {key: best_covered_mean(one).mean for key, one in series.items()}
-    pairs = {key: at_shared_steps(mean, loss.values).to_numpy(float) for key, mean in means.items()}
+    pairs = {key: at_shared_steps(mean, losses).to_numpy(float) for key, mean in means.items()}
     found = tuple(
         LossCorrelation(*key, rank_correlation(*both.T), rank_correlation(*np.diff(both, axis=0).T))
         for key, both in pairs.items()
@@ -178,7 +179,7 @@ def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], Metr
     )
     most = max(map(len, pairs.values()), default=0)
     reason = f"{most} checkpoints have both a value and a loss, and {MIN_CHECKPOINTS} are needed"
-    return LossCorrelations(loss.title, found, None if found else reason)
+    return LossCorrelations(LOSS_TITLES[name], found, None if found else reason)
 
 
 def activation_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -201,8 +202,8 @@ def activation_statements(series: MetricSeries) -> Iterator[Insight]:
     )
     numbers = {"layers": len(fits), "mean_r_squared": mean, "peak_step": fit.peak_step, **fit._asdict()}
     evidence, weight = {name: float(value) for name, value in numbers.items()}, 0.5 * len(fits) / len(series.layers)
-    steps, layers = (first, last), tuple(fits)
-    yield note(series, "activation growth", sentence, steps=steps, evidence=evidence, weight=weight, layers=layers)
+    about = *series.key, None, tuple(fits), (first, last)
+    yield Insight("note", "activation growth", sentence, *about, evidence, weight)
 
 
 MIN_LAYERS = 5  # least number of layers for a statement about one that differs
@@ -251,7 +252,7 @@ def layer_statements(series: MetricSeries) -> Iterator[Insight]:
         )
         evidence = {"value": float(values[place]), "distance": distance, "usual_distance": usual}
         weight = 0.6 * min(1.0, abs(distance) / largest)
-        yield note(series, "layer", sentence, steps=(step,), evidence=evidence, weight=weight, layers=(layer,))
+        yield Insight("note", "layer", sentence, *series.key, None, (layer,), (step,), evidence, weight)
 
 
 def profile_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -268,7 +269,7 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
     )
     layers = tuple(sorted((series.layers[high], series.layers[low])))
     evidence = {"largest": float(values[high]), "smallest": float(values[low])}
-    yield note(series, "profile", sentence, steps=(step,), evidence=evidence, weight=0.1, layers=layers)
+    yield Insight("note", "profile", sentence, *series.key, None, layers, (step,), evidence, 0.1)
 
 
 def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
@@ -354,7 +355,8 @@ def condensation_statements(series: MetricSeries) -> Iterator[Insight]:
         f"correlation {correlation:.2f} over {n_layers} layers{earlier})."
     )
     evidence = {"correlation": correlation, "first_correlation": before, "layers": float(n_layers)}
-    yield note(series, "condensation", sentence, steps=(step,), evidence=evidence, weight=0.3 * abs(correlation))
+    weight = 0.3 * abs(correlation)
+    yield Insight("note", "condensation", sentence, *series.key, None, (), (step,), evidence, weight)
 
 
 def valley_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -378,7 +380,7 @@ def valley_statements(series: MetricSeries) -> Iterator[Insight]:
     )
     evidence = {"lowest": float(values[low]), "before": float(values[before]), "after": float(values[after])}
     weight = 0.6 * rise / largest
-    yield note(series, "compression valley", sentence, steps=(step,), evidence=evidence, weight=weight, layers=layers)
+    yield Insight("note", "compression valley", sentence, *series.key, None, layers, (step,), evidence, weight)
 
 
 def _with_depth(series: MetricSeries, step: int) -> tuple[float, int]:

@@ -159,12 +159,6 @@ def insights(
     return [run.insights for run in described_runs(store, runs, probe)]
 
 
-def describe_run(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> RunInsights:
-    """Return the status and the statements of one run whose model has one stack, from all of its rows on one probe."""
-    (run,) = stacks_of_run(frame, rules)
-    return run.insights
-
-
 def continuity_statements(
     store: Store, runs: Sequence[str] | None = None, probe: str | None = None
 ) -> list[tuple[str, Insight]]:
@@ -191,7 +185,7 @@ def _of_continuity(run: DescribedRun) -> Iterator[Insight]:
 def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
     yield from metrics.window_statements(run.rows)
     yield from metrics.below_one_statements(run.rows)
-    loss = loss_of_run(run.frame)
+    name, losses = loss_of_run(run.frame)
     for chosen in _chosen(run):
         yield from metrics.layer_statements(chosen)
         yield from metrics.condensation_statements(chosen)
@@ -200,7 +194,7 @@ def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
             yield from metrics.profile_statements(chosen)
         if not run.finished:
             yield from metrics.course_statements(chosen)
-            yield from metrics.coupling_statements(chosen, loss)
+            yield from metrics.coupling_statements(chosen, name, losses)
             yield from metrics.activation_statements(chosen)
 
 

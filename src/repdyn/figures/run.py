@@ -48,7 +48,7 @@ from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
 from repdyn.metrics import FAMILIES, METRICS, metric_info
 from repdyn.metrics.metric import file_stem
 from repdyn.store.schema import FINISHED
-from repdyn.tables.frames import in_order, loss_of_run, select_steps
+from repdyn.tables.frames import LOSS_TITLES, in_order, loss_of_run, select_steps
 from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.series import MetricSeries, intervals, thin
 from repdyn.tables.style import (
@@ -140,9 +140,12 @@ def mean_over_layers(run: MeasuredRun, metrics: Sequence[str] = ("two_nn", "anis
     below, so that step 0 shows. A mean over fewer layers than measured is labelled. Steps with an alert on a
     metric are marked in its panel.
     """
-    chart, loss = _against_step(run, metrics, "Mean over layers during training", WIDE), loss_of_run(run.frame)
+    chart, (name, losses) = (
+        _against_step(run, metrics, "Mean over layers during training", WIDE),
+        loss_of_run(run.frame),
+    )
     first, *others = chart.panels
-    first = replace(first, loss=loss_line(loss.values, loss.title))
+    first = replace(first, loss=loss_line(losses, LOSS_TITLES[name]))
     return draw(replace(chart, panels=[replace(panel, legend=panel.legend and "inside") for panel in (first, *others)]))
 
 

@@ -122,7 +122,7 @@ class ConvergenceStudy(Study):
     def _report_correlations(self) -> None:
         summaries, found = [], []
         for title, probe, rows in self.stored_runs():
-            for of_run in self.options.scalars or [loss_of_run(rows).name]:
+            for of_run in self.options.scalars or [loss_of_run(rows)[0]]:
                 try:
                     values, known = scalar(rows, of_run), rows.loc[rows["layer"].isna(), "metric"].dropna().unique()
                     if values.empty:

@@ -313,20 +313,9 @@ _SPARSE = 0.5
 """The loss on the probe is sparse if it is known at less than this share of the number of training losses."""
 
 
-class RunLoss(NamedTuple):
-    """A loss of a run: the name of its scalar, and its values by step, ascending and without NaN."""
-
-    name: str
-    values: pd.Series
-
-    @property
-    def title(self) -> str:
-        """The title of the loss, for use in a sentence."""
-        return LOSS_TITLES[self.name]
-
-
-def loss_of_run(frame: pd.DataFrame) -> RunLoss:
-    """Return the loss that the geometry of a run is compared with: that on the probe, otherwise the training loss.
+def loss_of_run(frame: pd.DataFrame) -> tuple[str, pd.Series]:
+    """Return the loss that the geometry of a run is compared with, its name and its values as :func:`scalar` does: that
+    on the probe, otherwise the training loss.
 
     The loss on the probe is of the same text at every step, and of the weights that the geometry is of; the training
     loss is of one batch, a step earlier. The training loss is returned if it is known at more than twice as many steps,
@@ -334,5 +323,5 @@ def loss_of_run(frame: pd.DataFrame) -> RunLoss:
     """
     on_probe, training = scalar(frame, PROBE_LOSS), scalar(frame, LOSS)
     if on_probe.empty or len(on_probe) < _SPARSE * len(training):
-        return RunLoss(LOSS, training)
-    return RunLoss(PROBE_LOSS, on_probe)
+        return LOSS, training
+    return PROBE_LOSS, on_probe

@@ -200,8 +200,8 @@ def print_closing(
 def course(run: DescribedRun, *, curves: bool = True) -> list[str]:
     """Return a line for the loss, and for the means over layers of dimension and anisotropy: curve, ends and
     extremes."""
-    loss = loss_of_run(run.frame)
-    values = {"probe loss" if loss.name == PROBE_LOSS else "loss": loss.values}
+    name, losses = loss_of_run(run.frame)
+    values = {"probe loss" if name == PROBE_LOSS else "loss": losses}
     means = {"dimension": run.series.get((_DIMENSION, "all")), "anisotropy": run.series.get((_ANISOTROPY, "all"))}
     values |= {name: series.layer_mean.mean for name, series in means.items() if series}
     return [_line(name, of_one, curves) for name, of_one in values.items() if len(of_one) > 1]

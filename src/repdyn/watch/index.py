@@ -41,16 +41,8 @@ _KEY_DIGITS = 12
 _DESCRIBING_SHARE = 0.05
 """Largest share of the time that describing one run takes."""
 _NOTHING = {
-    **{
-        "model": "",
-        "step": None,
-        "finished": False,
-        "measurements": 0,
-        "measured_at": None,
-        "loss": None,
-        "losses": [],
-    },
-    **dict.fromkeys(METRICS),
+    **{"model": "", "finished": False, "measurements": 0, "losses": []},
+    **dict.fromkeys(("step", "measured_at", "loss", *METRICS)),
 }
 """What the table shows of a run that is not described."""
 

@@ -13,7 +13,7 @@ from synthetic_runs import to_frame
 from test_insights import layers_at, losses
 
 from repdyn import insights, open_store
-from repdyn.diagnosis import describe_run
+from repdyn.diagnosis import stacks_of_run
 
 RUNS = Path(__file__).parents[3] / "docs" / "runs"
 
@@ -26,7 +26,7 @@ def test_any_course_gives_the_same_statements_for_any_order_of_its_rows(values, 
     rows = [replace(row, reason="too few vectors") if math.isnan(row.value or 0.0) else row for row in rows]
     frame = to_frame([*rows, *losses(np.linspace(5, 2, len(values)))])
     shuffled = frame.sample(frac=1.0, random_state=seed)
-    first, second = (describe_run(of).as_dict() for of in (frame, shuffled))
+    first, second = (stacks_of_run(of)[0].insights.as_dict() for of in (frame, shuffled))
     assert json.dumps(first, allow_nan=False) == json.dumps(second, allow_nan=False)
 
 
