@@ -11,7 +11,6 @@ from synthetic_runs import make_failures, make_row, make_run, make_scalar, to_fr
 from repdyn.alerts import (
     RULES,
     Rule,
-    SeriesKey,
     applies,
     as_yaml,
     find_alerts,
@@ -242,10 +241,10 @@ def test_arguments_that_stand_for_rules(tmp_path):
 
 def test_patterns_of_metrics():
     rule = Rule(name="a", when="undefined", metrics="gride_*", subsets="all")
-    assert applies(rule, SeriesKey("gride_2", "all", None))
-    assert not applies(rule, SeriesKey("gride_2", "no_sink", None))
-    assert not applies(rule, SeriesKey("two_nn", "all", None))
-    assert not applies(rule, SeriesKey("gride_2", None, None))
+    assert applies(rule, "gride_2", "all")
+    assert not applies(rule, "gride_2", "no_sink")
+    assert not applies(rule, "two_nn", "all")
+    assert not applies(rule, "gride_2", None)
 
 
 STEPS = (0, 10, 20, 30)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import yaml
@@ -94,20 +93,15 @@ class Alert:
         return f"{self.metric} ({known})" if known else self.metric
 
 
-class SeriesKey(NamedTuple):
-    """The identity of a series within a run."""
+@dataclass(eq=False)
+class Course:
+    """The values of a metric for one subset and one stack; or those of a scalar of the run, with the layer -1."""
 
     metric: str
     subset: str | None
     stack: str | None
-
-
-@dataclass(eq=False)
-class Course:
-    """The values of a metric for one subset and one stack; or those of a scalar of the run, with the layer None."""
-
-    layers: tuple[int | None, ...]
-    """(n_layers,) ascending; (None,) for a scalar."""
+    layers: np.ndarray
+    """(n_layers,) ascending; -1 for a scalar."""
     steps: np.ndarray
     """(n_steps,) ascending."""
     values: np.ndarray
@@ -159,7 +153,7 @@ class Course:
 
     def holds(self, when: str, bound: float) -> np.ndarray:
         """Return where a condition holds, bools of shape (n_steps, n_layers), or (n_steps, 1) for a whole profile."""
-        is_scalar = self.layers == (None,)
+        is_scalar = bool(self.layers[0] < 0)
         if when == "undefined":
             # missing although the previous observation had a value, or at first because of NaN or inf
             missing = np.isnan(self.values)
@@ -190,14 +184,17 @@ class Course:
         return found & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
 
 
-def courses(
-    frame: pd.DataFrame, earlier: Mapping[SeriesKey, Course] = MappingProxyType({})
-) -> Iterator[tuple[SeriesKey, Course]]:
+Key: TypeAlias = tuple[str, str | None, str | None]
+"""Metric, subset and stack of a course."""
+
+
+def courses(frame: pd.DataFrame, earlier: Mapping[Key, Course]) -> Iterator[Course]:
     """Yield the values of each metric and scalar of a run, by step; values of single heads are ignored.
 
     Args:
         frame: rows of one run on one probe; columns as the fields of :class:`repdyn.store.schema.Row`.
-        earlier: courses whose last steps are put before those of the same layers.
+        earlier: courses whose last steps are put before those of the same metric, subset and stack; a layer that one
+            of them lacks has neither value nor reason there.
     """
     failed = frame["layer"].isna() & frame["reason"].notna()
     # the other columns are many, and copied by each selection of rows
@@ -216,23 +213,23 @@ def courses(
     compares = rows["compared_to"].notna().to_numpy(bool)
     for members in np.split(order, np.flatnonzero(np.diff(number[order])) + 1) if len(rows) else ():
         metric, subset, stack = (rows[name].iat[members[0]] for name in _KEY)
-        layers, column = np.unique(layer[members], return_inverse=True)
+        key = str(metric), *(name if isinstance(name, str) else None for name in (subset, stack))
         steps, line = np.unique(step[members], return_inverse=True)
-        values, stds = (np.full((len(steps), len(layers)), np.nan) for _ in range(2))
-        values[line, column], stds[line, column] = value[members], std[members]
-        reasons = np.full(values.shape, None, object)
-        reasons[line, column] = reason[members]
-        comparing = np.zeros(len(steps), bool)
-        comparing[line[compares[members]]] = True
-        numbers = tuple(None if number < 0 else int(number) for number in layers)
-        subset, stack = (name if isinstance(name, str) else None for name in (subset, stack))
-        key, by_step = SeriesKey(str(metric), subset, stack), [steps, values, stds, reasons, comparing]
-        known, kept = earlier.get(key), ()
-        if known is not None and known.layers == numbers:
+        layers, n_earlier, known = np.unique(layer[members]), 0, earlier.get(key)
+        if known is not None:
             kept = np.flatnonzero(known.steps < steps[0])[-_REMEMBERED:]
-            before = (known.steps, known.values, known.stds, known.reasons, known.compares)
-            by_step = [np.concatenate([old[kept], new]) for old, new in zip(before, by_step, strict=True)]
-        yield key, Course(numbers, *by_step, n_earlier=len(kept))
+            steps, n_earlier = np.concatenate([known.steps[kept], steps]), len(kept)
+            layers, line = np.union1d(known.layers, layers), line + n_earlier
+        column, shape = np.searchsorted(layers, layer[members]), (len(steps), len(layers))
+        values, stds, reasons = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, None, object)
+        comparing = np.zeros(len(steps), bool)
+        if known is not None:
+            before = np.ix_(range(n_earlier), np.searchsorted(layers, known.layers))
+            values[before], stds[before], reasons[before] = known.values[kept], known.stds[kept], known.reasons[kept]
+            comparing[:n_earlier] = known.compares[kept]
+        values[line, column], stds[line, column], reasons[line, column] = value[members], std[members], reason[members]
+        comparing[line[compares[members]]] = True
+        yield Course(*key, layers, steps, values, stds, reasons, comparing, n_earlier)
 
 
 _ANY = (-math.inf, math.inf)
@@ -398,13 +395,13 @@ def _validate_names(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     return rules
 
 
-def applies(rule: Rule, key: SeriesKey) -> bool:
+def applies(rule: Rule, metric: str, subset: str | None) -> bool:
     """Return whether a rule applies to a metric and subset; a rule on subsets applies to no scalar."""
-    if rule.subsets and key.subset not in rule.subsets:
+    if rule.subsets and subset not in rule.subsets:
         return False
     # brackets of settings, as in "two_nn[discard=*]", are literal
     patterns = (each.replace("[", "[[]") if base_name(each) != each else each for each in rule.metrics)
-    return any(fnmatchcase(key.metric, pattern) for pattern in patterns)
+    return any(fnmatchcase(metric, pattern) for pattern in patterns)
 
 
 class AlertEvaluator:
@@ -412,8 +409,8 @@ class AlertEvaluator:
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self._rules = tuple(rules)
-        self._courses: dict[SeriesKey, Course] = {}
-        self._applying: dict[SeriesKey, list[tuple[int, Rule]]] = {}
+        self._courses: dict[Key, Course] = {}
+        self._applying: dict[Key, list[tuple[int, Rule]]] = {}
 
     def update(self, rows: pd.DataFrame | Iterable[Row]) -> list[Alert]:
         """Evaluate the rules on further rows, or records, and return the alerts at their steps as :func:`find_alerts`.
@@ -425,14 +422,15 @@ class AlertEvaluator:
         if not isinstance(rows, pd.DataFrame):
             rows = pd.DataFrame([{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows])
         found: list[tuple[int, int, Alert]] = []
-        for key, course in courses(rows, self._courses):
+        for course in courses(rows, self._courses):
+            key = metric, subset, _ = course.metric, course.subset, course.stack
             if key not in self._courses:
-                self._applying[key] = [each for each in enumerate(self._rules) if applies(each[1], key)]
+                self._applying[key] = [each for each in enumerate(self._rules) if applies(each[1], metric, subset)]
             self._courses[key] = course
             for index, rule in self._applying[key]:
                 holds = course.holds(rule.when, rule.bound or 0.0)[course.n_earlier :]
                 for place, layer in np.argwhere(holds).tolist():
-                    alert = _alert(key, rule, course, course.n_earlier + place, layer)
+                    alert = _alert(rule, course, course.n_earlier + place, layer)
                     found.append((alert.step, index, alert))
         return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])]
 
@@ -460,17 +458,19 @@ def lasting(alerts: Iterable[Alert], frame: pd.DataFrame, rules: Iterable[Rule])
 
     Arguments are those of :func:`find_alerts`, which found the alerts.
     """
-    of_rule, by_key = {rule.name: rule for rule in rules}, dict(courses(frame))
+    of_rule = {rule.name: rule for rule in rules}
+    by_key = {(course.metric, course.subset, course.stack): course for course in courses(frame, {})}
     found = []
     for alert in alerts:
-        rule, course = of_rule[alert.rule], by_key[SeriesKey(alert.metric, alert.subset, alert.stack)]
+        rule, course = of_rule[alert.rule], by_key[alert.metric, alert.subset, alert.stack]
         if rule.when in _STATES:
-            values = course.values[course.steps >= alert.step, course.layers.index(alert.layer)]
+            column = np.searchsorted(course.layers, -1 if alert.layer is None else alert.layer)
+            values = course.values[course.steps >= alert.step, column]
             found += [alert] * bool(_STATES[rule.when](values, rule.bound).all())
     return found
 
 
-def _alert(key: SeriesKey, rule: Rule, course: Course, place: int, layer: int) -> Alert:
+def _alert(rule: Rule, course: Course, place: int, layer: int) -> Alert:
     event, of_profile = CONDITIONS[rule.when][0].format(bound=rule.bound), rule.when == "jumps"
     if of_profile:
         layer = int(np.nanargmax(course.difference[place]))
@@ -486,10 +486,10 @@ def _alert(key: SeriesKey, rule: Rule, course: Course, place: int, layer: int) -
     return Alert(
         rule=rule.name,
         step=int(course.steps[place]),
-        metric=key.metric,
-        subset=key.subset,
-        stack=key.stack,
-        layer=None if of_profile else course.layers[layer],
+        metric=course.metric,
+        subset=course.subset,
+        stack=course.stack,
+        layer=None if of_profile or course.layers[layer] < 0 else int(course.layers[layer]),
         value=math.nan if of_profile else value,
         previous_value=math.nan if of_profile else previous_value,
         previous_step=previous_step,

@@ -35,13 +35,13 @@ def test_the_loss_of_a_sound_training_with_small_batches_has_hardly_an_alert(spr
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.lists(st.sampled_from([math.nan, 0.0, 0.3, 1.0, 1.1, 2.5, 9.0]), min_size=3, max_size=3),
+        st.lists(st.sampled_from([math.nan, 0.0, 0.3, 1.0, 1.1, 2.5, 9.0]), min_size=1, max_size=3),
         min_size=1,
         max_size=9,
     )
 )
 def test_alerts_depend_only_on_the_steps_so_far(profiles):
-    """Evaluation step by step gives the same alerts as over the whole run."""
+    """Evaluation step by step gives the same alerts as over the whole run, also after the number of layers changes."""
     bounds = {"undefined": None, "falls": 0.5, "rises": 2, "above": 1, "below": 1, "jumps": 2}
     every = [rule(when, bound) for when, bound in bounds.items()]
     frame = to_frame(
