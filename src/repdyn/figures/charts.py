@@ -330,7 +330,8 @@ def loss_line(losses: pd.Series, name: str, **look: Any) -> Line | None:
         return None
     default = {"colour": LOSS_COLOUR, "width": 1.5, "dash": "--", "marker": "x", "marker_size": 3}
     text = {"label": name, "description": f"{name}, step %{{text}}"}
-    return Line(x=losses.index.tolist(), y=losses.to_numpy(float), **{**text, **default, **look})
+    single = {"marker": "x"} if len(losses) == 1 else {}  # no line would show it
+    return Line(x=losses.index.tolist(), y=losses.to_numpy(float), **{**text, **default, **look, **single})
 
 
 def marker_size(points: Sequence[Any]) -> float:

@@ -42,8 +42,9 @@ const applyNarrowLayout = (layout) => {
   const headings = layout.annotations ?? [];
   const number = headings.length;
   if (!layout.xaxis2) {
-    // rows below each other: the first words of what is above each
+    // rows below each other: the first words of what is above each, below the button of the image
     for (const heading of headings) heading.text = heading.text.split(", ")[0];
+    if (number) Object.assign(layout, { margin: { ...layout.margin, t: 44 }, height: layout.height + 18 });
     return;
   }
   const rows = new Set(headings.map(({ y }) => y)).size;
