@@ -35,7 +35,6 @@ from repdyn.tables.frames import (
     scalar,
     select_steps,
     subsets_of,
-    tokens_by_step,
 )
 from repdyn.tables.frames import failures as failures_of
 from repdyn.tables.runs import differences, is_measured, measured_runs, select, short_names
@@ -105,11 +104,6 @@ def test_a_finished_model_among_steps_is_an_error(run):
 def test_failures_are_scalars_with_a_reason(published, failures, frame_of):
     frame = frame_of(published(steps=(0,)), failures(8))
     assert frame_of(failures(8))["reason"].tolist() == failures_of(frame)["reason"].tolist()
-
-
-def test_tokens_by_step(run, published, frame_of):
-    assert tokens_by_step(frame_of(published(steps=(8, 0, 1)))).to_dict() == {0: 0, 1: 1000, 8: 8000}
-    assert tokens_by_step(run(steps=(0, 8))).empty
 
 
 def test_unknown_metric_and_subset_name_what_there_is(run):

@@ -213,18 +213,21 @@ def courses(frame: pd.DataFrame, earlier: Mapping[Key, Course]) -> Iterator[Cour
     compares = rows["compared_to"].notna().to_numpy(bool)
     for members in np.split(order, np.flatnonzero(np.diff(number[order])) + 1) if len(rows) else ():
         metric, subset, stack = (rows[name].iat[members[0]] for name in _KEY)
-        key = str(metric), *(name if isinstance(name, str) else None for name in (subset, stack))
+        subset, stack = (name if isinstance(name, str) else None for name in (subset, stack))
+        known = earlier.get(key := (str(metric), subset, stack))
         steps, line = np.unique(step[members], return_inverse=True)
-        layers, n_earlier, known = np.unique(layer[members]), 0, earlier.get(key)
+        layers, kept = np.unique(layer[members]), slice(0, 0)
         if known is not None:
-            kept = np.flatnonzero(known.steps < steps[0])[-_REMEMBERED:]
-            steps, n_earlier = np.concatenate([known.steps[kept], steps]), len(kept)
-            layers, line = np.union1d(known.layers, layers), line + n_earlier
+            end = int(np.searchsorted(known.steps, steps[0]))
+            kept = slice(max(0, end - _REMEMBERED), end)
+            steps, layers = np.concatenate([known.steps[kept], steps]), np.union1d(known.layers, layers)
+        n_earlier = kept.stop - kept.start
+        line += n_earlier
         column, shape = np.searchsorted(layers, layer[members]), (len(steps), len(layers))
         values, stds, reasons = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, None, object)
         comparing = np.zeros(len(steps), bool)
         if known is not None:
-            before = np.ix_(range(n_earlier), np.searchsorted(layers, known.layers))
+            before = slice(n_earlier), np.searchsorted(layers, known.layers)
             values[before], stds[before], reasons[before] = known.values[kept], known.stds[kept], known.reasons[kept]
             comparing[:n_earlier] = known.compares[kept]
         values[line, column], stds[line, column], reasons[line, column] = value[members], std[members], reason[members]

@@ -197,7 +197,8 @@ def _not_measured(runs: Sequence[DescribedRun], metric: str, subset: str) -> Val
 def _with_axis_buttons(plot: PlotlyDict, run: DescribedRun) -> PlotlyDict:
     """Return a plot along the training, with buttons for every axis that its run has."""
     steps = sorted({step for trace in plot["data"] for step in trace["x"]})
-    counts = {step: run.token_counts.get(step, np.nan) for step in steps} if run.token_counts else {}
+    known = run.tokens.to_dict()
+    counts = {step: known.get(step, np.nan) for step in steps} if known else {}
     axes = training_axes(steps, sorted(count for count in counts.values() if not np.isnan(count)))
     buttons, x = [], {}
     for name, axis in axes.items():

@@ -9,6 +9,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from rich.console import Console
 
@@ -21,7 +22,7 @@ from repdyn.report.runs import SHOWN_COLUMNS, ReportData, data_of_rows, report_d
 from repdyn.store import Store
 from repdyn.store.files import folder_inside
 from repdyn.tables.fits import activation_fits
-from repdyn.tables.frames import concatenated, tokens_by_step
+from repdyn.tables.frames import concatenated
 from repdyn.tables.runs import differences, is_measured
 from repdyn.tables.seeds import seed_table, with_seeds
 from repdyn.tables.style import KINDS, has_own_figures
@@ -272,10 +273,10 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
     """
     stacks = stacks_of_run(frame)
     rows = concatenated([one.rows for one in stacks])
-    tokens = tokens_by_step(rows)
+    tokens = rows["tokens_seen"].to_numpy(float)
     known: dict[str, Any] = {
         "store": str(store.path.resolve()) if store.output == store.path else store.location,
-        "tokens_seen": None if tokens.empty else int(tokens.to_numpy(float).max()),
+        "tokens_seen": None if np.isnan(tokens).any() else int(tokens.max()),
     }
     for one in stacks:
         ending = f"_{one.stack}" if one.stack else ""

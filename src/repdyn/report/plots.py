@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -471,7 +471,7 @@ def profiles_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
     lines = []
     for member in members:
         when = "" if member.run.finished else f", step {member.series.steps[-1]:,}"
-        lines += _described(end_lines(member.series, **_look(member, colours)), member, f"{when}\ndepth %{{x:.2f}}")
+        lines += _lines_of(member, end_lines, colours, f"{when}\ndepth %{{x:.2f}}")
     return _lines_plot(Panel(x=RELATIVE_DEPTH, lines=lines), members)
 
 
@@ -482,7 +482,7 @@ def training_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
         return None
     lines = []
     for member in trained:
-        lines += _described(mean_lines(member.series, **_look(member, colours)), member, "\nstep %{text}")
+        lines += _lines_of(member, mean_lines, colours, "\nstep %{text}")
     return _lines_plot(Panel(x=training_axis(trained[0].series.steps), lines=lines), trained)
 
 
@@ -531,22 +531,18 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
     return {"data": traces, "layout": whole | layout}
 
 
-def _look(member: ComparedMember, colours: Mapping[Key, str]) -> PlotlyDict:
-    numbers = {"run": member.number, "seeds": member.seeds}
-    return {"colour": colours[member.run.key], "label": member.run.label, "marker_size": 3.5, **numbers}
-
-
-def _described(lines: Sequence[Line], member: ComparedMember, where: str) -> list[Line]:
+def _lines_of(
+    member: ComparedMember, lines_of: Callable[..., list[Line]], colours: Mapping[Key, str], where: str
+) -> list[Line]:
     """Return the lines of a member with their hover texts; the last is that of the member itself, not of a seed."""
-    *seeds, own = lines
-    of_seeds = zip(seeds, member.seeds, member.run.members if isinstance(member.run, SeedGroup) else (), strict=True)
-    return [
-        *(
-            replace(line, description=f"{run.label}{where}", run=number, seeds=(), group=member.run.label)
-            for line, number, run in of_seeds
-        ),
-        replace(own, description=f"{member.run.label}{where}"),
+    run, look = member.run, {"colour": colours[member.run.key], "marker_size": 3.5}
+    *seeds, own = lines_of(member.series, label=run.label, run=member.number, seeds=member.seeds, **look)
+    members = run.members if isinstance(run, SeedGroup) else ()
+    found = [
+        replace(line, description=f"{seed.label}{where}", run=number, seeds=(), group=run.label)
+        for line, number, seed in zip(seeds, member.seeds, members, strict=True)
     ]
+    return [*found, replace(own, description=f"{run.label}{where}")]
 
 
 def _lines_plot(panel: Panel, members: Sequence[ComparedMember]) -> PlotlyDict:

@@ -15,7 +15,7 @@ from repdyn.store import Store
 from repdyn.store.schema import COLUMNS
 from repdyn.tables.frames import concatenated, design_names
 from repdyn.tables.runs import measured_runs, select, short_names
-from repdyn.tables.seeds import SeedGroup, groups_or_reason
+from repdyn.tables.seeds import SeedGroup, seed_groups
 
 _UNSHOWN = {
     *("run_id", "trainer_step", "weights", "weights_kind", "on_distinct", "near_duplicate_share", "way", "rank"),
@@ -58,10 +58,15 @@ def data_of_rows(
     """Return the runs of a report from the rows of each run on one probe, scalars and failures among them."""
     names = _names(found)
     frames = [rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()]
-    frame = frames[0] if len(frames) == 1 else concatenated(frames, ignore_index=True)
+    frame = frames[0] if len(frames) == 1 else concatenated(frames)
     rules = {names[key]: stored_rules(key[0].alerts_path(key[1])) for key in found}
     shown = measured_runs(frame, rules, DescribedRun)
-    return ReportData(shown, frame, *groups_or_reason(shown, seeds))
+    try:
+        return ReportData(shown, frame, seed_groups(shown, seeds))
+    except ValueError as error:
+        if seeds is not None:  # patterns of the user's that do not fit
+            raise
+        return ReportData(shown, frame, not_seeds=str(error))
 
 
 def selected_rows(

@@ -114,7 +114,7 @@ def overview(data: ReportData) -> Markup:
             KINDS[run.causal],
             _or_dash(run.parameters),
             run.extent + f" ({run.n_failed} failed)" * bool(run.n_failed),
-            _or_dash(max(run.token_counts.values(), default=None)),
+            _or_dash(max(run.tokens, default=None)),
             str(run.rows["layer"].nunique()),
             f"{run.rows['probe'].iloc[0][:8]}, {sampling(run.rows)}",
         )

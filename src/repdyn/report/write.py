@@ -38,7 +38,7 @@ def page_tree(data: ReportData) -> plots.PlotlyDict:
     metrics = list(dict.fromkeys(metric for run in runs for metric, _ in run.series))
     subsets = {subset for run in runs for _, subset in run.series}
     steps = {int(step) for run in runs if not run.finished for step in (*run.steps, *run.loss(LOSS).index)}
-    axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.token_counts.values()}))
+    axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.tokens}))
     return {
         "start": sections.first_run(data),
         "runs": [_run_tree(run) for run in runs],
@@ -63,7 +63,7 @@ def _run_tree(run: DescribedRun) -> plots.PlotlyDict:
         "label": run.label,
         "start": sections.opening(run),
         "finished": run.finished,
-        "tokens": run.token_counts or None,
+        "tokens": run.tokens.to_dict() or None,
         "metrics": metrics,
     }
 

@@ -317,7 +317,7 @@ def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     """Return the rows at the steps and layers that all runs have, without the values that one of them lacks; the spread
     over seeds takes the place of their standard errors."""
     cell = ["metric", "subset", "step", "layer"]
-    rows = concatenated([rows.assign(seed=seed) for seed, rows in enumerate(runs)], ignore_index=True)
+    rows = concatenated([rows.assign(seed=seed) for seed, rows in enumerate(runs)])
     cells = rows.assign(known=np.isfinite(rows["value"])).groupby(cell, observed=True)["known"]
     is_shared = cells.transform("size") == len(runs)
     known = rows["value"].where(cells.transform("sum") == len(runs))

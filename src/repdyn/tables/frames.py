@@ -27,7 +27,7 @@ def filled(column: pd.Series, text: str) -> pd.Series:
     return column.cat.set_categories(sorted({*column.cat.categories, text})).fillna(text)
 
 
-def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) -> pd.DataFrame:
+def concatenated(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the rows of all frames, as ``pandas.concat`` does; a categorical of different categories stays one."""
     kinds = (frame.select_dtypes("category").columns for frame in frames)
     texts = set.intersection(*map(set, kinds))
@@ -36,7 +36,7 @@ def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) 
         frame.assign(**{name: frame[name].cat.set_categories(names) for name, names in shared.items()})
         for frame in frames
     ]
-    return pd.concat(alike, ignore_index=ignore_index)
+    return pd.concat(alike, ignore_index=True)
 
 
 SUBSETS = ("all", "no_sink")
@@ -113,14 +113,6 @@ def failures(frame: pd.DataFrame) -> pd.DataFrame:
 def is_finished(rows: pd.DataFrame) -> bool:
     """Return whether the rows are of a finished model, whose step 0 is not a step of a training."""
     return bool(rows["stage"].isin([FINISHED]).all())
-
-
-def tokens_by_step(rows: pd.DataFrame) -> pd.Series:
-    """Return training tokens by step, ascending; empty unless every row has them."""
-    if bool(rows["tokens_seen"].isna().any()):
-        return pd.Series(dtype=float)
-    steps = rows.drop_duplicates("step").sort_values("step")
-    return pd.Series(steps["tokens_seen"].to_numpy(float), index=steps["step"].to_numpy())
 
 
 def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.DataFrame:

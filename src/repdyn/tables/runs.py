@@ -30,7 +30,6 @@ from repdyn.tables.frames import (
     is_finished,
     measurements,
     scalar,
-    tokens_by_step,
 )
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.style import of_stack
@@ -176,7 +175,11 @@ class MeasuredRun:
 
     @property
     def tokens(self) -> pd.Series:
-        return tokens_by_step(self.rows)
+        """Training tokens by step, ascending; empty for a finished model, and unless every row knows them."""
+        if self.finished or bool(self.rows["tokens_seen"].isna().any()):
+            return pd.Series(dtype=float)
+        steps = self.rows.drop_duplicates("step").sort_values("step")
+        return pd.Series(steps["tokens_seen"].to_numpy(float), index=steps["step"].to_numpy())
 
     @cached_property
     def series(self) -> Mapping[tuple[str, str], MetricSeries]:
@@ -190,12 +193,6 @@ class MeasuredRun:
     def loss(self, name: str) -> pd.Series:
         """Return a loss against step by the name of its scalar; empty where none is stored and for a finished model."""
         return scalar(self.scalars, name).iloc[: None if not self.finished else 0]
-
-    @cached_property
-    def token_counts(self) -> dict[int, float]:
-        """Training tokens by step; empty for a finished model, and unless every row knows them."""
-        tokens = self.tokens.iloc[: None if not self.finished else 0]
-        return dict(zip(tokens.index.astype(int).tolist(), tokens.tolist(), strict=True))
 
     def metrics(self, family: str | None = None) -> list[str]:
         """Return the metrics that have a value, or those of a family, in the order in which they are shown."""

@@ -134,7 +134,7 @@ class SeedGroup(MeasuredRun):
 
     @property
     def tokens(self) -> pd.Series:
-        """Training tokens by step; empty unless every row of every seed knows them, and seeds agree."""
+        """Training tokens by step, where the seeds agree."""
         agree = self.rows.drop_duplicates(["step", "tokens_seen"])["step"].is_unique
         return super().tokens if agree else pd.Series(dtype=float)
 
@@ -162,19 +162,6 @@ def seed_groups(runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = No
             names = ", ".join(dict.fromkeys(run.name for run in runs))
             raise ValueError(f"expected a pattern of at least 2 runs as seeds, got {pattern!r} of {number} of {names}")
     return [_group(name, found, patterns) for (name, _), found in by_name.items() if len(found) > 1]
-
-
-def groups_or_reason(
-    runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = None
-) -> tuple[list[SeedGroup], str | None]:
-    """Return the groups of :func:`seed_groups`, and why runs that are named like seeds are not shown as such. Patterns
-    of the user's that do not fit are an error."""
-    try:
-        return seed_groups(runs, patterns), None
-    except ValueError as error:
-        if patterns is not None:
-            raise
-        return [], str(error)
 
 
 def with_seeds(runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]) -> list[MeasuredRun]:
@@ -208,7 +195,7 @@ def _shared_series(members: Sequence[MeasuredRun]) -> dict[tuple[str, str], Seed
     found = {}
     for key in (key for key in first if all(key in other for other in others)):
         of_seeds = tuple(member.series[key] for member in members)
-        rows = concatenated([one.rows for one in of_seeds], ignore_index=True)
+        rows = concatenated([one.rows for one in of_seeds])
         found[key] = SeedSeries(*key, rows, layer_depth=first[key].layer_depth, members=of_seeds)
     return {key: series for key, series in found.items() if series.steps}
 
@@ -223,7 +210,7 @@ def _group(name: str, members: Sequence[MeasuredRun], patterns: Sequence[str] | 
     if not shared:
         steps = {run.extent: [run.label] for run in members}
         raise ValueError(f"expected seeds of {name} with a measured step in common, got none: {listed(steps)}")
-    rows = concatenated([member.rows for member in members], ignore_index=True)
+    rows = concatenated([member.rows for member in members])
     cells = pd.MultiIndex.from_arrays([rows["metric"], rows["subset"], rows["step"]])
     number, label = f" ({len(members)} seeds)", name if patterns is not None else model_of(members[0].label) or name
     return SeedGroup(

@@ -72,8 +72,6 @@ class Ranks:
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
         """Call ``function()`` on the first rank and return its value, or raise its error, on all."""
-        if self._group is None:
-            return function()
         value = None
         with self.sync_errors():
             if self.is_rank_zero:
@@ -82,8 +80,6 @@ class Ranks:
 
     def require_same(self, what: str, value: Any) -> None:
         """Raise ValueError on all ranks, naming two that differ, unless a value is the same there."""
-        if self._group is None:
-            return
         values = self.all_gather(value)
         other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
         if other is not None:
