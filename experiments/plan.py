@@ -11,7 +11,7 @@ from typing import Any
 
 from repdyn.probe.design import resolve_design
 from repdyn.tracking.schedule import Schedule
-from repdyn.utils.arguments import closest
+from repdyn.utils.mistyped import closest
 from repdyn.utils.records import read_yaml
 
 SPLITS = ("train", "validation", "test")
