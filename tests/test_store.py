@@ -307,8 +307,8 @@ def test_several_stores_are_listed_and_hidden_linked_and_deep_ones_are_not(tmp_p
 
 def test_no_store(tmp_path):
     (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
-        with pytest.raises(ValueError, match=f"found none in {path}$"):
+    for path, end in ((tmp_path, "$"), (tmp_path / "nowhere", ", which does not exist"), (tmp_path / "file", "$")):
+        with pytest.raises(ValueError, match=f"found none in {path}{end}"):
             find_store(path)
     store = fill(tmp_path / "store", make_published("lab/a", steps=(0,)))
     with pytest.raises(ValueError, match=f"did you mean {store.path}"):
