@@ -281,10 +281,11 @@ class Cloud:
 
     def _is_one_point(self) -> bool:
         """Return whether the root mean square distance from the mean is below the resolution of the dtype."""
+        varies = (self.x != self.x[:1]).any(0)  # what is constant is no rounding, however large
         spread, length = 0.0, 0.0
         for rows in row_chunks(self.x):
-            spread += self.frame.transform(rows).square().sum().item()
-            length += rows.double().mul(self.scale).square().sum().item()
+            spread += self.frame.transform(rows)[:, varies].square().sum().item()
+            length += rows[:, varies].double().mul(self.scale).square().sum().item()
         return spread <= RESOLUTION[self.x.dtype] ** 2 * length
 
     def once(self, compute: Callable[[Cloud], Result]) -> Result:
