@@ -81,7 +81,7 @@ OPTIMIZERS = {
 
 
 class Setting(NamedTuple):
-    """What distinguishes one training from another, apart from its fault."""
+    """Distinguishes one training from another, apart from its fault."""
 
     family: str
     width: int

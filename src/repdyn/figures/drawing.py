@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ LEGEND_ROWS = 20
 _MAX_TICKS = 12
 _ZERO_WIDTH = 0.4
 """Room between 0 and the first power of ten, in decades."""
+_COVERED = 0.01
+"""Share of a panel's values within which one line hides another."""
+_RIM = 1.6
+"""Points by which a line is wider for each one that hides it."""
 _LABEL_WIDTH = 26
 """Characters of a line of an axis's label."""
 
@@ -80,7 +85,7 @@ def entitle(figure: Figure, text: str, caption: str) -> None:
 
 
 def _draw_lines(axes: Axes, panel: Panel) -> None:
-    for line in panel.lines:
+    for line in _widened(panel.lines):
         _draw_line(axes, line)
     if panel.gap:
         heights = [dict(zip(line.x, line.y, strict=True)) for line in panel.gap]
@@ -124,6 +129,21 @@ def _look(line: Line) -> dict[str, Any]:
     look = {"color": line.colour, "label": line.label or None, "linestyle": line.dash}
     look |= {"markerfacecolor": "none"} if line.dash == "none" else {}
     return look | {"marker": line.marker or None, "markersize": line.marker_size}
+
+
+def _widened(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines, with those that have a band wider by :data:`_RIM` for each later one, no thinner, that covers
+    half or more of their points, so that all are visible."""
+    values = np.concatenate([[math.nan], *(line.y for line in lines)])
+    near = 0.0 if np.isnan(values).all() else _COVERED * float(np.nanmax(values) - np.nanmin(values))
+    found = []
+    for number, line in enumerate(lines):
+        known, rim = {x: y for x, y in zip(line.x, line.y, strict=True) if not math.isnan(y)}, 0.0
+        for upper in lines[number + 1 :] if line.margin is not None else ():
+            covered = sum(abs(known.get(x, math.nan) - y) <= near for x, y in zip(upper.x, upper.y, strict=True))
+            rim += _RIM * (upper.width >= line.width and covered >= max(1.0, 0.5 * len(known)))
+        found.append(replace(line, width=line.width + rim, marker_size=line.marker_size + 1.25 * rim))
+    return found
 
 
 def _set_axis(axes: Axes, name: str, axis: Axis) -> None:

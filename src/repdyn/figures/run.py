@@ -140,10 +140,8 @@ def mean_over_layers(run: MeasuredRun, metrics: Sequence[str] = ("two_nn", "anis
     below, so that step 0 shows. A mean over fewer layers than measured is labelled. Steps with an alert on a
     metric are marked in its panel.
     """
-    chart, (name, losses) = (
-        _against_step(run, metrics, "Mean over layers during training", WIDE),
-        loss_of_run(run.frame),
-    )
+    chart = _against_step(run, metrics, "Mean over layers during training", WIDE)
+    name, losses = loss_of_run(run.frame)
     first, *others = chart.panels
     first = replace(first, loss=loss_line(losses, LOSS_TITLES[name]))
     return draw(replace(chart, panels=[replace(panel, legend=panel.legend and "inside") for panel in (first, *others)]))

@@ -129,8 +129,11 @@ class RemoteStore(Store):
         """Return the names of the files that are to be uploaded, the oldest first."""
         names = filter(is_shared, (path.relative_to(self.path).as_posix() for path in self.path.glob("*/*")))
         known = self._read_index()
-        changed = {name: _state(self.path / name) for name in names}
-        changed = {name: state for name, state in changed.items() if known.get(name, [None])[1:] != state}
+        changed = {}
+        for name in names:
+            with suppress(FileNotFoundError):  # deleted since it was listed
+                if known.get(name, [None])[1:] != (state := _state(self.path / name)):
+                    changed[name] = state
         return sorted(changed, key=changed.__getitem__)
 
     def _written(self) -> Thread:
