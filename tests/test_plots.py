@@ -1,5 +1,6 @@
 """Plots for notebooks hold the stored values."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,16 @@ def test_the_averaged_weights_of_a_run_are_shown_only_by_name(tmp_path):
     assert (set(np.ravel(shown.data[0].z)) == {1.0}, set(np.ravel(asked.data[0].z)) == {1.0}) == (False, True)
 
 
+def test_a_band_has_a_gap_where_a_layer_has_no_value(tmp_path):
+    rows = [replace(row, value=math.nan) if row.layer == 2 else row for row in make_published("lab/a", steps=STEPS)]
+    band = profile(fill(tmp_path, rows), "two_nn").data[-2]
+    x = np.asarray(band.x)
+    assert [part.tolist() for part in np.split(x[~np.isnan(x)], np.flatnonzero(np.isnan(x))[:1])] == [
+        [0, 1, 1, 0],
+        [3, 4, 5, 6, 6, 5, 4, 3],
+    ]
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_profile_at_a_step(store, step):
     figure = profile(store, "two_nn", step=step)
@@ -60,8 +71,8 @@ def test_a_profile_with_a_slider(store):
 
 def test_means_during_training(store):
     figure = means(store, "two_nn")
-    assert figure == means(store, "two_nn")
-    np.testing.assert_allclose(np.asarray(figure.data[2].customdata, float), values(store, "two_nn").mean(axis=0))
+    assert figure.to_json() == means(store, "two_nn").to_json()
+    np.testing.assert_allclose(np.asarray(figure.data[-1].customdata, float), values(store, "two_nn").mean(axis=0))
 
 
 def test_runs_are_compared_over_depth_and_training(both):

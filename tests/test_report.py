@@ -336,13 +336,13 @@ def test_seeds_are_one_line_with_a_band(stores, what, points):
     assert list(named(traces)) == ["own", "m (3 seeds)"]
     mean = named(traces)["m (3 seeds)"]
     of_group = [trace for trace in traces if trace.get("legendgroup") == "m (3 seeds)"]
-    thin, (low, high, _) = of_group[:3], of_group[3:]
+    thin = of_group[:3]
     np.testing.assert_allclose(mean["customdata"], [3.0] * points)
-    np.testing.assert_allclose([low["y"], high["y"]], [[3 - HALF] * points, [3 + HALF] * points])
+    np.testing.assert_allclose(mean["meta"]["margin"], [HALF] * points)
     assert [trace["y"].tolist() for trace in thin] == [[value] * points for value in (1.0, 2.0, 6.0)]
     # the runs of the page: own, then the seeds
     assert [trace["meta"]["run"] for trace in thin] == [1, 2, 3]
-    assert {(trace["meta"]["run"], *trace["meta"]["seeds"]) for trace in (low, high, mean)} == {(1, 1, 2, 3)}
+    assert (mean["meta"]["run"], *mean["meta"]["seeds"]) == (1, 1, 2, 3)
     assert named(traces)["own"]["meta"]["run"] == 0
     assert comparison["note"].startswith("4 of 4 runs; a hue for each class of models; band of seeds: 95% interval")
     assert {trace["line"]["color"] for trace in of_group[:3]} <= tree["dark_colours"].keys()

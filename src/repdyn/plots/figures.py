@@ -17,7 +17,7 @@ from repdyn.report.plots import (
     LIGHT,
     VALUE,
     PlotlyDict,
-    band_traces,
+    band_outline,
     compared_colours,
     compared_with,
     course_plot,
@@ -26,6 +26,7 @@ from repdyn.report.plots import (
     profile_plot,
     profiles_plot,
     training_plot,
+    with_bands,
 )
 from repdyn.report.runs import report_data
 from repdyn.store import Store
@@ -200,34 +201,33 @@ def _with_axis_buttons(plot: PlotlyDict, run: DescribedRun) -> PlotlyDict:
     known = run.tokens.to_dict()
     counts = {step: known.get(step, np.nan) for step in steps} if known else {}
     axes = training_axes(steps, sorted(count for count in counts.values() if not np.isnan(count)))
-    buttons, x = [], {}
+    buttons, traces = [], {}
     for name, axis in axes.items():
         of_step = counts if name.startswith("tokens") else {}
-        x[name] = [
-            placed(np.array([of_step.get(step, step) for step in trace["x"]], float), axis.floor)
-            for trace in plot["data"]
-        ]
+        x = (np.array([of_step.get(step, step) for step in trace["x"]], float) for trace in plot["data"])
+        moved = zip(plot["data"], x, strict=True)
+        traces[name] = with_bands([{**trace, "x": placed(places, axis.floor)} for trace, places in moved])
         # ticks of a logarithmic axis would stay on a linear one
         layout = {"tickvals": None, "ticktext": None, **plotly_axis(axis)}
-        changes = [{"x": x[name]}, {f"xaxis.{key}": value for key, value in layout.items()}]
+        changes = [{"x": [trace["x"] for trace in traces[name]]}, {f"xaxis.{key}": layout[key] for key in layout}]
         buttons.append({"label": name.replace("-", ", "), "method": "update", "args": changes})
     menu = {"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
-    traces = [{**trace, "x": places} for trace, places in zip(plot["data"], x["steps-log"], strict=True)]
     along = {**plot["layout"]["xaxis"], **plotly_axis(axes["steps-log"])}
     layout = {**plot["layout"], "xaxis": along, "updatemenus": [menu], "shapes": []}
-    return {"data": traces, "layout": layout}
+    return {"data": traces["steps-log"], "layout": layout}
 
 
 def _played(plot: PlotlyDict, run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return frames, and the slider and button that show them."""
     floor = shared_axis(series, run.series).floor
-    first = len(plot["data"]) - 3
+    value = len(with_bands(plot["data"])) - 1  # the last trace, above its band
     frames, stops = [], []
     at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
     for line in profile_lines(series, dict.fromkeys(select_steps(series.steps, MAX_FRAMES), VALUE)):
-        at = band_traces(line, floor)
-        data = [{"y": at["low"]}, {"y": at["high"]}, {"y": at["value"], "customdata": at["exact"]}]
-        frames.append({"name": line.label, "data": data, "traces": [first, first + 1, first + 2]})
+        exact = np.asarray(line.y)
+        band = band_outline(line.x, exact, np.asarray(line.margin), floor)
+        data = [band, {"y": placed(exact, floor), "customdata": exact}]
+        frames.append({"name": line.label, "data": data, "traces": [value - 1, value]})
         arguments = [[line.label], at_once | {"frame": {"duration": 0, "redraw": False}}]
         stops.append({"label": line.label, "method": "animate", "args": arguments})
     play = [None, at_once | {"frame": {"duration": 250, "redraw": False}, "fromcurrent": True}]
@@ -255,7 +255,7 @@ def _figure(plot: PlotlyDict, title: str, caption: str) -> Figure:
         # Plotly's button that uploads a figure has no place next to unpublished results
         "modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]},
     }
-    return go.Figure({**plot, "layout": {**plot["layout"], **layout}})
+    return go.Figure({**plot, "data": with_bands(plot["data"]), "layout": {**plot["layout"], **layout}})
 
 
 def _title(metric: str, subset: str) -> str:

@@ -95,8 +95,8 @@ DARK_COLOURS = {VALUE: "#56B4E9", ALERT_COLOUR: "#FF6B6B", LOSS: "#F0A860", EMPT
 
 
 def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[str, str]:
-    """Return the colours of the dark theme by those of the light one, opaque and transparent: of other steps, of
-    layers, of runs, and of what all charts have."""
+    """Return the colours of the dark theme by those of the light one: of other steps, of layers, of runs, and of what
+    all charts have."""
     colours: dict[str, str] = {}
     for number in range(1, MAX_TRAIL + 1):
         colours |= zip(step_colours(number), shades(STEPS, number, 0.45, 1.0), strict=True)
@@ -104,18 +104,7 @@ def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
         colours |= zip(layer_colours(number), shades(ORDERED, number, 0.4, 1.0), strict=True)
     members = with_seeds(runs, seeds)
     dark = run_colours(members, (0.2, 0.7), 0.45)
-    colours |= {colour: dark[key] for key, colour in run_colours(members).items()} | DARK_COLOURS
-    return colours | {transparent(colour): transparent(dark) for colour, dark in colours.items()}
-
-
-def transparent(colour: str) -> str:
-    """Return a colour as bands have it.
-
-    >>> transparent("#0072B2")
-    'rgba(0,114,178,0.18)'
-    """
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{BAND_OPACITY:g})"
+    return colours | {colour: dark[key] for key, colour in run_colours(members).items()} | DARK_COLOURS
 
 
 PlotlyDict: TypeAlias = dict[str, Any]
@@ -138,11 +127,12 @@ _LEGEND_ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "tr
 def plotly_panel(panel: Panel, *, height: int = HEIGHT, has_bands: bool = True) -> PlotlyDict:
     """Return data and layout of a panel of lines or of cells; many lines have no bands, which would hide each other.
 
-    The axis of a training is left to the caller, who may offer several.
+    The axis of a training is left to the caller, who may offer several. A line has its margins, from which
+    :func:`with_bands` and the page make its band where it is drawn.
     """
     if panel.cells is not None:
         return _heatmap(panel, panel.cells, height)
-    traces = [trace for line in panel.lines for trace in _line_traces(line, panel, has_bands)]
+    traces = [_line_trace(line, panel, has_bands) for line in panel.lines]
     layout: PlotlyDict = {
         "height": height,
         "xaxis": {} if panel.x.is_training else plotly_axis(panel.x),
@@ -247,11 +237,34 @@ def cells_trace(cells: Cells) -> PlotlyDict:
     }
 
 
-def band_traces(line: Line, floor: float | None) -> dict[str, np.ndarray]:
-    """Return what the traces of a line with a band show, by their role."""
-    reach = np.nan_to_num(np.asarray(line.margin, float))
-    ends = {"low": line.y - reach, "high": line.y + reach, "value": line.y}
-    return {role: placed(values, floor) for role, values in ends.items()} | {"exact": np.asarray(line.y)}
+def with_bands(traces: Sequence[PlotlyDict]) -> list[PlotlyDict]:
+    """Return traces, each with margins above its band; the page does the same in drawing.js."""
+    found = []
+    for trace in traces:
+        if "margin" in (meta := dict(trace.get("meta", {}))):
+            outline = band_outline(trace["x"], trace["customdata"], meta.pop("margin"), meta.pop("floor"))
+            filled = {"fill": "toself", "fillcolor": trace["line"]["color"], "opacity": BAND_OPACITY}
+            look = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+            kept = {name: trace[name] for name in ("legendgroup", "yaxis") if name in trace}
+            found.append({**outline, **filled, **look, **kept})
+        found.append({**trace, "meta": meta})
+    return found
+
+
+def band_outline(
+    x: Sequence[float] | np.ndarray, values: np.ndarray, margins: np.ndarray, floor: float | None
+) -> dict[str, np.ndarray]:
+    """Return x and y of one closed area for each run of points that have an interval, NaN between two.
+
+    >>> band_outline([0, 1, 2], np.array([1.0, np.nan, 3.0]), np.array([0.5, 0.5, 1.0]), None)["y"].tolist()
+    [1.5, 0.5, nan, 4.0, 2.0, nan]
+    """
+    x, end, low, high = np.asarray(x, float), [np.nan], placed(values - margins, floor), placed(values + margins, floor)
+    across, up = [np.empty(0)], [np.empty(0)]
+    for run in np.ma.clump_unmasked(np.ma.masked_invalid(values + margins)):
+        across += [x[run], x[run][::-1], end]
+        up += [high[run], low[run][::-1], end]
+    return {"x": np.concatenate(across), "y": np.concatenate(up)}
 
 
 def escaped(text: str) -> str:
@@ -259,11 +272,12 @@ def escaped(text: str) -> str:
     return html.escape(text, quote=False).replace("\n", "<br>")
 
 
-def _line_traces(line: Line, panel: Panel, has_bands: bool) -> list[PlotlyDict]:
-    """Return one trace, or three with their roles if the line has a band."""
+def _line_trace(line: Line, panel: Panel, has_bands: bool) -> PlotlyDict:
+    """Return a line; one that may have a band has its exact values, and its margins unless bands are left out."""
     number = "y" if line.margin is None else "customdata"
     trace: PlotlyDict = {
         "x": line.x,
+        "y": placed(np.asarray(line.y), panel.y.floor),
         "mode": "lines+markers" if line.marker and line.marker_size else "lines",
         "name": escaped(line.label),
         "showlegend": bool(line.label),
@@ -271,28 +285,23 @@ def _line_traces(line: Line, panel: Panel, has_bands: bool) -> list[PlotlyDict]:
         "marker": {"color": line.colour, "size": _SIZE_FACTOR * line.marker_size},
         "hovertemplate": f"{escaped(line.description)}: <b>%{{{number}:.4~g}}</b><extra></extra>",
     }
+    meta: PlotlyDict = {}
     if line.marker == "x":
         trace["marker"]["symbol"] = "x"
     if panel.x.is_training:
         trace["text"] = [f"{step:,}" for step in line.x]
     if line.opacity < 1:
         trace["opacity"] = line.opacity
-    traces: list[PlotlyDict] = [trace | {"y": placed(np.asarray(line.y), panel.y.floor)}]
     if line.margin is not None:
-        at = band_traces(line, panel.y.floor)
-        edge = {"x": line.x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-        filled = {"fill": "tonexty", "fillcolor": transparent(line.colour)}
-        traces = [
-            edge | {"y": at["low"], "meta": {"role": "low"}},
-            edge | {"y": at["high"], "meta": {"role": "high"}, **filled},
-            trace | {"y": at["value"], "customdata": at["exact"], "meta": {"role": "value"}},
-        ][0 if has_bands else 2 :]
+        trace["customdata"] = np.asarray(line.y, float)
+        meta = {"role": "value"}
+        if has_bands:
+            meta |= {"margin": np.asarray(line.margin, float), "floor": panel.y.floor}
     if line.run is not None:
-        numbers: PlotlyDict = {"run": line.run} | ({"seeds": list(line.seeds)} if line.seeds else {})
-        for one in traces:
-            # a click in the legend also toggles the band
-            one |= {"legendgroup": escaped(line.group or line.label), "meta": {**one.get("meta", {}), **numbers}}
-    return traces
+        # a click in the legend also toggles the band
+        trace["legendgroup"] = escaped(line.group or line.label)
+        meta |= {"run": line.run} | ({"seeds": list(line.seeds)} if line.seeds else {})
+    return trace | ({"meta": meta} if meta else {})
 
 
 def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:

@@ -50,6 +50,7 @@ def page_tree(data: ReportData) -> plots.PlotlyDict:
         "families": list(by_family(metrics).items()),
         "alerts": any(run.alerts for run in runs),
         "diverging": plots.DIVERGING_SCALE,
+        "band_opacity": plots.BAND_OPACITY,
         "themes": {"light": plots.LIGHT, "dark": plots.DARK},
         "dark_colours": plots.dark_colours(runs, data.seeds),
     }
@@ -70,7 +71,7 @@ def _run_tree(run: DescribedRun) -> plots.PlotlyDict:
 
 def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
-    mean, whole, agrees = series.layer_mean.mean, run.series.get((series.metric, "all")), False
+    means, whole, agrees = series.layer_mean, run.series.get((series.metric, "all")), False
     if series.subset == "no_sink" and whole is not None and whole.values.shape == series.values.shape:
         # by less than the intervals of all tokens
         within = np.abs(series.values - whole.values) <= np.nan_to_num(whole.margins)
@@ -92,7 +93,11 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
         "heatmap": plots.heatmap_plot(run, series) if is_trained else None,
         "course": plots.course_plot(run, series, others) if is_trained else None,
         "lines": plots.layers_plot(run, series) if is_trained else None,
-        "mean": {"steps": mean.index.tolist(), "values": mean.to_numpy(float)},
+        "mean": {
+            "steps": means.mean.index.tolist(),
+            "values": means.mean.to_numpy(float),
+            "margins": means.margin.to_numpy(float),
+        },
         "heads": plots.heads_plot(series),
         "by_head": series.by_head,
     }

@@ -14,6 +14,7 @@ from synthetic_runs import fill, make_rows
 
 from repdyn.report import write_report
 from repdyn.tables.frames import grid, measurements
+from repdyn.tables.series import metric_series
 
 METRICS = ("anisotropy", "two_nn", "token_rank")
 
@@ -71,4 +72,18 @@ def test_a_pinned_step_is_drawn_and_can_be_subtracted(opened, store):
     watched.page.locator("#pin").click()
     np.testing.assert_allclose(drawn(watched, "profile"), wanted[:, 4], rtol=1e-6)
     assert watched.page.locator("#subtract").is_hidden()
+    assert watched.errors == []
+
+
+def test_a_difference_of_two_runs_has_the_interval_of_both(opened, store):
+    watched = opened("metric=two_nn&subset=all")
+    watched.page.locator("#baseline").select_option("shallow")
+    series = {run: metric_series(measurements(store.to_pandas(run)))["two_nn", "all"] for run in ("deep", "shallow")}
+    means = [one.layer_mean for one in series.values()]
+    shared = [1, 16, 64]
+    of_deep = "data.find((t) => t.meta?.role === 'value' && t.name === 'deep')"
+    np.testing.assert_allclose(drawn(watched, "training", f"{of_deep}.y"), (means[0].mean - means[1].mean)[shared])
+    margins = np.hypot(*(mean.margin[shared] for mean in means))
+    np.testing.assert_allclose(drawn(watched, "training", f"{of_deep}.meta.margin"), margins, rtol=1e-5)
+    assert drawn(watched, "training", "data.filter((t) => t.meta?.role === 'band').length") == 1
     assert watched.errors == []

@@ -64,7 +64,7 @@ const adaptProfile = (traces, layout) => {
   if (pinned() !== null) {
     const y = values.map((layer) => onValueAxis(layer[pinned()]));
     const color = darkOrLight().layout.font.color;
-    traces.splice(-3, 0, { x: traces.at(-1).x, y, mode: "lines", line: { color, width: 2, dash: "dot" },
+    traces.splice(-1, 0, { x: traces.at(-1).x, y, mode: "lines", line: { color, width: 2, dash: "dot" },
       name: `${formatted(series().steps[pinned()])}, pinned`, hovertemplate: "layer %{x}, pinned: <b>%{y:.4~g}</b><extra></extra>" });
   }
   if (subtracted() !== null) layout.yaxis = signedAxis(changeText());

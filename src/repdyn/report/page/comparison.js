@@ -11,25 +11,33 @@ const atDepth = (depths, values, depth) => {
   const share = (depth - depths[after - 1]) / (depths[after] - depths[after - 1]);
   return values[after - 1] + share * (values[after] - values[after - 1]);
 };
-const column = (one, index) => array(one.values.$).map((layer) => layer[index]);
+const column = ({ $ }, index) => array($).map((layer) => layer[index]);
 const depthsOf = (one) => Array.from(array(one.depths.$));
 
-// each function returns what the baseline has where a trace has a value
+// each function returns what the baseline has where a trace has a value, nothing at steps at which it was not measured
 const baselineProfile = (trace) => {
   const base = member(baseline());
-  const values = column(base, base.steps.length - 1);
-  return Array.from(trace.x, (depth) => atDepth(depthsOf(base), values, depth));
+  const [values, margins] = [base.values, base.margins].map((of) => column(of, base.steps.length - 1));
+  return Array.from(trace.x, (depth) => [values, margins].map((of) => atDepth(depthsOf(base), of, depth)));
 };
-const baselineMeans = (trace, { steps, values }) => {
-  const known = new Map(steps.map((step, index) => [step, array(values.$)[index]]));
-  return trace.text.map((step) => known.get(Number(step.replaceAll(",", ""))) ?? NaN);
+const baselineMeans = (trace) => {
+  const { steps, values, margins } = member(baseline()).mean;
+  const known = new Map(steps.map((step, index) => [step, [values, margins].map(({ $ }) => array($)[index])]));
+  return trace.text.map((step) => known.get(Number(step.replaceAll(",", ""))));
 };
+// the intervals of two runs are taken as independent, a run and a mean over seeds that it is one of are not
 const subtractFrom = (traces, layout, find) => {
   const values = traces.filter((trace) => trace.meta?.role === "value");
   for (const trace of values) {
     const base = find(trace);
-    const exact = Array.from(trace.customdata, (value, index) => value - base[index]);
-    Object.assign(trace, { y: exact, customdata: exact, connectgaps: true });
+    const shared = Array.from(base.keys()).filter((index) => base[index]);
+    const exact = shared.map((index) => trace.customdata[index] - base[index][0]);
+    const { run: own, seeds = [own], margin } = trace.meta;
+    const margins = margin && !seeds.includes(baseline())
+      ? shared.map((index) => Math.hypot(margin[index], base[index][1])) : null;
+    const x = shared.map((index) => trace.x[index]);
+    const text = trace.text && shared.map((index) => trace.text[index]);
+    Object.assign(trace, { x, y: exact, text, customdata: exact, meta: { ...trace.meta, margin: margins, floor: null } });
   }
   traces.splice(0, traces.length, ...values);
   layout.yaxis = signedAxis(baselineText());
@@ -40,7 +48,7 @@ const subtractHeatmap = (traces, layout) => {
     const { steps } = member(trace.meta.member);
     const z = Array.from(trace.customdata, (layer, row) => Array.from(layer, (value, index) => {
       const at = base.steps.indexOf(steps[index]);
-      return at < 0 ? NaN : value - atDepth(depthsOf(base), column(base, at), trace.y[row]);
+      return at < 0 ? NaN : value - atDepth(depthsOf(base), column(base.values, at), trace.y[row]);
     }));
     Object.assign(trace, { z, customdata: z, hovertemplate: trace.hovertemplate.replace("%{customdata", "%{z") });
   }
@@ -64,11 +72,11 @@ const compare = (title) => {
   const leftOut = new Set((parts.training?.data ?? []).filter(lacksTokens).map(({ meta }) => names[meta.run]));
   const note = leftOut.size ? `; left out, their tokens are not known: ${[...leftOut].join(", ")}` : "";
   const change = differs ? `; ${baselineText()}` : "";
+  const hasBands = parts.profiles.data.some(({ meta }) => meta?.margin);
+  const band = differs && hasBands ? "; band: root of the sum of squares of both intervals" : "";
   const adapt = {
     profiles: (traces, layout) => { if (differs) subtractFrom(traces, layout, baselineProfile); },
-    training: (traces, layout) => {
-      if (differs) subtractFrom(traces, layout, (trace) => baselineMeans(trace, member(baseline()).mean));
-    },
+    training: (traces, layout) => { if (differs) subtractFrom(traces, layout, baselineMeans); },
     heatmaps: (traces, layout) => {
       if (differs) subtractHeatmap(traces, layout);
       if (state.colours === "own") ownColours(traces);
@@ -76,8 +84,8 @@ const compare = (title) => {
   };
   const colours = state.colours === "own" ? "each with colours of its own" : "one scale of colours";
   for (const [id, what, small] of [
-    ["profiles", "at the end", `over relative depth${change}`],
-    ["training", "mean over layers", `during training${change && `${change} at the same step`}${note}`],
+    ["profiles", "at the end", `over relative depth${change}${band}`],
+    ["training", "mean over layers", `during training${change && `${change} at the same step${band}`}${note}`],
     ["heatmaps", "by relative depth and step", `${colours}${parts.heatmaps_note}${change && `${change} at the same step and depth`}`],
   ]) {
     const describe = (traces) => `${small}; ${valueRange(exactValues(traces))}`;

@@ -65,6 +65,29 @@ const signedScale = (values, title) => {
     colorbar: { title: { text: title, side: "right", font: { size: 12 } }, thickness: 14, outlinewidth: 0 } };
 };
 const signedAxis = (title) => ({ type: "linear", zeroline: true, title: { text: title, font: { size: 12 } } });
+// A line with margins stands above its band: one closed area for each run of points that have an interval.
+const outline = (x, values, margins, floor) => {
+  const at = { x: [], y: [] };
+  let run = [];
+  for (let index = 0; index <= values.length; index++) {
+    if (Number.isFinite(values[index] + margins[index])) {
+      run.push(index);
+      continue;
+    }
+    const ends = [...run.map((one) => [one, 1]), ...run.reverse().map((one) => [one, -1])];
+    at.x.push(...ends.map(([one]) => x[one]), NaN);
+    at.y.push(...ends.map(([one, sign]) => Math.max(values[one] + sign * margins[one], floor ?? -Infinity)), NaN);
+    run = [];
+  }
+  return at;
+};
+const withBands = (traces) => traces.flatMap((trace) => {
+  const { role, margin, floor } = trace.meta ?? {};
+  if (role !== "value" || !margin) return [trace];
+  const { x, customdata, legendgroup, yaxis, line: { color } } = trace;
+  return [{ ...outline(x, customdata, margin, floor), legendgroup, yaxis, fill: "toself", fillcolor: color, mode: "lines",
+    opacity: tree.band_opacity, line: { width: 0 }, hoverinfo: "skip", showlegend: false, meta: { ...trace.meta, role: "band" } }, trace];
+});
 
 // Draws one figure, or hides it. `adapt` changes its traces and layout to what is chosen.
 const draw = (id, part, caption, small, { describe = () => small, adapt } = {}) => {
@@ -89,7 +112,7 @@ const draw = (id, part, caption, small, { describe = () => small, adapt } = {}) 
   layout.uirevision = `${caption} ${trainingUnit()} ${state.scale} ${state.cells}`;
   if (narrow.matches && !printing()) applyNarrowLayout(layout);
   byId(id).style.height = `${layout.height}px`;
-  Plotly.react(byId(id), traces, layout, settings);
+  Plotly.react(byId(id), withBands(traces), layout, settings);
   // for the mouse alone: screen readers get the aria-label of the chart
   for (const button of byId(id).querySelectorAll(".modebar-btn")) button.tabIndex = -1;
   byId(id).querySelector(".modebar-container")?.setAttribute("aria-hidden", "true");

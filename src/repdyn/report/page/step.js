@@ -1,9 +1,8 @@
 // The selected step: the profile, its table, and its place in the other charts.
 const atStep = (column) => {
   const exact = shownValues().map((layer) => layer[column]);
-  const margin = array(series().margins.$).map((layer) => (subtracted() === null && layer[column]) || 0);
-  return { exact, margin, value: exact.map(onValueAxis), low: exact.map((value, layer) => onValueAxis(value - margin[layer])),
-    high: exact.map((value, layer) => onValueAxis(value + margin[layer])) };
+  const margin = array(series().margins.$).map((layer) => (subtracted() === null ? layer[column] : NaN));
+  return { exact, margin };
 };
 const extremes = (values) => {
   const known = values.map((value, index) => [value, index]).filter(([value]) => !Number.isNaN(value));
@@ -46,16 +45,12 @@ const showPin = () => {
 const showStep = () => {
   const column = stepIndex();
   const shown = atStep(column);
-  const roles = { y: [], customdata: [] };
-  const places = [];
-  byId("profile").data.forEach((trace, index) => {
-    const values = shown[trace.meta?.role];
-    if (!values) return;
-    places.push(index);
-    roles.y.push(values);
-    roles.customdata.push(shown.exact);
-  });
-  Plotly.restyle("profile", roles, places);
+  // the last two traces
+  const number = byId("profile").data.length;
+  const { x } = byId("profile").data.at(-1);
+  const band = outline(x, shown.exact, shown.margin, subtracted() === null ? series().floor : null);
+  const y = [band.y, shown.exact.map(onValueAxis)];
+  Plotly.restyle("profile", { x: [band.x, x], y, customdata: [[], shown.exact] }, [number - 2, number - 1]);
   showPin();
   if (!byId("heads-figure").hidden) {
     const cells = array(series().by_head.$)[column];
@@ -83,7 +78,7 @@ const fillTable = (column, shown) => {
   const rows = layers.map((layer, index) => {
     const row = document.createElement("tr");
     const [value, margin] = [shown.exact[index], shown.margin[index]];
-    const interval = margin ? `${number(value - margin)} to ${number(value + margin)}` : "\u2013";
+    const interval = Number.isFinite(margin) ? `${number(value - margin)} to ${number(value + margin)}` : "\u2013";
     row.append(cell("th", layer, "row"), cell("td", number(value)), cell("td", interval),
       cell("td", reasons?.[index][column] ?? ""));
     return row;
