@@ -1,9 +1,9 @@
-"""Compare the arms of several experiments with the causal runs of the matched pair: a table and a forest plot.
+"""Compare the arms of several experiments with the first of them: two tables and a forest plot.
 
   python -m experiments.compare docs/experiment/rows docs/experiment/ablations --output docs/experiment
 
 The folders are those that experiments.collect writes. Writes comparison.md and figures/comparison.png: the statistics
-of each arm with their 95% intervals over seeds, described and not tested.
+of each arm, and their differences from the first arm in the same seeds, with 95% intervals over seeds.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from matplotlib.figure import Figure
 from experiments.analyze import analyze, percent, percent_range, read_rows
 from experiments.effects import PRIMARY, STATISTICS
 from experiments.figures import ratio_ticks
-from experiments.inference import MARGIN, interval
+from experiments.inference import MARGIN, NO_SINK, interval
 from repdyn.figures.drawing import save
 from repdyn.tables.style import styled
 from repdyn.utils.files import write_atomically
+
+COMPARED = (*STATISTICS, "sink")
+"""The sink is what first positions add: the growth on all tokens less that of ``no_sink``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         statistics = pd.concat([primary_statistics(folder) for folder in options.rows], ignore_index=True)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    text = table(statistics)
+    text = f"{table(statistics)}\n{table(differences(statistics))}"
     options.output.mkdir(parents=True, exist_ok=True)
     write_atomically(options.output / "comparison.md", lambda path: path.write_text(text))
     save({"comparison": forest(statistics)}, options.output / "figures")
@@ -44,19 +47,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def primary_statistics(folder: Path) -> pd.DataFrame:
-    """Return the primary statistics of the runs of an experiment: columns arm, seed and each of STATISTICS."""
-    statistics = analyze(*read_rows(folder)).statistics
-    return statistics[statistics["variant"] == PRIMARY.name]
+    """Return the primary statistics of the runs of an experiment: columns arm, seed and each of COMPARED."""
+    variants = analyze(*read_rows(folder)).statistics.set_index(["arm", "seed"]).groupby("variant")
+    primary = variants.get_group(PRIMARY.name)
+    return primary.assign(sink=primary["growth"] - variants.get_group(NO_SINK)["growth"]).reset_index()
+
+
+def differences(statistics: pd.DataFrame) -> pd.DataFrame:
+    """Return the statistics of the runs of other arms less those of the first arm's run of the same seed."""
+    first = statistics["arm"].iloc[0]
+    runs = statistics.set_index("seed")
+    base = runs.loc[runs["arm"] == first, list(COMPARED)]
+    others = runs[(runs["arm"] != first) & runs.index.isin(base.index)]
+    names = others["arm"] + f" - {first}"
+    return (others[list(COMPARED)] - base.loc[others.index]).assign(arm=names).reset_index()
 
 
 def table(statistics: pd.DataFrame) -> str:
     """Return the means over seeds with their intervals as Markdown, an arm to a line."""
     lines = [
-        f"| arm | seeds | {' | '.join(STATISTICS)} |",
-        f"|---|---|{'---|' * len(STATISTICS)}",
+        f"| arm | seeds | {' | '.join(COMPARED)} |",
+        f"|---|---|{'---|' * len(COMPARED)}",
     ]
     for arm, runs in statistics.groupby("arm", sort=False):
-        values = [runs[name].to_numpy() for name in STATISTICS]
+        values = [runs[name].to_numpy() for name in COMPARED]
         cells = [f"{percent(float(np.mean(one)))} {percent_range(*interval(one))}".strip() for one in values]
         lines.append(f"| {arm} | {len(runs)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -67,8 +81,8 @@ def forest(statistics: pd.DataFrame) -> Figure:
     """Draw each statistic of each arm, with its interval and the seeds."""
     arms = list(dict.fromkeys(statistics["arm"]))
     figure = Figure(figsize=(11.0, 0.4 * len(arms) + 1.6))
-    grid = figure.subplots(1, len(STATISTICS), sharey=True)
-    for axes, name in zip(grid, STATISTICS, strict=True):
+    grid = figure.subplots(1, len(COMPARED), sharey=True)
+    for axes, name in zip(grid, COMPARED, strict=True):
         axes.axvspan(-MARGIN, MARGIN, color="0.9")
         axes.axvline(0, color="0.5", linewidth=1)
         for place, arm in enumerate(reversed(arms)):

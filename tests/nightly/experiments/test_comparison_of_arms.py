@@ -9,8 +9,8 @@ import pytest
 from experiment_rows import made_up_rows
 
 from experiments.analyze import analyze
-from experiments.compare import forest
-from experiments.effects import PRIMARY, STATISTICS
+from experiments.compare import COMPARED, differences, forest
+from experiments.effects import PRIMARY
 from experiments.materials import Materials
 from experiments.plan import Plan
 
@@ -24,7 +24,7 @@ def statistics() -> pd.DataFrame:
         rows = made_up_rows(seeds, bell=bell)
         rows = rows[rows["run"].str.contains("causal")]
         every = analyze(rows, 6.9).statistics
-        found.append(every[every["variant"] == PRIMARY.name].assign(arm=arm))
+        found.append(every[every["variant"] == PRIMARY.name].assign(arm=arm, sink=0.0))
     return pd.concat(found, ignore_index=True)
 
 
@@ -36,7 +36,7 @@ def test_three_seeds_give_no_verdict_and_models_that_learned_nothing_none_either
 
 def test_the_figure_has_a_panel_for_each_statistic(statistics):
     figure = forest(statistics)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == list(STATISTICS)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == list(COMPARED)
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["long", "wide", "causal"]
 
 
@@ -71,3 +71,21 @@ def test_a_plan_that_follows_differs_from_the_matched_pair_as_it_says(name, tmp_
             "bytes": {"bos"},
         }
         assert changed == expected[run.arm]
+
+
+def test_the_small_arms_differ_from_their_base_in_what_they_are_named_after():
+    small, without = Plan.read(PLANS / "small.yaml"), Plan.read(PLANS / "small_no_bos.yaml")
+    base, constant = small.runs[:2]
+    assert {**base.model, "cooldown_steps": 300} == constant.model
+    assert (without.data, without.model) == ({**small.data, "bos": False}, small.model)
+    assert (without.text, without.training, without.vocab_size) == (small.text, small.training, small.vocab_size)
+    assert (without.schedule, without.probes) == (small.schedule, small.probes)
+
+
+def test_differences_are_those_of_equal_seeds():
+    rows = [("base", 1, 1.0), ("base", 2, 5.0), ("base", 3, 7.0), ("other", 2, 4.0), ("other", 1, 3.0)]
+    found = differences(
+        pd.DataFrame([(*row[:2], *[row[2]] * len(COMPARED)) for row in rows], columns=["arm", "seed", *COMPARED])
+    )
+    assert found.set_index("seed")["sink"].to_dict() == {2: -1.0, 1: 2.0}
+    assert set(found["arm"]) == {"other - base"}
