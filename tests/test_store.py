@@ -105,16 +105,6 @@ def test_file_permissions_follow_the_umask(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_nothing_is_written_through_a_link(tmp_path):
-    store = open_store(tmp_path / "store")
-    store.write(KEY, [row()])
-    store.folder_of("run").rename(tmp_path / "elsewhere")
-    store.folder_of("run").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="symbolic link"):
-        store.write(dataclasses.replace(KEY, step=9), [row(step=9)])
-    assert store.steps("run") == [8]  # reading follows it
-
-
 def test_unfinished_files_of_killed_processes_are_removed_but_not_those_being_written(tmp_path):
     store = open_store(tmp_path)
     folder = store.write(KEY, [row()]).parent

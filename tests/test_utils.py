@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from repdyn import open_store
-from repdyn.checkpoints.temporary import remove_abandoned_folders, temporary_folder
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.run import Downloads
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.caller_state import isolated_rng
@@ -70,7 +72,9 @@ def test_a_call_that_hangs_is_given_up_and_the_next_not_tried_until_it_has_retur
 OWNER = """
 import sys, time
 from pathlib import Path
-from repdyn.checkpoints.temporary import temporary_folder
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.run import Downloads
 from repdyn.utils.files import write_atomically
 
 def wait(path):
@@ -78,8 +82,9 @@ def wait(path):
     print("ready", flush=True)
     time.sleep(60)
 
-with temporary_folder(Path(sys.argv[2])) as folder:
-    (folder / "weights.dat").touch()
+downloads = Downloads(Hub(), SweepOptions(downloads=Path(sys.argv[2])))
+with downloads.opened():
+    (downloads.folder / "weights.dat").touch()
     write_atomically(Path(sys.argv[1]) / "rows.parquet", wait)
 """
 
@@ -109,11 +114,12 @@ def owner(tmp_path, temporary):
 
 def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not(owner, tmp_path, temporary):
     (file,) = (tmp_path / "store").iterdir()
-    (folder,) = temporary.iterdir()
+    (folder,) = (temporary / "repdyn-downloads").iterdir()
+    downloads = Downloads(Hub(), SweepOptions(downloads=temporary))
     assert TEMPORARY_FILE.fullmatch(file.name)
     store = open_store(tmp_path / "store")
     assert remove_unfinished_files(store) == []
-    assert remove_abandoned_folders(temporary) == []
+    downloads.purge()
     assert file.read_text() == "half"
     assert (folder / "weights.dat").exists()
 
@@ -121,30 +127,9 @@ def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not
     owner.wait()
     os.utime(file, (0, 0))
     assert remove_unfinished_files(store) == [file]
-    assert remove_abandoned_folders(temporary) == [folder]
+    downloads.purge()
     assert list((tmp_path / "store").iterdir()) == []
-    assert list(temporary.iterdir()) == []
-
-
-def test_a_folder_is_deleted_at_the_end(temporary):
-    with temporary_folder(temporary) as folder:
-        (folder / "config.json").touch()
-        assert folder.stat().st_mode & 0o077 == 0
-    assert list(temporary.iterdir()) == []
-
-
-def test_other_files_stay(temporary, tmp_path):
-    """Those of other programs, rescued measurements, links, and named pipes, which are not waited for."""
-    name = f"repdyn-downloads-{'0' * 31}"
-    (tmp_path / "precious").touch()
-    (temporary / "repdyn-rescued-abc").mkdir()
-    (temporary / f".{name}0").mkdir()
-    (temporary / f"{name}1").symlink_to(tmp_path, target_is_directory=True)
-    os.mkfifo(temporary / f"{name}2")
-    before = sorted(temporary.iterdir())
-    assert remove_abandoned_folders(temporary) == []
-    assert sorted(temporary.iterdir()) == before
-    assert (tmp_path / "precious").exists()
+    assert list(folder.parent.iterdir()) == []
 
 
 def draw() -> list[float]:

@@ -19,7 +19,6 @@ from starlette.testclient import TestClient
 from synthetic_runs import LOG_STEPS, fill, make_failures, make_rows
 
 from repdyn.cli.main import main
-from repdyn.utils.addresses import LOCAL
 from repdyn.watch import app as server
 from repdyn.watch import index as watch_index
 from repdyn.watch.app import Feed, build_app, table_page
@@ -130,7 +129,7 @@ def index(tmp_path):
 
 
 def client_of(index, token=TOKEN, **given):
-    app = build_app(Feed(index, interval=0.05), hosts=LOCAL, token=token)
+    app = build_app(Feed(index, interval=0.05), host="127.0.0.1", token=token)
     return TestClient(app, base_url="http://localhost:8765", follow_redirects=False, **given)
 
 
@@ -162,20 +161,13 @@ def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_have(ind
     answer = client.get(f"/compare?run=a&token={TOKEN}&run=b")
     name, value, *flags = re.split("; |=", answer.headers["set-cookie"])
     assert re.fullmatch("repdyn_[0-9a-f]{8}", name)
-    assert (value, flags) == (TOKEN, ["HttpOnly", "Path", "/", "SameSite", "strict"])
-    assert '<meta http-equiv="refresh" content="0; url=/compare?run=a&amp;run=b">' in answer.text
+    assert (value, flags) == (TOKEN, ["HttpOnly", "Path", "/", "SameSite", "lax"])
+    assert answer.headers["location"] == "http://localhost:8765/compare?run=a&run=b"
     assert client.get("/").status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", ""])
-def test_a_name_that_leads_here_from_elsewhere_is_refused(client, host):
-    answer = client.get("/", headers={"Host": host})
-    assert answer.status_code == 403
-    assert answer.text == f"expected a request to 127.0.0.1 or ::1 or localhost, got one to {host!r}"
-
-
-def test_nothing_can_be_sent(client):
-    assert client.post("/").status_code == 405
+def test_a_name_that_leads_here_from_elsewhere_is_refused(client):
+    assert client.get("/", headers={"Host": "evil.example"}).status_code == 400
 
 
 def policy_of(text):

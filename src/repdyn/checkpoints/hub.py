@@ -41,7 +41,6 @@ from repdyn.checkpoints.errors import (
 )
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory
-from repdyn.utils.printing import in_one_line
 
 ASKING, DOWNLOADING, PREFETCHING = "repdyn-ask", "repdyn-download", "repdyn-prefetch"
 """Names of the threads that wait for the hub; those that were given up go on until it answers."""
@@ -52,9 +51,7 @@ _LOOKUPS = 8
 _MARGIN_BYTES = 4_000_000
 """Of the client's own notes beside the files that it downloads."""
 _BUSY = {408, 429, *range(500, 600)}
-_COMMIT = "commit of 40 hexadecimal digits", re.compile(r"[0-9a-f]{40}")
-# names between slashes, none of them "." or ".."
-_PATH = re.compile(r"(?!\.{1,2}(/|$))[^/]+(/(?!\.{1,2}(/|$))[^/]+)*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 # The first format that a commit has is used. Pickles are only read with weights_only=True.
 ADAPTER = "adapter_config.json"
 """The file by which a folder is an adapter, such as LoRA's, of another model."""
@@ -117,24 +114,21 @@ class Hub:
         if self.offline:
             return {name: revision.commit_hash for name, revision in _in_cache(repository).refs.items()}
         refs = self._ask(repository, lambda: self._api.list_repo_refs(repository))
-        return {
-            _validated(ref.name, "name of a branch or tag"): _validated(ref.target_commit, *_COMMIT)
-            for ref in [*refs.tags, *refs.branches]
-        }
+        return {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}
 
     def commit(self, repository: str, revision: str) -> str:
         """Return the commit of a branch or tag, or of its own name."""
-        if _COMMIT[1].fullmatch(revision):
+        if _COMMIT.fullmatch(revision):
             return revision
         if self.offline:
             return _cached_revision(repository, revision).commit_hash
-        info = self._ask(f"{repository}@{revision}", lambda: self._api.repo_info(repository, revision=revision))
-        return _validated(info.sha, *_COMMIT)
+        asked = partial(self._api.repo_info, repository, revision=revision)
+        return str(self._ask(f"{repository}@{revision}", asked).sha)
 
     def commits(self, repository: str, branch: str = "main") -> list[tuple[str, str]]:
         """List the commits of a branch, the newest first, with the first lines of their messages."""
         listed = self._ask(f"{repository}@{branch}", lambda: self._api.list_repo_commits(repository, revision=branch))
-        return [(_validated(each.commit_id, *_COMMIT), in_one_line(str(each.title))) for each in listed]
+        return [(each.commit_id, each.title) for each in listed]
 
     def files(self, repository: str, commit: str, *, with_dates: bool = False) -> Files:
         """List every file of a commit; a commit never changes, so that this hub is asked once for each.
@@ -152,7 +146,7 @@ class Hub:
             tree = partial(self._api.list_repo_tree, repository, revision=commit, recursive=True, expand=with_dates)
             listed = self._ask(f"{repository}@{commit}", lambda: [one for one in tree() if isinstance(one, RepoFile)])
             found = {
-                _validated(one.path, "path inside the repository", _PATH): RemoteFile(
+                one.path: RemoteFile(
                     max(0, int(one.size)),
                     (one.lfs.sha256 if one.lfs else None) or one.blob_id,
                     one.last_commit.date if one.last_commit else None,
@@ -167,7 +161,7 @@ class Hub:
 
         Online, a branch or tag may have moved since, so that only a commit is looked for.
         """
-        if not (_COMMIT[1].fullmatch(commit) or self.offline):
+        if not (_COMMIT.fullmatch(commit) or self.offline):
             return None
         found = [(name, try_to_load_from_cache(repository, name, revision=commit)) for name in files]
         if not found or not all(isinstance(path, str) for _, path in found):
@@ -364,10 +358,3 @@ def _bytes_in(folder: Path) -> int:
         with suppress(OSError):  # moved meanwhile
             total += path.stat().st_size if path.is_file() else 0
     return total
-
-
-def _validated(name: object, what: str, form: re.Pattern[str] = re.compile(r".+")) -> str:
-    """Check a name from a hub, which becomes a path and terminal output."""
-    if not isinstance(name, str) or in_one_line(name) != name or not form.fullmatch(name):
-        raise CheckpointError(f"expected a {what} from the hub, got {name!r:.80}")
-    return name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import shutil
 import threading
 import time
@@ -16,13 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from glob import escape
 from itertools import groupby
 from pathlib import Path
+from platform import node
 from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Literal, NoReturn, TypeAlias
 from uuid import uuid4
 
+import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -41,7 +45,6 @@ from repdyn.checkpoints.errors import (
 from repdyn.checkpoints.hub import PREFETCHING, Hub, choose_files, total_bytes
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.targets import LIGHTNING, Target, Task
-from repdyn.checkpoints.temporary import remove_abandoned_folders, temporary_folder
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import layer_choice, measure_with, prepare_for
 from repdyn.metrics import resolve
@@ -307,22 +310,27 @@ class Downloads:
         self.purge()
         self._cancelled.clear()
         pool = ThreadPoolExecutor(1, thread_name_prefix=PREFETCHING)
-        with temporary_folder(self._root) as self.folder:
-            try:
-                yield pool
-            finally:
-                self._cancelled.set()
-                # not waited for long, since a hub that does not respond would block until the timeout; but an abandoned
-                # download that is still running would create its folder again
-                pool.shutdown(wait=False, cancel_futures=True)
-                for thread in threading.enumerate():
-                    if thread.name.startswith(PREFETCHING):
-                        thread.join(_CANCEL_SECONDS)
+        self.folder = self._root / f"{node()}+{os.getpid()}+{uuid4().hex[:12]}"
+        self.folder.mkdir(mode=0o700)
+        try:
+            yield pool
+        finally:
+            self._cancelled.set()
+            # not waited for long, since a hub that does not respond would block until the timeout; but an abandoned
+            # download that is still running would create its folder again
+            pool.shutdown(wait=False, cancel_futures=True)
+            for thread in threading.enumerate():
+                if thread.name.startswith(PREFETCHING):
+                    thread.join(_CANCEL_SECONDS)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
-    def purge(self) -> list[Path]:
-        """Delete the folders that killed processes left, and return them."""
+    def purge(self) -> None:
+        """Delete the folders that killed processes of this machine left; others may share the file system."""
         self._root.mkdir(parents=True, exist_ok=True)
-        return remove_abandoned_folders(self._root)
+        for folder in self._root.glob(f"{escape(node())}+*+*"):
+            process = folder.name.split("+")[1]
+            if process.isdecimal() and not psutil.pid_exists(int(process)):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def fetch(self, target: Target, show: Show) -> LocalFiles:
         """Return the files of a checkpoint, downloaded as soon as the budget has room for them.

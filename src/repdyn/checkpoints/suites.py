@@ -22,10 +22,8 @@ _SHIPPED = Path(__file__).parents[1] / "suites"
 _PATTERNS = ("revisions", "commits")
 _SOURCES = (*_PATTERNS, "checkpoints")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
-_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?::(\d{1,18}))?", re.ASCII)
-_MAX_ITEMS = 100_000
+_RANGE = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?", re.ASCII)
 _ZEROS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
-_LARGEST = (1 << 63) - 1
 _GROUPS = ("step", "tokens", "stage")
 
 Description = TypeVar("Description")
@@ -37,12 +35,10 @@ def whole_number(text: str, what: str) -> int:
     >>> whole_number("240k", "step"), whole_number("1.5T", "tokens"), whole_number("007", "step")
     (240000, 1500000000000, 7)
     """
-    parts = re.fullmatch(r"(\d{1,40}(?:\.\d{1,40})?)([kmbt]?)", text, re.ASCII | re.IGNORECASE)
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([kmbt]?)", text, re.ASCII | re.IGNORECASE)
     value = Fraction(parts[1]) * 10 ** _ZEROS[parts[2].lower()] if parts else None
     if value is None or value.denominator != 1:
         raise ValueError(f"expected a whole number such as 1000, 240k, 1.5T as {what}, got {text!r:.80}")
-    if value > _LARGEST:
-        raise ValueError(f"expected at most {_LARGEST} as {what}, got {text!r:.80}; no store holds more")
     return int(value)
 
 
@@ -75,11 +71,8 @@ def expand_ranges(items: Iterable[Any]) -> list[Any]:
     for item in items:
         if match := _RANGE.fullmatch(str(item)):
             start, stop, step = int(match[1]), int(match[2]), int(match[3] or 1)
-            if step == 0 or not start <= stop < start + step * _MAX_ITEMS or (stop - start) % step:
-                raise ValueError(
-                    f"expected a range first..last:step of at most {_MAX_ITEMS} values that reaches its last value, "
-                    f"got {item!r}"
-                )
+            if step == 0 or start > stop or (stop - start) % step:
+                raise ValueError(f"expected a range first..last:step that reaches its last value, got {item!r}")
             values += range(start, stop + 1, step)
         else:
             values.append(item)

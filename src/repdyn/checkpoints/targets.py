@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 # A number, with or without a unit, that no letter or digit follows: "240k", not the 1 of "v1.0".
 _END = r"(?![A-Za-z0-9]|\.\d)"
 _NUMBER = rf"[0-9]+(?:\.[0-9]+(?=[kmbtKMBT]))?[kmbtKMBT]?{_END}"
-_LONGEST_NAME = 500
 
 DEFAULT_PATTERN = (
     rf"(?:(?=.*tokens?[-_=]?(?P<tokens>{_NUMBER})))?"
@@ -209,8 +208,7 @@ def parse_revision(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: i
     >>> parse_revision("step512", r"step(?P<step>\d+)", tokens_per_step=2097152).tokens_seen
     1073741824
     """
-    # branch names are not longer, and matching takes quadratic time
-    found = compile_pattern(pattern).fullmatch(name) if len(name) <= _LONGEST_NAME else None
+    found = compile_pattern(pattern).fullmatch(name)
     groups = found.groupdict() if found else {}
     if groups.get("step") is None:
         return None

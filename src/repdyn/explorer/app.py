@@ -1,13 +1,10 @@
-"""The explorer's page: a sentence, its tokens to choose from, and views of the chosen one in each checkpoint.
-
-It is served to its own requests alone, until it is stopped.
-"""
+"""The explorer's page: a sentence, its tokens to choose from, and views of the chosen one in each checkpoint."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -17,17 +14,15 @@ from typing import Any, TypeVar
 import gradio as gr
 import plotly.graph_objects as go
 from gradio.themes import Default
-from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from repdyn.explorer import figures, tables
 from repdyn.explorer.session import Session
 from repdyn.explorer.tables import Cell, Colour
 from repdyn.reading import CheckpointError, SweepStoppedError, checkpoints_of_run, load_models
 from repdyn.studies.token_measurements import Measure, State, token_names
-from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
+from repdyn.utils.addresses import allowed_hosts, announcement, free_port
 
 _ALL = -1
 """All layers, as a choice of a layer."""
@@ -41,10 +36,6 @@ _HOURLY = (3600, 3600)
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 MONOSPACED = ("ui-monospace", "Menlo", "Consolas", "monospace")
 _STEP = re.compile(r"step([0-9]+)", re.ASCII)
-_INTERFACE = "/gradio_api/"
-_READ = ("queue/data", "heartbeat/", "startup-events")
-_WRITTEN = ("queue/join", "cancel", "reset")
-"""What the page uses of gradio's interface, which has more, such as uploads."""
 T = TypeVar("T")
 
 
@@ -220,7 +211,7 @@ def serve(options: Any) -> None:
 
 
 def launch(blocks: gr.Blocks, *, host: str, port: int, open_browser: bool = False) -> str:
-    """Serve a page from a thread of its own, to its own requests alone, and return its address."""
+    """Serve a page from a thread of its own, and return its address."""
     _, address, _ = blocks.launch(
         server_name=f"[{host}]" if ":" in host else host,
         server_port=free_port(host, port),
@@ -236,7 +227,7 @@ def launch(blocks: gr.Blocks, *, host: str, port: int, open_browser: bool = Fals
         run_history=False,
         enable_monitoring=False,
         max_file_size=1,
-        app_kwargs={"middleware": [Middleware(Guard, hosts=accepted_hosts(host))]},
+        app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))]},
     )
     return address
 
@@ -260,30 +251,3 @@ def choose_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> tuple
         nearest[wanted[0]] = min(steps, key=lambda each, step=int(wanted[1]): abs(each[0] - step))[1]
     notes = [f"no checkpoint {name}: the nearest one is {near}" for name, near in nearest.items() if name != near]
     return tuple(dict.fromkeys(nearest.values())), notes
-
-
-class Guard:
-    """Middleware that rejects, unread, requests that the page itself does not make: any site that a reader visits can
-    send some. The browser adds the site (``Origin``) and the host name (``Host``), another one after DNS rebinding."""
-
-    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
-        self.app, self.hosts = app, hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reason = self._refusal(scope) if scope["type"] == "http" else None
-        answer = self.app if reason is None else PlainTextResponse(reason, status_code=403)
-        await answer(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> str | None:
-        headers, path = Headers(scope=scope), scope["path"]
-        host, origin = headers.get("host", ""), headers.get("origin")
-        reads = scope["method"] in {"GET", "HEAD"}
-        if refusal := host_refusal(host, self.hosts):
-            return refusal
-        if not reads and origin is not None and origin.partition("://")[2] != host:
-            return f"expected a request from the page at {host}, got one from {origin!r}"
-        if path.startswith(_INTERFACE):
-            is_made = path.removeprefix(_INTERFACE).startswith(_READ if reads else _WRITTEN)
-        else:
-            is_made = reads and not path.startswith("/monitoring")
-        return None if is_made else f"expected a request that the page makes, got {scope['method']} {path!r}"

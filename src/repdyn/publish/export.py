@@ -32,7 +32,7 @@ from repdyn.publish.loggers import (
 from repdyn.publish.results import provenance
 from repdyn.report import write_report
 from repdyn.store import Store
-from repdyn.store.files import folder_inside, folder_name
+from repdyn.store.files import folder_name
 from repdyn.store.schema import SCHEMA, Row
 from repdyn.tables.runs import is_measured, select
 from repdyn.utils.arguments import Destination
@@ -103,7 +103,7 @@ def export_store(
             is not installed.
         ConnectionError: W&B cannot be reached, or there is no account.
     """
-    into = folder or folder_inside(store.output, "exports")
+    into = folder or store.output / "exports"
     selected = select(store, runs, probe)
     measured = pd.concat([frame.loc[frame["layer"].notna(), ["metric", "subset"]] for frame in selected.values()])
     pairs = measured.drop_duplicates().astype(str).itertuples(index=False, name=None)

@@ -20,7 +20,6 @@ from repdyn.publish.loggers import Target, each_target, log_figures, log_status,
 from repdyn.report import write_report
 from repdyn.report.runs import SHOWN_COLUMNS, ReportData, data_of_rows, report_data, selected_rows
 from repdyn.store import Store
-from repdyn.store.files import folder_inside
 from repdyn.tables.fits import activation_fits
 from repdyn.tables.frames import concatenated
 from repdyn.tables.runs import differences, is_measured
@@ -66,7 +65,7 @@ def show_run(
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     out: Any = Lossy(sys.stdout) if sys.stdout else None
     console = PrintableConsole(file=out)
-    folder = _folder(store, run, frame, folder_inside(store.output, "figures"))
+    folder = _folder(store, run, frame, store.output / "figures")
     used_loggers, written = list(loggers), []
     # what is said of the run is found once, for the report too, unless it has another name for each probe there
     data = report_data([store]) if report else None
@@ -124,7 +123,7 @@ def show_store(
         ``comparison``; of several stores among the figures of the first.
     """
     store, *others = [stores] if isinstance(stores, Store) else stores
-    console, base = console or PrintableConsole(), folder or folder_inside(store.output, "figures")
+    console, base = console or PrintableConsole(), folder or store.output / "figures"
     found, written = selected_rows([store, *others], runs, probe), list[Path]()
     with attempts() as attempt:
         if others:

@@ -83,10 +83,7 @@ def run_of(folder: str) -> str | None:
 
 def quoted(name: str) -> str:
     """Percent-encode a name for use in a file name: ASCII without separators."""
-    try:
-        return quote(name, safe=" ")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"expected a name that UTF-8 can encode, got {name!r}; choose another one") from error
+    return quote(name, safe=" ")
 
 
 def is_failure(name: str) -> bool:
@@ -105,34 +102,14 @@ def step_of(name: str) -> int | None:
 
 
 def own_folder(folder: Path) -> Path:
-    """Return the folder of a run to write to; no symbolic link, so that no files of another place are changed."""
-    if folder.is_symlink():
-        raise ValueError(
-            f"expected a folder for the run {unquote(folder.name)!r} in {folder.parent}, got a symbolic link, "
-            f"{folder}, through which nothing is written; replace it by a folder, or give another --store"
-        )
-    # where upper and lower case are one, as on macOS and Windows, the folder of "a" is that of "A"
+    """Return the folder of a run to write to, unless it is another run's: where upper and lower case are one, as on
+    macOS and Windows, the folder of "a" is that of "A"."""
     if folder.exists() and folder.name not in (here := os.listdir(folder.parent)):
         other = next(unquote(name) for name in here if name.casefold() == folder.name.casefold())
         raise ValueError(
             f"expected a run with a folder of its own in {folder.parent}, got {unquote(folder.name)!r}, and {other!r} "
             "is there, which this file system does not tell apart; give another --store, or another --name"
         )
-    return folder
-
-
-def folder_inside(parent: Path, name: str) -> Path:
-    """Return the path of a folder in a store, or in the folder for its views, for files that nobody named another for.
-
-    It is refused if a symbolic link, which may come from others, leads out of ``parent``.
-    """
-    folder, inside = parent / name, parent.resolve()
-    for path in (folder, *folder.rglob("*")):
-        if path.is_symlink() and not path.resolve().is_relative_to(inside):
-            raise ValueError(
-                f"expected no symbolic link out of {parent}, got {path}, through which nothing is written; remove it, "
-                "or name another folder for figures and exports with -o"
-            )
     return folder
 
 
@@ -224,8 +201,6 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
     """Return the rows of a file; ValueError says what is wrong with it."""
     texts = [field.name for field in wanted if pa.types.is_dictionary(field.type)]
     try:
-        if path.exists() and not path.is_file():  # a named pipe would be waited for, a folder read as a whole
-            raise ValueError("it is not a file")
         try:
             opened = pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts)
         except KeyError:  # one of these columns is missing

@@ -143,11 +143,11 @@ class Store:
 
     def write(self, key: MeasurementKey, rows: Sequence[Row], probe: Probe | None = None) -> Path:
         """Write the rows of one checkpoint atomically, in place of those under the same key, and their probe, if given;
-        ValueError if there are none, or if the folder of the run is a symbolic link."""
+        ValueError if there are none."""
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         target = self.path / key.filename
-        own_folder(target.parent)  # refuses a link
+        own_folder(target.parent)  # refuses that of another run
         if probe is not None:
             self.save_probe(probe)
         write_table(target, to_table(rows))
@@ -314,7 +314,7 @@ def remove_unfinished_files(store: Store) -> list[Path]:
     """Delete the unfinished files of killed processes, which have not changed for a day, and return them."""
     found = {path for place in _PLACES for path in store.path.glob(place) if TEMPORARY_FILE.fullmatch(path.name)}
     removed = []
-    for path in sorted(path for path in found if not path.parent.is_symlink()):  # else it is another store's
+    for path in sorted(found):
         with suppress(OSError):
             if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
                 path.unlink()

@@ -123,9 +123,8 @@ def _elements(dump: bytes) -> Iterator[etree._Element]:
     page_end = dump.rfind(b"</page>") + len(b"</page>")
     if page_end < len(b"</page>"):
         raise ValueError("expected a MediaWiki dump with at least one complete <page>, got none; use a longer part")
-    # dumps define no entities; malicious ones may expand beyond the memory or read other files
     parser = etree.XMLPullParser(
-        events=("end",), tag=("{*}namespace", "{*}page"), huge_tree=True, resolve_entities=False, load_dtd=False
+        events=("end",), tag=("{*}namespace", "{*}page"), huge_tree=True, resolve_entities=False
     )
     pieces = (dump[start : min(start + _FEED_BYTES, page_end)] for start in range(0, page_end, _FEED_BYTES))
     try:

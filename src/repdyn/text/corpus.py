@@ -43,10 +43,6 @@ ENWIK8_PREFIXES: dict[str, int] = {
 }
 """Lengths in bytes of known prefixes of enwik8, by their sha256."""
 
-# Text compresses to about a tenth; a file that expands a hundredfold is meant to exhaust the memory.
-_MAX_COMPRESSION_RATIO = 100
-_ALWAYS_ALLOWED_BYTES = 1 << 28
-
 
 @dataclass(frozen=True)
 class Corpus:
@@ -156,8 +152,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is empty, damaged, a zip of several files, or expands to more than 256 MB and a hundred
-            times its size.
+        ValueError: the file is empty, damaged, or a zip of several files.
     """
     path = expand_user(path)
     if not path.is_file():
@@ -234,13 +229,13 @@ def _decompress(path: Path) -> bytes:
     suffix = path.suffix.lower()
     if suffix not in _OPENERS:
         return path.read_bytes()
-    limit, n_files, data = max(_ALWAYS_ALLOWED_BYTES, _MAX_COMPRESSION_RATIO * path.stat().st_size), 1, b""
+    n_files, data = 1, b""
     try:
         if suffix == ".zip":
             n_files = len(zipfile.ZipFile(path).namelist())
         if n_files == 1:
             with _OPENERS[suffix](path) as file:
-                data = file.read(limit + 1)
+                data = file.read()
     except PermissionError:
         raise
     except Exception as error:  # damaged files make the decompressors raise errors of any kind
@@ -249,11 +244,6 @@ def _decompress(path: Path) -> bytes:
         ) from error
     if n_files != 1:
         raise ValueError(f"expected one file in {path}, got {n_files}; unpack it and give one file's path")
-    if len(data) > limit:
-        raise ValueError(
-            f"expected text, {path} expands to more than {_MAX_COMPRESSION_RATIO} times its size; unpack it and give "
-            "the path of the unpacked file if you trust it"
-        )
     return data
 
 

@@ -26,21 +26,17 @@ def json_values(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-# A loader raises others than its own errors for tags and numbers with invalid text, and for endless nesting.
-_NOT_YAML = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
-
-
 def read_yaml(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        ValueError: not YAML, or with an alias or a repeated key.
+        ValueError: not YAML, or with a repeated key.
         OSError: it cannot be read.
     """
     try:
         # a subclass of SafeLoader: no tag of it makes an object
         return yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
-    except _NOT_YAML as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"expected YAML in {path}, got something that does not parse: {error}") from error
 
 
@@ -71,13 +67,7 @@ def _adapter(kind: Any) -> Any:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """A loader that rejects aliases, which can expand to more than fits into memory, and repeated keys."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.YAMLError(f"expected no aliases, got *{event.anchor}{event.start_mark}; write it out")
-        return super().compose_node(parent, index)
+    """A loader that rejects repeated keys, of which YAML would take the last one without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))

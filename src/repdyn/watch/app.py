@@ -15,80 +15,57 @@ from pathlib import Path
 from string import Template
 from types import FrameType
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from repdyn.report.markup import Markup, asset, joined, policy, tag
 from repdyn.report.runs import data_of_rows
 from repdyn.report.write import page, page_data, page_sources, page_title
-from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
+from repdyn.utils.addresses import allowed_hosts, announcement, free_port
 from repdyn.utils.printing import printable
 from repdyn.watch.index import Index
 
 TOKEN = "token"
 """Parameter of an address with the token."""
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
-"""Of every answer; the pages have a stricter policy of their own."""
 
 
 class Guard:
-    """Middleware that answers only requests to one of some ``hosts`` that have the token, and none that change
-    anything.
+    """Middleware that answers only requests that have the token.
 
     The token of an address becomes a cookie, and the address is opened again without it, so that it does not stay in
-    the browser's history. None for hosts or token lets any pass.
+    the browser's history.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] | None, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, token: str) -> None:
         self.app = app
-        self.hosts = hosts
         self.token = token
         # browsers send cookies to all ports of a host: each server has a name of its own
-        self._cookie = f"repdyn_{hashlib.sha256((token or '').encode()).hexdigest()[:8]}"
+        self._cookie = f"repdyn_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+        answer = self._own_answer(HTTPConnection(scope)) if scope["type"] == "http" else None
+        await (answer or self.app)(scope, receive, send)
 
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        answer = self._own_answer(HTTPConnection(scope), scope["method"]) or self.app
-        await answer(scope, receive, send_with_headers)
-
-    def _own_answer(self, request: HTTPConnection, method: str) -> Response | None:
+    def _own_answer(self, request: HTTPConnection) -> Response | None:
         """Return the answer to a request that the application does not get, or None."""
-        if refusal := host_refusal(request.headers.get("host", ""), self.hosts):
-            return PlainTextResponse(refusal, 403)
-        if method not in {"GET", "HEAD"}:
-            return PlainTextResponse(f"expected GET, got {method}", 405)
-        if self.token is None:
-            return None
         if self._is_token(request.query_params.get(TOKEN)):
-            rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != TOKEN])
-            # a path that begins with // would lead to another host
-            target = f"/{quote(request.url.path.lstrip('/'))}" + (f"?{rest}" if rest else "")
-            # a redirection after a link of another site would not have the cookie; a page that opens the next one has
-            link = tag("p", "The page is at ", tag("a", target, href=target))
-            refresh = tag("meta", http_equiv="refresh", content=f"0; url={target}")
-            answer = HTMLResponse(f"<!DOCTYPE html><title>repdyn</title>{refresh}{link}")
-            answer.set_cookie(self._cookie, self.token or "", httponly=True, samesite="strict")
+            answer = RedirectResponse(request.url.remove_query_params(TOKEN))
+            answer.set_cookie(self._cookie, self.token, httponly=True, samesite="lax")
             return answer
         if self._is_token(request.cookies.get(self._cookie)):
             return None
@@ -97,7 +74,7 @@ class Guard:
         )
 
     def _is_token(self, given: str | None) -> bool:
-        return given is not None and secrets.compare_digest(given.encode(), (self.token or "").encode())
+        return given is not None and secrets.compare_digest(given.encode(), self.token.encode())
 
 
 _SLICE = 0.5
@@ -161,8 +138,9 @@ class Feed:
         changed.set()
 
 
-def build_app(feed: Feed, *, hosts: Collection[str] | None, token: str | None) -> Starlette:
-    """Return the application, which polls the feed while it runs; hosts and token are those of :class:`Guard`."""
+def build_app(feed: Feed, *, host: str, token: str | None) -> Starlette:
+    """Return the application that is served at ``host``, which polls the feed while it runs; for requests that have the
+    token, or all."""
     index = feed.index
 
     @asynccontextmanager
@@ -194,7 +172,10 @@ def build_app(feed: Feed, *, hosts: Collection[str] | None, token: str | None) -
         Route("/data", data),
         Route("/events", events),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, hosts=hosts, token=token)])
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))]
+    if token is not None:
+        middleware.append(Middleware(Guard, token=token))
+    return Starlette(routes=routes, lifespan=lifespan, middleware=middleware)
 
 
 def table_page(paths: Sequence[str]) -> str:
@@ -247,7 +228,7 @@ def serve(
     token = (token or secrets.token_urlsafe(24)) if needs_token else None
     index = Index(paths, interval)
     feed, n_stores = Feed(index, interval), index.find_stores()
-    app = build_app(feed, hosts=accepted_hosts(host), token=token)
+    app = build_app(feed, host=host, token=token)
     chosen = free_port(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{chosen}/" + (
         f"?{urlencode({TOKEN: token})}" if token else ""

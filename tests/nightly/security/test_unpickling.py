@@ -82,10 +82,9 @@ def test_a_lightning_checkpoint_does_not_say_what_is_called_with_its_hyperparame
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hyper_parameters": {"n_layers": 10**9}}, "layers"),
-        ({"hyper_parameters": {"hidden_size": 1 << 16}}, "its weights are not"),
+        ({"hyper_parameters": {"hidden_size": 48}}, "state_dict"),
         ({"hyper_parameters": 5}, "does not load"),
-        ({"state_dict": {}}, "its weights are not"),
+        ({"state_dict": {}}, "Missing key"),
     ],
 )
 def test_a_lightning_checkpoint_that_is_not_what_it_says(tmp_path, changes, message):

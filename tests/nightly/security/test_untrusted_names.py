@@ -36,24 +36,6 @@ def test_every_view_writes_inside_the_folder_asked_for(tmp_path, command, field)
     assert all(path.is_relative_to(output) or path.is_relative_to(store) for path in written)
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [(["figures"], "figures"), (["export", "--to", "csv"], "exports/csv")],
-    ids=str,
-)
-def test_a_link_in_a_store_leads_no_view_out_of_it(tmp_path, command, name, capsys):
-    store, outside = stored(tmp_path / "store"), tmp_path / "outside"
-    outside.mkdir()
-    link = store / name
-    link.parent.mkdir(exist_ok=True)
-    link.symlink_to(outside)
-    with pytest.raises(SystemExit) as stop:
-        main([command[0], str(store), *command[1:]])
-    assert stop.value.code == 2
-    assert f"expected no symbolic link out of {store}, got {link}, through which nothing is" in capsys.readouterr().err
-    assert list(outside.iterdir()) == []
-
-
 def test_two_names_have_two_stems():
     names = ["a/b", "a%2Fb", "a", "", "%", "x" * 200, "x" * 201, "x" * 201 + "y", ".a", "%2Ea"]
     assert len({safe_file_name(name) for name in names}) == len(names)

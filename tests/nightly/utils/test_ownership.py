@@ -1,4 +1,4 @@
-"""Temporary files and folders: gone at the end, left by a killed process, removed only then."""
+"""Files of a store are temporary until they are complete."""
 
 import os
 from pathlib import Path
@@ -7,18 +7,10 @@ import pytest
 import torch
 
 from repdyn import Probe, open_store
-from repdyn.checkpoints.temporary import remove_abandoned_folders
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, failure_rows
 from repdyn.store.state_cache import StateCache
-from repdyn.utils.files import TEMPORARY_FILE, write_atomically
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path):
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    return folder
+from repdyn.utils.files import TEMPORARY_FILE
 
 
 def rows(store: Path) -> None:
@@ -57,17 +49,3 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def test_a_file_system_without_locks(temporary, tmp_path, monkeypatch):
-    """Files are written as elsewhere; nothing is known to be abandoned."""
-
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError("no locks available")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    write_atomically(tmp_path / "a.txt", lambda path: path.write_text("whole"))
-    assert (tmp_path / "a.txt").read_text() == "whole"
-    (temporary / f"repdyn-downloads-{'0' * 32}").mkdir()
-    assert remove_abandoned_folders(temporary) == []
-    assert len(list(temporary.iterdir())) == 1

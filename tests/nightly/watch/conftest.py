@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from repdyn.utils.addresses import LOCAL, free_port
+from repdyn.utils.addresses import free_port
 from repdyn.watch.app import Feed, build_app
 from repdyn.watch.index import Index
 
@@ -25,7 +25,7 @@ def serve() -> Iterator[Callable[[Path], str]]:
     def start(path: Path) -> str:
         feed = Feed(Index([path], interval=0.1), interval=0.1)
         port = free_port("127.0.0.1", 0)
-        config = uvicorn.Config(build_app(feed, hosts=LOCAL, token=TOKEN), port=port, log_level="error", ws="none")
+        config = uvicorn.Config(build_app(feed, host="127.0.0.1", token=TOKEN), port=port, log_level="error", ws="none")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run)
         thread.start()

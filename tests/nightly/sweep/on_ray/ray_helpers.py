@@ -10,10 +10,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 from hub_server import HubServer
 from sweeping import Report, downloads_in, measure_tasks, settings
 
@@ -96,18 +95,11 @@ def downloads_by_step(hub: HubServer, tasks: list[Task]) -> Counter[int]:
     return Counter(steps[path.split("/")[4]] for path in fetched)
 
 
-def workers_by_step(tasks: list[Task]) -> dict[int, int]:
-    """Return the id of the worker process that downloads each step: it holds its folder open, to lock it."""
+def workers_by_step(downloads: Path, tasks: list[Task]) -> dict[int, int]:
+    """Return the id of the worker process that downloads each step, which the name of its folder has."""
     steps = {task.target.commit: task.target.step for task in tasks}
-    found = {}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            opened = Path(f"/proc/{process.pid}/fd").iterdir() if process.name().startswith("ray::") else ()
-            for folder in [Path(os.readlink(descriptor)) for descriptor in opened if descriptor.is_dir()]:
-                if folder.name.startswith("repdyn-downloads-"):
-                    trees = folder.glob("*/.cache/huggingface/trees/*.json")
-                    found |= {steps[tree.stem]: process.pid for tree in trees if tree.stem in steps}
-    return found
+    trees = downloads.glob("repdyn-downloads/*/*/.cache/huggingface/trees/*.json")
+    return {steps[tree.stem]: int(tree.parents[4].name.split("+")[1]) for tree in trees if tree.stem in steps}
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:

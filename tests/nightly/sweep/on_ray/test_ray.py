@@ -47,7 +47,7 @@ def test_two_workers_store_the_same_rows_and_failures_as_one_process(cluster, hu
     observed: list[dict[int, int]] = []
     for task in tasks:
         slow(hub, task, bytes_per_second=70_000)
-    with repeatedly(lambda: observed.append(workers_by_step(tasks))):
+    with repeatedly(lambda: observed.append(workers_by_step(tmp_path / "downloads", tasks))):
         report = report_of(sweep_with_ray(tasks, store, options(), Hub()))
     workers = {pid for moment in observed for pid in moment.values()}
     assert len(workers) == 2
@@ -77,7 +77,7 @@ def test_the_checkpoint_of_a_lost_worker_is_retried_or_recorded_as_failed(
 
     def kill() -> None:
         fetched = downloads_by_step(hub, tasks)
-        for step, pid in workers_by_step(tasks).items():
+        for step, pid in workers_by_step(tmp_path / "downloads", tasks).items():
             times = len([before for before, _ in killed if before == step])
             if step in {0, 8} and times < min(fetched[step], {0: 1, 8: 2}[step]):
                 assert list((tmp_path / "downloads").rglob("*.incomplete"))
