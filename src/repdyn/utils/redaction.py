@@ -15,29 +15,12 @@ _SHORTEST_SECRET = 8
 
 _WORD = re.compile(r"[^\s\"'<>]+")
 _VALUE = r"[^\s\"'&,;)}\]]+"
-# "pad_token" is no secret; "token", "access_token", "api-key" and HF_TOKEN are.
-_NAME = (
-    r"(?<![A-Za-z0-9_-])(?:(?-i:[A-Z][A-Z0-9]*_)*)"
-    r"(?:token|secret|password|passwd|signature|credentials?|apikey|secret[-_]access[-_]key"
-    r"|(?:access|api|auth|client|private|refresh|secret|session|signing)[-_](?:token|key|secret))"
-)
 _PLACES = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
         # user:password@ of an address
         (r"(?<=://)[^/\s?#\"'<>]*@", ""),
-        # headers, as text and as a dict is printed
-        (r"\b((?:proxy-)?authorization[\"']?\s*[:=]\s*)[\"']?[^\r\n\"',}]+", rf"\1{REDACTED}"),
-        (r"\b((?:set-)?cookie[\"']?\s*:\s*)[\"']?[^\r\n\"'}]+", rf"\1{REDACTED}"),
-        (r"\b(bearer\s+)(?=\S{8})[^\s\"',;)}\]]+", rf"\1{REDACTED}"),
-        # "unexpected token: x" names none
-        (rf"({_NAME}=[\"']?){_VALUE}", rf"\1{REDACTED}"),
-        (rf"([\"']{_NAME}[\"']\s*:\s*[\"']){_VALUE}", rf"\1{REDACTED}"),
-        (
-            rf"(?<![A-Za-z0-9_-])((?:(?-i:[A-Z][A-Z0-9]*_)*)(?:api[-_]?key|password|passwd):\s*[\"']?){_VALUE}",
-            rf"\1{REDACTED}",
-        ),
-        (rf"\b(x-(?:amz|goog)-[a-z-]{{1,40}}=){_VALUE}", rf"\1{REDACTED}"),
+        (rf"(?<![A-Za-z0-9])((?:api[-_]?key|passw(?:or)?d|secret)[\"']?\s*[:=]\s*[\"']?){_VALUE}", rf"\1{REDACTED}"),
         # tokens of known formats: Hugging Face, W&B, GitHub, OpenAI, AWS, JSON web tokens
         (
             r"(?<![A-Za-z0-9])(?-i:(?:hf|api_org)_[A-Za-z0-9]{16,}|wandb_v\d+_\w{16,}|gh[pousr]_[A-Za-z0-9]{20,}"
@@ -51,8 +34,8 @@ _PLACES = tuple(
 def redacted(text: str, environment: Mapping[str, str] | None = None) -> str:
     """Return a text without its secrets; idempotent, and the same text where it has none.
 
-    Removes user, password and query of an address, authorization headers and cookies, values of names such as
-    ``token=`` and ``api_key:``, tokens of known formats, and the values of variables whose names mark them as secret.
+    Removes user, password and query of an address, what follows names such as ``api_key:``, tokens of known formats,
+    and the values of variables whose names mark them as secret.
 
     Args:
         text: any.
@@ -61,8 +44,8 @@ def redacted(text: str, environment: Mapping[str, str] | None = None) -> str:
 
     >>> redacted("GET https://me:pass@hub.example/file?X-Amz-Signature=0af failed", {})
     'GET https://hub.example/file failed'
-    >>> redacted("Authorization: Bearer abc", {}), redacted("HF_TOKEN=abc", {}), redacted("pad_token=[PAD]", {})
-    ('Authorization: REDACTED', 'HF_TOKEN=REDACTED', 'pad_token=[PAD]')
+    >>> redacted("WANDB_API_KEY=abc", {}), redacted("pad_token=[PAD]", {})
+    ('WANDB_API_KEY=REDACTED', 'pad_token=[PAD]')
     >>> redacted("no such key 0123456789abcdef", {"WANDB_API_KEY": "0123456789abcdef"})
     'no such key REDACTED'
     """
