@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
@@ -93,6 +93,20 @@ def audit(history: History) -> list[Finding]:
             sentence = f"users reported {fault.what} ({fault.report}): {{names}}"
             findings.append(_finding("remark", "reported", concerned, sentence))
     return sorted(findings, key=lambda finding: finding.severity != "fault")
+
+
+def audit_record(history: History) -> dict[str, Any]:
+    """Return what is wrong with a history as ``repdyn audit --json`` prints it; docs/cli.md describes the fields."""
+    findings = audit(history)
+    severities = [finding.severity for finding in findings]
+    return {
+        "run": history.selection.run,
+        "checkpoints": [checkpoint.revision for checkpoint in history.checkpoints],
+        "copies": copies_among(findings),
+        "faults": severities.count("fault"),
+        "remarks": severities.count("remark"),
+        "findings": [asdict(finding) for finding in findings],
+    }
 
 
 def copies_among(findings: Iterable[Finding]) -> dict[str, str]:

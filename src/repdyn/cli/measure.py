@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +15,13 @@ from cyclopts import Parameter
 
 from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Json, print_json
-from repdyn.cli.tables import print_audits, print_outcomes, print_plans, print_recipes, print_suites, say, warn
+from repdyn.cli.tables import print_audits, print_plans, print_suites, say, warn
 from repdyn.utils.arguments import Count, Destination, ModelOptions, Output, Place
 from repdyn.utils.printing import Lossy, printable
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.sweep import Prepared, Sweep
-    from repdyn.recipes.criteria import Measured
     from repdyn.recipes.recipe import Recipe
-    from repdyn.store import Store
 
 FAILED = 1
 _CLOUD = ("text", "sequence_length", "max_vectors", "batch_vectors")
@@ -180,28 +178,14 @@ def audit(
       repdyn audit olmo2-7b --revisions log          some of its checkpoints
       repdyn audit pythia-70m --json | jq '.[].findings[].sentence'
     """
-    from repdyn.checkpoints.audit import audit as find_faults
-    from repdyn.checkpoints.audit import copies_among, list_histories, models_to_audit
+    from repdyn.checkpoints.audit import audit_record, list_histories, models_to_audit
     from repdyn.checkpoints.hub import Hub
     from repdyn.checkpoints.targets import select_models
 
     hub = Hub(timeout_seconds=timeout)
     models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))
     selections, problems = select_models(models, hub, revisions)
-    found = []
-    for history in list_histories(selections, hub, with_dates=True):
-        findings = find_faults(history)
-        severities = [finding.severity for finding in findings]
-        found.append(
-            {
-                "run": history.selection.run,
-                "checkpoints": [checkpoint.revision for checkpoint in history.checkpoints],
-                "copies": copies_among(findings),
-                "faults": severities.count("fault"),
-                "remarks": severities.count("remark"),
-                "findings": [asdict(finding) for finding in findings],
-            }
-        )
+    found = [audit_record(history) for history in list_histories(selections, hub, with_dates=True)]
     print_json(found) if json else print_audits(found)
     for problem in problems:
         say(f"not audited: {problem}")
@@ -253,7 +237,15 @@ def reproduce(
       repdyn reproduce shape-of-learning --evaluate-only --store RUN --runs
     """
     from repdyn.checkpoints.sweep import measure_prepared, prepare
-    from repdyn.recipes.evaluation import evaluate, is_reproduced, missing_metrics, run_studies, shortfalls
+    from repdyn.recipes.evaluation import (
+        doubts,
+        evaluate,
+        is_reproduced,
+        missing_metrics,
+        print_outcomes,
+        run_studies,
+        shortfalls,
+    )
     from repdyn.recipes.page import write_results
     from repdyn.recipes.recipe import find_models_of, find_recipe, is_local, shipped_recipes
     from repdyn.store import find_store, open_store
@@ -304,10 +296,10 @@ def reproduce(
     judged = find_store(place) if evaluate_only and recipe.metrics else open_store(place)
     runs = judged.runs() if runs == [] else runs
     outcomes, measured = evaluate(recipe, judged, models, probe, runs, cloud, tables)
-    doubts = _doubts(judged, measured)
-    for sentence in (*missing_metrics(recipe, measured), *doubts):
+    in_doubt = doubts(judged, measured)
+    for sentence in (*missing_metrics(recipe, measured), *in_doubt):
         say(sentence)
-    page = write_results(recipe, outcomes, measured, output or judged.output, doubts)
+    page = write_results(recipe, outcomes, measured, output or judged.output, in_doubt)
     if json:
         print_json([{"recipe": recipe.name, **outcome.as_dict()} for outcome in outcomes])
     else:
@@ -315,16 +307,9 @@ def reproduce(
     return status if is_reproduced(outcomes) else FAILED
 
 
-def _doubts(store: Store, measured: Iterable[Measured]) -> list[str]:
-    """Return the checkpoints that repeat another one, or are out of line, of what was judged."""
-    from repdyn.diagnosis import continuity_statements
-
-    probes = sorted({(each.name, each.rows["probe"].iloc[0]) for each in measured})
-    stated = [pair for name, probe in probes for pair in continuity_statements(store, [name], probe)]
-    return list(dict.fromkeys(f"{run}: {statement.sentence}" for run, statement in stated))
-
-
 def _list_recipes(recipes: Sequence[Recipe], json: bool) -> int:
+    from repdyn.recipes.evaluation import print_recipes
+
     names = ("name", "title", "paper", "address", "models", "metrics")
     found = [
         {name: getattr(recipe, name) for name in names} | {"claims": [each.claim for each in recipe.published]}

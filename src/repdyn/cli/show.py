@@ -11,24 +11,19 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from repdyn.cli.options import ComparedRows, Folders, Json, Port, Rows, Run, Runs, print_json
-from repdyn.cli.tables import plain_records, print_csv, print_frame, print_runs, say
+from repdyn.cli.tables import print_csv, print_runs, say
 from repdyn.utils.addresses import is_loopback
 from repdyn.utils.arguments import SENTENCES, Count, Destination, Layers, ModelOptions, Models, Output, at_least
+from repdyn.utils.console import plain_records, print_frame
 from repdyn.utils.printing import printable
 
-if TYPE_CHECKING:
-    from repdyn.metrics import Metric
-    from repdyn.tables.runs import MeasuredRun
-
 FAILED = 1
-_MOST_SCORES = 10
-"""Correlations of a run that are printed."""
 
 
 def _nothing(why: str) -> int:
@@ -125,66 +120,25 @@ def compare(
       repdyn compare runs/mine --with scores.csv
       repdyn compare sweeps --with results --lags 0
     """
-    from repdyn.recipes.published import compare_published, how_to_measure, in_short
+    from repdyn.recipes.published import how_to_measure, show_published
     from repdyn.report.runs import report_data
     from repdyn.store import find_store
-    from repdyn.utils.files import write_atomically
 
     found = [find_store(store) for store in stores]
     runs = report_data(found, rows.run, rows.probe).runs
     is_published = other == "published"
     folder = output or found[0].output / "figures" / ("published" if is_published else "scores")
     if not is_published:
-        return _compare_scores(runs, Path(other), lags, folder)
-    from repdyn.figures.drawing import save
+        from repdyn.publish.results import show_scores
 
-    compared = compare_published(runs)
-    for comparison in compared:
-        print(printable(f"{comparison.run.label}:"))
-        for sentence in comparison.sentences:
-            print(printable(f"  {sentence}"))
-        if comparison.pairs:
-            print(printable(f"  means over layers: {in_short(comparison)}"))
-            name = comparison.run.name.replace("/", "_")
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in save({name: comparison.draw()}, folder):
-                print(printable(f"  {path}"))
-            table = folder / f"{name}.csv"
-            write_atomically(table, lambda path, comparison=comparison: comparison.table().to_csv(path, index=False))
-    if any(comparison.pairs for comparison in compared):
+        why = show_scores(runs, Path(other), lags, folder)
+        return _nothing(why) if why else 0
+    if show_published(runs, folder):
         return 0
     for line in how_to_measure(runs):
         print(printable(line))
     hint = "; repdyn report compares runs with each other" if len(runs) > 1 else ""
     return _nothing(f"no published value was measured in the same way{hint}")
-
-
-def _compare_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Path) -> int:
-    """Print the largest correlations of each run's metrics with scores, write all of them and draw the largest."""
-    import pandas as pd
-
-    from repdyn.figures.drawing import save
-    from repdyn.figures.run import score_above_metric
-    from repdyn.tables.scores import FEWEST, in_words, read_scores, score_correlations
-    from repdyn.utils.files import write_atomically
-
-    found = read_scores(scores)
-    tables = [score_correlations(run, found, lags) for run in runs]
-    if not sum(map(len, tables)):
-        return _nothing(f"no run has a metric at {FEWEST} steps of the scores in {scores}")
-    for table in tables:
-        print_frame(table.head(_MOST_SCORES))
-    print(printable(in_words(tables)))
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, frame in (("scores", found), ("correlations", pd.concat(tables, ignore_index=True))):
-        path = folder / f"{name}.csv"
-        write_atomically(path, lambda temporary, frame=frame: frame.to_csv(temporary, index=False))
-        print(printable(f"{path}"))
-    for run, table in zip(runs, tables, strict=True):
-        if len(table):
-            for path in save({run.label.replace("/", "_"): score_above_metric(run, found, table)}, folder):
-                print(printable(f"{path}"))
-    return 0
 
 
 def watch(
@@ -382,28 +336,14 @@ def metrics(*, markdown: bool = False, json: Json = False) -> None:
       repdyn metrics --markdown > all_metrics.md
       repdyn metrics --json | jq -r '.[].name'
     """
-    from repdyn.metrics import METRICS
     from repdyn.terminal import metric_list
 
     if markdown:
         print(metric_list.markdown(), end="")
     elif json:
-        print_json([_listed_metric(metric) for metric in METRICS.values()])
+        print_json(metric_list.records())
     else:
         metric_list.print_metrics()
-
-
-def _listed_metric(metric: Metric) -> dict[str, Any]:
-    from repdyn.metrics import DEFAULT_METRICS
-
-    names = ("name", "meaning", "family", "range", "subsets", "position", "per_head", "source")
-    return {
-        **{name: getattr(metric, name) for name in names},
-        "unit": metric.unit or metric.name,
-        "settings": dict(metric.settings),
-        "probe_requires": metric.probe_requires or None,
-        "default": metric.name in DEFAULT_METRICS,
-    }
 
 
 def explore(

@@ -1,4 +1,4 @@
-"""Tables of commands in the terminal: plans and audits of checkpoints, reproductions, runs, results of queries."""
+"""Tables of commands in the terminal: plans and audits of checkpoints, runs, results of queries."""
 
 from __future__ import annotations
 
@@ -6,29 +6,20 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from repdyn.tables.style import short_value
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.printing import gigabytes, in_one_line, printable, shorten_list
+from repdyn.utils.console import PrintableConsole, plain_records, wide_console
+from repdyn.utils.printing import gigabytes, in_one_line, shorten_list
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from repdyn.recipes.evaluation import Outcome
-    from repdyn.recipes.recipe import Recipe
-
-_FILE_WIDTH = 10_000
-_VERDICTS = {"reproduced": "green", "not reproduced": "red", "cannot be judged": "yellow", "not run": "bright_black"}
 _SEVERITIES = {"fault": "red", "remark": "dim"}
 
 
@@ -42,11 +33,6 @@ def warn(text: str) -> None:
     say(text, "yellow")
 
 
-def console() -> Console:
-    """Return a console that breaks lines in a terminal alone, since a file has no width."""
-    return PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH)
-
-
 def print_table(rows: Iterable[Mapping[str, str | Text]], n_texts: int) -> None:
     """Print rows with the same columns, of which those after the first ``n_texts`` are numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -55,7 +41,7 @@ def print_table(rows: Iterable[Mapping[str, str | Text]], n_texts: int) -> None:
             for number, name in enumerate(row):
                 table.add_column(Text(in_one_line(name)), justify="left" if number < n_texts else "right")
         table.add_row(*(cell if isinstance(cell, Text) else Text(in_one_line(cell)) for cell in row.values()))
-    console().print(table)
+    wide_console().print(table)
 
 
 def print_plans(plans: Sequence[Mapping[str, Any]]) -> None:
@@ -83,7 +69,7 @@ def print_plans(plans: Sequence[Mapping[str, Any]]) -> None:
             lines.append(f"{what}, which are not downloaded: {n}")
     problems = [Text(f"would fail: {problem}", "yellow") for plan in plans for problem in plan["would_fail"]]
     for line in (*lines, *problems):
-        console().print(line, soft_wrap=True)
+        wide_console().print(line, soft_wrap=True)
 
 
 def print_suites(suites: Sequence[Mapping[str, Any]]) -> None:
@@ -115,33 +101,6 @@ def print_audits(histories: Iterable[Mapping[str, Any]]) -> None:
             out.print(Padding(table, (0, 0, 0, 2)))
 
 
-def print_recipes(recipes: Iterable[Recipe]) -> None:
-    """Print a line for each recipe, and what it measures."""
-    for recipe in recipes:
-        n_run = sum(published.criterion is not None for published in recipe.published)
-        print(printable(f"{recipe.name}: {recipe.reference}"))
-        print(printable(f"    {n_run} of {len(recipe.published)} published values, on {', '.join(recipe.models)}"))
-
-
-def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> None:
-    """Print the published values of a recipe, each with what was measured of each model, and the page that has them."""
-    from repdyn.recipes.evaluation import count_verdicts
-
-    out = console()
-    out.print(Text(recipe.reference, style="bold"), soft_wrap=True)
-    if recipe.judged_by == "values":
-        out.print("values judged as exact, since the design has no intervals", highlight=False)
-    for number, published in enumerate(recipe.published, start=1):
-        out.print(Text(f"{number}. {published.claim} ({published.source})"), soft_wrap=True)
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
-        for outcome in (outcome for outcome in outcomes if outcome.published is published):
-            verdict = Text(outcome.verdict, style=_VERDICTS[outcome.verdict])
-            table.add_row(*([Text(outcome.run)] if outcome.run else []), verdict, Text(outcome.text))
-        out.print(table)
-    out.print(count_verdicts(outcomes), highlight=False)
-    print(printable(f"page: {page}"))
-
-
 def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
     """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means over layers."""
     from repdyn.terminal.runs import STATUS_STYLES  # with pandas, which plans do without
@@ -162,16 +121,6 @@ def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
     print_table(rows, n_texts=2)
 
 
-def print_frame(frame: pd.DataFrame) -> None:
-    """Print the rows of a data frame."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name, column in frame.items():
-        table.add_column(Text(in_one_line(str(name))), justify="right" if column.dtype.kind in "iuf" else "left")
-    for record in plain_records(frame):
-        table.add_row(*(Text(in_one_line(_cell(value))) for value in record.values()))
-    console().print(table)
-
-
 def print_csv(frame: pd.DataFrame) -> None:
     """Print the rows of a data frame as CSV: lists as JSON, nothing where a value is missing.
 
@@ -183,17 +132,3 @@ def print_csv(frame: pd.DataFrame) -> None:
     for record in plain_records(frame):
         values = (json.dumps(value) if isinstance(value, list | dict) else value for value in record.values())
         writer.writerow(in_one_line(value) if isinstance(value, str) else value for value in values)
-
-
-def plain_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows with values of JSON: None for what is missing, lists for arrays, texts for times."""
-    records = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return json.loads(json.dumps(records, default=lambda value: getattr(value, "tolist", partial(str, value))()))
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return ", ".join(map(_cell, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -22,21 +22,23 @@ from repdyn.report.runs import SHOWN_COLUMNS, ReportData, data_of_rows, report_d
 from repdyn.store import Store
 from repdyn.tables.fits import activation_fits
 from repdyn.tables.frames import concatenated
-from repdyn.tables.runs import differences, is_measured
+from repdyn.tables.runs import MeasuredRun, differences, is_measured
+from repdyn.tables.scores import FEWEST, in_words, read_scores, score_correlations
 from repdyn.tables.seeds import seed_table, with_seeds
 from repdyn.tables.style import KINDS, has_own_figures
 from repdyn.tables.texts import copies_line, failure_line, sampling
 from repdyn.terminal.runs import print_closing, print_comparison, print_line, print_summary
 from repdyn.utils.attempts import Attempt, attempts
-from repdyn.utils.console import PrintableConsole
+from repdyn.utils.console import PrintableConsole, print_frame
 from repdyn.utils.files import escaped, safe_file_name, write_atomically
-from repdyn.utils.printing import Lossy
+from repdyn.utils.printing import Lossy, printable
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from matplotlib.figure import Figure
 
 MAX_SUMMARIES = 3  # largest number of runs that get a summary each
+_MOST_SCORES = 10  # largest number of correlations of a run that are printed
 
 
 def show_run(
@@ -287,3 +289,27 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
         values = rows[column].dropna().unique().tolist()
         known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
     return {name: value for name, value in known.items() if value is not None}
+
+
+def show_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Path) -> str:
+    """Print the largest correlations of each run's metrics with scores, write all of them and draw the largest; return
+    why there are none, or ""."""
+    from repdyn.figures.drawing import save
+    from repdyn.figures.run import score_above_metric
+
+    found = read_scores(scores)
+    tables = [score_correlations(run, found, lags) for run in runs]
+    if not sum(map(len, tables)):
+        return f"no run has a metric at {FEWEST} steps of the scores in {scores}"
+    for table in tables:
+        print_frame(table.head(_MOST_SCORES))
+    print(printable(in_words(tables)))
+    for name, frame in (("scores", found), ("correlations", pd.concat(tables, ignore_index=True))):
+        path = folder / f"{name}.csv"
+        write_atomically(path, lambda temporary, frame=frame: frame.to_csv(temporary, index=False))
+        print(printable(f"{path}"))
+    for run, table in zip(runs, tables, strict=True):
+        if len(table):
+            for path in save({run.label.replace("/", "_"): score_above_metric(run, found, table)}, folder):
+                print(printable(f"{path}"))
+    return ""

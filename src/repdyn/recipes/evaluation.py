@@ -7,7 +7,7 @@ import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import pandas as pd
+from rich.table import Table
+from rich.text import Text
 
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.suites import PublishedModel
+from repdyn.diagnosis import continuity_statements
 from repdyn.probe import Probe
 from repdyn.probe.design import MAX_VECTORS, resolve_design
 from repdyn.reading import file_name
@@ -31,10 +34,13 @@ from repdyn.tables.runs import is_measured, known_runs, select
 from repdyn.tables.seeds import model_of
 from repdyn.text.corpus import load_corpus
 from repdyn.utils.arguments import ModelOptions
+from repdyn.utils.console import wide_console
 from repdyn.utils.files import write_atomically
+from repdyn.utils.printing import printable
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
 _OPTIONS = "options.json"
+_VERDICTS = {"reproduced": "green", "not reproduced": "red", "cannot be judged": "yellow", "not run": "bright_black"}
 
 
 def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[str, ...]:
@@ -307,3 +313,35 @@ def _options(output: Path) -> dict[str, Any] | None:
     """Return the options of a finished study; None where none is finished."""
     path = output / _OPTIONS
     return json.loads(path.read_bytes()) if path.is_file() else None
+
+
+def print_recipes(recipes: Iterable[Recipe]) -> None:
+    """Print a line for each recipe, and what it measures."""
+    for recipe in recipes:
+        n_run = sum(published.criterion is not None for published in recipe.published)
+        print(printable(f"{recipe.name}: {recipe.reference}"))
+        print(printable(f"    {n_run} of {len(recipe.published)} published values, on {', '.join(recipe.models)}"))
+
+
+def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> None:
+    """Print the published values of a recipe, each with what was measured of each model, and the page that has them."""
+    out = wide_console()
+    out.print(Text(recipe.reference, style="bold"), soft_wrap=True)
+    if recipe.judged_by == "values":
+        out.print("values judged as exact, since the design has no intervals", highlight=False)
+    for number, published in enumerate(recipe.published, start=1):
+        out.print(Text(f"{number}. {published.claim} ({published.source})"), soft_wrap=True)
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+        for outcome in (outcome for outcome in outcomes if outcome.published is published):
+            verdict = Text(outcome.verdict, style=_VERDICTS[outcome.verdict])
+            table.add_row(*([Text(outcome.run)] if outcome.run else []), verdict, Text(outcome.text))
+        out.print(table)
+    out.print(count_verdicts(outcomes), highlight=False)
+    print(printable(f"page: {page}"))
+
+
+def doubts(store: Store, measured: Iterable[Measured]) -> list[str]:
+    """Return the checkpoints that repeat another one, or are out of line, of what was judged."""
+    probes = sorted({(each.name, each.rows["probe"].iloc[0]) for each in measured})
+    stated = [pair for name, probe in probes for pair in continuity_statements(store, [name], probe)]
+    return list(dict.fromkeys(f"{run}: {statement.sentence}" for run, statement in stated))

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from repdyn.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, notes, step_colours
-from repdyn.figures.drawing import draw
+from repdyn.figures.drawing import draw, save
 from repdyn.metrics import metric_info, resolve
 from repdyn.probe.design import INDEPENDENT, SUBSETS
 from repdyn.store.schema import FINISHED
 from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.style import metric_title, number_text, short_subset_title
+from repdyn.utils.files import safe_file_name, write_atomically
+from repdyn.utils.printing import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -239,6 +241,24 @@ def how_to_measure(runs: Sequence[MeasuredRun]) -> list[str]:
         lines.append(f"a folder of the files of {model} is recognised by --name {name}")
         lines.append(f"to measure {model} as {source}: {' '.join(words)} --text FILE")
     return lines
+
+
+def show_published(runs: Sequence[MeasuredRun], folder: Path) -> bool:
+    """Print what is compared with published values and what is not; write figures and tables into a folder, and return
+    whether there are any."""
+    compared = compare_published(runs)
+    for comparison in compared:
+        print(printable(f"{comparison.run.label}:"))
+        for sentence in comparison.sentences:
+            print(printable(f"  {sentence}"))
+        if comparison.pairs:
+            print(printable(f"  means over layers: {in_short(comparison)}"))
+            name = safe_file_name(comparison.run.name.replace("/", "_"))
+            for path in save({name: comparison.draw()}, folder):
+                print(printable(f"  {path}"))
+            table = folder / f"{name}.csv"
+            write_atomically(table, lambda path, comparison=comparison: comparison.table().to_csv(path, index=False))
+    return any(comparison.pairs for comparison in compared)
 
 
 def in_short(comparison: Comparison) -> str:

@@ -1,9 +1,10 @@
-"""The table of metrics: in the terminal, and as the Markdown of the site's page of all metrics."""
+"""The table of metrics: in the terminal, as JSON, and as the Markdown of the site's page of all metrics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -51,6 +52,21 @@ def markdown() -> str:
         lines = [_line(_COLUMNS), _line("---" for _ in _COLUMNS), *map(_line, rows)]
         parts.append("\n".join([f"## {title}", "", *lines, ""]))
     return "\n".join(parts)
+
+
+def records() -> list[dict[str, Any]]:
+    """Return what is known of every metric as ``repdyn metrics --json`` prints it."""
+    names = ("name", "meaning", "family", "range", "subsets", "position", "per_head", "source")
+    return [
+        {
+            **{name: getattr(metric, name) for name in names},
+            "unit": metric.unit or metric.name,
+            "settings": dict(metric.settings),
+            "probe_requires": metric.probe_requires or None,
+            "default": metric.name in DEFAULT_METRICS,
+        }
+        for metric in METRICS.values()
+    ]
 
 
 def print_metrics(console: Console | None = None) -> None:

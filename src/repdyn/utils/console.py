@@ -1,13 +1,25 @@
-"""A console of rich that shows names which others chose without obeying them."""
+"""A console of rich that shows names which others chose without obeying them, and tables in it."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
-from repdyn.utils.printing import printable
+from repdyn.utils.printing import in_one_line, printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FILE_WIDTH = 10_000
 
 
 class PrintableConsole(Console):
@@ -26,3 +38,32 @@ class PrintableConsole(Console):
             if not text.isascii() and self.options.ascii_only:
                 text = text.encode("ascii", "replace").decode()
             yield segment if text is segment.text else Segment(text, segment.style)
+
+
+def wide_console() -> PrintableConsole:
+    """Return a console that breaks lines in a terminal alone, since a file has no width."""
+    return PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH)
+
+
+def print_frame(frame: pd.DataFrame) -> None:
+    """Print the rows of a data frame."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name, column in frame.items():
+        table.add_column(Text(in_one_line(str(name))), justify="right" if column.dtype.kind in "iuf" else "left")
+    for record in plain_records(frame):
+        table.add_row(*(Text(in_one_line(_cell(value))) for value in record.values()))
+    wide_console().print(table)
+
+
+def plain_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return rows with values of JSON: None for what is missing, lists for arrays, texts for times."""
+    records = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return json.loads(json.dumps(records, default=lambda value: getattr(value, "tolist", partial(str, value))()))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(map(_cell, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
