@@ -101,7 +101,7 @@ def _resumable() -> Iterator[None]:
 
 def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bool:
     """Write figures, summary, report and to loggers; print a failure and return False: the measurements are stored."""
-    from repdyn.diagnosis import continuity_statements
+    from repdyn.diagnosis import doubts
     from repdyn.publish.results import show_store
     from repdyn.report import PAGE, write_report
 
@@ -116,8 +116,8 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
             if runs := sorted(set(swept.runs) & set(store.runs())):
                 show_store(store, runs)
                 print(printable(f"report: {write_report(store, store.output / PAGE)}"))
-                for name, statement in continuity_statements(store, runs):
-                    warn(f"{name}: {statement.sentence}")
+                for doubt in doubts(store, [(run, None) for run in runs]):
+                    warn(doubt)
             if runs and export:
                 from repdyn.publish.export import export_store
 
@@ -237,8 +237,8 @@ def reproduce(
       repdyn reproduce shape-of-learning --evaluate-only --store RUN --runs
     """
     from repdyn.checkpoints.sweep import measure_prepared, prepare
+    from repdyn.diagnosis import doubts
     from repdyn.recipes.evaluation import (
-        doubts,
         evaluate,
         is_reproduced,
         missing_metrics,
@@ -296,7 +296,7 @@ def reproduce(
     judged = find_store(place) if evaluate_only and recipe.metrics else open_store(place)
     runs = judged.runs() if runs == [] else runs
     outcomes, measured = evaluate(recipe, judged, models, probe, runs, cloud, tables)
-    in_doubt = doubts(judged, measured)
+    in_doubt = doubts(judged, sorted({(each.name, str(each.rows["probe"].iloc[0])) for each in measured}))
     for sentence in (*missing_metrics(recipe, measured), *in_doubt):
         say(sentence)
     page = write_results(recipe, outcomes, measured, output or judged.output, in_doubt)

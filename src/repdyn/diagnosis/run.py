@@ -159,13 +159,12 @@ def insights(
     return [run.insights for run in described_runs(store, runs, probe)]
 
 
-def continuity_statements(
-    store: Store, runs: Sequence[str] | None = None, probe: str | None = None
-) -> list[tuple[str, Insight]]:
-    """Return the statements of :func:`insights` on steps that repeat another one or are out of line, each with the name
-    of its run."""
-    found = described_runs(store, runs, probe)
-    return [(of_stack(run.name, run.stack), each) for run in found for each in _ranked(_of_continuity(run))]
+def doubts(store: Store, probes: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Return what :func:`insights` states of steps that repeat another one or are out of line, for runs and the probe
+    to look at of each, or all of them."""
+    found = [run for name, probe in probes for run in described_runs(store, [name], probe)]
+    stated = [(run, each) for run in found for each in _ranked(_of_continuity(run))]
+    return list(dict.fromkeys(f"{of_stack(run.name, run.stack)}: {each.sentence}" for run, each in stated))
 
 
 def _of_continuity(run: DescribedRun) -> Iterator[Insight]:

@@ -21,7 +21,6 @@ from rich.text import Text
 
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.diagnosis import continuity_statements
 from repdyn.probe import Probe
 from repdyn.probe.design import MAX_VECTORS, resolve_design
 from repdyn.reading import file_name
@@ -338,10 +337,3 @@ def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> N
         out.print(table)
     out.print(count_verdicts(outcomes), highlight=False)
     print(printable(f"page: {page}"))
-
-
-def doubts(store: Store, measured: Iterable[Measured]) -> list[str]:
-    """Return the checkpoints that repeat another one, or are out of line, of what was judged."""
-    probes = sorted({(each.name, each.rows["probe"].iloc[0]) for each in measured})
-    stated = [pair for name, probe in probes for pair in continuity_statements(store, [name], probe)]
-    return list(dict.fromkeys(f"{run}: {statement.sentence}" for run, statement in stated))
