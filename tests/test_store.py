@@ -17,9 +17,11 @@ from stored_rows import KEY, row
 from synthetic_runs import fill, make_published, make_row, make_rows
 
 from repdyn import Probe, open_store
+from repdyn.metrics import metric_info
 from repdyn.store import MeasurementKey, find_store, find_stores
-from repdyn.store.schema import COLUMNS, SCHEMA, Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.schema import COLUMNS, DESCRIPTIONS, SCHEMA, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.store import remove_unfinished_files
+from repdyn.tables.style import metric_title
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -47,6 +49,19 @@ def test_rows_are_read_as_written(tmp_path):
     scalar = frame[frame.metric == "train/loss"]
     assert scalar[["layer", "trainer_step", "rank"]].isna().to_numpy().tolist() == [[True, False, False]]
     assert store.read(KEY)[1].reason == "constant cloud"
+
+
+def test_the_title_of_a_users_metric_is_stored_with_its_rows(tmp_path, monkeypatch):
+    shown = {"title": "Drift per step", "unit": "radians", "scale": "signed", "family": 3, "position": "elsewhere"}
+    monkeypatch.setitem(DESCRIPTIONS, "drift", shown)
+    store = open_store(tmp_path)
+    store.write(KEY, [row(metric="drift[power=2]"), row()])
+    DESCRIPTIONS.clear()  # as in another process
+    store.to_pandas()
+    info = metric_info("drift")
+    assert (info.title, info.unit, info.scale, info.position) == ("Drift per step", "radians", "signed", "layers")
+    assert metric_title("drift[power=2]") == "Drift per step, power 2"
+    assert DESCRIPTIONS.keys() == {"drift"}
 
 
 def test_the_same_key_replaces_and_a_failure_is_no_step(tmp_path):

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from repdyn.metrics import change, shape, tokens
-from repdyn.metrics.metric import Metric, base_name, parsed
+from repdyn.metrics.metric import Metric, Position, Scale, base_name, parsed
 from repdyn.probe.design import (
     GAUSSIAN,
     LAST_TOKEN,
@@ -68,7 +68,9 @@ class Registry(Mapping[str, Metric]):
             raise ValueError(
                 f"expected a new name, got {metric.name!r}, which is another metric{meaning}; choose another name"
             )
-        self._metrics[metric.name] = metric
+        if known is None:
+            self._metrics[metric.name] = metric
+            _describe(metric)
 
     @cached_property
     def _loaded(self) -> dict[str, Metric]:
@@ -108,14 +110,34 @@ def register_metric(metric: Metric) -> None:
 def metric_info(name: str) -> Metric:
     """Return the record of the metric that a stored name means, with whatever settings.
 
-    A name that the registry does not know, such as that of a package that is not installed here, has a record without
-    any knowledge: it is shown under its name.
+    A name that the registry does not know, such as that of a package that is not installed here, has the record that
+    was stored with its rows; without one it is shown under its name.
 
     >>> metric_info("two_nn[discard=0.8]").unit, metric_info("my_metric").title
     ('dimension', '')
     """
     base = base_name(name)
-    return METRICS.get(base) or Metric(base, _unavailable)
+    if base in METRICS:
+        return METRICS[base]
+    from repdyn.store.schema import DESCRIPTIONS  # with pyarrow, which a list of metrics should not wait for
+
+    stored = {name: text for name, text in DESCRIPTIONS.get(base, {}).items() if name in _TEXTS}
+    choices = {"scale": get_args(Scale), "position": get_args(Position)}
+    known = {
+        name: text for name, text in stored.items() if isinstance(text, str) and text in choices.get(name, (text,))
+    }
+    return Metric(base, _unavailable, **known)
+
+
+_TEXTS = ("meaning", "title", "unit", "family", "scale", "position")
+"""Fields that are stored with the rows of a metric that is not of this package."""
+
+
+def _describe(metric: Metric) -> None:
+    """Have the record of a metric stored with its rows, for processes that do not know it."""
+    from repdyn.store.schema import DESCRIPTIONS
+
+    DESCRIPTIONS[metric.base] = {name: getattr(metric, name) for name in _TEXTS}
 
 
 def _unavailable(*inputs: object, **settings: object) -> Tensor:
@@ -192,6 +214,8 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
     if not isinstance(requested, str | Metric):
         raise ValueError(f"expected each metric by name or as a Metric, got {requested!r}")
     metric, subset = (requested, "") if isinstance(requested, Metric) else _from_name(requested)
+    if metric.base not in METRICS:
+        _describe(metric)
     if probe is not None and metric.probe_requires == "topics" and probe.topics is None:
         raise ValueError(
             f"expected a probe whose tokens have topics for {metric.name}, got one without; make one with "

@@ -26,6 +26,7 @@ from repdyn.publish.loggers import (
     log_figures,
     log_status,
     logged_values,
+    named_config,
     target_of,
     validate_log_layers,
 )
@@ -46,10 +47,11 @@ def export_run(
     """Log a stored run to loggers, which stay open: the figures, their provenance, and a row for each of the steps,
     whose number is returned.
 
-    The row of a step has the names a live run logs (:func:`repdyn.publish.loggers.logged_values`), the scalars stored
-    with it (``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A
-    finished model has step 0 and the hyperparameter ``stage`` "finished". An error in one figure or logger does not
-    affect the others: the first is raised once everything else is logged.
+    The row of a step and the hyperparameters have the names a live run logs
+    (:func:`repdyn.publish.loggers.logged_values`, :func:`repdyn.publish.loggers.named_config`); a row also has the
+    scalars stored with it (``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A
+    finished model has step 0 and the hyperparameter ``repdyn/stage`` "finished". An error in one figure or logger does
+    not affect the others: the first is raised once everything else is logged.
 
     A ValueError says that nothing is stored of the run, or that it was measured on several probes and none is named.
     """
@@ -61,7 +63,7 @@ def export_run(
     with attempts() as attempt:
         for logger in loggers:
             with attempt():
-                logger.log_hyperparams(origin)
+                logger.log_hyperparams(named_config(origin))
         for step in steps:
             stored = values.loc[values["step"] == step]
             with attempt():

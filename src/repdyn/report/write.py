@@ -130,7 +130,7 @@ def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
 def _meaning(metric: str) -> str:
     info, settings = metric_info(metric), settings_in_words(metric)
     if info.base not in METRICS:
-        return "a metric of your own"
+        return info.meaning or "a metric of your own"
     low, high = info.range
     settings = f", with {settings}" if settings else ""
     return f"{info.meaning}{settings}; from {low:g} to {high:g}".replace("inf", "\u221e")

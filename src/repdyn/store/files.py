@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from repdyn.store.schema import COLUMNS, SCHEMA, Row
+from repdyn.store.schema import COLUMNS, DESCRIPTIONS, METRICS_KEY, SCHEMA, Row
 from repdyn.utils.files import AT_ITS_ENDS, cache_directory, escaped, write_atomically
 from repdyn.utils.redaction import redacted
 
@@ -212,6 +213,9 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
             # files are small: threads, and looking for every column by its name, would cost more than they save
             chosen = None if names == set(wanted.names) else [name for name in wanted.names if name in names]
             table = file.read(chosen, use_threads=False)
+            with suppress(AttributeError, KeyError, ValueError):  # none, or damaged: these metrics go by their names
+                own = json.loads((file.schema_arrow.metadata or {})[METRICS_KEY])
+                DESCRIPTIONS.update({name: texts for name, texts in own.items() if isinstance(texts, dict)})
         table.validate(full=True)
         if not table.schema.equals(wanted):
             plain = [table[name] if name in names else pa.nulls(len(table)) for name in wanted.names]

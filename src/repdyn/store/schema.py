@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -40,6 +41,12 @@ PROBE_ACCURACY = "probe/accuracy"
 PROBE_CALIBRATION_ERROR = "probe/calibration_error"
 """The expected calibration error of these predictions, in [0, 1]."""
 PROBE_SCALARS = (PROBE_LOSS, PROBE_BITS_PER_BYTE, PROBE_ACCURACY, PROBE_CALIBRATION_ERROR)
+
+
+DESCRIPTIONS: dict[str, dict[str, str]] = {}
+"""How metrics of users are shown, as texts of :class:`repdyn.Metric` by its name: of those that this process knows, and
+of those in the files that it has read, which have them in their metadata."""
+METRICS_KEY = b"repdyn.metrics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +205,12 @@ def shown_reason(reason: str) -> str:
 
 
 def to_table(rows: Iterable[Row]) -> pa.Table:
-    """Return rows as an Arrow table with one column per field."""
-    return pa.Table.from_pylist([{name: getattr(row, name) for name in COLUMNS} for row in rows], schema=SCHEMA)
+    """Return rows as an Arrow table with one column per field, and with the :data:`DESCRIPTIONS` of their metrics."""
+    rows = list(rows)
+    own = {row.metric.partition("[")[0] for row in rows} & DESCRIPTIONS.keys()
+    described = {METRICS_KEY: json.dumps({name: DESCRIPTIONS[name] for name in sorted(own)})} if own else None
+    schema = SCHEMA.with_metadata(described)
+    return pa.Table.from_pylist([{name: getattr(row, name) for name in COLUMNS} for row in rows], schema=schema)
 
 
 def too_few_distinct(

@@ -12,6 +12,7 @@ import wandb
 
 from repdyn.figures.run import all_figures
 from repdyn.publish.export import export_store
+from repdyn.publish.loggers import named_config
 from repdyn.publish.results import provenance
 
 NAN = math.nan
@@ -67,7 +68,7 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
             for name, value in record["config"]["update"].items()
             if not name.startswith("_wandb")
         }
-        assert config == provenance(store, store.to_pandas())
+        assert config == named_config(provenance(store, store.to_pandas()))
         history = [record["history"]["item"] for record in found if record["type"] == "history"]
         steps = [item for item in history if "two_nn/mean" in item]
         assert [item["repdyn/step"] for item in steps] == [0, 1, 8]
