@@ -218,8 +218,11 @@ def test_what_lacks_values_is_told_with_its_reason(frame_of):
     frame.loc[tokens, ["value", "reason"]] = [NAN, "batch 0: the input embeddings have 64 coordinates"]
     chosen = (frame["metric"] == "norm") & (frame["layer"] == 1) & (frame["subset"] == "no_sink")
     frame.loc[chosen, ["value", "reason"]] = [NAN, "infinite"]
+    first = (frame["metric"] == "norm") & (frame["layer"] == 0) & (frame["subset"] == "no_sink") & (frame["step"] == 1)
+    frame.loc[first, ["value", "reason"]] = [NAN, "fewer than half of the vectors are distinct: 3 of 9"]
+    harmless = "fewer than half of the vectors are distinct: 3 of 9 (harmless: tokens repeat in layer 0)"
     assert missing_values(measurements(frame)) == [
-        ([("norm", "no_sink")], 2, 6, "infinite"),
+        ([("norm", "no_sink")], 3, 6, f"2 cells: infinite; 1 cell: {harmless}"),
         ([("token_rank", "all"), ("token_cosine", "all")], 6, 6, "the input embeddings have 64 coordinates"),
     ]
 

@@ -203,7 +203,7 @@ def insights(
     print_rules: bool = False,
     json: Json = False,
 ) -> int:
-    """Say what happened in the runs of a store, or list their alerts.
+    """Say what happened in the runs of a store and in what they differ, or list their alerts.
 
     Args:
         alerts: List the alerts instead: collapsed layers, halved dimensions, jumping profiles.
@@ -234,10 +234,13 @@ def insights(
         listed = list_alerts(found, rows.run, rows.probe, read_rules(rules) if rules else None)
         print_json([each.as_dict() for each in listed]) if json else print_alerts(listed)
         return FAILED if fail and any(each.alerts for each in listed) else 0
-    from repdyn.diagnosis import insights as insights_of
+    from repdyn.diagnosis import comparison_statements, described_runs
 
-    statements = insights_of(found, rows.run, rows.probe)
-    print_json([each.as_dict() for each in statements]) if json else print_insights(statements)
+    runs = described_runs(found, rows.run, rows.probe)
+    if json:
+        print_json([run.insights.as_dict() for run in runs])
+    else:
+        print_insights([run.insights for run in runs], comparison_statements(runs))
     return 0
 
 

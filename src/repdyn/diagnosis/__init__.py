@@ -1,5 +1,6 @@
-"""What happened in a run: a status, and ranked statements with their evidence."""
+"""What happened in a run, and in what runs differ: a status, and ranked statements with their evidence."""
 
+from repdyn.diagnosis.comparison import comparison_statements
 from repdyn.diagnosis.insight import STATUSES, Insight, RunInsights, Severity, Status
 from repdyn.diagnosis.run import DescribedRun, described_runs, doubts, insights, stacks_of_run
 
@@ -10,6 +11,7 @@ __all__ = [
     "RunInsights",
     "Severity",
     "Status",
+    "comparison_statements",
     "described_runs",
     "doubts",
     "insights",

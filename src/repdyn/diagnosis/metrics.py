@@ -4,6 +4,7 @@ over depth at the last step, layers unlike their neighbours, missing values, who
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -14,7 +15,7 @@ from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import fits_of
-from repdyn.tables.frames import LOSS_TITLES, drop_first_comparison, is_finished, loss_of_run, most_common_reason
+from repdyn.tables.frames import LOSS_TITLES, counted_reasons, drop_first_comparison, is_finished, loss_of_run
 from repdyn.tables.runs import layer_names
 from repdyn.tables.series import LayerMean, MetricSeries
 from repdyn.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
@@ -283,7 +284,7 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     if missing.empty:
         return
     share = len(missing) / len(at_end)
-    reason = most_common_reason(missing)
+    reason = counted_reasons(missing)
     metrics = missing["metric"].unique().tolist()
     layers = tuple(sorted(missing["layer"].unique().tolist()))
     named = metric_title(metrics[0]) if len(metrics) == 1 else f"{len(metrics)} metrics"
@@ -291,7 +292,7 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
         f"{named}: no value in {len(missing)} of {len(at_end)} cells at step {last:,} ({layer_names(layers)}): "
         f"{reason}."
     )
-    not_finite = any(word in reason.split() for word in ("NaN", "inf"))
+    not_finite = re.search(r"\b(NaN|inf)\b", reason)
     severity = "failed" if not_finite else "watch" if share > MANY_MISSING else "note"
     metric = metrics[0] if len(metrics) == 1 else None
     evidence = {"missing": float(len(missing)), "values": float(len(at_end)), "reason": reason}

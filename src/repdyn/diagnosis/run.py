@@ -31,7 +31,7 @@ _COLUMNS = (
     *ALERT_COLUMNS,
     *("model", "stage", "checkpoint", "layers", "depth", "module", "design", "settings", "low", "high", "std_error"),
     *("n_batches", "n_vectors", "n_unique", "own_window_excluded", "same_window_share", "same_as", "mixed_with"),
-    "measured_at",
+    *("measured_at", "causal", "parameters", "dim", "dtype"),
 )
 """Columns of a store that the insights rest on."""
 _OTHER_METRICS = 0.5  # weight of statements about metrics that are not measured by default
@@ -46,7 +46,7 @@ class DescribedRun(MeasuredRun):
     @cached_property
     def insights(self) -> RunInsights:
         """The status and the statements, with links to a report that shows the run under its label."""
-        statements = _ranked(chain(self._of_training, _of_continuity(self), _of_metrics(self)))
+        statements = ranked(chain(self._of_training, _of_continuity(self), _of_metrics(self)))
         linked = []
         for each in statements:
             place = {"alert": 0, "peak": 1, "trough": 1}.get(each.kind, -1)
@@ -63,7 +63,7 @@ class DescribedRun(MeasuredRun):
         infinity. It is watched if a layer collapsed or its block changes nothing, if an alert was raised in the second
         half of its measured steps, if it overfits, or if checkpoints or many values of the last step are missing.
         """
-        statements = _ranked(self._of_training)
+        statements = ranked(self._of_training)
         if failed := [each for each in statements if each.severity == "failed"]:
             return "failed", failed[0].sentence
         if self.finished:
@@ -163,7 +163,7 @@ def doubts(store: Store, probes: Iterable[tuple[str, str | None]]) -> list[str]:
     """Return what :func:`insights` states of steps that repeat another one or are out of line, for runs and the probe
     to look at of each, or all of them."""
     found = [run for name, probe in probes for run in described_runs(store, [name], probe)]
-    stated = [(run, each) for run in found for each in _ranked(_of_continuity(run))]
+    stated = [(run, each) for run in found for each in ranked(_of_continuity(run))]
     return list(dict.fromkeys(f"{of_stack(run.name, run.stack)}: {each.sentence}" for run, each in stated))
 
 
@@ -176,7 +176,7 @@ def _of_continuity(run: DescribedRun) -> Iterator[Insight]:
     yield from training.out_of_line_statements(run.frame)
     yield from training.embedding_statements(run.frame)
     if scalar(run.frame, LOSS).empty:
-        for chosen in _chosen(run):
+        for chosen in chosen_series(run):
             if base_name(chosen.metric) in DEFAULT_METRICS:
                 yield from training.geometry_statements(chosen)
 
@@ -185,7 +185,7 @@ def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
     yield from metrics.window_statements(run.rows)
     yield from metrics.below_one_statements(run.rows)
     name, losses = loss_of_run(run.frame)
-    for chosen in _chosen(run):
+    for chosen in chosen_series(run):
         yield from metrics.layer_statements(chosen)
         yield from metrics.condensation_statements(chosen)
         yield from metrics.valley_statements(chosen)
@@ -197,7 +197,7 @@ def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
             yield from metrics.activation_statements(chosen)
 
 
-def _chosen(run: DescribedRun) -> Iterator[MetricSeries]:
+def chosen_series(run: MeasuredRun) -> Iterator[MetricSeries]:
     """Yield the series of each metric that is described: without attention sinks if it was measured so, otherwise on
     the first subset."""
     for metric in dict.fromkeys(metric for metric, _ in run.series):
@@ -205,7 +205,8 @@ def _chosen(run: DescribedRun) -> Iterator[MetricSeries]:
         yield run.series[metric, "no_sink" if "no_sink" in subsets else subsets[0]]
 
 
-def _ranked(statements: Iterable[Insight]) -> list[Insight]:
+def ranked(statements: Iterable[Insight]) -> list[Insight]:
+    """Return statements by severity, then by weight, of which those on metrics not measured by default have half."""
     weighted = (
         each if each.metric is None or base_name(each.metric) in DEFAULT_METRICS
         else replace(each, weight=_OTHER_METRICS * each.weight)

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pandas as pd
 
-from repdyn.diagnosis import STATUSES, DescribedRun, Insight, Status
+from repdyn.diagnosis import STATUSES, DescribedRun, Insight, Status, comparison_statements
 from repdyn.diagnosis.metrics import CAVEAT
 from repdyn.metrics import metric_info
 from repdyn.report.markup import Markup, details, joined, table, tag
@@ -45,13 +45,33 @@ def glance(data: ReportData) -> Markup:
     runs = sorted(data.runs, key=lambda run: STATUSES.index(run.status[0]))
     lines = [_run_at_a_glance(run, has_cards=len(runs) <= MAX_WITH_CARDS) for run in runs]
     more = lines[MAX_LINES:]
-    return joined([*lines[:MAX_LINES], details(f"and {len(more)} more runs", *more) if more else Markup()])
+    shown = [*lines[:MAX_LINES], *([details(f"and {len(more)} more runs", *more)] if more else [])]
+    return joined([*shown, tag("div", *_differences(data), class_="between") if len(runs) > 1 else Markup()])
+
+
+def _differences(data: ReportData) -> list[Markup]:
+    """Return in what runs differ: what is stored of their settings, and what was measured."""
+    settings = _different_settings(data.runs)
+    parts = [tag("p", f"These runs differ in: {settings}.")] if settings else []
+    if why := differences(data.runs):
+        parts.append(tag("p", f"These runs do not all compare: {why}.", class_="warning"))
+    statements = comparison_statements(data.runs, data.seeds)
+    first, rest = (
+        [tag("li", _link(each)) for each in part] for part in (statements[:MAX_CARDS], statements[MAX_CARDS:])
+    )
+    more = [details(f"{len(rest)} more differences", tag("ul", *rest))] if rest else []
+    return [*parts, *([tag("ul", *first)] if first else []), *more]
+
+
+def _link(statement: Insight) -> Markup:
+    """Return a statement as a link to what it is about, if that is in the charts."""
+    return tag("a", statement.sentence, href=statement.link) if statement.link else joined([statement.sentence])
 
 
 def _run_at_a_glance(run: DescribedRun, has_cards: bool) -> Markup:
     """Return the status of a run, with cards of its statements; or with the first of them, and cards to be opened."""
     (status, reason), statements, rows = run.status, run.insights.statements, run.rows
-    links = [tag("a", each.sentence, href=each.link) for each in statements]
+    links = [*map(_link, statements)]
     cards = tag("div", *map(_card, statements[:MAX_CARDS]), class_="cards")
     if has_cards:
         more = [tag("li", link) for link in links[MAX_CARDS:]]
@@ -122,10 +142,6 @@ def overview(data: ReportData) -> Markup:
     ]
     headings = ("run", "model", "kind", "parameters", "steps", "tokens", "layers", "probe")
     parts = [table("Runs in this report", headings, rows, quiet=True)]
-    if differing := _different_settings(data.runs):
-        parts.append(tag("p", f"These runs differ in: {differing}."))
-    if len(data.runs) > 1 and (why := differences(data.runs)):
-        parts.append(tag("p", f"These runs do not all compare: {why}.", class_="warning"))
     if data.not_seeds:
         parts.append(tag("p", f"Not shown as seeds of one model: {data.not_seeds}.", class_="warning"))
     return joined(parts)
@@ -214,10 +230,10 @@ def without_value(data: ReportData) -> Markup:
     rows = []
     for run, missing in ((one, each) for one in data.runs for each in missing_values(one.rows)):
         names = [metric_title(name) + f" ({subset_title(of)})" * (of != "all") for name, of in missing.metrics]
-        rows.append((run.label, ", ".join(names), f"{missing.number:,} of {missing.of:,}", missing.reason))
+        rows.append((run.label, ", ".join(names), f"{missing.number:,} of {missing.of:,}", missing.reasons))
     if not rows:
         return tag("p", "Every measured metric has a value at every layer and step.")
-    return table("Values that are NaN", ("run", "metrics", "cells of each", "mostly because"), rows, quiet=True)
+    return table("Values that are NaN", ("run", "metrics", "cells of each", "because"), rows, quiet=True)
 
 
 def citation(data: ReportData) -> Markup:

@@ -251,24 +251,46 @@ def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Missing(NamedTuple):
-    """Metrics, each with its subset, that lack as many of as many values for the same most common reason."""
+    """Metrics, each with its subset, that lack as many of as many values for the same reasons."""
 
     metrics: list[tuple[str, str]]
     number: int
     of: int
-    reason: str
+    reasons: str
+
+
+_FEW_DISTINCT = "distinct|vectors are equal|nearly the same"
+"""What reasons say of a cloud with few distinct vectors."""
 
 
 def missing_values(rows: pd.DataFrame) -> list[Missing]:
     """Return what lacks values, in the order of the rows, leaving out comparisons of the first step."""
-    expected = drop_first_comparison(rows.loc[:, ["step", "metric", "subset", "value", "reason"]])
+    expected = drop_first_comparison(rows.loc[:, ["step", "layer", "metric", "subset", "value", "reason"]])
     found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
     for _, cells in expected.groupby(["metric", "subset"], sort=False, observed=True):
         missing = cells.loc[cells["value"].isna()]
         if len(missing):
             key = str(cells["metric"].iloc[0]), str(cells["subset"].iloc[0])
-            found.setdefault((len(missing), len(cells), most_common_reason(missing)), []).append(key)
+            found.setdefault((len(missing), len(cells), counted_reasons(missing)), []).append(key)
     return [Missing(metrics, *numbers) for numbers, metrics in found.items()]
+
+
+def counted_reasons(missing: pd.DataFrame) -> str:
+    """Return why these rows of measurements have no value: each reason with its number of cells, the most common first;
+    those that differ in numbers alone count as one, and what is expected of the embeddings is said to be harmless.
+
+    >>> few = "batch 0: 2 distinct of 9 points, at least 3 needed"
+    >>> counted_reasons(pd.DataFrame({"layer": [0, 0, 0, 1], "reason": [few, few, few, None]}))
+    '3 cells: 2 distinct of 9 points, at least 3 needed (harmless: tokens repeat in layer 0); 1 cell: no reason given'
+    """
+    told = filled(pd.Series(missing["reason"]), "no reason given").astype(object).map(shown_reason)
+    repeats = (missing["layer"] == 0) & told.str.contains(_FEW_DISTINCT)
+    told += np.where(repeats, " (harmless: tokens repeat in layer 0)", "")
+    kinds = sorted(told.groupby(told.str.replace(r"\d+", "", regex=True), sort=False), key=lambda kind: -len(kind[1]))
+    texts = [(len(of_kind), str(of_kind.value_counts().index[0])) for _, of_kind in kinds]
+    if len(texts) == 1:
+        return texts[0][1]
+    return "; ".join(f"{number} cell{'s' * (number > 1)}: {text}" for number, text in texts)
 
 
 def most_common_reason(missing: pd.DataFrame) -> str:

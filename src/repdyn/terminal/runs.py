@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
-from repdyn.diagnosis import DescribedRun, RunInsights, Severity, Status
+from repdyn.diagnosis import DescribedRun, Insight, RunInsights, Severity, Status
 from repdyn.store import Store
 from repdyn.store.schema import FINISHED, PROBE_LOSS
 from repdyn.tables.findings import COLOURS, MARKS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
@@ -157,22 +157,27 @@ _SEVERITY_STYLES: Mapping[Severity, str] = {"failed": "bold red", "watch": "yell
 _MAX_WIDTH = 80
 
 
-def print_insights(found: Sequence[RunInsights]) -> None:
-    """Print the status and the statements of each run, at most 80 columns wide."""
+def print_insights(found: Sequence[RunInsights], compared: Sequence[Insight] = ()) -> None:
+    """Print the status and the statements of each run, and those on several, at most 80 columns wide."""
     console = PrintableConsole()
     width = min(_MAX_WIDTH, console.width)
     for each in found:
         heading = Text(in_one_line(f"{of_stack(each.run, each.stack)} (probe {each.probe[:8]}): "))
         console.print(heading.append(each.status, STATUS_STYLES[each.status]), width=width)
-        lines = Table.grid(padding=(0, 1, 0, 0))
-        if not each.statements or each.reason != each.statements[0].sentence:
-            lines.add_row("  reason", Text(in_one_line(each.reason)))
-        for statement in each.statements:
-            lines.add_row(
-                Text(f"  {statement.severity}", _SEVERITY_STYLES[statement.severity]),
-                Text(in_one_line(statement.sentence)),
-            )
-        console.print(lines, width=width)
+        is_told = bool(each.statements) and each.reason == each.statements[0].sentence
+        console.print(_statements(each.statements, None if is_told else each.reason), width=width)
+    if compared:
+        console.print(Text("these runs compared"), width=width)
+        console.print(_statements(compared), width=width)
+
+
+def _statements(statements: Sequence[Insight], reason: str | None = None) -> Table:
+    lines = Table.grid(padding=(0, 1, 0, 0))
+    if reason is not None:
+        lines.add_row("  reason", Text(in_one_line(reason)))
+    for each in statements:
+        lines.add_row(Text(f"  {each.severity}", _SEVERITY_STYLES[each.severity]), Text(in_one_line(each.sentence)))
+    return lines
 
 
 _WIDTH = 16
@@ -256,7 +261,7 @@ def print_summary(
     more = len(lines) - _MAX_ALERTS
     # the commonest reasons first
     missing = sorted(missing_values(run.rows), key=lambda each: -len(each.metrics) * each.number)[:_MAX_REASONS]
-    reasons = [f"no value in {n:,} of {of:,} cells of {_some(keys)}: {reason}" for keys, n, of, reason in missing]
+    reasons = [f"no value in {n:,} of {of:,} cells of {_some(keys)}: {why}" for keys, n, of, why in missing]
     folders = sorted({str(Path(path).parent) for path in figures})
     after = [
         Text(),
