@@ -23,12 +23,10 @@ from scipy import stats
 from scipy.stats import t as student_t
 from synthetic_runs import make_published, make_row, make_scalar, to_frame
 
-from repdyn.store.schema import EMBEDDING_NORM
 from repdyn.tables import effects
 from repdyn.tables.continuity import (
     Jumps,
     losses_out_of_line,
-    repeated_embeddings,
     repeated_values,
 )
 from repdyn.tables.effects import (
@@ -378,16 +376,6 @@ def test_values_that_are_the_same_to_the_last_bit():
     ]
     assert repeated_values(to_frame(rows)) == [(0, 16)]
     assert repeated_values(to_frame(rows[:4])) == []
-
-
-def test_embeddings():
-    def frame(*norms: float):
-        return to_frame([make_scalar(step, norm, EMBEDDING_NORM) for step, norm in enumerate(norms)])
-
-    assert repeated_embeddings(frame(1.5, 1.25, 1.5, 1.75)) == [(0, 2)]
-    assert repeated_embeddings(frame(1.5, 1.25)) == []
-    assert repeated_embeddings(frame(1.5, 1.5, 1.5)) == []  # not trained
-    assert repeated_embeddings(to_frame(profile_of_continuity(0, 0.5))) == []
 
 
 STEPS_OF_CONTINUITY = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 21000, 1000)]

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from synthetic_runs import make_failures, make_row, make_rows, make_scalar, to_frame
 
 from repdyn.diagnosis import RunInsights, stacks_of_run
-from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, PROBE_LOSS
+from repdyn.store.schema import PROBE_LOSS
 
 STEPS = tuple(range(0, 240, 10))
 
@@ -72,11 +72,6 @@ def test_repeated_checkpoints():
     assert (found.status, found.reason) == ("watch", statement.sentence)  # it was healthy, above such statements
     assert (statement.severity, statement.kind, statement.steps) == ("watch", "repeated checkpoint", (50, 80, 120))
     assert statement.sentence.startswith("Steps 50, 80 and 120 have the same values to the last bit: copies of one")
-    mixed = [make_scalar(step, 1.0 if step in {50, 80} else 2.0 + step, EMBEDDING_NORM) for step in STEPS]
-    found = described([*layers_at(curve(lambda step: 5.0 + 0.01 * step)), *mixed])
-    assert only(found, "repeated embeddings").steps == (50, 80)
-    found = described([*layers_at(by_step), *mixed])
-    assert "repeated embeddings" not in kinds(found)  # these steps repeat each other altogether
 
 
 def with_layers(change, metrics=("anisotropy", "two_nn"), steps=STEPS):
@@ -380,51 +375,6 @@ def test_eight_checkpoints_are_needed():
 
 
 STEPS_OF_OUT_OF_LINE_STATEMENTS = range(45_000, 66_000, 1000)
-
-
-def cosine(step):
-    return 0.5935 - 0.0036 * (step - 49_000) / 1000 + 1e-4 * np.sin(step)
-
-
-def found_of_out_of_line_statements(values, first=0):
-    rows = [make_row(step=step, layer=1, value=0.5 + step / 1e6) for step in values]
-    scalars = [replace(make_scalar(step, value, EMBEDDING_COSINE), compared_to=first) for step, value in values.items()]
-    described = of_one(to_frame([*rows, *scalars]), [])
-    return described, [each for each in described.statements if each.kind == "embeddings out of line"]
-
-
-def test_the_final_embeddings_at_two_steps():
-    values = {step: cosine(step) for step in STEPS_OF_OUT_OF_LINE_STATEMENTS} | {50_000: 0.511, 58_000: 0.511}
-    described, (statement,) = found_of_out_of_line_statements(values)
-    assert statement.sentence == (
-        "The cosine of the input embeddings to those of step 0 is 0.511 at step 50,000, out of line with 0.593 at step "
-        "49,000 and 0.586 at step 51,000: the weights of another step. The same holds at step 58,000."
-    )
-    assert statement.steps == (50_000, 58_000)
-    assert statement.evidence["cosine"] == 0.511
-    assert described.status != "failed"
-
-
-def norms(steps, changed):
-    return [make_scalar(step, changed.get(step, 1 + step / 1e6), EMBEDDING_NORM) for step in steps]
-
-
-def test_the_norm_where_there_is_no_cosine():
-    """As in a sweep on Ray without a first checkpoint."""
-    rows = [make_row(step=step, layer=1, value=0.5 + step / 1e6) for step in STEPS_OF_OUT_OF_LINE_STATEMENTS]
-    described = of_one(to_frame([*rows, *norms(STEPS_OF_OUT_OF_LINE_STATEMENTS, {50_000: 1.4})]), [])
-    (statement,) = [each for each in described.statements if each.kind == "embeddings out of line"]
-    assert statement.sentence == (
-        "The median norm of the input embeddings is 1.4 at step 50,000, out of line with 1.05 at step 49,000 and 1.05 "
-        "at step 51,000: the weights of another step."
-    )
-    both = [
-        replace(make_scalar(step, cosine(step) - 0.1 * (step == 50_000), EMBEDDING_COSINE), compared_to=0)
-        for step in STEPS_OF_OUT_OF_LINE_STATEMENTS
-    ]
-    described = of_one(to_frame([*rows, *both, *norms(STEPS_OF_OUT_OF_LINE_STATEMENTS, {50_000: 1.4})]), [])
-    (statement,) = [each for each in described.statements if each.kind == "embeddings out of line"]
-    assert "cosine" in statement.sentence  # one statement of a step
 
 
 def swept(changed, noise=0.002, **given):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from glob import escape
 from itertools import groupby
@@ -28,12 +28,7 @@ from uuid import uuid4
 
 import psutil
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
 from repdyn.checkpoints.errors import (
     CancelledError,
@@ -50,9 +45,9 @@ from repdyn.measurement.measure import layer_choice, measure_with, prepare_for
 from repdyn.metrics import resolve
 from repdyn.store import Store
 from repdyn.store.files import STATES_FOLDER, own_folder
-from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM, FINISHED, failure_rows, scalar_row
+from repdyn.store.schema import FINISHED, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
-from repdyn.utils.files import cache_directory, write_atomically
+from repdyn.utils.files import cache_directory
 from repdyn.utils.printing import print_above_bars, printable
 from repdyn.utils.redaction import redacted
 
@@ -60,9 +55,6 @@ log = logging.getLogger(__name__)
 
 MAX_IDENTICAL_FAILURES = 5
 """A sweep ends when this many checkpoints fail for the same reason and none succeeds."""
-N_COMPARED = 1024
-"""Number of embeddings that are kept of the first checkpoint, evenly spaced over the vocabulary: 4 MB in width 1024."""
-_FIRST_EMBEDDINGS, _TENSOR = "input_embeddings.safetensors", "embeddings"
 _RESERVED_BYTES = 200_000_000
 """Left free on the disk for other programs."""
 _CANCEL_SECONDS, _POLL_SECONDS = 1.0, 0.1
@@ -183,27 +175,17 @@ def measure_checkpoint(
                 model = target.load() if target.load else load_lightning(files.folder, raw=is_raw)
                 model = model.to(options.device, DTYPES.get(options.dtype or "auto")).eval()
         seconds = {"download": files.seconds, "load": time.perf_counter() - start}
-        embeddings = input_embeddings(model)
-        scalars: dict[str, tuple[float, int | None]] = {}
-        if embeddings is not None:
-            norm = torch.linalg.vector_norm(embeddings, dim=1, dtype=torch.float32).median()
-            scalars[EMBEDDING_NORM] = float(norm), None
-            if is_one_of_many and (found := cosine_to_first(embeddings, kept, target.step, is_first=options.in_order)):
-                scalars[EMBEDDING_COSINE] = found[1], found[0]
         with model_errors("the model cannot be measured"):
             prepared, how = prepare_for(model, probe, measurement), {"progress": progress, "state_cache": state_cache}
             profile = measure_with(prepared, probe, measurement, checkpoint=target.checkpoint, **how)
-        del model, prepared, embeddings
+        del model, prepared
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     seconds |= {"forward": profile.forward_seconds, "kernels": profile.kernel_seconds}
-    scalars |= {f"seconds/{stage}": (value, None) for stage, value in seconds.items()}
-    scalars["bytes/download"] = float(files.bytes_fetched), None
-    rows = [
-        replace(scalar_row(profile.checkpoint, name, value, probe=probe.hash), compared_to=step)
-        for name, (value, step) in scalars.items()
-    ]
+    scalars = {f"seconds/{stage}": value for stage, value in seconds.items()}
+    scalars["bytes/download"] = float(files.bytes_fetched)
+    rows = [scalar_row(profile.checkpoint, name, value, probe=probe.hash) for name, value in scalars.items()]
     store.write(task.key(options), [*profile.rows, *profile.scalars, *rows])
     if state_cache is not None:
         state_cache.delete_before(target.step)
@@ -216,43 +198,6 @@ def store_failure(task: Task, store: Store, options: SweepOptions, reason: str, 
     names = [metric.name for metric, _ in resolve(options.metrics, task.probe)]
     rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash, **marks)
     store.write(task.key(options).failed, rows)
-
-
-def input_embeddings(model: nn.Module) -> Tensor | None:
-    """Return the input embeddings, (n_tokens, dim); None for a model that has none in its memory."""
-    try:
-        embeddings = model.get_input_embeddings() if isinstance(model, PreTrainedModel) else None
-    except NotImplementedError:  # a model of sounds, or of two towers
-        return None
-    weight = getattr(embeddings, "weight", None)
-    if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.device.type == "meta":
-        return None
-    return weight.detach()
-
-
-def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bool) -> tuple[int, float] | None:
-    """Return the step of the run's first checkpoint, and the median cosine of input embeddings to those of it.
-
-    Those of the first, :data:`N_COMPARED` of them, are kept in a folder; with ``is_first`` these, if it has none.
-    None if there is nothing to compare with, or embeddings of another shape.
-    """
-    places = torch.linspace(0, len(embeddings) - 1, min(N_COMPARED, len(embeddings))).long()
-    own = embeddings.detach()[places.to(embeddings.device)].float().cpu()
-    path = folder / _FIRST_EMBEDDINGS
-    try:
-        if is_first and not path.exists():
-            kept = {_TENSOR: own.contiguous()}
-            write_atomically(path, lambda partial: save_file(kept, partial, metadata={"step": str(step)}))
-        with safe_open(path, framework="pt") as file:
-            first, first_step = file.get_tensor(_TENSOR), int(file.metadata()["step"])
-    except FileNotFoundError:
-        return None
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
-        log.warning("The input embeddings of step %d are not compared with those in %s: %s", step, path, error)
-        return None
-    if first.shape != own.shape:
-        return None
-    return first_step, float(cosine_similarity(own.double(), first.double(), dim=1).median())
 
 
 def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions) -> None:

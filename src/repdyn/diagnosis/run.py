@@ -79,7 +79,7 @@ class DescribedRun(MeasuredRun):
             still = "" if held is None else f"; what began at step {held:,} still holds"
             of = f"{len(steps)} of the last {number - number // 2} measured steps"
             return "watch", f"Alerts were raised at {of}{still}."
-        if watched := [*watched, *training.repeated_checkpoints(self.frame, self.rows)]:
+        if watched := [*watched, *training.repeated_checkpoints(self.rows)]:
             return "watch", watched[0].sentence
         has_loss = len(scalar(self.frame, LOSS)) >= training.MIN_LOSSES
         loss = ", and the loss has not diverged" if has_loss else ""
@@ -172,9 +172,8 @@ def _of_continuity(run: DescribedRun) -> Iterator[Insight]:
     case there are no alerts for its jumps."""
     if run.finished:
         return
-    yield from training.repeated_checkpoints(run.frame, run.rows)
+    yield from training.repeated_checkpoints(run.rows)
     yield from training.out_of_line_statements(run.frame)
-    yield from training.embedding_statements(run.frame)
     if scalar(run.frame, LOSS).empty:
         for chosen in chosen_series(run):
             if base_name(chosen.metric) in DEFAULT_METRICS:

@@ -11,14 +11,12 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.diagnosis.insight import Insight
-from repdyn.store.schema import EMBEDDING_NORM, LOSS, PROBE_LOSS, VALIDATION_LOSS
+from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.continuity import (
     MIN_JUMP,
     Jumps,
     collapsed_layers,
-    embeddings_out_of_line,
     losses_out_of_line,
-    repeated_embeddings,
     repeated_layers,
     repeated_values,
 )
@@ -181,42 +179,24 @@ def layer_failures(rows: pd.DataFrame) -> Iterator[Insight]:
             yield Insight("watch", kind, sentence, layers=layers, steps=steps, weight=1.0)
 
 
-def repeated_checkpoints(frame: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Insight]:
-    """Yield the steps that have the values, or the input embeddings, of another step.
+def repeated_checkpoints(rows: pd.DataFrame) -> Iterator[Insight]:
+    """Yield the steps that have the values of another step.
 
     The first two steps may: the learning rate of many trainings starts at zero.
     """
     first_two = sorted(rows["step"].unique().tolist())[:2]
-    same_values = repeated_values(rows)
-    if groups := sorted(steps for steps in same_values if list(steps) != first_two):
+    if groups := sorted(steps for steps in repeated_values(rows) if list(steps) != first_two):
         named = [steps_in_words(steps).removeprefix("steps ") for steps in groups]
         more = f" and {len(named) - _MAX_GROUPS} further groups" * (len(named) > _MAX_GROUPS)
         why = "copies of one checkpoint, or no update of the weights in between."
         sentence = f"Steps {'; '.join(named[:_MAX_GROUPS])}{more} have the same values to the last bit: {why}"
         steps = tuple(sorted({step for group in groups for step in group}))
         yield Insight("watch", "repeated checkpoint", sentence, steps=steps, weight=0.8)
-    for steps in repeated_embeddings(frame):
-        if not any(set(steps) <= set(group) for group in same_values):
-            why = "files of several checkpoints may be mixed."
-            sentence = f"{steps_in_words(steps).capitalize()} have the same input embeddings but other values: {why}"
-            yield Insight("watch", "repeated embeddings", sentence, steps=steps, weight=0.7)
 
 
 def _levels(losses: np.ndarray) -> np.ndarray:
     """Return the running median of :data:`LEVEL_STEPS` losses, for each that ends such a window."""
     return np.median(np.lib.stride_tricks.sliding_window_view(losses, LEVEL_STEPS), axis=-1)
-
-
-def embedding_statements(frame: pd.DataFrame) -> Iterator[Insight]:
-    """Yield the steps whose input embeddings are nearer to the first, or farther from them, than both neighbours'; of
-    those in line, the steps where their median norm is not."""
-    first, cosines = embeddings_out_of_line(frame)
-    norms = losses_out_of_line(scalar(frame, EMBEDDING_NORM), may_turn=True)
-    known = {jump.step for jump in cosines.found}
-    norms = norms._replace(found=[jump for jump in norms.found if jump.step not in known])
-    cosine = f"The cosine of the input embeddings to those of step {first:,}"
-    for name, what, judged in (("cosine", cosine, cosines), ("norm", "The median norm of the input embeddings", norms)):
-        yield from _out_of_line("embeddings out of line", what, judged, _OTHER_WEIGHTS, name, 0.75)
 
 
 def geometry_statements(series: MetricSeries) -> Iterator[Insight]:

@@ -26,11 +26,6 @@ VALIDATION_LOSS = "val/loss"
 """The validation loss at the measured step, or the last one since the measurement before; stored if there is one."""
 LEARNING_RATE = "train/learning_rate"
 """The learning rate of the optimizer's first parameter group at the time of the measurement."""
-EMBEDDING_NORM = "weights/input_embedding_norm"
-"""The median norm of the input embeddings of a swept checkpoint: it tells checkpoints apart, and changes smoothly."""
-EMBEDDING_COSINE = "weights/input_embedding_cosine"
-"""The median cosine of the input embeddings of a swept checkpoint to those of the checkpoint that was measured first,
-whose step the row has in ``compared_to``."""
 
 PROBE_LOSS = "probe/loss"
 """The mean loss on the probe's tokens in nats: of the next token, or of masked ones for an encoder."""

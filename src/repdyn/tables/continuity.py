@@ -10,8 +10,7 @@ import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 
 from repdyn.metrics import metric_info
-from repdyn.store.schema import EMBEDDING_COSINE, EMBEDDING_NORM
-from repdyn.tables.frames import SUBSETS, scalar, scalar_rows
+from repdyn.tables.frames import SUBSETS
 
 _CELL = ["stack", "metric", "subset", "settings", "layer", "head"]
 MIN_JUMP = 5.0
@@ -92,13 +91,6 @@ def collapsed_layers(rows: pd.DataFrame) -> dict[int, int]:
     return since_by_layer(rows, lambda at: at.loc[at["is_equal"], "layer"].unique().tolist())
 
 
-def repeated_embeddings(frame: pd.DataFrame) -> list[tuple[int, ...]]:
-    """Return the groups of steps of a run with the same input embeddings, unless these are never trained."""
-    norms = scalar(frame, EMBEDDING_NORM)
-    groups = [tuple(map(int, steps)) for steps in norms.groupby(norms).groups.values()]
-    return [steps for steps in groups if 1 < len(steps) < len(norms)]
-
-
 class Jump(NamedTuple):
     """A step whose loss lies outside the range of its neighbours."""
 
@@ -118,20 +110,6 @@ class Jumps(NamedTuple):
     found: list[Jump]
     are_too_many: bool = False
     """Whether more than :data:`MAX_SHARE` of the steps would be out of line, so that none is said to be."""
-
-
-def embeddings_out_of_line(frame: pd.DataFrame) -> tuple[int, Jumps]:
-    """Return the steps whose input embeddings are out of line, by the rule of :func:`losses_out_of_line` applied to
-    their cosine to those of the first checkpoint, and the step of that.
-
-    If there were several first checkpoints, the cosines to the one that most were compared with are judged.
-    """
-    rows = scalar_rows(frame, EMBEDDING_COSINE)
-    if rows.empty:
-        return 0, Jumps([])
-    first = int(rows["compared_to"].mode().iloc[0])
-    cosines = scalar(rows.loc[rows["compared_to"] == first], EMBEDDING_COSINE)
-    return first, losses_out_of_line(cosines)
 
 
 def losses_out_of_line(losses: pd.Series, std_errors: pd.Series | None = None, *, may_turn: bool = False) -> Jumps:
