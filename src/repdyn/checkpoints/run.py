@@ -273,8 +273,11 @@ class Downloads:
         """Delete the folders that killed processes of this machine left; others may share the file system."""
         self._root.mkdir(parents=True, exist_ok=True)
         for folder in self._root.glob(f"{escape(node())}+*+*"):
-            process = folder.name.split("+")[1]
-            if process.isdecimal() and not psutil.pid_exists(int(process)):
+            try:
+                is_over = psutil.Process(int(folder.name.split("+")[1])).status() == psutil.STATUS_ZOMBIE
+            except psutil.NoSuchProcess:
+                is_over = True
+            if is_over:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def fetch(self, target: Target, show: Show) -> LocalFiles:
