@@ -8,7 +8,6 @@ them, rather than the job.
 from __future__ import annotations
 
 import logging
-import math
 import shlex
 import shutil
 import tempfile
@@ -47,8 +46,7 @@ UPLOAD_SECONDS = 60.0  # for the uploads to a remote store
 # How often views are made
 REFRESH_SECONDS = 15.0  # after which an open page reloads its file
 MAX_TIME_SHARE = 0.02  # of the time may go into pages
-FIRST_HEATMAPS = 4  # measurements before the first heatmaps
-HEATMAP_GROWTH = 1.25  # of the number of measurements until the next ones, so that a long run has few
+FIRST_HEATMAPS = 4  # measurements before the first heatmaps, and then as many again, so that a long run has few
 
 
 class Writer:
@@ -317,7 +315,7 @@ class Views:
         if n_steps < FIRST_HEATMAPS:
             self._heatmaps_in = FIRST_HEATMAPS - n_steps
             return
-        self._heatmaps_in = math.ceil(n_steps * HEATMAP_GROWTH) - n_steps
+        self._heatmaps_in = n_steps
         from repdyn.publish.results import log_heatmaps
 
         self._loggers.each(lambda target: log_heatmaps(self._store, self._run_id, target, **self._options))
