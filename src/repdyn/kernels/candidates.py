@@ -202,10 +202,11 @@ class _CandidateLists:
         close = minima <= limit
         n_close = self.n_close[points].add_(close.sum(0))
         group, point = (close & (n_close <= self.max_close)).nonzero().unbind(1)
-        other = group + torch.arange(0, len(scores), _GROUPS, device=scores.device).unsqueeze(1)
-        inside = scores[other, point]
+        # the members of a group last: copied together, they take a tenth of the time
+        inside = scores.unflatten(0, (-1, _GROUPS)).permute(1, 2, 0)[group, point].T
         member, hit = (inside <= limit[point]).nonzero().unbind(1)
-        self.found.append((point[hit] + points.start, other[member, hit] + others.start, inside[member, hit]))
+        other = group[hit] + _GROUPS * member
+        self.found.append((point[hit] + points.start, other + others.start, inside[member, hit]))
         if sum(len(first) for first, _, _ in self.found) > max(_MAX_PAIRS, 4 * self.k) * self.rounded.n:
             self.found = [self.within()]
 
