@@ -60,6 +60,7 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
             lists.update(scores, 1, rows, columns)
             beyond = max(rows.stop, begin)
             lists.update(scores[:, beyond - begin :], 0, slice(beyond, columns.stop), rows)
+            del scores  # before the next tile is made
     first, second, scores = lists.within()
     complete = (lists.n_close[:n] <= lists.max_close) & (first.bincount(minlength=n) >= k)
     if rounded.order is not None:  # back to that of the points
@@ -192,7 +193,7 @@ class _CandidateLists:
             return
         minima = scores.unflatten(along, (-1, _GROUPS)).amin(along)
         if along == 1:
-            scores, minima = scores.T, minima.T
+            scores, minima = scores.T, minima.T.contiguous()
         # minima over parts of the groups bound the k best from above
         part_minima = minima.unflatten(0, (-1, self.parts)).amin(0).float()
         best = torch.cat([self.best[:, points], part_minima]).topk(self.k, dim=0, largest=False).values
