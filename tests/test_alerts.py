@@ -2,6 +2,7 @@
 
 import io
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,6 +125,11 @@ def test_a_profile_jumps_relative_to_its_history():
     assert steps_and_layers(profile([*steady[:4], 2.4]), jumps) == []  # three changes are too few
     assert steps_and_layers(profile([1, 1.5, 2.3, 3.4, 5.1, 8.2]), jumps) == []  # its usual change
     assert steps_and_layers(profile([1, 1, 1, 1, 1, 1, 2.4]), jumps) == []  # steps without a change are ignored
+    # a fault in one layer changes those after it, and most the last of them
+    late = [replace(row, value=row.value * (row.layer < 2 or 1 + row.layer)) if row.step == 50 else row
+            for row in profile([*steady, 1.3])]  # fmt: skip
+    (alert,) = find_alerts(to_frame(late), [jumps])
+    assert alert.detail.startswith("first in layer 2, most in layer 3, 4.88 at step 40, now 20.8")
 
 
 def test_scalars_and_heads_and_failures():

@@ -122,9 +122,11 @@ class Course:
     """(n_steps, n_layers) |value - previous|; NaN if one of them is missing."""
     exceeds_noise: np.ndarray = field(init=False)
     """(n_steps, n_layers) whether a value differs from the previous one by more than both vary over batches."""
+    relative: np.ndarray = field(init=False)
+    """(n_steps, n_layers) |value - previous| / max(|value|, |previous|), in [0, 2]; 0 for a change that does not exceed
+    its noise."""
     changes: np.ndarray = field(init=False)
-    """(n_steps,) the mean over layers of |value - previous| / max(|value|, |previous|), in [0, 2]; NaN if no layer has
-    both. Changes that do not exceed their noise count as 0."""
+    """(n_steps,) the mean of these over layers; NaN if no layer has both values."""
     last_changes: list[list[float]] = field(init=False)
     """The nonzero changes before each step, at most :data:`HISTORY`."""
 
@@ -141,9 +143,9 @@ class Course:
             self.exceeds_noise = self.difference > MIN_STDS * np.nan_to_num(np.hypot(self.stds, stds_before))
             known = np.isfinite(self.difference)
             larger = np.fmax(np.abs(self.values), np.abs(self.previous))
-            relative = np.zeros_like(larger)
-            np.divide(self.difference, larger, out=relative, where=known & self.exceeds_noise)
-            self.changes = relative.sum(axis=1) / known.sum(axis=1)
+            self.relative = np.zeros_like(larger)
+            np.divide(self.difference, larger, out=self.relative, where=known & self.exceeds_noise)
+            self.changes = self.relative.sum(axis=1) / known.sum(axis=1)
         recent = deque[float](maxlen=HISTORY)
         self.last_changes = []
         for change in self.changes.tolist():
@@ -475,8 +477,13 @@ def lasting(alerts: Iterable[Alert], frame: pd.DataFrame, rules: Iterable[Rule])
 
 def _alert(rule: Rule, course: Course, place: int, layer: int) -> Alert:
     event, of_profile = CONDITIONS[rule.when][0].format(bound=rule.bound), rule.when == "jumps"
+    most = ""
     if of_profile:
         layer = int(np.nanargmax(course.difference[place]))
+        # what goes wrong in one layer changes those after it, the more the further
+        first = int(np.argmax(course.relative[place] >= MIN_JUMP))
+        before_it = f"first in layer {course.layers[first]}, " * (first < layer)
+        most = f"{before_it}most in layer {course.layers[layer]}, "
     before = int(course.before[place, layer])
     previous_step = int(course.steps[before]) if before >= 0 else None
     value, previous_value = float(course.values[place, layer]), float(course.previous[place, layer])
@@ -497,6 +504,6 @@ def _alert(rule: Rule, course: Course, place: int, layer: int) -> Alert:
         previous_value=math.nan if of_profile else previous_value,
         previous_step=previous_step,
         event=f"{event} any more" if rule.when == "undefined" and previous_step is not None else event,
-        detail=f"most in layer {course.layers[layer]}, {detail}" if of_profile else detail,
+        detail=f"{most}{detail}",
         stop=rule.stop,
     )
