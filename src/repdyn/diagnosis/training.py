@@ -165,7 +165,8 @@ def layer_failures(rows: pd.DataFrame) -> Iterator[Insight]:
     Blocks do nothing before the training if their output is initialised to 0.
     """
     last, finished = int(rows["step"].iloc[-1]), is_finished(rows)
-    modules = rows.loc[rows["layer"] > 0].dropna(subset="module").drop_duplicates("layer").set_index("layer")["module"]
+    of_blocks = rows.loc[(rows["step"] == last) & (rows["layer"] > 0), ["layer", "module"]].dropna()
+    modules = of_blocks.drop_duplicates("layer").set_index("layer")["module"]
     idle = repeated_layers(rows) if last > 0 or finished else {}
     for kind, found in zip(LAYER_KINDS, (collapsed_layers(rows), idle), strict=True):
         for since in sorted(set(found.values())):

@@ -48,17 +48,18 @@ def of_states(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of metrics that are computed from the vectors of a layer alone."""
     known = ((name, metric_info(name)) for name in rows["metric"].unique())
     own = [name for name, info in known if not info.captures and info.position == "layers"]
-    return rows.loc[rows["metric"].isin(own), ["step", "layer", "metric", "subset", "value", "n_unique", "reason"]]
+    return rows.loc[rows["metric"].isin(own), ["layer", "metric", "subset", "value", "n_vectors", "n_unique", "reason"]]
 
 
 def since_by_layer(rows: pd.DataFrame, chosen: Callable[[pd.DataFrame], Iterable[int]]) -> dict[int, int]:
-    """Return the layers chosen from the rows of the last step, each with the first of the steps up to there, one after
-    the other, at which it is chosen."""
+    """Return the layers chosen from the rows of :func:`of_states` of the last step, each with the first of the steps up
+    to there, one after the other, at which it is chosen."""
     since: dict[int, int] = {}
     left: set[int] | None = None
-    steps: list[int] = sorted(rows["step"].unique().tolist(), reverse=True)
-    for step in steps:
-        found = {*chosen(rows.loc[rows["step"] == step])}
+    of_row = rows["step"].to_numpy(int)
+    for step in np.unique(of_row)[::-1].tolist():
+        # all others of a long run are copied in vain where none is chosen at the end
+        found = {*chosen(of_states(rows.loc[of_row == step]))}
         left = found if left is None else left & found
         if not left:
             break
@@ -80,15 +81,18 @@ def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
             if same and len(np.unique(own[own % 1 > 0])) > 1:
                 yield layer
 
-    return since_by_layer(of_states(rows), repeating)
+    return since_by_layer(rows, repeating)
 
 
 def collapsed_layers(rows: pd.DataFrame) -> dict[int, int]:
     """Return the layers whose vectors are all equal up to rounding, as :func:`since_by_layer` does."""
-    rows = of_states(rows.loc[rows["subset"].isin(SUBSETS) & (rows["n_vectors"] > 1)])
-    rounded = rows["reason"].astype(str).str.endswith("points differ by less than rounding")
-    rows = rows.assign(is_equal=rounded | (rows["n_unique"] == 1))
-    return since_by_layer(rows, lambda at: at.loc[at["is_equal"], "layer"].unique().tolist())
+
+    def collapsed(at_step: pd.DataFrame) -> Iterable[int]:
+        own = at_step.loc[at_step["subset"].isin(SUBSETS) & (at_step["n_vectors"] > 1)]
+        rounded = own["reason"].astype(str).str.endswith("points differ by less than rounding")
+        return own.loc[rounded | (own["n_unique"] == 1), "layer"].unique().tolist()
+
+    return since_by_layer(rows, collapsed)
 
 
 class Jump(NamedTuple):
