@@ -111,7 +111,7 @@ def test_a_layer_that_collapsed_is_named_before_its_missing_values():
 def test_an_alert_that_lasts_is_no_blip(until, still):
     reason = "batch 0: no earlier checkpoint"
     found = with_layers(lambda step, *_: {"value": math.nan, "reason": reason} if 200 <= step < until else {})
-    assert found.reason == f"Alerts were raised at 1 of the last 12 measured steps{still}."
+    assert found.reason == f"Alerts (no value) were raised at 1 of the last 12 measured steps{still}."
 
 
 def test_a_loss_that_diverged():

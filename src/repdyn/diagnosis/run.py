@@ -78,7 +78,8 @@ class DescribedRun(MeasuredRun):
             held = min((alert.step for alert in lasting(recent, self.frame, self.rules)), default=None)
             still = "" if held is None else f"; what began at step {held:,} still holds"
             of = f"{len(steps)} of the last {number - number // 2} measured steps"
-            return "watch", f"Alerts were raised at {of}{still}."
+            rules = ", ".join(dict.fromkeys(alert.rule for alert in recent))
+            return "watch", f"Alerts ({rules}) were raised at {of}{still}."
         if watched := [*watched, *training.repeated_checkpoints(self.rows)]:
             return "watch", watched[0].sentence
         has_loss = len(scalar(self.frame, LOSS)) >= training.MIN_LOSSES

@@ -110,6 +110,6 @@ def _names(found: Mapping[RunKey, pd.DataFrame]) -> dict[RunKey, str]:
 def names_in_stores(runs: Sequence[tuple[Store, str]]) -> dict[tuple[Store, str], str]:
     """Name each run of several stores: with its store where another one has a run of the same name."""
     stores = Counter(run for _, run in runs)
-    paths = {(store, run): f"{store.path.as_posix()}/{run}" for store, run in runs}
+    paths = {(store, run): f"{store.path.as_posix()}/{run}" for store, run in runs if stores[run] > 1}
     short = short_names(list(paths.values()))
-    return {(store, run): short[paths[store, run]] if stores[run] > 1 else run for store, run in runs}
+    return {key: short[paths[key]] if key in paths else key[1] for key in runs}
