@@ -57,7 +57,8 @@ def since_by_layer(rows: pd.DataFrame, chosen: Callable[[pd.DataFrame], Iterable
     since: dict[int, int] = {}
     left: set[int] | None = None
     of_row = rows["step"].to_numpy(int)
-    for step in np.unique(of_row)[::-1].tolist():
+    steps: list[int] = np.unique(of_row)[::-1].tolist()
+    for step in steps:
         # all others of a long run are copied in vain where none is chosen at the end
         found = {*chosen(of_states(rows.loc[of_row == step]))}
         left = found if left is None else left & found
