@@ -20,7 +20,7 @@ from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Origin, TrackedRun, read_optimizers
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
-from repdyn.utils.files import is_url
+from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
 
 _STATE = "repdyn"
@@ -72,7 +72,7 @@ class HuggingFaceTracker(TrainerCallback):
         self.options = options_of(TrackingOptions, type(self), metrics=metrics, layers=layers, **options)
         self._probe = probe
         self._schedule = ScheduleState(schedule)
-        self._requested_store = store if store is None or is_url(store) else Path(store).absolute()
+        self._requested_store = None if store is None else absolute_place(store)
         self._name = name
         self._requested_loggers = None if loggers is None else tuple(loggers)
         self._reset()

@@ -30,7 +30,7 @@ from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Origin, TrackedRun, Weights, add_tokens, read_optimizers, weights_of
 from repdyn.tracking.schedule import Schedule, ScheduleLike
-from repdyn.utils.files import is_url
+from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
 
 VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
@@ -88,7 +88,7 @@ class RepresentationDynamics(ScheduledCallback):
         self.probe: Probe | None = probe
         self.model = model
         self.name = name
-        self._requested_store = store if store is None or is_url(store) else Path(store).absolute()
+        self._requested_store = None if store is None else absolute_place(store)
         self._tracked: TrackedRun | None = None
         """The training that is tracked, or was last; a callback may serve several in turn."""
         self._tokens_seen: int | Tensor | None = None

@@ -109,6 +109,7 @@ class Part(nn.Module):
         "iterator": lambda self, x: next(self.numbers),
         "table": lambda self, x: np.add.at(self.table, [1], 1),
         "array": lambda self, x: self.array.append(1.0),
+        "cache of all instances": lambda self, x: self.squared(3),
         "class variable": lambda self, x: setattr(Part, "n_made", Part.n_made + 1),
         "global random state": lambda self, x: (torch.rand(1), random.random(), np.random.rand()),
     }
@@ -132,6 +133,10 @@ class Part(nn.Module):
     def note(self):
         self.items.append(1)
 
+    @functools.lru_cache  # noqa: B019
+    def squared(self, n):
+        return n * n
+
     def forward(self, x):
         self.WRITES[self.kind](self, x)
         return x * self.scale
@@ -139,7 +144,7 @@ class Part(nn.Module):
 
 def state_of(model):
     generators = torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()
-    outside = LOSSES, CALLS, DRAW, STATS, SEEN, TOTAL, Part.n_made, *generators
+    outside = LOSSES, CALLS, DRAW, STATS, SEEN, TOTAL, Part.n_made, Part.squared.cache_info(), *generators
     return plain(model.position[1]), plain(outside), [module.training for module in model.modules()]
 
 

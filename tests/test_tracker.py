@@ -344,11 +344,13 @@ def test_what_forward_logs_to_wandb_is_left_out(attach, monkeypatch):
     assert logged == [{"sequences": 4}]
 
 
-def test_a_script_that_changes_its_folder_keeps_one_store(attach, tmp_path, monkeypatch):
+@pytest.mark.parametrize("store", ["mine", "~/mine"])
+def test_a_script_that_changes_its_folder_keeps_one_store(attach, tmp_path, monkeypatch, store):
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     loop = Loop()
-    with attach(loop.model, store="mine") as tracker:
+    with attach(loop.model, store=store) as tracker:
         monkeypatch.chdir(tmp_path / "other")
         for _ in range(2):
             tracker.step(loss=loop.step())

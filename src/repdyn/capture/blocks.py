@@ -203,7 +203,11 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
     size = {(names[blocks], blocks): sum(p.numel() for p in blocks.parameters()) for blocks in lists}
     candidates = sorted(size, key=lambda found: size[found], reverse=True)
     if not candidates:
-        lists = [f"{name}.*" for name, each in model.named_modules() if name and isinstance(each, nn.ModuleList)]
+        lists = [
+            f"{name}.*"
+            for name, each in model.named_modules()
+            if name and isinstance(each, nn.ModuleList | nn.ModuleDict)
+        ]
         parts = (name for name, each in model.named_children() if not isinstance(each, nn.Embedding))
         example = [*lists, *parts, "blocks.*"][0]
         raise ValueError(

@@ -449,6 +449,8 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
             for (_, write), value in zip(variables, before, strict=True):
                 if not isinstance(value, type) and f"{_home(value)}.".startswith(_WRITERS):  # what a forward logs to
                     write(_Silent())
+                elif isinstance(value, functools._lru_cache_wrapper) and not _is_installed(_home(value)):
+                    write(functools.lru_cache(**value.cache_parameters())(value.__wrapped__))  # which keeps no shadow
             yield tensors, objects
         finally:
             for (read, write), value in zip(variables, before, strict=True):
@@ -497,8 +499,9 @@ def _variables(
             own = {name: value for name, value in vars(each).items() if not name.startswith("__")}
             methods = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(each).values()]
             todo += [*each.__mro__, *(code for value in methods for code in _code_in(value))]
-            for name in (name for name, value in own.items() if not hasattr(value, "__get__")):
-                found[id(each), name] = partial(vars(each).get, name), partial(setattr, each, name)
+            for name, value in own.items():
+                if isinstance(value, functools._lru_cache_wrapper) or not hasattr(value, "__get__"):
+                    found[id(each), name] = partial(vars(each).get, name), partial(setattr, each, name)
             continue
         values = []
         for cell in filter(_is_filled, each.__closure__ or ()):

@@ -149,7 +149,7 @@ class SweepOptions(SharedOptions):
     revisions: str = "all"
     """Use all, log (closest to powers of two), every:10, or names or steps separated by commas."""
     pattern: str | None = None
-    """Regular expression for revision names of a repository, with a group "step"."""
+    """Regular expression for names of revisions or folders, with a group "step"."""
     name: Annotated[str | None, Parameter(name="--name")] = None
     """Name of the run (default: the repository, or the last two parts of the path)."""
     store: Place | None = None

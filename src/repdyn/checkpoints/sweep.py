@@ -43,6 +43,7 @@ from repdyn.store import Store, find_store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.arguments import Dtype
+from repdyn.utils.files import expand_user
 from repdyn.utils.mistyped import options_of
 from repdyn.utils.printing import print_above_bars, without_reports
 from repdyn.utils.redaction import redacted
@@ -134,6 +135,8 @@ def sweep(
         ValueError: the options select nothing, something that does not exist, or contradict each other.
         SweepStoppedError: no connection, or no space on the disk; the same call goes on from there.
     """
+    if isinstance(source, str | Path) and str(source).startswith("~"):
+        source = expand_user(source)
     if isinstance(options.get("suite"), str):
         options["suite"] = [options["suite"]]
     chosen = options_of(SweepOptions, sweep, source=source, store=store, **options)
@@ -245,11 +248,8 @@ def check_contradictions(options: SweepOptions) -> None:
         raise ValueError(
             f"expected a folder, a hub repository or --suite NAME, got {got}; see --help, or --list-suites"
         )
-    if options.pattern and (options.suite or _is_local(options.source)):
-        raise ValueError(
-            "expected --pattern with a hub repository only; the pattern of a suite is defined in its file, and local "
-            "folders are found by the step in their names"
-        )
+    if options.pattern and options.suite:
+        raise ValueError("expected --pattern with a folder or a hub repository, since a suite defines its own; omit it")
     if options.probe and options.has_probe_text:
         raise ValueError(
             "expected either --probe or the options for making a probe (--text, --tokenizer, --sequence-length, "
@@ -322,7 +322,7 @@ def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> Publishe
 
 def _of_folder(folder: Path, options: SweepOptions) -> Selection:
     """Return the checkpoints of a folder, and those of averaged weights, beside the raw ones in a file, as a run."""
-    found = find_checkpoints(folder, options.name)
+    found = find_checkpoints(folder, options.name, options.pattern)
     chosen, run = select_revisions(found.targets, options.revisions), f"{found.run} (averaged)"
     averaged = [replace(each, run=run, weights_kind="averaged") for each in chosen if each.weights_kind == "raw"]
     return replace(found, targets=(*chosen, *averaged))

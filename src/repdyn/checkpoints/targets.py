@@ -8,6 +8,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log2
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -370,7 +371,7 @@ def is_model(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("config.json", ADAPTER))
 
 
-def find_checkpoints(folder: str | Path, run: str | None = None) -> Selection:
+def find_checkpoints(folder: str | Path, run: str | None = None, pattern: str | None = None) -> Selection:
     """Return the checkpoints in a folder, by ascending step, and the names of what is not used as one.
 
     A checkpoint is a subfolder with a ``config.json``, or an adapter's, and its step in the name (``step512``,
@@ -382,7 +383,9 @@ def find_checkpoints(folder: str | Path, run: str | None = None) -> Selection:
     Args:
         folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
         run: name of the run in the rows; by default the last two parts of the path.
+        pattern: of the names of folders and GGUF files, as for :func:`parse_revision`.
     """
+    with_steps = partial(_with_steps, pattern=pattern or DEFAULT_PATTERN)
     folder = checkpoints_folder(Path(folder))
     run = run or "/".join(folder.resolve().parts[1:][-2:])
     if folder.is_file() and is_model(folder.parent) and folder.suffix not in _FILES:
@@ -394,13 +397,18 @@ def find_checkpoints(folder: str | Path, run: str | None = None) -> Selection:
     without_model = [path for path in inside if _STEP.fullmatch(path.name) and not is_model(path)]
     own = [folder] if is_model(folder) or folder.suffix in _FILES else []
     found = (
-        _with_steps(models)
-        or _with_steps(own)
+        with_steps(models)
+        or with_steps(own)
         or _finished(own)
-        or _without_repetition(_with_steps(lightning))
-        or _with_steps(quantised)
+        or _without_repetition(with_steps(lightning))
+        or with_steps(quantised)
         or _finished(quantised)
     )
+    if not found and models:
+        raise ValueError(
+            f"expected the steps of checkpoints in their names, got {shorten_list([path.name for path in models])} in "
+            f"{folder}; say where the number is, as in --pattern '.*?(?P<step>[0-9]+).*', or give one of the folders"
+        )
     if not found:
         raise ValueError(
             "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf files) in "
@@ -408,7 +416,7 @@ def find_checkpoints(folder: str | Path, run: str | None = None) -> Selection:
             "weights without a configuration are measured by repdyn.sweep([(step, load), ...], probe=...)"
         )
     require_distinct_steps([(at.step, str(at.path)) for at in found], "sweep them separately")
-    by_step = {at.step: at for at in [*_with_steps(without_model), *found]}
+    by_step = {at.step: at for at in [*with_steps(without_model), *found]}
     used = {at.path for at in by_step.values()}
     if used & {*lightning}:
         lightning = []  # last.ckpt may repeat one of them
@@ -421,13 +429,13 @@ def _finished(paths: Iterable[Path]) -> list[Target]:
     return [Target("", 0, path.resolve().name, stage=FINISHED, path=path, weights_kind=_kind(path)) for path in paths]
 
 
-def _with_steps(paths: Iterable[Path]) -> list[Target]:
+def _with_steps(paths: Iterable[Path], *, pattern: str) -> list[Target]:
     """Return the checkpoints that have a step in their names, or in the content of a Lightning file."""
     found = []
     for path in paths:
         if path.suffix == LIGHTNING:
             found.append(_lightning(path))
-        elif at := parse_revision(path.resolve().name):
+        elif at := parse_revision(path.resolve().name, pattern):
             found.append(replace(at, path=path, weights_kind=_kind(path)))
     return found
 

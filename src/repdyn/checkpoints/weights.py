@@ -16,6 +16,7 @@ from typing import Any, cast
 import psutil
 import torch
 from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -115,6 +116,7 @@ def base_of(folder: Path, *, with_code: bool = False) -> Path | None:
         return Path(name)
     hub = Hub()
     try:
+        validate_repo_id(name)  # the path of a folder that is gone is none
         return hub.keep(name, adapter.get("revision") or "main", partial(choose_files, with_code=with_code))
     except NoConnectionError as error:
         raise NoConnectionError(hub.endpoint, f"needed for {name}, the base model of an adapter") from error

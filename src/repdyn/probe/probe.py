@@ -59,7 +59,7 @@ from repdyn.probe.inputs import (
 from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import TokenWords
 from repdyn.utils.caller_state import plain_state
-from repdyn.utils.files import write_atomically
+from repdyn.utils.files import expand_user, write_atomically
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -529,7 +529,7 @@ class Probe:
         data = to_safetensors(tensors, metadata=metadata)
         # not save_file, whose errors of a full disk are no OSError, and whose files only their owner can read; a new
         # file, since the tensors of a probe that was loaded from this one are still mapped from it
-        write_atomically(Path(path), lambda new: new.write_bytes(data))
+        write_atomically(expand_user(path), lambda new: new.write_bytes(data))
 
     @classmethod
     @plain_state()
@@ -540,7 +540,8 @@ class Probe:
             ValueError: the file is not a probe, or its content does not match its hash.
             OSError: the file cannot be read.
         """
-        if not Path(path).is_file():
+        path = expand_user(path)
+        if not path.is_file():
             raise FileNotFoundError(f"expected a probe written by Probe.save, got no file at {path}")
         try:
             fields, claimed = _read(path)

@@ -22,7 +22,7 @@ from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Origin, Scalar, TrackedRun, weights_of
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
-from repdyn.utils.files import is_url
+from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
 from repdyn.utils.printing import warn
 
@@ -120,10 +120,9 @@ class Tracker:
         self._tokens_seen: int | None = state.get("tokens_seen", tokens_seen if start else tokens_seen or 0)
         self._scalars: dict[str, Scalar] = {}
         self._origin = Origin.of(state)
-        place = store if is_url(store) else Path(store).absolute()
-        self.store: Store = open_store(place, refresh=False)
+        self.store: Store = open_store(absolute_place(store), refresh=False)
         """The store that the rows are written to."""
-        self._name = settings.run or (self.store.path if is_url(store) else Path(place)).resolve().name
+        self._name = settings.run or self.store.path.resolve().name
         self._options, self._probe, self._loggers = settings, probe, tuple(loggers)
         for logger in self._loggers:
             target_of(logger)  # raises what is wrong with it

@@ -39,6 +39,11 @@ def is_url(path: str | Path) -> bool:
     return isinstance(path, str) and "://" in path
 
 
+def absolute_place(store: str | Path) -> str | Path:
+    """Return the URL of a store as it is, or its folder as a path that a change of the working folder leaves alone."""
+    return store if is_url(store) else expand_user(store).absolute()
+
+
 _LONGEST_STEM = 200
 _DIGEST_DIGITS = 12
 AT_ITS_ENDS = r"^\.|[ .]$|^(?=(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$))\w"

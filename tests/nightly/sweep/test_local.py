@@ -92,6 +92,15 @@ def test_a_trainers_output_with_its_final_model(run, tmp_path):
     assert find_checkpoints(folder).unmatched == ("output", "best")
 
 
+def test_epochs_are_no_steps_but_the_pattern_that_the_error_gives_reads_them(run):
+    for folder in (run / "hf_checkpoints").iterdir():
+        folder.rename(folder.with_name(folder.name.replace("step", "epoch_")))
+    with pytest.raises(ValueError, match="got epoch_0, epoch_16, epoch_8") as error:
+        find_checkpoints(run)
+    found = find_checkpoints(run, pattern=str(error.value).split("'")[1])
+    assert [at.step for at in found.targets] == [0, 8, 16]
+
+
 def test_a_partially_saved_checkpoint_is_ignored(run):
     shutil.copytree(run / "hf_checkpoints" / "step8", run / "hf_checkpoints" / ".step24.partial")
     assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
@@ -131,7 +140,7 @@ def test_a_checkpoint_saved_again_is_measured_again(run, tmp_path, measured):
     measured(run, store)
     before = values(store.to_pandas())
     torch.manual_seed(99)
-    build_model("gpt_neox", **SIZES).save_pretrained(run / "hf_checkpoints" / "step8")
+    build_model("gpt_neox", **SIZES).double().save_pretrained(run / "hf_checkpoints" / "step8")
     os.utime(run / "hf_checkpoints" / "step8" / "model.safetensors", (1, 1))  # older than what it replaces
     assert [task.target.step for task in measured(run, store).measured] == [8]
     after = values(store.to_pandas())
