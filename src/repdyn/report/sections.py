@@ -14,7 +14,7 @@ from repdyn.metrics import metric_info
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.report.runs import ReportData
 from repdyn.store.schema import LEARNING_RATE
-from repdyn.tables.effects import Correlation, Verdict
+from repdyn.tables.effects import Correlation
 from repdyn.tables.findings import JUDGED, MARKS, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
 from repdyn.tables.fits import N_PARAMETERS, fits_of
 from repdyn.tables.frames import SUBSETS, failures, metrics_of, missing_values, scalar
@@ -43,10 +43,23 @@ _SIGNS: dict[Status, str] = {"failed": "\u2715", "watch": "!", "healthy": "\u271
 def glance(data: ReportData) -> Markup:
     """Return the status of each run with its reason, and its statements; runs that failed come first."""
     runs = sorted(data.runs, key=lambda run: STATUSES.index(run.status[0]))
-    lines = [_run_at_a_glance(run, has_cards=len(runs) <= MAX_WITH_CARDS) for run in runs]
+    abouts = [_about(run) for run in runs]
+    is_shared = len(runs) > 1 and len(set(abouts)) == 1  # as of seeds of one model
+    told = [""] * len(runs) if is_shared else abouts
+    has_cards = len(runs) <= MAX_WITH_CARDS
+    lines = [_run_at_a_glance(run, about, has_cards) for run, about in zip(runs, told, strict=True)]
     more = lines[MAX_LINES:]
     shown = [*lines[:MAX_LINES], *([details(f"and {len(more)} more runs", *more)] if more else [])]
-    return joined([*shown, tag("div", *_differences(data), class_="between") if len(runs) > 1 else Markup()])
+    of_all = [tag("p", tag("small", f"All {len(runs)} runs: {abouts[0]}"), class_="headline")] if is_shared else []
+    between = [tag("div", *_differences(data), class_="between")] if len(runs) > 1 else []
+    return joined([*of_all, *shown, *between])
+
+
+def _about(run: DescribedRun) -> str:
+    """Return what was run, and how it was measured."""
+    rows, parameters = run.rows, f", {short_count(run.parameters)} parameters" if run.parameters else ""
+    what = f"{rows['model'].iloc[0]}, {KINDS[run.causal]}{parameters}"
+    return f"{what}; {run.extent}; {rows['layer'].nunique()} layers; {sampling(rows)}"
 
 
 def _differences(data: ReportData) -> list[Markup]:
@@ -68,9 +81,9 @@ def _link(statement: Insight) -> Markup:
     return tag("a", statement.sentence, href=statement.link) if statement.link else joined([statement.sentence])
 
 
-def _run_at_a_glance(run: DescribedRun, has_cards: bool) -> Markup:
+def _run_at_a_glance(run: DescribedRun, about: str, has_cards: bool) -> Markup:
     """Return the status of a run, with cards of its statements; or with the first of them, and cards to be opened."""
-    (status, reason), statements, rows = run.status, run.insights.statements, run.rows
+    (status, reason), statements = run.status, run.insights.statements
     links = [*map(_link, statements)]
     cards = tag("div", *map(_card, statements[:MAX_CARDS]), class_="cards")
     if has_cards:
@@ -80,9 +93,6 @@ def _run_at_a_glance(run: DescribedRun, has_cards: bool) -> Markup:
         content = [details("more", cards)] if links else []
         reason = links[0] if links else reason
     badge = tag("span", tag("span", _SIGNS[status], aria_hidden="true"), f" {status}", class_=f"status {status}")
-    parameters = f", {short_count(run.parameters)} parameters" if run.parameters else ""
-    what = f"{rows['model'].iloc[0]}, {KINDS[run.causal]}{parameters}"
-    about = f"{what}; {run.extent}; {rows['layer'].nunique()} layers; {sampling(rows)}"
     headline = tag("p", joined([badge, tag("b", run.label), reason, tag("small", about)], " "), class_="headline")
     return tag("div", headline, *content, class_="run-glance")
 
@@ -110,9 +120,6 @@ def first_run(data: ReportData) -> int:
     ranks = [(STATUSES.index(run.status[0]), len(run.steps) < 2) for run in data.runs]
     return min(range(len(ranks)), key=lambda number: (min(ranks[number][0], 2), ranks[number][1]))
 
-
-_CLASSES: dict[Verdict, str] = {"shown": "shown", "not shown": "not-shown", "cannot be judged": "unknown"}
-"""CSS class of each verdict."""
 
 BIBTEX = f"""@software{{repdyn,
   title = {{repdyn: representation dynamics of transformers}},
@@ -276,7 +283,9 @@ def _finding_table(label: str, found: Sequence[Finding]) -> Markup:
 
 def _verdict(finding: Finding) -> Markup:
     sign = tag("span", MARKS[finding.verdict].replace("-", "\u2212"), aria_hidden="true")
-    return tag("span", sign, f" {finding.verdict}", class_=f"verdict {_CLASSES[finding.verdict]}")
+    return tag(
+        "span", sign, f" {finding.verdict}", class_="verdict" + " unknown" * (finding.verdict == "cannot be judged")
+    )
 
 
 def _alerts(runs: Sequence[DescribedRun]) -> Markup:
