@@ -1,8 +1,8 @@
-"""Compare the arms of several experiments with the first of them: two tables and a forest plot.
+"""Compare the arms of several experiments with the first of them: a table and a forest plot.
 
   python -m experiments.compare docs/experiment/rows docs/experiment/ablations --output docs/experiment
 
-The folders are those that experiments.collect writes. Writes comparison.md and figures/comparison.png: the statistics
+The folders are those that experiments.collect writes. Writes comparison.csv and figures/comparison.png: the statistics
 of each arm, and their differences from the first arm in the same seeds, with 95% intervals over seeds.
 """
 
@@ -22,7 +22,6 @@ from experiments.figures import ratio_ticks
 from experiments.inference import MARGIN, NO_SINK, interval
 from repdyn.figures.drawing import save
 from repdyn.tables.style import styled
-from repdyn.utils.files import write_atomically
 
 COMPARED = (*STATISTICS, "sink")
 """The sink is what first positions add: the growth on all tokens less that of ``no_sink``."""
@@ -39,11 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         statistics = pd.concat([primary_statistics(folder) for folder in options.rows], ignore_index=True)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    text = f"{table(statistics)}\n{table(differences(statistics))}"
+    found = pd.concat([table(statistics), table(differences(statistics))], ignore_index=True)
     options.output.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.output / "comparison.md", lambda path: path.write_text(text))
+    found.to_csv(options.output / "comparison.csv", index=False)
     save({"comparison": forest(statistics)}, options.output / "figures")
-    print(text)
+    print(found.to_string(index=False))
 
 
 def primary_statistics(folder: Path) -> pd.DataFrame:
@@ -63,17 +62,14 @@ def differences(statistics: pd.DataFrame) -> pd.DataFrame:
     return (others[list(COMPARED)] - base.loc[others.index]).assign(arm=names).reset_index()
 
 
-def table(statistics: pd.DataFrame) -> str:
-    """Return the means over seeds with their intervals as Markdown, an arm to a line."""
-    lines = [
-        f"| arm | seeds | {' | '.join(COMPARED)} |",
-        f"|---|---|{'---|' * len(COMPARED)}",
-    ]
+def table(statistics: pd.DataFrame) -> pd.DataFrame:
+    """Return the means over seeds of each arm with their 95% intervals, in per cent."""
+    lines = []
     for arm, runs in statistics.groupby("arm", sort=False):
         values = [runs[name].to_numpy() for name in COMPARED]
         cells = [f"{percent(float(np.mean(one)))} {percent_range(*interval(one))}".strip() for one in values]
-        lines.append(f"| {arm} | {len(runs)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append((arm, len(runs), *cells))
+    return pd.DataFrame(lines, columns=["arm", "seeds", *COMPARED])
 
 
 @styled

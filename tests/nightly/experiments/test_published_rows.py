@@ -9,34 +9,30 @@ import pytest
 
 from experiments.analyze import main as analyze
 from experiments.collect import RECORD
+from experiments.compare import main as compare
 from experiments.plan import Plan
 from repdyn import open_store
 
 ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "docs" / "experiment"
 
 
-ROWS = ROOT / "docs" / "experiment" / "rows"
-
-
-RESULTS = ROWS.parent / "results.md"
-
-
-PLAN = Plan.read(ROOT / "experiments" / "plans" / "matched_pair.yaml")
-
-
-def test_every_run_is_whole_and_of_the_plan():
-    record = json.loads((ROWS / RECORD).read_text())
-    assert record["plan_digest"] == PLAN.digest
-    assert record["text"]["sha256"] == PLAN.text["sha256"]
-    rows = open_store(ROWS).to_pandas()
+@pytest.mark.parametrize(("store", "name"), [("rows", "matched_pair"), ("small", "small"), ("small_no_bos",) * 2])
+def test_every_run_is_whole_and_of_the_plan(store, name):
+    stored, plan = FOLDER / store, Plan.read(ROOT / "experiments" / "plans" / f"{name}.yaml")
+    record = json.loads((stored / RECORD).read_text())
+    assert record["plan_digest"] == plan.digest
+    assert record["text"]["sha256"] == plan.text["sha256"]
+    rows = open_store(stored).to_pandas()
     assert set(rows["run"].astype(str)) == set(record["runs"])
-    probes = {f"{run.name}.{probe}": probe for run in PLAN.runs for probe in PLAN.probes}
+    probes = {f"{run.name}.{probe}": probe for run in plan.runs for probe in plan.probes}
     assert set(record["runs"]) <= set(probes)
-    steps = {step for step in range(PLAN.training["max_steps"] + 1) if step in PLAN.schedule}
-    layers = range(PLAN.model["n_layers"] + 1)
+    last = plan.training["max_steps"]
+    steps = {step for step in range(last) if step in plan.schedule} | {last}
+    layers = range(plan.model["n_layers"] + 1)
     metrics = [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]
-    for name, of_run in rows.groupby("run", observed=True):
-        assert set(of_run["probe"]) == {record["probes"][probes[str(name)]]["hash"]}
+    for run, of_run in rows.groupby("run", observed=True):
+        assert set(of_run["probe"]) == {record["probes"][probes[str(run)]]["hash"]}
         measured = of_run[of_run["layer"].notna()]
         keys = list(measured[["step", "layer", "metric", "subset"]].itertuples(index=False, name=None))
         assert sorted(keys) == sorted(
@@ -48,11 +44,11 @@ def test_every_run_is_whole_and_of_the_plan():
         assert set(of_run.query("metric == 'probe/loss'")["step"]) == steps
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="the experiment is not finished")
 def test_the_published_results_are_remade_from_the_rows(tmp_path):
-    analyze([str(ROWS), "--output", str(tmp_path)])
-    for name in ("results.md", "effects.csv", "statistics.csv", "blocks.csv"):
-        assert (tmp_path / name).read_text() == (RESULTS.parent / name).read_text()
+    analyze([str(FOLDER / "rows"), "--output", str(tmp_path)])
     made = {path.name for path in (tmp_path / "figures").glob("*.png")}
+    compare([str(FOLDER / "small"), str(FOLDER / "small_no_bos"), "--output", str(tmp_path)])
+    for name in ("results.md", "effects.csv", "statistics.csv", "blocks.csv", "comparison.csv"):
+        assert (tmp_path / name).read_text() == (FOLDER / name).read_text()
     assert made
-    assert made <= {path.name for path in (RESULTS.parent / "figures").iterdir()}
+    assert made <= {path.name for path in (FOLDER / "figures").iterdir()}
