@@ -89,7 +89,7 @@ def test_a_page_is_small_asks_nothing_and_runs_its_own_scripts_alone(everything)
 
 def test_the_findings_stand_there_with_their_verdicts_and_evidence(tmp_path):
     store = fill(tmp_path, make_rows())
-    text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
+    text = Outline(write_report(store, tmp_path / "page.html").read_text(encoding="utf-8")).text
     judged = findings(store.to_pandas())
     signs = {"shown": "+", "not shown": "\u2212"}
     assert {finding.verdict for finding in judged} == set(signs)
