@@ -65,7 +65,7 @@ def test_a_store_is_exported(tmp_path, tracking, monkeypatch):
     logger = MLFlowLogger("mine", tracking_uri=tracking[0], run_id=run_id)
     run = logger.experiment.get_run(run_id)
     assert (run.info.run_name, run.info.status) == ("decoder-quickstart", "FINISHED")
-    assert run.data.params["kind"] == "decoder"
+    assert run.data.params["repdyn/kind"] == "decoder"
     assert [step for step, _ in history(logger, "two_nn/mean")] == [0, 8]
     found = set(files(logger))
     assert {"report.html", "figures/heatmap_two_nn_all/step_00000008.png"} <= found
