@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import CSVLogger
 from small import HandWritten, random_tokens
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from repdyn import Tracker, measure, open_store
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
@@ -342,6 +343,22 @@ def test_what_forward_logs_to_wandb_is_left_out(attach, monkeypatch):
         model(random_tokens(4, 12))
         tracker.step()
     assert logged == [{"sequences": 4}]
+
+
+def test_a_mode_that_counts_operations_sees_none_of_a_measurement(attach, small_probe):
+    class Counting(TorchDispatchMode):
+        n = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.n += 1
+            return func(*args, **(kwargs or {}))
+
+    tracker = attach(HandWritten())
+    assert small_probe.hash  # computed once, of the probe alone
+    with Counting() as seen:
+        tracker.start()
+    assert tracker.store.steps("mine") == [0]
+    assert seen.n == 0
 
 
 @pytest.mark.parametrize("store", ["mine", "~/mine"])

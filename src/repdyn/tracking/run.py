@@ -38,7 +38,7 @@ from repdyn.tracking.notices import Cost, Interrupted, LongMeasurement, Notices,
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.attempts import TimeoutRunner, attempts
-from repdyn.utils.caller_state import isolated_rng
+from repdyn.utils.caller_state import isolated_rng, plain_state
 from repdyn.utils.distributed import ALONE, Ranks
 from repdyn.utils.files import is_url
 
@@ -571,6 +571,7 @@ def _n_processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+@plain_state()
 def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffers: bool = False) -> str:
     """Return 16 hexadecimal digits of up to 64 evenly spread values of each weight (of this rank's shard).
 
