@@ -7,7 +7,6 @@ files are deleted after the measurement.
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import shutil
 import threading
@@ -50,8 +49,6 @@ from repdyn.store.state_cache import StateCache
 from repdyn.utils.files import cache_directory
 from repdyn.utils.printing import print_above_bars, printable
 from repdyn.utils.redaction import redacted
-
-log = logging.getLogger(__name__)
 
 MAX_IDENTICAL_FAILURES = 5
 """A sweep ends when this many checkpoints fail for the same reason and none succeeds."""
