@@ -64,7 +64,7 @@ def test_a_profile_at_a_step(store, step):
 
 def test_a_profile_with_a_slider(store):
     figure = profile(store, "anisotropy")
-    assert figure == profile(store, "anisotropy")
+    assert figure.to_json() == profile(store, "anisotropy").to_json()  # arrays with NaN are not equal
     assert [stop.label for stop in figure.layout.sliders[0].steps] == ["0", "8", "64"]
     assert figure.layout.margin.b > 60
 
