@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -45,8 +44,8 @@ MIN_HISTORY = 4  # least number of earlier changes with which a change of a prof
 UNUSUAL = 2.0
 """How many times the largest of its last changes a scalar must change, on a logarithmic scale, to be said to fall or
 rise."""
-_REMEMBERED = 1000  # measurements that a live evaluation remembers
-_KEY = ["metric", "subset", "stack"]
+_REMEMBERED = 200  # measurements that a live evaluation remembers
+_KEY, _CELL = ["metric", "subset", "stack"], ["step", "layer", "value", "std", "reason", "compares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,74 +92,102 @@ class Alert:
         return f"{self.metric} ({known})" if known else self.metric
 
 
-@dataclass(eq=False)
+Key: TypeAlias = tuple[str, str | None, str | None]
+"""Metric, subset and stack."""
+
+
+def cells_by_key(frame: pd.DataFrame) -> dict[Key, pd.DataFrame]:
+    """Return the rows of each metric and scalar of a run on one probe, those of a scalar with the layer -1, without the
+    values of single heads.
+
+    ``frame`` has columns as the fields of :class:`repdyn.store.schema.Row`. A value that is NaN has a reason.
+    """
+    failed = frame["layer"].isna() & frame["reason"].notna()
+    rows = frame.loc[frame["head"].isna() & ~failed, list(ALERT_COLUMNS[:-3])]  # the others are many
+    layer, reason = rows["layer"].fillna(-1).astype(int), rows["reason"].astype(object).fillna("")
+    reason = reason.mask(rows["value"].isna() & (reason == ""), "NaN")
+    compares = rows["compared_to"].notna()
+    rows = rows.assign(layer=layer, reason=reason, compares=compares)
+    groups = rows.groupby(_KEY, sort=False, dropna=False, observed=True)[_CELL]
+    named = (((name if isinstance(name, str) else None for name in key), cells) for key, cells in groups)
+    return {(str(metric), subset, stack): cells for (metric, subset, stack), cells in named}
+
+
 class Course:
-    """The values of a metric for one subset and one stack; or those of a scalar of the run, with the layer -1."""
+    """The values of a metric for one subset and one stack, or those of a scalar of the run, by step and layer.
 
-    metric: str
-    subset: str | None
-    stack: str | None
-    layers: np.ndarray
-    """(n_layers,) ascending; -1 for a scalar."""
-    steps: np.ndarray
-    """(n_steps,) ascending."""
-    values: np.ndarray
-    """(n_steps, n_layers) NaN if undefined, not comparable or not measured."""
-    stds: np.ndarray
-    """(n_steps, n_layers) standard deviation over batches; NaN if unknown."""
-    reasons: np.ndarray
-    """(n_steps, n_layers) why a value is NaN; None if there is a value, or the model had no such layer."""
-    compares: np.ndarray
-    """(n_steps,) whether any value compares the checkpoint with an earlier one."""
-    n_earlier: int = 0
-    """How many of the steps were evaluated before."""
-    before: np.ndarray = field(init=False)
-    """(n_steps, n_layers) place of the last defined value before each step; -1 if there was none."""
-    previous: np.ndarray = field(init=False)
-    """(n_steps, n_layers) that value; NaN if there was none."""
-    difference: np.ndarray = field(init=False)
-    """(n_steps, n_layers) |value - previous|; NaN if one of them is missing."""
-    exceeds_noise: np.ndarray = field(init=False)
-    """(n_steps, n_layers) whether a value differs from the previous one by more than both vary over batches."""
-    relative: np.ndarray = field(init=False)
-    """(n_steps, n_layers) |value - previous| / max(|value|, |previous|), in [0, 2]; 0 for a change that does not exceed
-    its noise."""
-    changes: np.ndarray = field(init=False)
-    """(n_steps,) the mean of these over layers; NaN if no layer has both values."""
-    last_changes: list[list[float]] = field(init=False)
-    """The nonzero changes before each step, at most :data:`HISTORY`."""
+    Grids have the shape (n_steps, n_layers). A layer that the model lacks at a step has neither value nor reason there.
+    """
 
-    def __post_init__(self) -> None:
-        n_steps, n_layers = self.values.shape
-        places = np.where(np.isnan(self.values), -1, np.arange(n_steps)[:, None])
-        self.before = np.vstack([np.full((1, n_layers), -1), np.maximum.accumulate(places, axis=0)[:-1]])
-        self.previous, stds_before = (
-            np.where(self.before < 0, np.nan, np.take_along_axis(of_step, self.before.clip(0), axis=0))
-            for of_step in (self.values, self.stds)
-        )
-        with np.errstate(invalid="ignore"):  # inf - inf, 0 / 0
-            self.difference = np.abs(self.values - self.previous)
-            self.exceeds_noise = self.difference > MIN_STDS * np.nan_to_num(np.hypot(self.stds, stds_before))
-            known = np.isfinite(self.difference)
-            larger = np.fmax(np.abs(self.values), np.abs(self.previous))
-            self.relative = np.zeros_like(larger)
-            np.divide(self.difference, larger, out=self.relative, where=known & self.exceeds_noise)
-            self.changes = self.relative.sum(axis=1) / known.sum(axis=1)
-        recent = deque[float](maxlen=HISTORY)
-        self.last_changes = []
-        for change in self.changes.tolist():
-            self.last_changes.append(list(recent))
-            if change > 0:
-                recent.append(change)
+    def __init__(self, key: Key, cells: pd.DataFrame) -> None:
+        self.metric, self.subset, self.stack = key
+        self.steps, step = np.unique(cells["step"].to_numpy(int), return_inverse=True)
+        """Ascending."""
+        self.layers, layer = np.unique(cells["layer"].to_numpy(int), return_inverse=True)
+        """Ascending; -1 for a scalar."""
+        shape = len(self.steps), len(self.layers)
+        self.values, self.stds = np.full(shape, np.nan), np.full(shape, np.nan)
+        self.reasons = np.full(shape, "", object)
+        for grid, name in ((self.values, "value"), (self.stds, "std"), (self.reasons, "reason")):
+            grid[step, layer] = cells[name].to_numpy(grid.dtype)
+        self.compares = np.zeros(len(self.steps), bool)
+        """(n_steps,) whether any value compares the checkpoint with an earlier one."""
+        self.compares[step[cells["compares"]]] = True
+
+    @cached_property
+    def before(self) -> np.ndarray:
+        """The place of the last defined value before each step; -1 if there was none."""
+        places = np.where(np.isnan(self.values), -1, np.arange(len(self.steps))[:, None])
+        return np.vstack([np.full_like(places[:1], -1), np.maximum.accumulate(places, axis=0)[:-1]])
+
+    def _at_previous(self, grid: np.ndarray) -> np.ndarray:
+        return np.where(self.before < 0, np.nan, np.take_along_axis(grid, self.before.clip(0), axis=0))
+
+    @cached_property
+    def previous(self) -> np.ndarray:
+        """The last defined value before each step; NaN if there was none."""
+        return self._at_previous(self.values)
+
+    @cached_property
+    def difference(self) -> np.ndarray:
+        """|value - previous|; NaN if one of them is missing."""
+        with np.errstate(invalid="ignore"):  # inf - inf
+            return np.abs(self.values - self.previous)
+
+    @cached_property
+    def exceeds_noise(self) -> np.ndarray:
+        """Whether a value differs from the previous one by more than both vary over batches."""
+        return self.difference > MIN_STDS * np.nan_to_num(np.hypot(self.stds, self._at_previous(self.stds)))
+
+    @cached_property
+    def relative(self) -> np.ndarray:
+        """|value - previous| / max(|value|, |previous|), in [0, 2]; 0 for a change that does not exceed its noise."""
+        larger = np.fmax(np.abs(self.values), np.abs(self.previous))
+        counts = np.isfinite(self.difference) & self.exceeds_noise
+        return np.divide(self.difference, larger, out=np.zeros_like(larger), where=counts)
+
+    @cached_property
+    def changes(self) -> np.ndarray:
+        """(n_steps,) the mean of the relative changes over layers; NaN if no layer has both values."""
+        with np.errstate(invalid="ignore"):  # 0 / 0
+            return self.relative.sum(axis=1) / np.isfinite(self.difference).sum(axis=1)
+
+    def usual_change(self, statistic: str, least: int) -> np.ndarray:
+        """Return a statistic of the last nonzero changes before each step, at most :data:`HISTORY`; NaN where there are
+        fewer than ``least``."""
+        import pandas as pd  # which no import of a tracker waits for
+
+        changes = pd.Series(self.changes)
+        recent = changes.loc[changes > 0].rolling(HISTORY, min_periods=least).agg(statistic)
+        return recent.reindex(changes.index).ffill().shift().to_numpy(float)
 
     def holds(self, when: str, bound: float) -> np.ndarray:
         """Return where a condition holds, bools of shape (n_steps, n_layers), or (n_steps, 1) for a whole profile."""
-        is_scalar = bool(self.layers[0] < 0)
         if when == "undefined":
             # missing although the previous observation had a value, or at first because of NaN or inf
             missing = np.isnan(self.values)
             found = missing & ~np.vstack([missing[:1], missing[:-1]]) & self.reasons.astype(bool)
-            found[0] = missing[0] & [not {"NaN", "inf"}.isdisjoint((why or "").split()) for why in self.reasons[0]]
+            found[0] = missing[0] & [not {"NaN", "inf"}.isdisjoint(why.split()) for why in self.reasons[0]]
             # metrics that compare checkpoints have no value if the earlier checkpoint is not available
             found[np.logical_or.accumulate(self.compares)] = False
             return found
@@ -170,71 +197,18 @@ class Course:
             return (self.values < bound) & ~(self.previous < bound)
         if when == "jumps":
             # steps without a change are ignored: the first ones, at a low learning rate, are not representative
-            usual = [median(before) if len(before) >= MIN_HISTORY else math.inf for before in self.last_changes]
-            return (self.changes > np.maximum(MIN_JUMP, bound * np.array(usual)))[:, None]
+            return (self.changes > np.maximum(MIN_JUMP, bound * self.usual_change("median", MIN_HISTORY)))[:, None]
         reached = self.values <= bound * self.previous if when == "falls" else self.values >= bound * self.previous
         found = reached & (self.previous > 0) & self.exceeds_noise
-        if not is_scalar or not found.any():
+        if self.layers[0] >= 0 or not found.any():
             return found
         # the loss of a batch fluctuates, so a scalar must change more than usual, too: else a sound training with small
         # batches has an alert every few steps; a relative change c = 1 - 1 / ratio is that of a ratio whose logarithm
         # is -log(1 - c), and the first change has nothing to be compared with
-        largest = [max(before, default=math.inf) for before in self.last_changes]
         with np.errstate(divide="ignore", invalid="ignore"):
-            usual = -np.log1p(-np.minimum(largest, 1.0))
+            usual = -np.log1p(-np.minimum(self.usual_change("max", 1), 1.0))
             change = np.abs(np.log(self.values / self.previous))
         return found & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
-
-
-Key: TypeAlias = tuple[str, str | None, str | None]
-"""Metric, subset and stack of a course."""
-
-
-def courses(frame: pd.DataFrame, earlier: Mapping[Key, Course]) -> Iterator[Course]:
-    """Yield the values of each metric and scalar of a run, by step; values of single heads are ignored.
-
-    Args:
-        frame: rows of one run on one probe; columns as the fields of :class:`repdyn.store.schema.Row`.
-        earlier: courses whose last steps are put before those of the same metric, subset and stack; a layer that one
-            of them lacks has neither value nor reason there.
-    """
-    failed = frame["layer"].isna() & frame["reason"].notna()
-    # the other columns are many, and copied by each selection of rows
-    chosen, rows = frame["head"].isna() & ~failed, frame.loc[:, list(ALERT_COLUMNS[:-3])]
-    rows = rows if bool(chosen.all()) else rows.loc[chosen]
-    # numbered in the order of their first rows; frames of the groups would copy all columns again
-    number = rows.groupby(_KEY, sort=False, dropna=False, observed=True).ngroup().to_numpy()
-    order = np.argsort(number.astype(np.min_scalar_type(number.max(initial=0))), kind="stable")  # small ones in no time
-    step, layer = rows["step"].to_numpy(int), rows["layer"].fillna(-1).to_numpy(int)
-    value, std = rows["value"].to_numpy(float), rows["std"].to_numpy(float)
-    explained = np.flatnonzero(np.isnan(value) | rows["reason"].notna().to_numpy(bool))  # few of many
-    told = rows["reason"].iloc[explained].astype(object)
-    told = told.where(told.notna(), None).to_numpy(object)
-    reason = np.full(len(rows), None, object)
-    reason[explained] = np.where(np.isnan(value[explained]) & ~told.astype(bool), "NaN", told)  # scalars have none
-    compares = rows["compared_to"].notna().to_numpy(bool)
-    for members in np.split(order, np.flatnonzero(np.diff(number[order])) + 1) if len(rows) else ():
-        metric, subset, stack = (rows[name].iat[members[0]] for name in _KEY)
-        subset, stack = (name if isinstance(name, str) else None for name in (subset, stack))
-        known = earlier.get(key := (str(metric), subset, stack))
-        steps, line = np.unique(step[members], return_inverse=True)
-        layers, kept = np.unique(layer[members]), slice(0, 0)
-        if known is not None:
-            end = int(np.searchsorted(known.steps, steps[0]))
-            kept = slice(max(0, end - _REMEMBERED), end)
-            steps, layers = np.concatenate([known.steps[kept], steps]), np.union1d(known.layers, layers)
-        n_earlier = kept.stop - kept.start
-        line += n_earlier
-        column, shape = np.searchsorted(layers, layer[members]), (len(steps), len(layers))
-        values, stds, reasons = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, None, object)
-        comparing = np.zeros(len(steps), bool)
-        if known is not None:
-            before = slice(n_earlier), np.searchsorted(layers, known.layers)
-            values[before], stds[before], reasons[before] = known.values[kept], known.stds[kept], known.reasons[kept]
-            comparing[:n_earlier] = known.compares[kept]
-        values[line, column], stds[line, column], reasons[line, column] = value[members], std[members], reason[members]
-        comparing[line[compares[members]]] = True
-        yield Course(*key, layers, steps, values, stds, reasons, comparing, n_earlier)
 
 
 _ANY = (-math.inf, math.inf)
@@ -278,34 +252,26 @@ class Rule:
     stop: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
-            raise ValueError(f"expected a rule to have a name of printable text, got {self.name!r}")
-        if not isinstance(self.when, str) or self.when not in CONDITIONS:
-            raise ValueError(
-                f"expected a rule to have when: {' | '.join(CONDITIONS)}, got {self.when!r} in {self.name!r}"
-            )
         for name in ("metrics", "subsets"):
             given = getattr(self, name)
-            names = (given,) if isinstance(given, str) else given
+            names = [given] if isinstance(given, str) else given
             if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
                 raise ValueError(f"expected {name} of the rule {self.name!r} to be a list of names, got {given!r}")
             object.__setattr__(self, name, tuple(names))
-        if not self.metrics:
-            raise ValueError(f"expected a rule to have metrics, got none in {self.name!r}")
-        _, limits = CONDITIONS[self.when]
-        if limits is None and self.bound is not None:
-            raise ValueError(
-                f"expected no bound with when: {self.when}, got {self.bound} in {self.name!r}; leave it out"
-            )
+        _, limits = CONDITIONS.get(str(self.when), ("", None))
+        low, high = limits or _ANY
         is_number = isinstance(self.bound, int | float) and not isinstance(self.bound, bool)
-        if limits is not None and not (is_number and limits[0] < (self.bound or 0) < limits[1]):
-            low, high = limits
-            raise ValueError(
-                f"expected a bound between {low:g} and {high:g} with when: {self.when}, got {self.bound!r} in "
-                f"{self.name!r}"
-            )
-        if not isinstance(self.stop, bool):
-            raise ValueError(f"expected stop: true or false, got {self.stop!r} in {self.name!r}")
+        is_bound = self.bound is None if limits is None else is_number and low < (self.bound or 0) < high
+        bounds = f"a bound between {low:g} and {high:g}" if limits else "no bound"
+        for is_valid, field, expected in (
+            (isinstance(self.name, str) and self.name.isprintable() and self.name, "name", "a name of printable text"),
+            (str(self.when) in CONDITIONS, "when", f"when: {' | '.join(CONDITIONS)}"),
+            (self.metrics, "metrics", "metrics"),
+            (is_bound, "bound", f"{bounds} with when: {self.when}"),
+            (isinstance(self.stop, bool), "stop", "stop: true or false"),
+        ):
+            if not is_valid:
+                raise ValueError(f"expected {expected} in the rule {self.name!r}, got {getattr(self, field)!r}")
 
 
 RULES: tuple[Rule, ...] = (
@@ -414,8 +380,7 @@ class AlertEvaluator:
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self._rules = tuple(rules)
-        self._courses: dict[Key, Course] = {}
-        self._applying: dict[Key, list[tuple[int, Rule]]] = {}
+        self._cells: dict[Key, pd.DataFrame] = {}
 
     def update(self, rows: pd.DataFrame | Iterable[Row]) -> list[Alert]:
         """Evaluate the rules on further rows, or records, and return the alerts at their steps as :func:`find_alerts`.
@@ -427,16 +392,20 @@ class AlertEvaluator:
         if not isinstance(rows, pd.DataFrame):
             rows = pd.DataFrame([{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows])
         found: list[tuple[int, int, Alert]] = []
-        for course in courses(rows, self._courses):
-            key = metric, subset, _ = course.metric, course.subset, course.stack
-            if key not in self._courses:
-                self._applying[key] = [each for each in enumerate(self._rules) if applies(each[1], metric, subset)]
-            self._courses[key] = course
-            for index, rule in self._applying[key]:
-                holds = course.holds(rule.when, rule.bound or 0.0)[course.n_earlier :]
-                for place, layer in np.argwhere(holds).tolist():
-                    alert = _alert(rule, course, course.n_earlier + place, layer)
-                    found.append((alert.step, index, alert))
+        for key, cells in cells_by_key(rows).items():
+            first = int(cells["step"].min())
+            if (known := self._cells.get(key)) is not None:
+                earlier = known["step"].loc[known["step"] < first].unique()
+                cells = pd.concat([known.loc[known["step"].isin(np.sort(earlier)[-_REMEMBERED:])], cells])
+            self._cells[key] = cells
+            course = Course(key, cells)
+            n_earlier = int(np.searchsorted(course.steps, first))
+            for index, rule in enumerate(self._rules):
+                if applies(rule, course.metric, course.subset):
+                    holds = course.holds(rule.when, rule.bound or 0.0)[n_earlier:]
+                    for place, layer in np.argwhere(holds).tolist():
+                        alert = _alert(rule, course, n_earlier + place, layer)
+                        found.append((alert.step, index, alert))
         return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])]
 
 
@@ -464,7 +433,7 @@ def lasting(alerts: Iterable[Alert], frame: pd.DataFrame, rules: Iterable[Rule])
     Arguments are those of :func:`find_alerts`, which found the alerts.
     """
     of_rule = {rule.name: rule for rule in rules}
-    by_key = {(course.metric, course.subset, course.stack): course for course in courses(frame, {})}
+    by_key = {key: Course(key, cells) for key, cells in cells_by_key(frame).items()}
     found = []
     for alert in alerts:
         rule, course = of_rule[alert.rule], by_key[alert.metric, alert.subset, alert.stack]
