@@ -15,9 +15,19 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student_t
 
+from repdyn.diagnosis import DescribedRun, stacks_of_run
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.frame import to_pandas
 from repdyn.store.schema import COLUMNS, Row, to_table
+from repdyn.tables.runs import in_comparison_order, is_measured, run_labels, split
+
+
+def measured_runs(frame: pd.DataFrame) -> list[DescribedRun]:
+    """Return the runs of a frame, each stack for itself, in the order of a comparison."""
+    frames = {name: rows for name, rows in split(frame, "run").items() if is_measured(rows)}
+    labels = run_labels(frames)
+    return in_comparison_order(one for name, rows in frames.items() for one in stacks_of_run(rows, label=labels[name]))
+
 
 INDEPENDENT = {"design": "independent", "n_windows": 512, "vectors_per_window": 8, "window_tokens": 64}
 DENSE = {"design": "dense", "n_windows": 80, "vectors_per_window": 76, "window_tokens": 256}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rich.console import Console
-from synthetic_runs import make_failures, make_row, make_run, make_scalar, to_frame
+from synthetic_runs import make_failures, make_row, make_run, make_scalar, measured_runs, to_frame
 
 from repdyn.alerts import (
     RULES,
@@ -24,7 +24,6 @@ from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.charts import MARKED
 from repdyn.figures.run import heatmap
 from repdyn.store.schema import too_few_distinct
-from repdyn.tables.runs import measured_runs
 from repdyn.tables.style import ALERT_COLOUR
 from repdyn.tables.texts import alert_lines
 from repdyn.terminal.runs import list_alerts, print_alerts, print_summary

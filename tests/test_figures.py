@@ -9,7 +9,7 @@ from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from scipy.stats import t as student_t
 from synthetic_families import PYTHIA, make_everything
-from synthetic_runs import make_published, to_frame
+from synthetic_runs import make_published, measured_runs, to_frame
 
 from repdyn.figures.comparison import means_over_layers, profiles
 from repdyn.figures.drawing import save
@@ -26,7 +26,6 @@ from repdyn.figures.run import (
     scales,
     steps_overview,
 )
-from repdyn.tables.runs import measured_runs
 from repdyn.tables.seeds import seed_groups, with_seeds
 
 NAN = math.nan

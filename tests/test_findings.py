@@ -21,7 +21,7 @@ from judged_runs import (
 )
 from scipy import stats
 from scipy.stats import t as student_t
-from synthetic_runs import make_published, make_row, make_scalar, to_frame
+from synthetic_runs import make_published, make_row, make_scalar, measured_runs, to_frame
 
 from repdyn.tables import effects
 from repdyn.tables.continuity import (
@@ -39,7 +39,6 @@ from repdyn.tables.effects import (
 from repdyn.tables.findings import BELL, DIMENSION, GROWTH, MEANINGS, UNIFORM, findings, findings_over_seeds
 from repdyn.tables.fits import MIN_STEPS, activation_fits, fit_activations
 from repdyn.tables.frames import by_stack
-from repdyn.tables.runs import measured_runs
 from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups
 
 

@@ -10,11 +10,11 @@ import pytest
 import wandb
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
+from synthetic_runs import measured_runs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import heatmap
 from repdyn.publish.loggers import each_target, log_figures, logged_values, target_of
-from repdyn.tables.runs import measured_runs
 
 NAN = math.nan
 

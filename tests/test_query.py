@@ -17,7 +17,7 @@ from synthetic_runs import fill, make_failures, make_published
 import repdyn
 from repdyn import insights, open_store, query
 from repdyn.cli.main import main
-from repdyn.report.runs import report_data
+from repdyn.diagnosis import described_runs
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import COLUMNS
 from repdyn.tables.findings import findings
@@ -207,7 +207,7 @@ def test_no_view_shows_checkpoints_with_the_weights_of_another_one(tmp_path, is_
     assert all(not set(copies) & set(each.steps) for each in metric_series(measurements(found)).values())
     assert findings(found) == findings(expected)
     assert insights(store)[0].statements == insights(clean)[0].statements
-    (shown,), (other,) = (report_data([each]).runs for each in (store, clean))
+    (shown,), (other,) = (described_runs([each]).runs for each in (store, clean))
     assert (shown.steps, shown.n_failed) == (other.steps, 0)
     (runs,) = query(store, "select failed_checkpoints, copied_checkpoints, checkpoints from runs").to_dict("records")
     assert runs == {"failed_checkpoints": 0, "copied_checkpoints": 2, "checkpoints": len(genuine)}

@@ -24,23 +24,22 @@ from synthetic_runs import (
     make_run,
     make_scalar,
     make_two_stacks,
+    measured_runs,
     to_frame,
 )
 
 from repdyn.cli.main import main
-from repdyn.diagnosis import DescribedRun
+from repdyn.diagnosis import DescribedRuns, described_runs
 from repdyn.figures.charts import value_axis
 from repdyn.plots import heatmap, means, profile
 from repdyn.report import write_report
 from repdyn.report.plots import LOSS as LOSS_COLOUR
 from repdyn.report.plots import colour_axis, coloured, course_plot, plotly_axis
-from repdyn.report.runs import ReportData, report_data
 from repdyn.report.sections import course_of_training
 from repdyn.report.write import as_text, packed, page_tree
 from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import grid, measurements
-from repdyn.tables.runs import measured_runs
 
 STEPS = (0, 1, 8, 64)
 
@@ -263,7 +262,7 @@ def course(*scalars):
     """Return the title and the lines of the row of losses in the course of a run that has these scalars."""
     rows = [make_scalar(step, 5.0 - step / 100, name) for name in scalars for step in STEPS_OF_REPORT_LOSS]
     frame = to_frame([*make_rows(steps=STEPS_OF_REPORT_LOSS, n_blocks=2, loss=False), *rows])
-    (run,) = measured_runs(frame, kind=DescribedRun)
+    (run,) = measured_runs(frame)
     plot = course_plot(run, run.series["two_nn", "all"])
     lines = [trace for trace in plot["data"] if trace["yaxis"] == "y" and "dash" in trace["line"]]
     return plot["layout"]["annotations"][0]["text"], lines
@@ -296,7 +295,7 @@ def tables(steps, **given):
 
 
 def data_of(frame):
-    return ReportData(measured_runs(frame, kind=DescribedRun), frame)
+    return DescribedRuns(measured_runs(frame), {})
 
 
 def test_the_correlation_with_the_loss_is_a_table():
@@ -330,7 +329,7 @@ def named(traces):
 
 @pytest.mark.parametrize(("what", "points"), [("profiles", 3), ("training", 4)])
 def test_seeds_are_one_line_with_a_band(stores, what, points):
-    tree = page_tree(report_data(stores))
+    tree = page_tree(described_runs(stores))
     comparison = tree["comparisons"]["two_nn"]["all"]
     traces = comparison[what]["data"]
     assert list(named(traces)) == ["own", "m (3 seeds)"]

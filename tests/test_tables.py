@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_families import make_everything
-from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, to_frame
+from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, measured_runs, to_frame
 
 from repdyn.diagnosis import insight
 from repdyn.figures import charts
@@ -37,7 +37,7 @@ from repdyn.tables.frames import (
     subsets_of,
 )
 from repdyn.tables.frames import failures as failures_of
-from repdyn.tables.runs import differences, is_measured, measured_runs, select, short_names
+from repdyn.tables.runs import differences, is_measured, select, short_names
 from repdyn.tables.series import intervals, metric_series, thin
 from repdyn.tables.texts import cost_line, failure_line, own_window_warning, sampling
 

@@ -10,14 +10,13 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from synthetic_families import make_everything
-from synthetic_runs import SAMPLED, make_rows, make_scalar, to_frame
+from synthetic_runs import SAMPLED, make_rows, make_scalar, measured_runs, to_frame
 
 from repdyn.alerts import Alert
 from repdyn.diagnosis import stacks_of_run
 from repdyn.metrics import METRICS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import by_stack, measurements
-from repdyn.tables.runs import measured_runs
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.texts import seconds_by_metric
 from repdyn.terminal.metric_list import markdown, print_metrics

@@ -157,7 +157,9 @@ class Course:
     @cached_property
     def exceeds_noise(self) -> np.ndarray:
         """Whether a value differs from the previous one by more than both vary over batches."""
-        return self.difference > MIN_STDS * np.nan_to_num(np.hypot(self.stds, self._at_previous(self.stds)))
+        return self.difference > MIN_STDS * np.nan_to_num(
+            np.hypot(self.stds, self._at_previous(self.stds)), posinf=np.inf
+        )
 
     @cached_property
     def relative(self) -> np.ndarray:
@@ -393,10 +395,10 @@ class AlertEvaluator:
             rows = pd.DataFrame([{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows])
         found: list[tuple[int, int, Alert]] = []
         for key, cells in cells_by_key(rows).items():
-            first = int(cells["step"].min())
+            first = int(cells["step"].to_numpy(int).min())
             if (known := self._cells.get(key)) is not None:
-                earlier = known["step"].loc[known["step"] < first].unique()
-                cells = pd.concat([known.loc[known["step"].isin(np.sort(earlier)[-_REMEMBERED:])], cells])
+                step = known["step"].to_numpy(int)
+                cells = pd.concat([known.loc[np.isin(step, np.unique(step[step < first])[-_REMEMBERED:])], cells])
             self._cells[key] = cells
             course = Course(key, cells)
             n_earlier = int(np.searchsorted(course.steps, first))

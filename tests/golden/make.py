@@ -215,9 +215,10 @@ def swept() -> Table:
 
 def tables() -> Table:
     """Return what the views see of ten committed runs: each curve's shape and values, and the findings."""
+    from synthetic_runs import measured_runs
+
     from repdyn.tables.findings import findings
     from repdyn.tables.frames import by_stack
-    from repdyn.tables.runs import measured_runs
 
     table: Table = {}
     for store, names in COMMITTED.items():

@@ -120,12 +120,12 @@ def compare(
       repdyn compare runs/mine --with scores.csv
       repdyn compare sweeps --with results --lags 0
     """
+    from repdyn.diagnosis import described_runs
     from repdyn.recipes.published import how_to_measure, show_published
-    from repdyn.report.runs import report_data
     from repdyn.store import find_store
 
     found = [find_store(store) for store in stores]
-    runs = report_data(found, rows.run, rows.probe).runs
+    runs = described_runs(found, rows.run, rows.probe).runs
     is_published = other == "published"
     folder = output or found[0].output / "figures" / ("published" if is_published else "scores")
     if not is_published:
@@ -236,11 +236,11 @@ def insights(
         return FAILED if fail and any(each.alerts for each in listed) else 0
     from repdyn.diagnosis import comparison_statements, described_runs
 
-    runs = described_runs(found, rows.run, rows.probe)
+    data = described_runs([found], rows.run, rows.probe)
     if json:
-        print_json([run.insights.as_dict() for run in runs])
+        print_json([run.insights.as_dict() for run in data.runs])
     else:
-        print_insights([run.insights for run in runs], comparison_statements(runs))
+        print_insights([run.insights for run in data.runs], comparison_statements(data.runs, data.seeds))
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 
 import numpy as np
 
@@ -13,12 +12,12 @@ from repdyn.diagnosis.metrics import MIN_CHANGE
 from repdyn.diagnosis.run import chosen_series, ranked
 from repdyn.tables.effects import Effect, change_size
 from repdyn.tables.runs import MeasuredRun, differences
-from repdyn.tables.seeds import SeedGroup, seed_groups, with_seeds
+from repdyn.tables.seeds import SeedGroup, with_seeds
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, number_text, short_subset_title
 
 
-def comparison_statements(described: Sequence[MeasuredRun], seeds: Sequence[SeedGroup] | None = None) -> list[Insight]:
+def comparison_statements(described: Sequence[MeasuredRun], seeds: Sequence[SeedGroup]) -> list[Insight]:
     """Return in which metrics runs differ most, the largest difference first; and in which they agree.
 
     Compared are the means over layers, at the last step that all have or else at the end of each, of the two runs with
@@ -28,14 +27,11 @@ def comparison_statements(described: Sequence[MeasuredRun], seeds: Sequence[Seed
 
     Args:
         described: the runs.
-        seeds: those that are seeds of one model, which count as one run; found by their names unless given.
+        seeds: those that are seeds of one model, which count as one run.
     """
     if len({run.key for run in described}) < max(2, len(described)) or differences(described):
         return []
-    if seeds is None:
-        with suppress(ValueError):  # seeds by their names that differ in more
-            seeds = seed_groups(described)
-    runs, found, agreeing = with_seeds(described, seeds or ()), [], []
+    runs, found, agreeing = with_seeds(described, seeds), [], []
     if len(runs) < 2:
         return []
     of_runs = [{series.key: series for series in chosen_series(run)} for run in runs]

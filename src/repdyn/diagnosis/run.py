@@ -1,4 +1,4 @@
-"""The runs of a store with their alerts, insights and findings, which every view takes from here."""
+"""One run with its status, its alerts, the statements on it, and the findings, judged."""
 
 from __future__ import annotations
 
@@ -6,34 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from repdyn.alerts import ALERT_COLUMNS, RULES, Rule, lasting, stored_rules
+from repdyn.alerts import RULES, Rule, lasting
 from repdyn.diagnosis import metrics, training
 from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.metric import base_name
-from repdyn.store import open_store
 from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED, Finding, findings
 from repdyn.tables.frames import by_stack, loss_of_run, scalar
-from repdyn.tables.runs import MeasuredRun, is_measured, run_labels, select
+from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import of_stack
 
-if TYPE_CHECKING:
-    from repdyn.store import Store
-
-_COLUMNS = (
-    *ALERT_COLUMNS,
-    *("model", "stage", "checkpoint", "layers", "depth", "module", "design", "settings", "low", "high", "std_error"),
-    *("n_batches", "n_vectors", "n_unique", "own_window_excluded", "same_window_share", "same_as", "mixed_with"),
-    *("measured_at", "causal", "parameters", "dim", "dtype"),
-)
-"""Columns of a store that the insights rest on."""
 _OTHER_METRICS = 0.5  # weight of statements about metrics that are not measured by default
 _WATCHED_KINDS = {"overfitting", "missing values", "failed measurement", *training.LAYER_KINDS}
 """Kinds of statements by which a run is watched, apart from alerts."""
@@ -46,7 +33,7 @@ class DescribedRun(MeasuredRun):
     @cached_property
     def insights(self) -> RunInsights:
         """The status and the statements, with links to a report that shows the run under its label."""
-        statements = ranked(chain(self._of_training, _of_continuity(self), _of_metrics(self)))
+        statements = ranked(chain(self._of_training, of_continuity(self), _of_metrics(self)))
         linked = []
         for each in statements:
             place = {"alert": 0, "peak": 1, "trough": 1}.get(each.kind, -1)
@@ -122,53 +109,7 @@ def stacks_of_run(frame: pd.DataFrame, rules: Sequence[Rule] = RULES, label: str
     ]
 
 
-def described_runs(store: Store, runs: Sequence[str] | None = None, probe: str | None = None) -> list[DescribedRun]:
-    """Return the measured runs of a store for each probe and stack, in the order of the store, with their own rules and
-    the columns that insights rest on.
-
-    The arguments are those of :func:`repdyn.tables.runs.select`.
-    """
-    selected = select(store, runs, probe, columns=_COLUMNS)
-    found = {key: rows for key, rows in selected.items() if is_measured(rows)}
-    labels = run_labels({run: rows for (run, _), rows in found.items()})
-    return [
-        one
-        for (run, _), rows in found.items()
-        for one in stacks_of_run(rows, stored_rules(store.alerts_path(run)), labels[run])
-    ]
-
-
-def insights(
-    store: Store | str | Path, runs: Sequence[str] | None = None, probe: str | None = None
-) -> list[RunInsights]:
-    """Return the status of each run of a store and ranked statements on what happened in it.
-
-    They follow from the stored rows alone: the same rows give the same statements in the same order.
-
-    Args:
-        store: with measurements, or where it is.
-        runs: names; all runs unless given.
-        probe: hash, or the beginning of one, of the only probe to describe.
-
-    Returns:
-        For each run, probe and stack of the model, in the order of the store.
-
-    Raises:
-        ValueError: nothing is stored; no such run or probe.
-    """
-    store = open_store(store) if isinstance(store, str | Path) else store
-    return [run.insights for run in described_runs(store, runs, probe)]
-
-
-def doubts(store: Store, probes: Iterable[tuple[str, str | None]]) -> list[str]:
-    """Return what :func:`insights` states of steps that repeat another one or are out of line, for runs and the probe
-    to look at of each, or all of them."""
-    found = [run for name, probe in probes for run in described_runs(store, [name], probe)]
-    stated = [(run, each) for run in found for each in ranked(_of_continuity(run))]
-    return list(dict.fromkeys(f"{of_stack(run.name, run.stack)}: {each.sentence}" for run, each in stated))
-
-
-def _of_continuity(run: DescribedRun) -> Iterator[Insight]:
+def of_continuity(run: DescribedRun) -> Iterator[Insight]:
     """Yield the steps that repeat another one or are out of line; of geometry, if there is no training loss, in which
     case there are no alerts for its jumps."""
     if run.finished:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
-from repdyn.diagnosis import DescribedRun
+from repdyn.diagnosis import DescribedRun, described_runs
 from repdyn.figures.charts import placed, profile_lines, shared_axis, training_axes, training_axis
 from repdyn.report.plots import (
     HEIGHT,
@@ -28,7 +28,6 @@ from repdyn.report.plots import (
     training_plot,
     with_bands,
 )
-from repdyn.report.runs import report_data
 from repdyn.store import Store
 from repdyn.tables.frames import select_steps
 from repdyn.tables.runs import differences
@@ -143,7 +142,7 @@ def compare(
     """
     if over not in ("depth", "training"):
         raise ValueError(f"expected over='depth' or over='training', got {over!r}")
-    data = report_data([stores] if isinstance(stores, Store) else stores, runs, probe, seeds=seeds)
+    data = described_runs([stores] if isinstance(stores, Store) else stores, runs, probe, seeds=seeds)
     members = compared_with(data.runs, data.seeds, (metric, subset))
     if not members:
         raise _not_measured(data.runs, metric, subset)
@@ -166,7 +165,7 @@ def _series(
     """Return the only run that is meant and one of its series; a finished model is an error where a training is
     needed."""
     run, stack = which.get("run"), which.get("stack")
-    there = report_data([store], None if run is None else [run], which.get("probe"), seeds=()).runs
+    there = described_runs([store], None if run is None else [run], which.get("probe"), seeds=()).runs
     runs = [one for one in there if stack in (None, one.stack)]
     if not runs:
         names = ", ".join(filter(None, (one.stack for one in there))) or "a single one without a name"

@@ -14,11 +14,11 @@ import pandas as pd
 from rich.console import Console
 
 from repdyn.alerts import stored_rules
-from repdyn.diagnosis import DescribedRun, insights, stacks_of_run
+from repdyn.diagnosis import DescribedRun, DescribedRuns, described_rows, described_runs, insights, stacks_of_run
+from repdyn.diagnosis.stores import SHOWN_COLUMNS, selected_rows
 from repdyn.metrics.metric import file_stem
 from repdyn.publish.loggers import Target, each_target, log_figures, log_status, named_figures
 from repdyn.report import write_report
-from repdyn.report.runs import SHOWN_COLUMNS, ReportData, data_of_rows, report_data, selected_rows
 from repdyn.store import Store
 from repdyn.tables.fits import activation_fits
 from repdyn.tables.frames import concatenated
@@ -70,7 +70,7 @@ def show_run(
     folder = _folder(store, run, frame, store.output / "figures")
     used_loggers, written = list(loggers), []
     # what is said of the run is found once, for the report too, unless it has another name for each probe there
-    data = report_data([store]) if report else None
+    data = described_runs([store]) if report else None
     own = {each.stack: each for each in data.runs if each.name == run} if data else {}
     stacks = [own.get(each.stack, each) for each in stacks_of_run(frame, stored_rules(store.alerts_path(run)))]
     last = max(one.steps[-1] for one in stacks)
@@ -93,7 +93,7 @@ def show_run(
         if len(stacks) > 1:
             with attempt():
                 print_line(console, "")
-                own_rows = data_of_rows({(store, run, probe or ""): frame})
+                own_rows = described_rows({(store, run, probe or ""): frame})
                 written += _draw_comparison(own_rows, folder / "comparison", console, attempt)
         with attempt():
             for averaged in insights(store, [name], probe) if (name := f"{run} (averaged)") in store.runs() else ():
@@ -129,7 +129,7 @@ def show_store(
     found, written = selected_rows([store, *others], runs, probe), list[Path]()
     with attempts() as attempt:
         if others:
-            return _draw_comparison(data_of_rows(found, seeds), base / "comparison", console, attempt)
+            return _draw_comparison(described_rows(found, seeds), base / "comparison", console, attempt)
         for (_, run, _), frame in found.items():
             if not is_measured(frame):
                 print_line(console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}")
@@ -158,7 +158,7 @@ def show_store(
         else:
             with attempt():
                 print_line(console, "")
-                data = data_of_rows(measured, seeds)
+                data = described_rows(measured, seeds)
                 written += _draw_comparison(data, base / "comparison", console, attempt)
     return written
 
@@ -179,10 +179,10 @@ def _draw(
     return figures, files
 
 
-def _draw_comparison(data: ReportData, folder: Path, console: Console, attempt: Attempt) -> list[Path]:
+def _draw_comparison(data: DescribedRuns, folder: Path, console: Console, attempt: Attempt) -> list[Path]:
     """Print the table of a comparison and draw its figures; write the means over seeds as ``seeds.csv``."""
     print_comparison(data.runs, data.seeds, console=console)
-    if missing := sorted(set(data.frame["run"]) - {run.name for run in data.runs}):
+    if missing := sorted(set(data.frames) - {run.name for run in data.runs}):
         print_line(console, f"warning: nothing measured of {', '.join(missing)}")
     if data.not_seeds:
         print_line(console, f"warning: not shown as seeds of one model: {data.not_seeds}")

@@ -8,11 +8,10 @@ from importlib.metadata import version
 
 import pandas as pd
 
-from repdyn.diagnosis import STATUSES, DescribedRun, Insight, Status, comparison_statements
+from repdyn.diagnosis import STATUSES, DescribedRun, DescribedRuns, Insight, Status, comparison_statements
 from repdyn.diagnosis.metrics import CAVEAT
 from repdyn.metrics import metric_info
 from repdyn.report.markup import Markup, details, joined, table, tag
-from repdyn.report.runs import ReportData
 from repdyn.store.schema import LEARNING_RATE
 from repdyn.tables.effects import Correlation
 from repdyn.tables.findings import JUDGED, MARKS, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
@@ -40,7 +39,7 @@ MAX_LINES = 8
 _SIGNS: dict[Status, str] = {"failed": "\u2715", "watch": "!", "healthy": "\u2713", "unknown": "?"}
 
 
-def glance(data: ReportData) -> Markup:
+def glance(data: DescribedRuns) -> Markup:
     """Return the status of each run with its reason, and its statements; runs that failed come first."""
     runs = sorted(data.runs, key=lambda run: STATUSES.index(run.status[0]))
     abouts = [_about(run) for run in runs]
@@ -62,7 +61,7 @@ def _about(run: DescribedRun) -> str:
     return f"{what}; {run.extent}; {rows['layer'].nunique()} layers; {sampling(rows)}"
 
 
-def _differences(data: ReportData) -> list[Markup]:
+def _differences(data: DescribedRuns) -> list[Markup]:
     """Return in what runs differ: what is stored of their settings, and what was measured."""
     settings = _different_settings(data.runs)
     parts = [tag("p", f"These runs differ in: {settings}.")] if settings else []
@@ -115,7 +114,7 @@ def opening(run: DescribedRun) -> dict[str, str | None]:
     return {"metric": metric, "subset": subset, "step": None}
 
 
-def first_run(data: ReportData) -> int:
+def first_run(data: DescribedRuns) -> int:
     """Return the number of the run that the page opens with: the first that failed or is watched, or was trained."""
     ranks = [(STATUSES.index(run.status[0]), len(run.steps) < 2) for run in data.runs]
     return min(range(len(ranks)), key=lambda number: (min(ranks[number][0], 2), ranks[number][1]))
@@ -132,7 +131,7 @@ MAX_ALERTS = 12
 MAX_FAILURES = 200
 
 
-def overview(data: ReportData) -> Markup:
+def overview(data: DescribedRuns) -> Markup:
     """Return a table with a line for each run."""
     rows = [
         (
@@ -170,7 +169,7 @@ def _different_settings(runs: Sequence[DescribedRun]) -> str:
     )
 
 
-def alerts_and_findings(data: ReportData) -> Markup:
+def alerts_and_findings(data: DescribedRuns) -> Markup:
     """Return the alerts, then the published findings with their verdicts."""
     judged = [run for run in data.runs if run.findings and not run.failed]
     failed = [run.label for run in data.runs if run.failed]
@@ -190,7 +189,7 @@ def alerts_and_findings(data: ReportData) -> Markup:
     return joined(parts)
 
 
-def measured(data: ReportData) -> Markup:
+def measured(data: DescribedRuns) -> Markup:
     """Return what was measured with which model, device and versions, and at what cost."""
     rows = [
         (
@@ -212,11 +211,11 @@ def measured(data: ReportData) -> Markup:
     return joined([*parts, *map(_metric_table, data.runs)])
 
 
-def failed_checkpoints(data: ReportData) -> Markup:
+def failed_checkpoints(data: DescribedRuns) -> Markup:
     """Return the checkpoints that could not be measured, each with its reason, and those that are copies."""
-    missing = failures(data.frame).drop_duplicates(["run", "step", "checkpoint", "reason"])
-    by_run = data.frame.groupby("run", sort=False, observed=True)
-    copied = [tag("p", tag("b", str(name)), ": ", text) for name, rows in by_run if (text := copies_line(rows))]
+    failed = pd.concat([failures(rows) for rows in data.frames.values()])
+    missing = failed.drop_duplicates(["run", "step", "checkpoint", "reason"])
+    copied = [tag("p", tag("b", name), ": ", text) for name, of in data.frames.items() if (text := copies_line(of))]
     if missing.empty:
         return joined([tag("p", "No checkpoint failed."), *copied])
     listed = missing[["run", "step", "revision", "metric", "reason"]].iloc[:MAX_FAILURES]
@@ -224,15 +223,15 @@ def failed_checkpoints(data: ReportData) -> Markup:
         (run, f"{step:,}", "" if pd.isna(revision) else str(revision), metric, " ".join(reason.split()))
         for run, step, revision, metric, reason in listed.itertuples(index=False)
     ]
-    texts = ((name, failure_line(rows)) for name, rows in by_run)
-    summary = tag("ul", *(tag("li", tag("b", str(name)), ": ", text) for name, text in texts if text))
+    texts = ((name, failure_line(rows)) for name, rows in data.frames.items())
+    summary = tag("ul", *(tag("li", tag("b", name), ": ", text) for name, text in texts if text))
     more = len(missing) - len(rows)
     note = tag("p", f"And {more} more; the store has them all.") if more else Markup()
     found = table("Failed checkpoints", ("run", "step", "revision", "first metric", "reason"), rows, quiet=True)
     return joined([summary, found, note, *copied])
 
 
-def without_value(data: ReportData) -> Markup:
+def without_value(data: DescribedRuns) -> Markup:
     """Return the metrics that lack values, by reason."""
     rows = []
     for run, missing in ((one, each) for one in data.runs for each in missing_values(one.rows)):
@@ -243,7 +242,7 @@ def without_value(data: ReportData) -> Markup:
     return table("Values that are NaN", ("run", "metrics", "cells of each", "because"), rows, quiet=True)
 
 
-def citation(data: ReportData) -> Markup:
+def citation(data: DescribedRuns) -> Markup:
     """Return what to cite, and a sentence on each run for a methods section."""
     sentences = [
         f"{run.label}: measured with repdyn {_listed(run.rows, 'repdyn_version')} on the probe "
@@ -345,7 +344,7 @@ _CORRELATION_METHOD = (
 )
 
 
-def course_of_training(data: ReportData) -> Markup:
+def course_of_training(data: DescribedRuns) -> Markup:
     """Return a table for each run with the correlation of each metric with the loss, or why there is none; and the fits
     of the largest activation."""
     found = [run for run in data.runs if run.insights.loss_correlations.of_metrics]
@@ -383,7 +382,7 @@ _FIT_FORMULA = (
 )
 
 
-def _activation_growth(data: ReportData) -> Markup:
+def _activation_growth(data: DescribedRuns) -> Markup:
     """Return a table for each run in which ``largest_activation`` was measured at enough steps; empty if none was."""
     tables = []
     for run in data.runs:

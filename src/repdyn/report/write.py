@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from repdyn.diagnosis import DescribedRun
+from repdyn.diagnosis import DescribedRun, DescribedRuns, described_runs
 from repdyn.figures.charts import shared_axis, training_axes
 from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import settings_in_words
 from repdyn.report import plots, sections
 from repdyn.report.markup import Markup, asset, joined, policy, visible
-from repdyn.report.runs import ReportData, report_data
 from repdyn.store import Store
 from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED
@@ -32,7 +31,7 @@ from repdyn.tables.style import by_family, metric_title, short_subset_title, sub
 from repdyn.utils.files import write_atomically
 
 
-def page_tree(data: ReportData) -> plots.PlotlyDict:
+def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
     """Return the figures of every run, metric and subset, axes, themes and names; arrays as they are."""
     runs = data.runs
     metrics = list(dict.fromkeys(metric for run in runs for metric, _ in run.series))
@@ -141,7 +140,7 @@ SCRIPTS = ("data", "state", *_OF_CHARTS, "controls", "printing", "stream", "live
 """The parts of the page's script, in the order in which they run."""
 
 
-_PARTS: dict[str, Callable[[ReportData], Markup]] = {
+_PARTS: dict[str, Callable[[DescribedRuns], Markup]] = {
     "overview": sections.overview,
     "glance": sections.glance,
     "alerts_and_findings": sections.alerts_and_findings,
@@ -165,7 +164,7 @@ def write_report(
     title: str | None = None,
     refresh_seconds: float | None = None,
     seeds: Sequence[str] | None = None,
-    data: ReportData | None = None,
+    data: DescribedRuns | None = None,
 ) -> Path:
     """Write one page about what stores hold: no network, opens from disk, written whole or not at all.
 
@@ -193,7 +192,7 @@ def write_report(
         raise ValueError(f"expected refresh_seconds > 0, got {refresh_seconds}; leave it out for a page that stays")
     given = [stores] if isinstance(stores, Store) else list(stores)
     chosen = list({store.path.resolve(): store for store in given}.values())
-    data = report_data(chosen, runs, probe, seeds) if data is None else data
+    data = described_runs(chosen, runs, probe, seeds) if data is None else data
     live = None
     if refresh_seconds is not None:
         stale = max(STALE_AFTER, 3 * refresh_seconds)
@@ -206,7 +205,7 @@ def write_report(
 
 
 def page(
-    data: ReportData,
+    data: DescribedRuns,
     title: str,
     sources: str,
     *,
@@ -234,7 +233,7 @@ def page(
     )
 
 
-def page_data(data: ReportData, live: Mapping[str, object] | None = None) -> dict[str, dict[str, str]]:
+def page_data(data: DescribedRuns, live: Mapping[str, object] | None = None) -> dict[str, dict[str, str]]:
     """Return the content of a page: the ``packed`` data of its script, and HTML of the ``parts`` below its charts."""
     tree, numbers = packed(page_tree(data))
     written = joined([f"Written {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC."])
@@ -245,7 +244,7 @@ def page_data(data: ReportData, live: Mapping[str, object] | None = None) -> dic
     }
 
 
-def page_title(data: ReportData) -> str:
+def page_title(data: DescribedRuns) -> str:
     """Return the heading of a page: the names of its runs."""
     labels = [run.label for run in data.runs]
     return f"{labels[0]}" if len(labels) == 1 else f"{len(labels)} runs: {labels[0]} to {labels[-1]}"

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, takewhile
-from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 import pandas as pd
@@ -23,7 +22,6 @@ from repdyn.store import Store
 from repdyn.store.schema import FINISHED
 from repdyn.tables.frames import (
     NO_CLASSES,
-    by_stack,
     causality,
     design_names,
     failures,
@@ -32,7 +30,6 @@ from repdyn.tables.frames import (
     scalar,
 )
 from repdyn.tables.series import MetricSeries, metric_series
-from repdyn.tables.style import of_stack
 from repdyn.utils.mistyped import closest
 
 
@@ -216,25 +213,6 @@ class MeasuredRun:
 
 
 Run = TypeVar("Run", bound=MeasuredRun)
-
-
-def measured_runs(
-    frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] = MappingProxyType({}), kind: type[Run] = MeasuredRun
-) -> list[Run]:
-    """Return the runs in ``frame``: decoders, encoders, then those of unknown kind; each by size, then by name.
-
-    Of a model with several stacks each is there on its own, under the size of the whole. Runs without a single
-    measurement are left out. ``rules`` are those of the alerts of a run, by its name; others have the default ones.
-    """
-    measured = {name: rows for name, rows in split(frame, "run").items() if is_measured(rows)}
-    if not measured:
-        raise ValueError("expected runs with measurements, got none; measure at least one checkpoint first")
-    labels = run_labels(measured)
-    return in_comparison_order(
-        kind(name, of_stack(labels[name], stack), stack, rows, rules.get(name, RULES))
-        for name, of_run in measured.items()
-        for stack, rows in by_stack(of_run).items()
-    )
 
 
 def in_comparison_order(runs: Iterable[Run]) -> list[Run]:

@@ -33,8 +33,8 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from repdyn.diagnosis import described_rows
 from repdyn.report.markup import Markup, asset, joined, policy, tag
-from repdyn.report.runs import data_of_rows
 from repdyn.report.write import page, page_data, page_sources, page_title
 from repdyn.utils.addresses import allowed_hosts, announcement, free_port
 from repdyn.utils.printing import printable
@@ -198,7 +198,7 @@ def _answer(index: Index, keys: Sequence[str], *, as_page: bool) -> Response:
     try:
         rows, versions = index.rows(keys)
         live = {"events": f"/events?{query}", "data": f"/data?{query}", "versions": versions}
-        data, sources = data_of_rows(rows), page_sources(list(dict.fromkeys(store for store, *_ in rows)))
+        data, sources = described_rows(rows), page_sources(list(dict.fromkeys(store for store, *_ in rows)))
         if not as_page:
             return JSONResponse(page_data(data, live))
         text = page(data, page_title(data), sources, live=live, links=tag("a", "All runs", href="/"))

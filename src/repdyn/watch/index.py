@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from repdyn.diagnosis import STATUSES, DescribedRun, described_runs
-from repdyn.report.runs import RunKey, names_in_stores, selected_rows
+from repdyn.diagnosis.stores import RunKey, names_in_stores, selected_rows
 from repdyn.store import Store, find_stores
 from repdyn.store.files import is_failure, step_of
 from repdyn.store.find import RUN_STORE
@@ -86,8 +86,7 @@ class WatchedRun:
         """Read the rows of the run and judge it: its status, the course of its loss, the means over layers."""
         started, self._described = time.monotonic(), self.version
         try:
-            runs = described_runs(self.store, [self.path.name])
-            self._shown = _summary(runs) if runs else _unknown("Nothing is measured yet.")
+            self._shown = _summary(described_runs([self.store], [self.path.name]).runs)
         except ValueError as error:  # rows that cannot be judged together, such as those of two models
             self._shown = _unknown(str(error))
         ended = time.monotonic()

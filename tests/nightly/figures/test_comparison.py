@@ -4,10 +4,10 @@ import colorsys
 
 import pytest
 from matplotlib.colors import to_rgb
+from synthetic_runs import measured_runs
 
 from repdyn.figures.comparison import comparison_figures, profiles
 from repdyn.figures.drawing import save
-from repdyn.tables.runs import measured_runs
 
 
 def hue(line):

@@ -5,10 +5,10 @@ import numpy as np
 from matplotlib import pyplot
 from PIL import Image
 from synthetic_families import make_run_of_everything
+from synthetic_runs import measured_runs
 
 from repdyn.figures.drawing import save
 from repdyn.figures.run import all_figures, heatmap, mean_over_layers, profile_over_depth
-from repdyn.tables.runs import measured_runs
 
 
 def test_a_run_of_everything_can_be_drawn_and_any_metric_alone():

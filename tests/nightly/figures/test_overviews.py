@@ -2,9 +2,9 @@
 
 import pytest
 from synthetic_families import make_everything
+from synthetic_runs import measured_runs
 
 from repdyn.figures.run import depth_overview, steps_overview
-from repdyn.tables.runs import measured_runs
 
 
 @pytest.fixture
