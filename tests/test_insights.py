@@ -60,7 +60,7 @@ def test_a_healthy_run():
     found = described([*layers_at(curve(flat)), *losses(np.linspace(5, 2, 24))])
     assert (found.status, found.headline) == (
         "healthy",
-        f"healthy: {found.reason} The training loss fell from 5 at step 0 to 2.13 at step 230.",
+        f"healthy: {found.reason} The training loss fell from 5 at step 0 to 2 at step 230.",
     )
     assert found.reason == "No alert in the second half of the run, and the loss has not diverged."
 

@@ -61,12 +61,12 @@ def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     evidence = {"lowest_level": lowest, "last_level": float(level[-1]), "ratio": ratio}
     if ratio >= DIVERGED:
         sentence = (
-            f"The training loss diverged: it is {number_text(evidence['last_level'])}, {ratio - 1:.0%} above its "
-            f"lowest level of {number_text(lowest)} near step {at:,}."
+            f"The training loss diverged: its level is {number_text(evidence['last_level'])}, {ratio - 1:.0%} above the "
+            f"lowest, {number_text(lowest)} near step {at:,}."
         )
         yield Insight("failed", "loss diverged", sentence, steps=(at, last_step), evidence=evidence, weight=1.0)
     else:
-        yield from _fall("The training loss", loss, float(level[-1]), evidence)
+        yield from _fall("The training loss", loss, evidence)
 
 
 def probe_loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
@@ -74,12 +74,12 @@ def probe_loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     losses = scalar(frame, PROBE_LOSS)
     if len(losses) >= MIN_LOSSES and scalar(frame, LOSS).empty:
         first, last = losses.iloc[[0, -1]].tolist()
-        yield from _fall("The loss on the probe", losses, last, {"first": first, "last": last})
+        yield from _fall("The loss on the probe", losses, {"first": first, "last": last})
 
 
-def _fall(what: str, losses: pd.Series, last: float, evidence: dict[str, float]) -> Iterator[Insight]:
-    """Yield how far a loss fell, to its last value or level."""
-    first, steps = float(losses.iloc[0]), (int(losses.index[0]), int(losses.index[-1]))
+def _fall(what: str, losses: pd.Series, evidence: dict[str, float]) -> Iterator[Insight]:
+    """Yield how far a loss fell."""
+    (first, last), steps = losses.iloc[[0, -1]].tolist(), (int(losses.index[0]), int(losses.index[-1]))
     if last < first:
         ends = f"from {number_text(first)} at step {steps[0]:,} to {number_text(last)} at step {steps[1]:,}"
         yield Insight("note", "loss", f"{what} fell {ends}.", steps=steps, evidence=evidence, weight=0.2)
