@@ -137,16 +137,26 @@ def test_a_loss_that_is_not_finite(value, word):
     assert found.statements[0].sentence == f"The training loss has been {word} since step 50."
 
 
-def test_states_that_are_not_finite():
-    rows = [*layers_at(curve(lambda step: 5.0))]
-    broken = [
-        replace(row, value=math.nan, low=None, high=None, reason="the points contain NaN")
-        if row.step == STEPS[-1] and row.layer == 3
+@pytest.mark.parametrize(
+    ("since", "reason", "status"),
+    [
+        pytest.param(STEPS[-1], "the points contain NaN", "failed", id="NaN"),
+        pytest.param(0, "more than half of the vectors (99%) are nearly the same as another one", "healthy", id="few"),
+        pytest.param(10, "more than half of the vectors (99%) are nearly the same as another one", "watch", id="lost"),
+        pytest.param(0, "out of memory", "watch", id="other reason"),
+    ],
+)
+def test_missing_values(since, reason, status):
+    """What has few distinct vectors from the first step on says nothing of the training."""
+    rows = [
+        replace(row, value=math.nan, low=None, high=None, reason=reason)
+        if row.step >= since and row.layer == 3
         else row
-        for row in rows
+        for row in layers_at(curve(flat))
     ]
-    found = described(broken)
-    assert (found.status, only(found, "missing values").layers) == ("failed", (3,))
+    found = described(rows)
+    assert (found.status, only(found, "missing values").layers) == (status, (3,))
+    assert ("as at every step before" in only(found, "missing values").sentence) == (status == "healthy")
 
 
 def test_overfitting():

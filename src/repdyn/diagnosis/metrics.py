@@ -15,7 +15,14 @@ from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import fits_of
-from repdyn.tables.frames import LOSS_TITLES, counted_reasons, drop_first_comparison, is_finished, loss_of_run
+from repdyn.tables.frames import (
+    FEW_DISTINCT,
+    LOSS_TITLES,
+    counted_reasons,
+    drop_first_comparison,
+    is_finished,
+    loss_of_run,
+)
 from repdyn.tables.runs import layer_names
 from repdyn.tables.series import LayerMean, MetricSeries
 from repdyn.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
@@ -213,6 +220,7 @@ OUTLIER = 2.0
 MIN_SHARE = 0.25  # least such distance, as a share of the largest absolute value
 MIN_SPREAD = 0.1
 """Least difference between the largest and the smallest value of a profile, as a share of the larger one."""
+_CELL = ["layer", "metric", "subset", "head"]
 MANY_MISSING = 0.1  # share of values missing at the last step above which someone should look
 OWN_WINDOW = 0.5  # share of vectors with the nearest neighbour in their own window above which values describe windows
 
@@ -274,26 +282,35 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
 
 
 def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
-    """Yield how many values of the last step are missing, and why; those of the embeddings are expected: the tokens of
-    a text repeat, so that a model without position embeddings has few distinct vectors there."""
-    steps = rows["step"].to_numpy()
+    """Yield how many values of the last step are missing, and why.
+
+    Those of the embeddings are expected: the tokens of a text repeat, so that a model without position embeddings has
+    few distinct vectors there. Blocks that change little have few from the first step on, which says nothing of the
+    training; such values are named, but call for no attention.
+    """
+    steps, is_missing = rows["step"].to_numpy(), rows["value"].isna()
     last = int(steps.max())
-    at_end = rows.loc[(steps == last) & (rows["layer"] > 0), ["step", "layer", "metric", "value", "reason"]]
+    at_end = rows.loc[(steps == last) & (rows["layer"] > 0), ["step", *_CELL, "value", "reason"]]
     at_end = drop_first_comparison(at_end) if last == steps.min() else at_end
     missing = at_end.loc[at_end["value"].isna()]
     if missing.empty:
         return
+    earlier = rows.loc[(steps < last) & ~is_missing, _CELL].drop_duplicates()
+    had_value = missing.merge(earlier, "left", indicator=True)["_merge"].eq("both").to_numpy()
+    is_few = missing["reason"].str.contains(FEW_DISTINCT, na=False).to_numpy(bool)
+    as_ever = is_few & ~had_value & (last > steps.min())
     share = len(missing) / len(at_end)
     reason = counted_reasons(missing)
     metrics = missing["metric"].unique().tolist()
     layers = tuple(sorted(missing["layer"].unique().tolist()))
     named = metric_title(metrics[0]) if len(metrics) == 1 else f"{len(metrics)} metrics"
+    before = ", as at every step before" if as_ever.all() else ""
     sentence = (
-        f"{named}: no value in {len(missing)} of {len(at_end)} cells at step {last:,} ({layer_names(layers)}): "
+        f"{named}: no value in {len(missing)} of {len(at_end)} cells at step {last:,} ({layer_names(layers)}){before}: "
         f"{reason}."
     )
     not_finite = re.search(r"\b(NaN|inf)\b", reason)
-    severity = "failed" if not_finite else "watch" if share > MANY_MISSING else "note"
+    severity = "failed" if not_finite else "watch" if sum(~as_ever) > MANY_MISSING * len(at_end) else "note"
     metric = metrics[0] if len(metrics) == 1 else None
     evidence = {"missing": float(len(missing)), "values": float(len(at_end)), "reason": reason}
     yield Insight(severity, "missing values", sentence, metric, None, None, layers, (last,), evidence, weight=share)

@@ -61,8 +61,8 @@ def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     evidence = {"lowest_level": lowest, "last_level": float(level[-1]), "ratio": ratio}
     if ratio >= DIVERGED:
         sentence = (
-            f"The training loss diverged: its level is {number_text(evidence['last_level'])}, {ratio - 1:.0%} above the "
-            f"lowest, {number_text(lowest)} near step {at:,}."
+            f"The training loss diverged: its level is {number_text(evidence['last_level'])}, {ratio - 1:.0%} above "
+            f"the lowest, {number_text(lowest)} near step {at:,}."
         )
         yield Insight("failed", "loss diverged", sentence, steps=(at, last_step), evidence=evidence, weight=1.0)
     else:

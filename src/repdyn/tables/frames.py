@@ -259,7 +259,7 @@ class Missing(NamedTuple):
     reasons: str
 
 
-_FEW_DISTINCT = "distinct|vectors are equal|nearly the same"
+FEW_DISTINCT = "distinct|vectors are equal|nearly the same"
 """What reasons say of a cloud with few distinct vectors."""
 
 
@@ -284,7 +284,7 @@ def counted_reasons(missing: pd.DataFrame) -> str:
     '3 cells: 2 distinct of 9 points, at least 3 needed (harmless: tokens repeat in layer 0); 1 cell: no reason given'
     """
     told = filled(pd.Series(missing["reason"]), "no reason given").astype(object).map(shown_reason)
-    repeats = (missing["layer"] == 0) & told.str.contains(_FEW_DISTINCT)
+    repeats = (missing["layer"] == 0) & told.str.contains(FEW_DISTINCT)
     told += np.where(repeats, " (harmless: tokens repeat in layer 0)", "")
     kinds = sorted(told.groupby(told.str.replace(r"\d+", "", regex=True), sort=False), key=lambda kind: -len(kind[1]))
     texts = [(len(of_kind), str(of_kind.value_counts().index[0])) for _, of_kind in kinds]
