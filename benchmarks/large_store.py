@@ -26,7 +26,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from machine import facts
 
 from repdyn.cli.main import main as repdyn
 from repdyn.metrics import METRICS
@@ -53,6 +52,8 @@ def main() -> None:
     if options.in_process:
         print(json.dumps(_cost(*options.in_process)))
         return
+    from machine import facts  # with torch, which these commands do without
+
     print(*facts(" ".join(sys.argv)).values(), sep="; ")
     with tempfile.TemporaryDirectory() as folder:
         n_rows = make_store(Path(folder) / "large", options.checkpoints)

@@ -20,7 +20,6 @@ from repdyn import Probe, open_store
 from repdyn.metrics import metric_info
 from repdyn.store import MeasurementKey, find_store, find_stores
 from repdyn.store.schema import COLUMNS, DESCRIPTIONS, SCHEMA, Checkpoint, Row, failure_rows, scalar_row
-from repdyn.store.store import remove_unfinished_files
 from repdyn.tables.style import metric_title
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -118,18 +117,6 @@ def test_file_permissions_follow_the_umask(tmp_path):
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o640
-
-
-def test_unfinished_files_of_killed_processes_are_removed_but_not_those_being_written(tmp_path):
-    store = open_store(tmp_path)
-    folder = store.write(KEY, [row()]).parent
-    abandoned, open_one = (folder / f".repdyn-{digit * 32}.parquet" for digit in "ab")
-    for path in (abandoned, open_one):
-        path.write_bytes(b"half")
-    os.utime(abandoned, (0, 0))
-    assert remove_unfinished_files(store) == [abandoned]
-    assert (abandoned.exists(), open_one.exists()) == (False, True)
-    assert store.to_pandas()["value"].tolist() == [7.25]
 
 
 def test_a_probe_is_saved_once(tmp_path):
@@ -267,14 +254,19 @@ def test_columns_and_metrics_select_from_the_whole(store, columns, metrics):
         store.to_pandas(columns=["valu"])
 
 
-def test_texts_are_sorted_categoricals_and_numbers_can_be_written_to(store):
+def test_texts_are_sorted_categoricals_and_a_plain_frame_can_be_written_to(store):
+    """A column of one value is a view of one row, which writing would change everywhere."""
     frame = store.to_pandas(categorical=True)
     for name in ("run", "metric", "stack", "reason", "probe", "measured_at"):
         assert frame[name].cat.ordered
         assert frame[name].cat.categories.is_monotonic_increasing
     assert frame["stack"].isna().all()
-    frame.loc[0, ["value", "step"]] = 7
-    assert frame.loc[0, ["value", "step"]].tolist() == [7, 7]
+    plain = store.to_pandas()
+    numbers = ["value", "n_batches", "parameters", "causal"]
+    before = plain.loc[1, numbers].tolist()
+    plain.loc[0, numbers] = [7, 7, 7, None]
+    assert plain.loc[0, numbers[:3]].tolist() == [7, 7, 7]
+    assert plain.loc[1, numbers].tolist() == before
 
 
 def test_rows_are_in_the_order_in_which_views_are_drawn(tmp_path):

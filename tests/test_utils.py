@@ -1,6 +1,5 @@
 """Utilities: suggestions for mistyped names, attempts, time limits, locked temporary files."""
 
-import os
 import random
 import signal
 import subprocess
@@ -11,14 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from repdyn import open_store
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.run import Downloads
-from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.caller_state import isolated_rng
-from repdyn.utils.files import TEMPORARY_FILE
 
 
 def test_every_part_is_tried_and_the_first_failure_raised():
@@ -75,17 +71,12 @@ from pathlib import Path
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.run import Downloads
-from repdyn.utils.files import write_atomically
 
-def wait(path):
-    path.write_text("half")
-    print("ready", flush=True)
-    time.sleep(60)
-
-downloads = Downloads(Hub(), SweepOptions(downloads=Path(sys.argv[2])))
+downloads = Downloads(Hub(), SweepOptions(downloads=Path(sys.argv[1])))
 with downloads.opened():
     (downloads.folder / "weights.dat").touch()
-    write_atomically(Path(sys.argv[1]) / "rows.parquet", wait)
+    print("ready", flush=True)
+    time.sleep(60)
 """
 
 
@@ -97,11 +88,10 @@ def temporary(tmp_path):
 
 
 @pytest.fixture
-def owner(tmp_path, temporary):
-    """A process in the middle of writing a file, with a temporary folder."""
-    (tmp_path / "store").mkdir()
+def owner(temporary):
+    """A process with a temporary folder."""
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(tmp_path / "store"), str(temporary)],
+        [sys.executable, "-c", OWNER, str(temporary)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -112,23 +102,15 @@ def owner(tmp_path, temporary):
     process.communicate()
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not(owner, tmp_path, temporary):
-    (file,) = (tmp_path / "store").iterdir()
+def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not(owner, temporary):
     (folder,) = (temporary / "repdyn-downloads").iterdir()
     downloads = Downloads(Hub(), SweepOptions(downloads=temporary))
-    assert TEMPORARY_FILE.fullmatch(file.name)
-    store = open_store(tmp_path / "store")
-    assert remove_unfinished_files(store) == []
     downloads.purge()
-    assert file.read_text() == "half"
     assert (folder / "weights.dat").exists()
 
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    os.utime(file, (0, 0))
-    assert remove_unfinished_files(store) == [file]
     downloads.purge()
-    assert list((tmp_path / "store").iterdir()) == []
     assert list(folder.parent.iterdir()) == []
 
 

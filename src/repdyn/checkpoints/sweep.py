@@ -41,7 +41,6 @@ from repdyn.metrics import DEFAULT_METRICS, METRICS, resolve
 from repdyn.probe.design import SUBSETS, class_names
 from repdyn.store import Store, find_store, open_store
 from repdyn.store.schema import FINISHED
-from repdyn.store.store import remove_unfinished_files
 from repdyn.utils.arguments import Dtype
 from repdyn.utils.files import expand_user
 from repdyn.utils.mistyped import options_of
@@ -385,7 +384,6 @@ def measure_prepared(prepared: Prepared, *, quiet: bool = False) -> Sweep:
             if marks and marks != task.stored_marks(store, options):
                 (name, owner), *_ = marks.items()
                 run.store_failure(task, store, options, f"{FOREIGN[name]} {owner}", **marks)
-        remove_unfinished_files(store)
         if listed.done and not quiet:
             print_above_bars(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
         # hidden where standard error is no terminal

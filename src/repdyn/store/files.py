@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from repdyn.store.schema import COLUMNS, DESCRIPTIONS, METRICS_KEY, SCHEMA, Row
@@ -102,18 +103,6 @@ def step_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def own_folder(folder: Path) -> Path:
-    """Return the folder of a run to write to, unless it is another run's: where upper and lower case are one, as on
-    macOS and Windows, the folder of "a" is that of "A"."""
-    if folder.exists() and folder.name not in (here := os.listdir(folder.parent)):
-        other = next(unquote(name) for name in here if name.casefold() == folder.name.casefold())
-        raise ValueError(
-            f"expected a run with a folder of its own in {folder.parent}, got {unquote(folder.name)!r}, and {other!r} "
-            "is there, which this file system does not tell apart; give another --store, or another --name"
-        )
-    return folder
-
-
 def copy_folder(url: str) -> Path:
     """Return the folder in which the local copy of the store at a URL lies."""
     url = url.rstrip("/")
@@ -164,7 +153,7 @@ def read_tables(
         damaged: called with the error of each file that cannot be read, or has other columns than the schema, or no
             rows: it is left out. Without it, the ValueError is raised.
     """
-    wanted, tables = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns])), []
+    wanted, tables, shared = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns])), [], {}
     for start in range(0, len(paths), _FILES_AT_ONCE):
         whole = []
         for path in paths[start : start + _FILES_AT_ONCE]:  # threads would wait for each other, files are small
@@ -175,25 +164,37 @@ def read_tables(
                     raise
                 damaged(error)
         if whole:
-            tables.append(_combined(pa.concat_tables(whole).unify_dictionaries()))
+            tables.append(_combined(pa.concat_tables(whole).unify_dictionaries(), shared))
         del whole
-        pa.default_memory_pool().release_unused()
+    pa.default_memory_pool().release_unused()
     return pa.concat_tables(tables).unify_dictionaries() if tables else wanted.empty_table()
 
 
-def _combined(table: pa.Table) -> pa.Table:
+def is_constant(column: pa.ChunkedArray) -> bool:
+    """Return whether all rows certainly have the same value, or none; dictionaries are those of all chunks."""
+    if column.null_count or len(column) == 0:
+        return column.null_count == len(column)
+    if pa.types.is_dictionary(column.type):
+        return len(column.chunk(0).dictionary) == 1
+    if pa.types.is_floating(column.type):
+        return False
+    ends = pc.call_function("min_max", [column]).as_py()
+    return ends["min"] == ends["max"]
+
+
+def _combined(table: pa.Table, shared: dict[object, pa.Array]) -> pa.Table:
     """Return a table in one chunk, since the memory of many small columns would not be given back.
 
-    Texts of one value share their numbers, and columns without any value a column: those are most columns of a run.
+    Columns of one value, which are most of a run, are those ``shared`` with other columns and tables.
     """
-    zeros, nulls = pa.nulls(len(table), pa.int32()).fill_null(0), {}
 
     def combined(column: pa.ChunkedArray) -> pa.Array:
-        if column.null_count == len(column):
-            return nulls.setdefault(column.type, pa.nulls(len(column), column.type))
-        if pa.types.is_dictionary(column.type) and not column.null_count and len(column.chunk(0).dictionary) == 1:
-            return pa.DictionaryArray.from_arrays(zeros, column.chunk(0).dictionary)
-        return pa.concat_arrays(column.chunks)
+        if not is_constant(column):
+            return pa.concat_arrays(column.chunks)
+        key = column.type, column[0].as_py(), len(column)
+        if key not in shared:
+            shared[key] = pa.repeat(column[0], len(column))
+        return shared[key]
 
     return pa.Table.from_arrays([combined(column) for column in table.columns], schema=table.schema)
 
@@ -207,20 +208,21 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
         except KeyError:  # one of these columns is missing
             opened = pq.ParquetFile(path, page_checksum_verification=True)
         with opened as file:
-            names = set(file.schema_arrow.names)
+            schema = file.schema_arrow
+            names = set(schema.names)
             if missing := _REQUIRED - names:
                 raise ValueError(f"it lacks the columns {', '.join(sorted(missing))}; move it away")
             # files are small: threads, and looking for every column by its name, would cost more than they save
             chosen = None if names == set(wanted.names) else [name for name in wanted.names if name in names]
             table = file.read(chosen, use_threads=False)
             with suppress(AttributeError, KeyError, ValueError):  # none, or damaged: these metrics go by their names
-                own = json.loads((file.schema_arrow.metadata or {})[METRICS_KEY])
+                own = json.loads((schema.metadata or {})[METRICS_KEY])
                 DESCRIPTIONS.update({name: texts for name, texts in own.items() if isinstance(texts, dict)})
         table.validate(full=True)
         if not table.schema.equals(wanted):
             plain = [table[name] if name in names else pa.nulls(len(table)) for name in wanted.names]
-            schema = pa.schema([SCHEMA.field(name) for name in wanted.names])
-            table = pa.Table.from_arrays(plain, wanted.names).cast(schema).cast(wanted)
+            plain_schema = pa.schema([SCHEMA.field(name) for name in wanted.names])
+            table = pa.Table.from_arrays(plain, wanted.names).cast(plain_schema).cast(wanted)
         if len(table) == 0:
             raise ValueError("it has no rows; move it away")
         if empty := [name for name in wanted.names if name in _REQUIRED and table[name].null_count]:

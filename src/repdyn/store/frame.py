@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from repdyn.store.files import is_constant
 from repdyn.store.schema import COLUMNS
 
 IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
@@ -38,13 +39,13 @@ def as_frame(table: pa.Table, columns: Sequence[str] = COLUMNS, order: Sequence[
         table: rows with the columns of :func:`columns_to_read`. Of several of the same measurement the newest counts.
             The failure of a metric that was measured later at the checkpoint is left out. A checkpoint that was found
             to be a copy or a mixture after it was measured loses its values.
-        columns: of the frame.
+        columns: of the frame; one of a single value takes the memory of one row, and cannot be written to.
         order: :data:`BY_METRIC` or :data:`BY_LAYER`.
     """
     table = table.unify_dictionaries()
-    keys = to_pandas(table.select([*IDENTITY, *_JUDGED]))
+    keys = pd.DataFrame({name: _column(table, name) for name in (*IDENTITY, *_JUDGED)}, copy=False)
     # columns of one value would take time and memory
-    varied = [name for name in IDENTITY if not _is_constant(table[name])]
+    varied = [name for name in IDENTITY if not is_constant(table[name])]
     keys = _newest(_without_replaced(keys), varied or ["run"])
     keys["kind"] = np.where(keys["layer"].isna(), 2, keys["head"].notna())
     by = [name for name in order if name in {*varied, "kind"}]
@@ -52,10 +53,27 @@ def as_frame(table: pa.Table, columns: Sequence[str] = COLUMNS, order: Sequence[
     del keys
     frame = {}
     for name in columns:  # one by one, so that the table shrinks as the frame grows
-        column, is_constant = to_pandas(table.select([name]))[name], _is_constant(table[name])
-        frame[name] = (column.iloc[: len(places)] if is_constant else column.take(places)).reset_index(drop=True)
+        column = _column(table, name)
+        chosen = column.iloc[: len(places)] if is_constant(table[name]) else column.take(places)
+        frame[name] = chosen.reset_index(drop=True)
         table = table.drop_columns([name])
+        pa.default_memory_pool().release_unused()
     return pd.DataFrame(frame, copy=False)
+
+
+def _column(table: pa.Table, name: str) -> pd.Series:
+    """Return a column of a table; one of a single value takes the memory of one row, and cannot be written to."""
+    if not is_constant(table[name]):
+        return pd.Series(to_pandas(table.select([name]))[name])
+    one: Any = to_pandas(table.select([name]).slice(0, 1))[name].array
+    if isinstance(one, pd.Categorical):
+        repeated = pd.Categorical.from_codes(np.broadcast_to(one.codes, len(table)), dtype=one.dtype)
+    elif isinstance(one.dtype, pd.Int64Dtype | pd.BooleanDtype):
+        plain = one.to_numpy(one.dtype.numpy_dtype, na_value=0)
+        repeated = type(one)(np.broadcast_to(plain, len(table)), np.broadcast_to(one.isna(), len(table)))
+    else:
+        repeated = np.broadcast_to(one.to_numpy(), len(table))
+    return pd.Series(repeated, copy=False)
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
@@ -75,18 +93,6 @@ def with_strings(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with strings in place of categoricals."""
     texts = frame.select_dtypes("category").columns
     return frame.astype({name: frame[name].cat.categories.dtype for name in texts})
-
-
-def _is_constant(column: pa.ChunkedArray) -> bool:
-    """Return whether all rows certainly have the same value, or none; dictionaries are those of all chunks."""
-    if column.null_count or len(column) == 0:
-        return column.null_count == len(column)
-    if pa.types.is_dictionary(column.type):
-        return len(column.chunk(0).dictionary) == 1
-    if not pa.types.is_integer(column.type):
-        return False
-    ends = pc.call_function("min_max", [column]).as_py()
-    return ends["min"] == ends["max"]
 
 
 def _newest(frame: pd.DataFrame, cell: list[str]) -> pd.DataFrame:

@@ -12,7 +12,6 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
@@ -23,10 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from repdyn.store.files import (
-    STATES_FOLDER,
     MeasurementKey,
     folder_name,
-    own_folder,
     quoted,
     read_rows,
     read_tables,
@@ -34,7 +31,7 @@ from repdyn.store.files import (
 )
 from repdyn.store.runs import RUN_FILE, History, Run, RunPath, find_run, weights_of
 from repdyn.store.schema import COLUMNS, HAS_FOREIGN_WEIGHTS, Row, to_table
-from repdyn.utils.files import TEMPORARY_FILE, is_url, write_atomically
+from repdyn.utils.files import is_url, write_atomically
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -48,9 +45,7 @@ log = logging.getLogger(__name__)
 _SETTLED_SECONDS = 2.0
 """Age of the last change of a folder from which on a later change is certain to have another time."""
 
-_ABANDONED_SECONDS = 86_400.0
 _ID_BYTES = 4
-_PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{STATES_FOLDER}/**/.repdyn-*")
 
 
 class Store:
@@ -135,11 +130,8 @@ class Store:
             return False
 
     def empty_error(self) -> ValueError:
-        """Return the error of a store without measurements, which names stores nearby, as in the folder of a run."""
-        nearby = {path.parent.parent for path in self.path.glob("*/*/step*.parquet")}
-        nearby |= {self.path.parent for _ in self.path.glob("step*.parquet")}
-        hint = f"; did you mean {', '.join(map(str, sorted(nearby)))}?" if nearby else ""
-        return ValueError(f"expected a store with measurements, found none in {self.location}{hint}")
+        """Return the error of a store without measurements."""
+        return ValueError(f"expected a store with measurements, found none in {self.location}")
 
     def write(self, key: MeasurementKey, rows: Sequence[Row], probe: Probe | None = None) -> Path:
         """Write the rows of one checkpoint atomically, in place of those under the same key, and their probe, if given;
@@ -147,7 +139,6 @@ class Store:
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         target = self.path / key.filename
-        own_folder(target.parent)  # refuses that of another run
         if probe is not None:
             self.save_probe(probe)
         write_table(target, to_table(rows))
@@ -249,9 +240,9 @@ class Store:
                 of them, with its name in the column ``run``.
             columns: names of the columns to return, in this order; all unless given.
             metrics: names of the metrics and scalars, such as "train/loss", whose rows to return; all unless given.
-            categorical: return texts as ordered categoricals, which take a fraction of the memory, and the rows in the
-                order in which views are drawn: in each run the values of layers by step and layer, those of heads,
-                then scalars and failures.
+            categorical: return texts as ordered categoricals and columns of one value as views that cannot be written
+                to, which take a fraction of the memory, and the rows in the order in which views are drawn: in each run
+                the values of layers by step and layer, those of heads, then scalars and failures.
 
         A file that cannot be read is left out, and named in a warning.
 
@@ -275,7 +266,7 @@ class Store:
         if metrics is not None:
             frame = frame.loc[frame["metric"].isin(list(metrics))].reset_index(drop=True)
         frame = frame.loc[:, names]
-        return frame if categorical else with_strings(frame)
+        return frame if categorical else with_strings(frame).copy()  # which can be written to
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"
@@ -308,15 +299,3 @@ class Store:
 @cache
 def _warn_once(message: str) -> None:
     log.warning(message)
-
-
-def remove_unfinished_files(store: Store) -> list[Path]:
-    """Delete the unfinished files of killed processes, which have not changed for a day, and return them."""
-    found = {path for place in _PLACES for path in store.path.glob(place) if TEMPORARY_FILE.fullmatch(path.name)}
-    removed = []
-    for path in sorted(found):
-        with suppress(OSError):
-            if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
-                path.unlink()
-                removed.append(path)
-    return removed

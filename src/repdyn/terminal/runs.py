@@ -52,43 +52,24 @@ def sparkline(steps: Sequence[int], values: Sequence[float], width: int = WIDTH)
 
 
 MAX_CURVES = 3
+MAX_LAYERS = 13
 _COURSE = "first max last"
 
 
-def layer_table(
-    shown: Sequence[MetricSeries], n_layers: int, alerts: Sequence[Alert] = (), *, sparklines: bool
-) -> Table:
-    """Return a table of some metrics of a run, at most ``n_layers`` lines long."""
+def layer_table(shown: Sequence[MetricSeries], *, sparklines: bool) -> Table:
+    """Return a table of some metrics of a run with a line for each layer, or for :data:`MAX_LAYERS` at equal
+    distances."""
     layers = sorted({layer for series in shown for layer in series.layers})
+    places = np.linspace(0, len(layers) - 1, min(len(layers), MAX_LAYERS)).round().astype(int)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("\nlayer", justify="right", no_wrap=True)
     for series in shown:
         # brackets in a name would be read as markup
         heading = in_one_line(f"{series.metric}, {series.subset}")
         table.add_column(Text(f"{heading}\n{_COURSE if len(series.steps) > 1 else 'value'}"), no_wrap=True)
-    for layer in select_layers(shown, layers, alerts, n_layers):
+    for layer in (layers[place] for place in places):
         table.add_row(str(layer), *(_cell(series, layer, sparklines) for series in shown))
     return table
-
-
-def select_layers(
-    shown: Sequence[MetricSeries], layers: Sequence[int], alerts: Sequence[Alert], limit: int
-) -> list[int]:
-    """Return at most ``limit`` of the sorted layers: the first and the last, those with an alert, those with the
-    highest or lowest value of a metric, and others at equal distances."""
-    even = np.linspace(0, len(layers) - 1, min(len(layers), limit)).round().astype(int)
-    chosen = {layers[index] for index in even}
-    important = [layers[0], layers[-1], *(alert.layer for alert in alerts if alert.layer in layers)]
-    for series in shown:
-        if not np.isnan(series.values).all():
-            extremes = np.nanargmax(series.values), np.nanargmin(series.values)
-            important += [series.layers[place // len(series.steps)] for place in extremes]
-    important = list(dict.fromkeys(important))[:limit]
-    for layer in important:
-        if layer not in chosen:
-            chosen.remove(min(chosen - set(important), key=lambda other: abs(other - layer)))
-            chosen.add(layer)
-    return sorted(chosen)
 
 
 def _cell(series: MetricSeries, layer: int, sparklines: bool) -> str:
@@ -222,9 +203,6 @@ def _line(name: str, values: pd.Series, curves: bool) -> str:
     return f"{name:<10}  {bars}{ends}, {', '.join(where)}"
 
 
-MAX_LINES = 36
-_MIN_ROWS, _WHOLE, _MAX_ROWS = 3, 9, 13
-_HEADING_LINES = 2
 _MAX_ALERTS = 3
 _MAX_NAMED = 6
 _MAX_REASONS = 3
@@ -239,12 +217,10 @@ def print_summary(
     total_seconds: float | None = None,
     console: Console | None = None,
 ) -> None:
-    """Print one screen about a run: 80 columns and 36 lines, for which some layers are left out of a deep model,
-    of more than eight blocks.
+    """Print one screen about a run, 80 columns wide.
 
     Each curve of a layer has at most seven bars, from its own lowest to its own highest value, which are always among
-    them. The layers with alerts, and those with the lowest and highest values, are never left out while there is room.
-    What a sweep stored of its cost and its failures has a line each. Without a terminal there are no colours; an
+    them. What a sweep stored of its cost and its failures has a line each. Without a terminal there are no colours; an
     encoding other than Unicode gets plain ASCII without the curves. ``figures`` are files written, whose folder is
     named; of the seconds of the training, measuring took some, and of these the kernels.
     """
@@ -274,10 +250,7 @@ def print_summary(
         *_lines([cost_line(frame), _overhead(tracking_seconds, kernel_seconds, total_seconds)]),
         *([Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")] if folders else []),
     ]
-    n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
-    number = len(run.rows["layer"].unique())
-    n_layers = max(number if number <= _WHOLE else _MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken))
-    table = layer_table(shown, n_layers, run.alerts, sparklines=not console.options.ascii_only)
+    table = layer_table(shown, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
         console.print(part, highlight=False)
 

@@ -74,15 +74,11 @@ def safe_file_name(name: str) -> str:
     return f"{stem[: _LONGEST_STEM - 1 - _DIGEST_DIGITS]}+{digest}"
 
 
-TEMPORARY_FILE = re.compile(r"\.repdyn-[0-9a-f]{32}(\..*)?")
-"""Names of the temporary files of :func:`write_atomically`."""
-
-
 def write_atomically(target: Path, write: Callable[[Path], object]) -> None:
     """Let ``write(path)`` fill a temporary file in the target's folder, then replace the target with it in one step.
 
-    A process killed meanwhile leaves the target unchanged, and at most a file whose name matches
-    :data:`TEMPORARY_FILE`. A missing folder is created.
+    A process killed meanwhile leaves the target unchanged, and at most a hidden file beside it. A missing folder is
+    created.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     # not tempfile: its files are readable by their owner alone, and a store is to be shared

@@ -5,7 +5,7 @@ import math
 import pytest
 from test_terminal import EVERYTHING, printed, table_lines
 
-from repdyn.terminal.runs import MAX_LINES
+from repdyn.terminal.runs import MAX_LAYERS
 
 NAN = math.nan
 
@@ -15,13 +15,13 @@ NAN = math.nan
 def test_one_screen_always(run, n_blocks, steps):
     frame = run(n_blocks=n_blocks, steps=steps, dimension=lambda step, depth: NAN if depth == 0 else 20.0)
     lines = printed(frame, **EVERYTHING).splitlines()
-    assert len(lines) <= MAX_LINES
+    assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
     layers = [int(line.split()[0]) for line in table_lines(lines)]
     assert layers[0] == 0
     assert layers[-1] == n_blocks
-    assert len(layers) >= min(n_blocks + 1, 10)
+    assert len(layers) == min(n_blocks + 1, MAX_LAYERS)
 
 
 def test_one_screen_of_a_sweep_that_failed_in_many_ways(published, failures, frame_of):
@@ -31,5 +31,5 @@ def test_one_screen_of_a_sweep_that_failed_in_many_ways(published, failures, fra
     )  # fmt: skip
     frame["probe"] = "one"
     lines = printed(frame, **EVERYTHING).splitlines()
-    assert len(lines) <= MAX_LINES
+    assert len(lines) <= 40
     assert max(map(len, lines)) <= 80

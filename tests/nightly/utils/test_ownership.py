@@ -10,7 +10,6 @@ from repdyn import Probe, open_store
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, failure_rows
 from repdyn.store.state_cache import StateCache
-from repdyn.utils.files import TEMPORARY_FILE
 
 
 def rows(store: Path) -> None:
@@ -40,7 +39,7 @@ def test_files_of_a_store_are_temporary_until_they_are_complete(save, tmp_path, 
 
     monkeypatch.setattr(os, "fsync", inspect)
     save(tmp_path / "store")
-    assert {bool(TEMPORARY_FILE.fullmatch(path.name)) for path in written} == {True}
+    assert {path.name.startswith(".repdyn-") for path in written} == {True}
     (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
     assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
