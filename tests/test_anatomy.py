@@ -418,13 +418,13 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     ran(folder, "--pair", *PAIR, "--closest", 3, "--follow", "c", "-o", output)
     files = {path.name for path in (output / "small").iterdir()}
     assert files == {
-        *("tables.csv", "distributions.csv", "histograms.csv", "dimension_curves.csv", "closest.csv"),
-        *("position_offsets.csv", "position_components.csv", "position_turns.csv", "depth.csv", "depth_apart.csv"),
+        *("tables.csv", "distributions.csv", "dimension_curves.csv", "closest.csv"),
+        *("position_offsets.csv", "position_turns.csv", "depth.csv", "depth_apart.csv"),
         *(f"{name}.{end}" for name in ("tables", "depth", "paths", "position_cosines") for end in ("png", "svg")),
         *(f"position_path.{end}" for end in ("png", "svg")),
         *("vocabulary.csv", "extreme_pairs.csv", "about_mean.csv", "across_tables.csv", "position_start.csv"),
-        *(f"{name}.csv" for name in (*PLANES, "kinds_of_tokens", "known_clouds", "quantisation", "position_layouts")),
-        *(f"sinusoids_{name}.csv" for name in ("offsets", "components", "turns")),
+        *(f"{name}.csv" for name in (*PLANES, "known_clouds", "quantisation", "position_layouts")),
+        *(f"sinusoids_{name}.csv" for name in ("offsets", "turns")),
         *(f"{name}.{end}" for name in FIGURES for end in ("png", "svg")),
         *(f"{name}.{end}" for name in (*PLANES, "about_mean", "position_image") for end in ("png", "svg")),
     }

@@ -543,7 +543,7 @@ def test_both_stacks_of_an_encoder_decoder(tmp_path):
     ran_of_tokens_study(tmp_path / "t5", "--sentence", SENTENCE, "-o", tmp_path / "out")
     written = {path.stem for path in (tmp_path / "out" / "t5").iterdir()}
     stacks = ("encoder", "decoder")
-    assert written == {"tokens", "nearest", *(f"{f}_{s}" for s in stacks for f in ("cosine", "rank", "heatmap"))}
+    assert written == {"tokens", "nearest", *(f"{f}_{s}" for s in stacks for f in ("cosine", "rank"))}
 
 
 def stretches(n_sequences=40, length=32, seed=0):

@@ -8,14 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import (
-    Cloud,
-    Undefined,
-    as_cloud,
-    mean_over_vectors,
-    nan_if_undefined,
-    row_chunks,
-)
+from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, mean_over_vectors, nan_if_undefined, row_chunks
 
 _ROUNDING = 1e-12
 COMPARED_WITH = "compared with: "

@@ -5,15 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import (
-    Cloud,
-    Undefined,
-    as_cloud,
-    as_labels,
-    nan_if_undefined,
-    row_chunks,
-    unit_scale,
-)
+from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, as_labels, nan_if_undefined, row_chunks, unit_scale
 from repdyn.kernels.sequences import require_attention
 
 # numbers converted to float64 at a time
@@ -53,14 +45,9 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         >>> round(class_variance(points, torch.tensor([7, 7, 3, 3, -1])).item(), 9)
         0.0625
     """
-    cloud = as_cloud(x)
-    [classes] = as_labels(cloud.x, classes=classes)
     if not isinstance(min_vectors, int) or min_vectors < 2:
         raise ValueError(f"expected min_vectors >= 2, got {min_vectors}; a single vector has no variance")
-    cloud.require_defined()
-    order, sizes = _by_class(classes, min_vectors)
-    if len(sizes) < 2:
-        raise Undefined(f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed")
+    cloud, order, sizes = _classes_of(x, classes, min_vectors)
     means, variances = _moments(cloud, order, sizes)
     return _mean_over_pairs(means, variances)
 
@@ -93,14 +80,11 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
         >>> round(lidar(points, torch.tensor([7, 7, 3, 3, 1, 1])).item(), 2)
         1.33
     """
-    cloud = as_cloud(x)
-    [classes] = as_labels(cloud.x, classes=classes)
     if delta < 0:
         raise ValueError(f"expected delta >= 0, got {delta}")
-    cloud.require_defined()
-    order, sizes = _by_class(classes, 2)
+    cloud, order, sizes = _classes_of(x, classes)
     dim, n_beside = cloud.x.shape[1], len(order) - len(sizes)
-    if len(sizes) < 2 or n_beside < dim:
+    if n_beside < dim:
         raise Undefined(f"{n_beside} vectors beside one of each of {len(sizes)} classes, at least {dim} needed")
     points = cloud.frame.transform(cloud.x[order])
     means = _reduced(points, "mean", sizes)
@@ -149,14 +133,9 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
         >>> dime(points, torch.tensor([7, 7, 3, 3, 1, 1])).item() > 0
         True
     """
-    cloud = as_cloud(x)
-    [classes] = as_labels(cloud.x, classes=classes)
     if pairs < 2 or permutations < 1:
         raise ValueError(f"expected pairs >= 2 and permutations >= 1, got {pairs} and {permutations}")
-    cloud.require_defined()
-    order, sizes = _by_class(classes, 2)
-    if len(sizes) < 2:
-        raise Undefined(f"{len(sizes)} classes have 2 vectors, at least 2 needed")
+    cloud, order, sizes = _classes_of(x, classes)
     sizes = sizes[:pairs]
     points = cloud.frame.transform(cloud.x[order[: int(sizes.sum())]])
     of_class = torch.arange(len(points), device=points.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
@@ -175,6 +154,17 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
     shares = torch.linalg.eigvalsh(together / len(sizes)).clamp_min(0)
     entropies = torch.special.entr(shares).sum(1)
     return entropies[1:].mean() - entropies[0]
+
+
+def _classes_of(x: Tensor | Cloud, classes: Tensor, min_vectors: int = 2) -> tuple[Cloud, Tensor, Tensor]:
+    """Return the cloud, and its classes as of :func:`_by_class`; raise Undefined for fewer than 2 of them."""
+    cloud = as_cloud(x)
+    [classes] = as_labels(cloud.x, classes=classes)
+    cloud.require_defined()
+    order, sizes = _by_class(classes, min_vectors)
+    if len(sizes) < 2:
+        raise Undefined(f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed")
+    return cloud, order, sizes
 
 
 def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:

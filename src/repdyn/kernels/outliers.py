@@ -8,14 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import (
-    RESOLUTION,
-    Cloud,
-    Undefined,
-    as_cloud,
-    nan_if_undefined,
-    row_chunks,
-)
+from repdyn.kernels.cloud import RESOLUTION, Cloud, Undefined, as_cloud, nan_if_undefined, row_chunks
 from repdyn.kernels.cosines import lengths
 from repdyn.kernels.spectrum import gram_matrix
 

@@ -9,14 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import (
-    Cloud,
-    Undefined,
-    as_cloud,
-    nan_if_undefined,
-    product,
-    row_chunks,
-)
+from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, nan_if_undefined, product, row_chunks
 from repdyn.kernels.cosines import COMPARED_WITH, matched, require_numbers
 from repdyn.kernels.neighbours import cloud_neighbours, resolved
 

@@ -10,13 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import (
-    Cloud,
-    Undefined,
-    as_cloud,
-    nan_if_undefined,
-    row_chunks,
-)
+from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, nan_if_undefined, row_chunks
 from repdyn.kernels.neighbours import Neighbours, cloud_neighbours, require_in_range, resolved
 
 # nearest distance, relative to the mean length of the centred points, that counts as zero; also a ratio's excess over 1

@@ -298,13 +298,7 @@ def written(value: Any) -> str:
     >>> written(50.0), written(True), written("count")
     ('50', 'true', 'count')
     """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Integral):
-        return str(int(value))
-    if isinstance(value, Real):
-        return repr(float(value) + 0.0).removesuffix(".0")  # which has one zero
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if isinstance(value, str) else json.dumps(value, default=str).removesuffix(".0")
 
 
 def _value(text: str, name: str) -> Any:

@@ -269,29 +269,16 @@ def _check_subset(metric: Metric, subset: str, known: Collection[str] | None) ->
             "come with Probe.from_texts(..., classes=...), or --classes words in a sweep, others with "
             f"Probe.with_classes; each may be taken after the final norm, as in {LAST_TOKEN}{NORMED}"
         )
-    if "previous_checkpoint" in metric.captures and subset != "all":
-        raise ValueError(
-            f"expected {metric.name} on all tokens, got {subset!r}; only the first batch of all tokens is kept for the "
-            "next checkpoint"
-        )
-    if view.vectors == GAUSSIAN and (metric.captures or metric.probe_requires):
-        raise ValueError(
-            f"expected a metric of one cloud on {GAUSSIAN}, got {metric.name}, which compares clouds or needs tokens"
-        )
-    if metric.whole_sequences and subset != "all":
-        raise ValueError(f"expected {metric.name} on all tokens, got {subset!r}; it is not of single vectors")
-    if view == View(WINDOW_MEAN, normed=True):
-        raise ValueError(
-            f"expected {metric.name} on {WINDOW_MEAN} or on another view after the final norm, got {subset!r}; the "
-            "final norm applies to tokens, of which only the mean is kept"
-        )
-    if "attention_weights" in metric.captures and (subset == NO_MASSIVE or not view.of_single_tokens):
-        raise ValueError(
-            f"expected {metric.name} on a subset of tokens, got {subset!r}, which depends on a layer's vectors; "
-            "attention weights have no norm"
-        )
-    if "after_attention" in metric.captures and view.normed:
-        raise ValueError(
-            f"expected {metric.name} on states as the block has them, got {subset!r}; the final norm follows the last "
-            "block"
-        )
+    captures, of_layer = metric.captures, subset == NO_MASSIVE or not view.of_single_tokens
+    after_norm = f"{WINDOW_MEAN} or on another view after the final norm"
+    refusals = (
+        ("previous_checkpoint" in captures and subset != "all", "all tokens", "no others are kept for the next step"),
+        (metric.whole_sequences and subset != "all", "all tokens", "it is not of single vectors"),
+        (view.vectors == GAUSSIAN and (captures or metric.probe_requires), "real vectors", "it is not of one cloud"),
+        (view == View(WINDOW_MEAN, normed=True), after_norm, "only the mean of the tokens is kept, which has no norm"),
+        ("attention_weights" in captures and of_layer, "a subset of tokens", "attention weights have no norm"),
+        ("after_attention" in captures and view.normed, "states as the block has them", "the final norm is the last's"),
+    )
+    for is_refused, where, why in refusals:
+        if is_refused:
+            raise ValueError(f"expected {metric.name} on {where}, got {subset!r}; {why}")

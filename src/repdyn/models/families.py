@@ -24,32 +24,18 @@ class _Family:
     """Name of the feed-forward width; None if it is always four times the hidden size."""
     position: str | None = "max_position_embeddings"
     """Name of the context length; None if positions are unlimited."""
-    positions_after_padding: bool = False
-    """Whether positions are numbered from pad_token_id + 1."""
-    alternating_attention: bool = False
-    """Whether most layers attend to a sliding window only, unless the configuration says otherwise."""
-    requires_sentence_tokens: bool = False
-    """Whether the configuration rejects None as the id of a sentence token."""
 
 
+_OF_MODERNBERT = ("attention_dropout", "embedding_dropout", "mlp_dropout")
 _FAMILIES: dict[str, _Family] = {
-    "gpt_neox": _Family("causal", dropout=("hidden_dropout", "attention_dropout")),
-    "gpt2": _Family("causal", dropout=("resid_pdrop", "embd_pdrop", "attn_pdrop"), feed_forward="n_inner"),
-    "bloom": _Family("causal", dropout=("hidden_dropout", "attention_dropout"), feed_forward=None, position=None),
-    "llama": _Family("causal", dropout=("attention_dropout",)),
-    "modernbert-decoder": _Family(
-        "causal",
-        dropout=("attention_dropout", "embedding_dropout", "mlp_dropout"),
-        alternating_attention=True,
-        requires_sentence_tokens=True,
-    ),
-    "bert": _Family("masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob")),
-    "roberta": _Family(
-        "masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob"), positions_after_padding=True
-    ),
-    "modernbert": _Family(
-        "masked", dropout=("attention_dropout", "embedding_dropout", "mlp_dropout"), alternating_attention=True
-    ),
+    "gpt_neox": _Family("causal", ("hidden_dropout", "attention_dropout")),
+    "gpt2": _Family("causal", ("resid_pdrop", "embd_pdrop", "attn_pdrop"), feed_forward="n_inner"),
+    "bloom": _Family("causal", ("hidden_dropout", "attention_dropout"), feed_forward=None, position=None),
+    "llama": _Family("causal", ("attention_dropout",)),
+    "modernbert-decoder": _Family("causal", _OF_MODERNBERT),
+    "bert": _Family("masked", ("hidden_dropout_prob", "attention_probs_dropout_prob")),
+    "roberta": _Family("masked", ("hidden_dropout_prob", "attention_probs_dropout_prob")),
+    "modernbert": _Family("masked", _OF_MODERNBERT),
 }
 
 _SENTENCE_TOKENS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
@@ -99,16 +85,17 @@ def build_model(
         "num_hidden_layers": n_layers,
         "num_attention_heads": n_heads,
         "pad_token_id": pad_token_id,
-        # the vocabularies here lack the sentence tokens to which the defaults refer; no model here reads these ids
-        **dict.fromkeys(_SENTENCE_TOKENS, (pad_token_id or 0) if spec.requires_sentence_tokens else None),
+        # the vocabularies here lack the sentence tokens to which the defaults refer; no model here reads these ids, but
+        # one configuration rejects None
+        **dict.fromkeys(_SENTENCE_TOKENS, (pad_token_id or 0) if family == "modernbert-decoder" else None),
         **dict.fromkeys(spec.dropout, dropout),
     }
     if spec.feed_forward:
         sizes[spec.feed_forward] = 4 * hidden_size
     if spec.position:
-        offset = (pad_token_id or 0) + 1 if spec.positions_after_padding else 0
-        sizes[spec.position] = context_length + offset
-    if global_attention and spec.alternating_attention:
+        # RoBERTa numbers positions from pad_token_id + 1
+        sizes[spec.position] = context_length + ((pad_token_id or 0) + 1 if family == "roberta" else 0)
+    if global_attention and family.startswith("modernbert"):
         sizes["layer_types"] = ["full_attention"] * n_layers
     if family == "llama":
         sizes["num_key_value_heads"] = n_heads

@@ -1,35 +1,23 @@
 """Load a model and read its layers' states, attention weights and output head: what studies are made of."""
 
-from repdyn.capture.attention import LENGTH, AttentionWeights
-from repdyn.capture.blocks import LayerPatterns
-from repdyn.capture.capture import no_progress
-from repdyn.capture.states import LayerStates
-from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
-from repdyn.reading.lookups import Lookup, TableKind, find_lookups, ordinary_tokens
-from repdyn.reading.models import LoadedModel, checkpoints_of_run, file_name, load_model, load_models
-from repdyn.reading.states import Model, attention_weights, causal_stacks, count_blocks, layer_states, output_head
-
-__all__ = [
-    "LENGTH",
-    "AttentionWeights",
-    "CheckpointError",
-    "LayerPatterns",
-    "LayerStates",
-    "LoadedModel",
-    "Lookup",
-    "Model",
-    "SweepStoppedError",
-    "TableKind",
-    "attention_weights",
-    "causal_stacks",
-    "checkpoints_of_run",
-    "count_blocks",
-    "file_name",
-    "find_lookups",
-    "layer_states",
-    "load_model",
-    "load_models",
-    "no_progress",
-    "ordinary_tokens",
-    "output_head",
-]
+from repdyn.capture.attention import LENGTH as LENGTH
+from repdyn.capture.attention import AttentionWeights as AttentionWeights
+from repdyn.capture.blocks import LayerPatterns as LayerPatterns
+from repdyn.capture.states import LayerStates as LayerStates
+from repdyn.checkpoints.errors import CheckpointError as CheckpointError
+from repdyn.checkpoints.errors import SweepStoppedError as SweepStoppedError
+from repdyn.reading.lookups import Lookup as Lookup
+from repdyn.reading.lookups import TableKind as TableKind
+from repdyn.reading.lookups import find_lookups as find_lookups
+from repdyn.reading.lookups import ordinary_tokens as ordinary_tokens
+from repdyn.reading.models import LoadedModel as LoadedModel
+from repdyn.reading.models import checkpoints_of_run as checkpoints_of_run
+from repdyn.reading.models import file_name as file_name
+from repdyn.reading.models import load_model as load_model
+from repdyn.reading.models import load_models as load_models
+from repdyn.reading.states import Model as Model
+from repdyn.reading.states import attention_weights as attention_weights
+from repdyn.reading.states import causal_stacks as causal_stacks
+from repdyn.reading.states import count_blocks as count_blocks
+from repdyn.reading.states import layer_states as layer_states
+from repdyn.reading.states import output_head as output_head

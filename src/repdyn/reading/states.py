@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
@@ -15,7 +15,7 @@ from repdyn.capture import attention
 from repdyn.capture import output_head as heads
 from repdyn.capture.attention import LENGTH, TOKENS, AttentionWeights
 from repdyn.capture.blocks import LayerPatterns, find_blocks
-from repdyn.capture.capture import capture, causality, no_progress
+from repdyn.capture.capture import capture, causality
 from repdyn.capture.output_head import OutputHead
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.states import CaptureKind, States
@@ -38,7 +38,6 @@ def layer_states(
     *,
     subsets: Sequence[str] = ("all",),
     captures: Collection[CaptureKind] = (),
-    progress: Callable[[float], None] = no_progress,
 ) -> States:
     """Run a model over tokens and return the states of every layer.
 
@@ -55,7 +54,6 @@ def layer_states(
         captures: what to capture besides: "after_attention" (``layer.after_attention``, the states between a block's
             attention and its feed-forward part, or why there are none) and "embeddings" (``states.embeddings``, the
             table of input embeddings, (vocabulary, dim), or why it is not known).
-        progress: called with the share, in (0, 1], that has run.
 
     Raises:
         ValueError: an empty sequence, or a module whose blocks are not found.
@@ -71,9 +69,9 @@ def layer_states(
     with _named(model) as module:
         prepared = prepare(module, layers)
         if isinstance(tokens, Probe):
-            return capture(prepared, tokens, subsets, captures=captures, progress=progress)
+            return capture(prepared, tokens, subsets, captures=captures)
         wanted = ("no_sink", _FIRST_POSITIONS)
-        states = capture(prepared, sequences_probe(tokens), wanted, captures=captures, progress=progress)
+        states = capture(prepared, sequences_probe(tokens), wanted, captures=captures)
     numbers = np.arange(sum(map(len, tokens)))
     rows = states.rows_of(numbers)
     chosen = []

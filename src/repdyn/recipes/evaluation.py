@@ -8,7 +8,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import product
@@ -24,13 +24,12 @@ from repdyn.checkpoints.suites import PublishedModel
 from repdyn.probe import Probe
 from repdyn.probe.design import MAX_VECTORS, resolve_design
 from repdyn.reading import file_name
-from repdyn.recipes.criteria import Cell, Measured, NotMeasuredError, Phases
+from repdyn.recipes.criteria import Cell, Measured, NotMeasuredError
 from repdyn.recipes.recipe import Cloud, Published, Recipe, find_models_of
 from repdyn.store import Store
 from repdyn.tables.effects import CannotBeJudgedError
 from repdyn.tables.frames import by_stack, design_names
 from repdyn.tables.runs import is_measured, known_runs, select
-from repdyn.tables.seeds import model_of
 from repdyn.text.corpus import load_corpus
 from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import wide_console
@@ -161,7 +160,6 @@ def evaluate(
             else:
                 found, differing = measured[run], getattr(measured[run], "deviations", ())
             outcomes.append(_judged(published, run, found, tuple(filter(None, (stand_in, *differing)))))
-    outcomes = [_recurring(outcome, outcomes) for outcome in outcomes]
     return outcomes, [each for each in measured.values() if isinstance(each, Measured)]
 
 
@@ -180,19 +178,6 @@ def _judged(published: Published, run: str, measured: Any, deviations: tuple[str
         verdict, ours = "cannot be judged", str(reason)
     reproduced = cast(Reproduced, verdict.replace("shown", "reproduced"))
     return Outcome(published, run, reproduced, ours, deviations, cell)
-
-
-def _recurring(outcome: Outcome, outcomes: Sequence[Outcome]) -> Outcome:
-    """Leave open the phases of a seed that no more than half of its model's seeds have."""
-    if not isinstance(outcome.published.criterion, Phases) or (model := model_of(outcome.run)) is None:
-        return outcome
-    of_model = [each for each in outcomes if each.published is outcome.published and model_of(each.run) == model]
-    verdicts = [each.verdict for each in of_model if each.verdict != "not run"]
-    if outcome.verdict != "reproduced" or len(verdicts) == 1:
-        return outcome
-    found = verdicts.count("reproduced")
-    recurs: Reproduced = "reproduced" if 2 * found > len(verdicts) else "cannot be judged"
-    return replace(outcome, verdict=recurs, ours=f"{outcome.ours}; in {found} of {len(verdicts)} seeds")
 
 
 def models_for(recipe: Recipe, published: Published, models: Sequence[PublishedModel]) -> list[PublishedModel]:

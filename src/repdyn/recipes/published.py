@@ -18,7 +18,7 @@ from repdyn.metrics import metric_info, resolve
 from repdyn.probe.design import INDEPENDENT, SUBSETS
 from repdyn.store.schema import FINISHED
 from repdyn.tables.runs import MeasuredRun
-from repdyn.tables.style import metric_title, number_text, short_subset_title
+from repdyn.tables.style import metric_title, short_subset_title
 from repdyn.utils.files import safe_file_name, write_atomically
 from repdyn.utils.printing import printable
 
@@ -252,22 +252,9 @@ def show_published(runs: Sequence[MeasuredRun], folder: Path) -> bool:
         for sentence in comparison.sentences:
             print(printable(f"  {sentence}"))
         if comparison.pairs:
-            print(printable(f"  means over layers: {in_short(comparison)}"))
             name = safe_file_name(comparison.run.name.replace("/", "_"))
             for path in save({name: comparison.draw()}, folder):
                 print(printable(f"  {path}"))
             table = folder / f"{name}.csv"
             write_atomically(table, lambda path, comparison=comparison: comparison.table().to_csv(path, index=False))
     return any(comparison.pairs for comparison in compared)
-
-
-def in_short(comparison: Comparison) -> str:
-    """Return the mean over the layers of each pair of curves, measured and published, in a line."""
-    parts = []
-    for metric, pairs in comparison.pairs.items():
-        for label, own, theirs in pairs:
-            both = own.merge(theirs, on="layer", suffixes=("", "_published"))[["value", "value_published"]].mean()
-            parts.append(
-                f"{metric} {label}: {number_text(both.iloc[0])} measured, {number_text(both.iloc[1])} published"
-            )
-    return "; ".join(parts)

@@ -100,9 +100,6 @@ class AnatomyStudy(Study):
         self.figures["about_mean"] = draw.about_mean_figure(name, values)
         self.add("vocabulary", geometry.vocabulary_table(kinds), "kind", "tokens", "share")
         looks = geometry.looks_of(words.labels, kinds)
-        about = values[["distance", "cosine"]].assign(kind=looks, rows=1, length=measured.values["norm"])
-        columns = {"rows": "sum", "length": "mean", "distance": "mean", "cosine": "mean"}
-        self.add("kinds_of_tokens", about.groupby("kind", sort=False).agg(columns).reset_index())
         shown = {"plane_of_tokens": [words]}
         for table in tables[1:]:
             if table.rows.shape[1] == words.rows.shape[1]:
@@ -134,9 +131,7 @@ class AnatomyStudy(Study):
         matrix, (scores, shares) = embedding_tables.cosine_matrix(table.rows), paths.principal(table.rows)
         offsets, rotation = paths.by_offset(matrix), paths.find_rotation(scores, shares)
         order_end = paths.find_order_end(table.rows)
-        coordinates = {f"component_{number}": values for number, values in enumerate(scores.T, start=1)}
         self.tables[f"{path}_offsets"] = offsets
-        self.tables[f"{path}_components"] = pd.DataFrame({"position": range(n), **coordinates})
         self.figures[f"{path}_image"] = draw.position_image(name, table.rows)
         self.figures[f"{path}_cosines"] = draw.similarity_figure(name, matrix, offsets, order_end)
         if scores.shape[1] >= 3:

@@ -47,7 +47,6 @@ _PAIRS_AT_ONCE = 1 << 22
 _TILE = 4096
 # pairs that are measured again in float64: those that rounding may put behind the k-th
 _FEWEST_CANDIDATES = 1 << 14
-_N_BINS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,31 +316,23 @@ def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
 
     Returns:
         tables: rows, those left out, mean, components for shares of variance. distributions: of each quantity.
-        histograms: 100 bins of each quantity (low, high, count). dimension_curves: cumulative share of variance.
+        dimension_curves: cumulative share of variance.
     """
-    quantities = {(one.table.name, name): values for one in measured for name, values in one.values.items()}
     curves = {
         one.table.name: pd.DataFrame({"components": range(1, n + 1), "cumulative_share": one.explained})
         for one in measured
         if (n := len(one.explained))
     }
-    distributions = {keys: pd.DataFrame([describe(values)]) for keys, values in quantities.items()}
-    histograms = {keys: _histogram(values) for keys, values in quantities.items()}
+    distributions = [
+        {"table": one.table.name, "quantity": name, **describe(values)}
+        for one in measured
+        for name, values in one.values.items()
+    ]
     return {
         "tables": pd.DataFrame(map(_overview, measured)),
-        "distributions": join_tables(distributions, "table", "quantity"),
-        "histograms": join_tables(histograms, "table", "quantity"),
+        "distributions": pd.DataFrame(distributions),
         "dimension_curves": join_tables(curves, "table"),
     }
-
-
-def _histogram(values: np.ndarray) -> pd.DataFrame:
-    finite = values[np.isfinite(values)]
-    low, high = finite.min(initial=np.inf), finite.max(initial=-np.inf)
-    # rows of one length have no range but that of rounding
-    ends = (low, max(high, low + 1e-6 * abs(low))) if len(finite) else None
-    counts, edges = np.histogram(finite, bins=_N_BINS, range=ends)
-    return pd.DataFrame({"low": edges[:-1], "high": edges[1:], "count": counts})
 
 
 def _overview(one: TableMeasurements) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from matplotlib.ticker import NullLocator
 
 from repdyn.reading import LoadedModel
 from repdyn.studies import token_measurements as measured
-from repdyn.studies.panels import draw_heads, heads_size, image, layer_axis, line_with_band, panels, zero_line
+from repdyn.studies.panels import draw_heads, heads_size, layer_axis, line_with_band, panels, zero_line
 from repdyn.studies.study import Folder, Study, run_study, select, show, show_title
 from repdyn.studies.token_measurements import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, VocabularyComparison, measure_of
 from repdyn.tables.frames import by_stack
-from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, of_stack
+from repdyn.tables.style import SUBSET_COLOURS, of_stack
 from repdyn.utils.arguments import Count, Layers, ModelOptions, Models, at_least
 
 STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
@@ -28,8 +28,6 @@ _QUANTITIES = {
     "rank": "closer rows of the vocabulary (rank)",
 }
 _MAX_LAYERS = 9
-# more cells than that leave no room for text
-_MAX_CELLS = 400
 _MAX_NAMED = 30
 _DASHES = ("-", "--", ":")
 
@@ -54,8 +52,8 @@ class TokenStudy(Study):
         states = measured.capture_sentence(loaded, sentence, self.options.layers)
         settings = {"k": self.options.nearest, "by_distance": self.options.distance}
         found = measured.compare_sentence(loaded, states, with_positions=positions, **settings)
-        table, nearest = found
-        self.tables.update(tokens=table, nearest=nearest)
+        table = found.table
+        self.tables.update(tokens=table, nearest=found.nearest)
         caption = "Compared with the input embeddings"
         caption += ", the token's position embedding added to every row." if positions else "."
         if positions:
@@ -69,34 +67,21 @@ class TokenStudy(Study):
                 show(f"no state after attention at {len(reasons)} layers, as at {reasons[0]}")
         for quantity in (measure_of(table), "rank"):
             self.draw(quantity, trajectory_figure, name, table, sentence, quantity, caption)
-        self.draw("heatmap", heatmap, name, table, nearest, sentence, caption)
 
     def _add_text(self, loaded: LoadedModel, name: str) -> None:
         text, tables = measured.measure_text(loaded, self.options)
         self.tables.update(tables)
         measure = measure_of(tables["classes"])
-        stacks = {kind: by_stack(table) for kind, table in tables.items() if kind != "density" and len(table)}
-        for stack in stacks["classes"]:
-            of = {kind: of_stacks[stack] for kind, of_stacks in stacks.items() if stack in of_stacks}
+        for stack, rows in by_stack(tables["classes"]).items():
             show_title(f"{of_stack(name, stack)}: words of {text}")
-            show(of["classes"], "layer", "state", "class", "tokens", measure, "rank", "kept")
+            show(rows, "layer", "state", "class", "tokens", measure, "rank", "kept")
             show("largest change of each class from one layer to the next, and the part that is taken back later:")
-            show(of["jumps"].drop(columns="stack"))
-            show(f"changes of rank per 0.01 of the {measure}, and tokens that come nearer again:")
-            show(select(of["changes"], layer=ANY).drop(columns="stack"))
-            show("mean cosine of two tokens' steps, of one sequence and of different sequences:")
-            show(of["steps"], "layer", "within", "between")
-            if "attention" in of:
-                means = select(of["attention"], head=None, **{"class": GAP})
-                show("attention received by function words, times even attention, minus that by content words:")
-                show(means, "layer", "received", "by_position", "beyond", "beyond_low", "beyond_high")
+            show(select(tables["jumps"], stack=stack).drop(columns="stack"))
         self.draw("classes", class_figure, name, tables["classes"], text)
         self.draw("changes", change_figure, name, tables["changes"], text, measure)
         self.draw("points", points_figure, name, tables["points"], tables["changes"], text, measure)
         self.draw("steps", step_figure, name, tables["steps"], text)
         self.draw("attention", attention_figure, name, tables["attention"], text)
-        show(f"mean cosine of input embeddings to the {NEIGHBOURS} nearest others, over tokens of the vocabulary:")
-        show(pd.DataFrame(tables["density"].groupby("class", as_index=False)["density"].agg(["mean", "count"])))
         self.figures["density"] = density_figure(name, text, tables["density"])
 
 
@@ -195,27 +180,6 @@ def trajectory_figure(name: str, table: pd.DataFrame, sentence: str, quantity: s
     layer_axis(*grid)
     if n_tokens <= _MAX_NAMED:
         figure.legend(*grid[-1].get_legend_handles_labels(), loc="outside right center", fontsize=9)
-    return figure
-
-
-def heatmap(name: str, table: pd.DataFrame, nearest: pd.DataFrame, sentence: str, caption: str) -> Figure:
-    """Draw tokens by layers, after the block: colour is the cosine (or distance), text the nearest token."""
-    blocks, measure = select(table, state="block"), measure_of(table)
-    cosines = blocks.pivot(index="position", columns="layer", values=measure)
-    names = select(nearest, state="block", place=1).pivot(index="position", columns="layer", values="nearest")
-    n_tokens, n_layers = cosines.shape
-    caption += " Cells: nearest token of the vocabulary." if cosines.size <= _MAX_CELLS else ""
-    size = min(2.2 + 0.85 * n_layers, 16), 1.8 + 0.32 * n_tokens
-    figure, axes = panels(f"{name}: {sentence}", caption, size)
-    image(axes, cosines, _QUANTITIES[measure], cmap=SEQUENTIAL, aspect="auto", interpolation="nearest")
-    axes.set_yticks(range(n_tokens), blocks.groupby("position")["token"].first())
-    axes.set_xticks(range(n_layers), cosines.columns)
-    axes.set_xlabel("layer")
-    values = cosines.to_numpy()
-    middle = (values.min() + values.max()) / 2
-    for (row, column), cosine in np.ndenumerate(values) if values.size <= _MAX_CELLS else ():
-        look = {"color": "black" if cosine > middle else "white", "fontsize": 7, "parse_math": False}
-        axes.text(column, row, str(names.iloc[row, column])[:10], ha="center", va="center", **look)
     return figure
 
 

@@ -31,7 +31,6 @@ import mwparserfromhell
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (compiled, without type information)
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
-from tqdm import tqdm
 from tqdm.contrib.concurrent import process_map
 
 from repdyn.utils.files import cache_directory, write_atomically
@@ -57,15 +56,12 @@ _FEED_BYTES = 1 << 20
 _PAGES_PER_CALL = 100
 
 
-def clean_dump(dump: bytes, cache_dir: str | os.PathLike[str] | None = None, num_proc: int | None = None) -> bytes:
-    """Return the prose of a Wikipedia dump, computed once and cached.
-
-    The result does not depend on ``num_proc``.
+def clean_dump(dump: bytes, cache_dir: str | os.PathLike[str] | None = None) -> bytes:
+    """Return the prose of a Wikipedia dump, computed once, on all cores, and cached.
 
     Args:
         dump: MediaWiki XML, possibly truncated.
         cache_dir: folder of the cleaned pages; see ``cache_directory``.
-        num_proc: number of processes, by default one per core.
 
     Returns:
         UTF-8 text of the articles, separated by blank lines.
@@ -76,10 +72,7 @@ def clean_dump(dump: bytes, cache_dir: str | os.PathLike[str] | None = None, num
         if not pages:
             raise ValueError("expected articles in the dump, got only redirects and special pages; use a longer part")
         bar: dict[str, Any] = {"desc": "removing markup", "disable": None}
-        if num_proc == 1:
-            texts = [_clean_page(page) for page in tqdm(pages, **bar)]
-        else:
-            texts = process_map(_clean_page, pages, max_workers=num_proc, chunksize=_PAGES_PER_CALL, **bar)
+        texts = process_map(_clean_page, pages, chunksize=_PAGES_PER_CALL, **bar)
         cleaned = ("\n\n".join(texts) + "\n").encode()
         write_atomically(path, lambda temporary: temporary.write_bytes(cleaned))
     return path.read_bytes()

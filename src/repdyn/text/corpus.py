@@ -229,26 +229,22 @@ def _decompress(path: Path) -> bytes:
     suffix = path.suffix.lower()
     if suffix not in _OPENERS:
         return path.read_bytes()
-    n_files, data = 1, b""
     try:
-        if suffix == ".zip":
-            n_files = len(zipfile.ZipFile(path).namelist())
-        if n_files == 1:
-            with _OPENERS[suffix](path) as file:
-                data = file.read()
+        with _OPENERS[suffix](path) as file:
+            return file.read()
     except PermissionError:
         raise
     except Exception as error:  # damaged files make the decompressors raise errors of any kind
         raise ValueError(
-            f"expected a complete {path.suffix} file, {path} cannot be decompressed ({error}); download it again"
+            f"expected a complete {path.suffix} file of one text, {path} cannot be decompressed ({error}); download it "
+            "again, or unpack it"
         ) from error
-    if n_files != 1:
-        raise ValueError(f"expected one file in {path}, got {n_files}; unpack it and give one file's path")
-    return data
 
 
 def _open_only_file(path: Path) -> IO[bytes]:
     archive = zipfile.ZipFile(path)
+    if (n_files := len(archive.namelist())) != 1:
+        raise ValueError(f"it holds {n_files} files")
     return archive.open(archive.namelist()[0])
 
 

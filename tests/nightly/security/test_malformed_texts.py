@@ -50,7 +50,7 @@ def test_an_archive_of_several_files_or_behind_a_password(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("../../evil", PROSE)
         archive.writestr("b", PROSE)
-    with pytest.raises(ValueError, match=f"expected one file in {path}, got 2"):
+    with pytest.raises(ValueError, match=f"{path} cannot be decompressed .it holds 2 files"):
         read_corpus(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("../../evil", PROSE)

@@ -20,7 +20,7 @@ def ran(*arguments):
 def test_two_models(save_model, tmp_path, capsys):
     out = tmp_path / "out"
     ran(save_model("a"), save_model("b", "gpt_neox"), "--sentence", SENTENCE, "--nearest", 2, "-o", out)
-    figures = {f"{name}.{kind}" for name in ("cosine", "rank", "heatmap") for kind in ("png", "svg")}
+    figures = {f"{name}.{kind}" for name in ("cosine", "rank") for kind in ("png", "svg")}
     for name in ("a", "b"):
         assert {path.name for path in (out / name).iterdir()} == figures | {"tokens.csv", "nearest.csv"}
     tokens = pd.read_csv(out / "b" / "tokens.csv")

@@ -85,22 +85,17 @@ def test_a_truncated_page_is_ignored(make_dump: Callable[..., bytes], cut: bytes
 
 def test_cleaned_articles_with_titles(make_dump: Callable[..., bytes]):
     dump = make_dump({"Fox": "The '''fox'''.", "Stub": "{{stub}}", "Dog": "The [[dog]]."})
-    assert clean_dump(dump, num_proc=1) == b"Fox\n\nThe fox.\n\nStub\n\nDog\n\nThe dog.\n"
-
-
-def test_the_result_does_not_depend_on_the_number_of_processes(make_dump: Callable[..., bytes], tmp_path: Path):
-    dump = make_dump({f"Page {number}": f"'''{number}'''" for number in range(7)})
-    assert clean_dump(dump, tmp_path / "one", num_proc=1) == clean_dump(dump, tmp_path / "two", num_proc=2)
+    assert clean_dump(dump) == b"Fox\n\nThe fox.\n\nStub\n\nDog\n\nThe dog.\n"
 
 
 def test_the_result_is_cached(make_dump: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch):
     dump = make_dump({"Fox": "The '''fox'''."})
-    first = clean_dump(dump, num_proc=1)
+    first = clean_dump(dump)
     monkeypatch.setattr(clean, "clean_wikitext", None)
-    assert clean_dump(dump, num_proc=1) == first
+    assert clean_dump(dump) == first
     other = make_dump({"Fox": "Another '''fox'''."})
     with pytest.raises(TypeError):
-        clean_dump(other, num_proc=1)
+        clean_dump(other)
 
 
 @pytest.mark.real_data
