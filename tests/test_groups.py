@@ -1,5 +1,7 @@
 """Neighbours outside of a point's own group: against brute force in float64, whatever the groups."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -89,7 +91,7 @@ def test_groups_of_one_are_none(name):
     points = HOSTILE[name]()
     groups = torch.randperm(len(points), generator=torch.Generator().manual_seed(0)) - 5
     for kernel, _ in KERNELS.values():
-        torch.testing.assert_close(kernel(points, groups=groups), kernel(points), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(kernel(Cloud(points, groups=groups)), kernel(points), rtol=0, atol=0, equal_nan=True)
 
 
 def naive(points, groups, kernel):
@@ -108,13 +110,13 @@ def naive(points, groups, kernel):
 def test_kernels_against_the_oracle(name, grouping, kernel):
     points = HOSTILE[name]()
     groups = GROUPINGS[grouping](len(points))
-    assert kernel(points, groups=groups).item() == pytest.approx(naive(points, groups, kernel), rel=1e-9)
+    assert kernel(Cloud(points, groups=groups)).item() == pytest.approx(naive(points, groups, kernel), rel=1e-9)
 
 
 def test_gride_at_its_smallest_scale_is_two_nn_by_maximum_likelihood():
     points, groups = HOSTILE["gaussian"](), GROUPINGS["eights"](400)
-    expected = two_nn(points, groups=groups, estimator="maximum_likelihood").item() * 400 / 399
-    assert gride(points, groups=groups, k=2).item() == pytest.approx(expected, rel=1e-12)
+    expected = two_nn(Cloud(points, groups=groups), estimator="maximum_likelihood").item() * 400 / 399
+    assert gride(Cloud(points, groups=groups), k=2).item() == pytest.approx(expected, rel=1e-12)
 
 
 @each_kernel
@@ -122,16 +124,16 @@ def test_gride_at_its_smallest_scale_is_two_nn_by_maximum_likelihood():
 def test_invariances(name, kernel):
     points = HOSTILE[name]().double()
     groups = GROUPINGS["doubling"](len(points))
-    expected = kernel(points, groups=groups).item()
+    expected = kernel(Cloud(points, groups=groups)).item()
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(3))
     dim = points.shape[1]
     turn = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q
-    assert kernel(points[order], groups=groups[order]).item() == pytest.approx(expected, rel=1e-12)
+    assert kernel(Cloud(points[order], groups=groups[order])).item() == pytest.approx(expected, rel=1e-12)
     for names in (-groups, groups * 1000, torch.randperm(20, generator=torch.Generator().manual_seed(0))[groups]):
-        assert kernel(points, groups=names).item() == pytest.approx(expected, rel=1e-12)
+        assert kernel(Cloud(points, groups=names)).item() == pytest.approx(expected, rel=1e-12)
     for changed in (points @ turn, points * 3.7, points + 5):
-        assert kernel(changed, groups=groups).item() == pytest.approx(expected, rel=1e-8)
-    repeated = kernel(torch.cat([points, points[:50]]), groups=torch.cat([groups, groups[:50]]))
+        assert kernel(Cloud(changed, groups=groups)).item() == pytest.approx(expected, rel=1e-8)
+    repeated = kernel(Cloud(torch.cat([points, points[:50]]), groups=torch.cat([groups, groups[:50]])))
     assert repeated.item() == pytest.approx(expected, rel=1e-12)
 
 
@@ -166,7 +168,8 @@ def test_neighbours_are_searched_once_for_all(monkeypatch):
     found = [two_nn.or_raise(cloud).item(), gride.or_raise(cloud, k=8).item(), levina_bickel.or_raise(cloud).item()]
     assert searches == [32]
     monkeypatch.undo()
-    alone = (two_nn(points, groups=groups), gride(points, groups=groups, k=8), levina_bickel(points, groups=groups))
+    kernels = (two_nn, partial(gride, k=8), levina_bickel)
+    alone = [kernel(Cloud(points, groups=groups)) for kernel in kernels]
     assert found == [value.item() for value in alone]
 
 
@@ -189,7 +192,7 @@ UNDEFINED = {
 def test_too_few_outside_is_undefined(reason, groups, k, kernel):
     points = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     value_or_nan, value_or_reason = KERNELS[kernel]
-    assert value_or_nan(points, groups=groups).isnan()
+    assert value_or_nan(Cloud(points, groups=groups)).isnan()
     with pytest.raises(Undefined) as caught:
         value_or_reason(Cloud(points, groups=groups))
     assert caught.value.reason == reason.format(k)

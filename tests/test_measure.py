@@ -37,7 +37,7 @@ def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe)
         if row.metric == "anisotropy":
             values = [kernels.anisotropy(batch).item() for batch in batches]
         else:
-            values = [kernels.two_nn(*both[:1], groups=both[1]).item() for both in zip(batches, groups, strict=True)]
+            values = [kernels.two_nn(kernels.Cloud(x, groups=of)).item() for x, of in zip(batches, groups, strict=True)]
         assert row.value == np.mean(values)
         assert row.std == np.std(values, ddof=1)
         assert row.std_error == row.std / math.sqrt(2)

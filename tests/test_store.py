@@ -51,14 +51,14 @@ def test_rows_are_read_as_written(tmp_path):
 
 
 def test_the_title_of_a_users_metric_is_stored_with_its_rows(tmp_path, monkeypatch):
-    shown = {"title": "Drift per step", "unit": "radians", "scale": "signed", "family": 3, "position": "elsewhere"}
+    shown = {"title": "Drift per step", "unit": "radians", "scale": "signed"}
     monkeypatch.setitem(DESCRIPTIONS, "drift", shown)
     store = open_store(tmp_path)
     store.write(KEY, [row(metric="drift[power=2]"), row()])
     DESCRIPTIONS.clear()  # as in another process
     store.to_pandas()
     info = metric_info("drift")
-    assert (info.title, info.unit, info.scale, info.position) == ("Drift per step", "radians", "signed", "layers")
+    assert (info.title, info.unit, info.scale) == ("Drift per step", "radians", "signed")
     assert metric_title("drift[power=2]") == "Drift per step, power 2"
     assert DESCRIPTIONS.keys() == {"drift"}
 

@@ -97,14 +97,9 @@ def special_tokens(
     around = ("bos_token",) if bos else ("cls_token", "sep_token") if objective == "masked" else ()
     needed = (("mask_token",) if objective == "masked" else ()) + around
     if missing := [token for token in needed if getattr(tokenizer, token) is None]:
-        advice = (
-            "take another tokenizer, or bos=False"
-            if missing == ["bos_token"]
-            else 'take an encoder\'s tokenizer, or objective "causal"'
-        )
         raise ValueError(
             f'objective "{objective}"{" with bos" * bos} needs a tokenizer with {", ".join(needed)}; {name} lacks '
-            f"{', '.join(missing)}: {advice}"
+            f'{", ".join(missing)}: take another one, objective "causal" or bos=False'
         )
     ids = [int(getattr(tokenizer, f"{token}_id")) for token in around]
     return tuple(ids[:1]), tuple(ids[1:])

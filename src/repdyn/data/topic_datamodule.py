@@ -93,8 +93,6 @@ class TopicDataModule(WindowsDataModule):
         super().__init__(sequence_length=sequence_length, **training)
         self.text = text
         self.n_documents = n_documents
-        if text != "lda":
-            raise ValueError(f'expected text "lda", got "{text}"; other texts are read by TextDataModule')
         self._require_trainable(2 * self._n_special)
         if n_documents < 1:
             raise ValueError(f"expected n_documents of at least 1, got {n_documents}")

@@ -73,11 +73,6 @@ class Run:
     wandb_project: str = "repdyn"
     auto_precision: bool = False
 
-    def __post_init__(self) -> None:
-        parts = self.name.split("/")
-        if not all(part.isprintable() and part not in {"", ".", ".."} for part in parts):
-            raise ValueError(f"expected --run.name to be a name or several with / between them, got {self.name!r}")
-
     def new_folder(self) -> Path:
         """Return the folder of this run, named by the time; the first rank creates it, so that no other run shares it.
 

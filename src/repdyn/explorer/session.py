@@ -71,8 +71,6 @@ class SentenceLens(NamedTuple):
         return (len(self.layers) - agrees.flip(0).long().cumprod(0).sum(0)).tolist()
 
 
-# a longer sentence is rejected before it is tokenized
-_CHARACTERS_PER_TOKEN = 32
 # copies of a sentence, each with another token masked, whose states are in memory at once
 _MASKED_AT_ONCE = 16
 # sizes of the caches, for each checkpoint
@@ -91,13 +89,7 @@ def sentence_lens(loaded: LoadedModel, ids: Sequence[int], layers: LayerPatterns
     token, which is then replaced by the mask token, and predicts what was there; special tokens are never masked.
     """
     head, masked = reading.output_head(loaded, ids, layers), ()
-    # a single token stands for the mask, which the annotations of transformers do not say
-    mask = cast("int | None", loaded.tokenizer.mask_token_id)
     if type(loaded.with_head).__name__.endswith("ForMaskedLM"):
-        if mask is None:
-            raise ValueError(
-                f"expected a tokenizer with a mask token for the logit lens of {loaded.name}, got one without"
-            )
         special = set(loaded.tokenizer.all_special_ids)
         masked = tuple(place for place, token in enumerate(ids) if token not in special)
     whole = replace(loaded, model=cast(PreTrainedModel, loaded.with_head))  # that patterns of layers name
@@ -105,7 +97,8 @@ def sentence_lens(loaded: LoadedModel, ids: Sequence[int], layers: LayerPatterns
     for start in range(0, len(masked), _MASKED_AT_ONCE):
         places = list(masked[start : start + _MASKED_AT_ONCE])
         copies = torch.tensor([ids] * len(places))
-        copies[range(len(places)), places] = cast(int, mask)
+        # a single token stands for the mask, which the annotations of transformers do not say
+        copies[range(len(places)), places] = cast(int, loaded.tokenizer.mask_token_id)
         rows = torch.arange(len(places)) * len(ids) + torch.tensor(places)
         for plain, layer in zip(states, reading.layer_states(whole, copies.tolist(), layers), strict=True):
             plain[places] = layer.states[rows]
@@ -161,19 +154,19 @@ class Session:
         """
         if place is None:
             raise ValueError("expected a token, got none; choose one")
-        first, valid = self.tokens(sentence), _valid(sentence)
+        first = self.tokens(sentence)
         if not 0 <= place < len(first):
             raise ValueError(f"expected a token from 0 to {len(first) - 1}, got {place}; choose one of the sentence")
         how = {"with_positions": with_positions, "by_distance": by_distance}
 
         def find(loaded: LoadedModel) -> tuple[list[TokenStates], list[str]]:
-            reading = self._read(loaded, valid)
+            reading = self._read(loaded, sentence)
             own = _same_place(first, token_names(loaded.tokenizer, reading.ids), place)
             if own is None:
                 raise ValueError(
                     f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
                 )
-            compared, states = self._compare(loaded, valid, place=own, **how), []
+            compared, states = self._compare(loaded, sentence, place=own, **how), []
             for stack in dict.fromkeys(stack for stack, *_ in reading.keys):
                 table, nearest = (select(frame, stack=stack) for frame in compared)
                 states.append(TokenStates(of_stack(loaded.name, stack), table["token"].iloc[0], table, nearest))
@@ -208,7 +201,7 @@ class Session:
         """Draw the paths of two sentences' tokens as the study of anatomy does, for each checkpoint, as HTML."""
         for sentence in (one, other):
             self.tokens(sentence)
-        return self._of_each(lambda loaded: (self._drawn(loaded, _valid(one), _valid(other)), []))
+        return self._of_each(lambda loaded: (self._drawn(loaded, one, other), []))
 
     def _cached(self, per_model: int, compute: Callable[..., T]) -> Callable[..., T]:
         """Remember the last results of a function of a checkpoint; one thread at a time computes them."""
@@ -236,10 +229,9 @@ class Session:
         return found, remarks
 
     def _ids(self, loaded: LoadedModel, sentence: str) -> tuple[int, ...]:
-        """Return the tokens of a sentence in a checkpoint, if they are not too many."""
-        sentence, most = _valid(sentence), _CHARACTERS_PER_TOKEN * self.max_tokens
-        if len(sentence) > most:
-            raise ValueError(f"expected a sentence of at most {most:,} characters, got {len(sentence):,}; shorten it")
+        """Return the tokens of a sentence in a checkpoint, if it has some and not too many."""
+        if not sentence.strip():
+            raise ValueError("expected a sentence, got nothing; type one")
         with self._lock:
             ids = encode_sentence(loaded, sentence)
         if len(ids) > self.max_tokens:
@@ -257,15 +249,6 @@ def _picture(name: str, one: TokenTrajectory, other: TokenTrajectory) -> str:
     paths_figure(name, one, other).savefig(file, format="svg")
     data = b64encode(file.getvalue().encode()).decode()
     return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(name)}: paths of the tokens">'
-
-
-def _valid(sentence: str) -> str:
-    """Return a sentence with invalid characters replaced; a blank one is an error."""
-    # half a surrogate pair is no character, and tokenizers fail on it
-    sentence = sentence.encode(errors="replace").decode()
-    if not sentence.strip():
-        raise ValueError("expected a sentence, got nothing; type one")
-    return sentence
 
 
 def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int | None:

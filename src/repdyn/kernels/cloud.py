@@ -352,13 +352,9 @@ def gaussian_like(cloud: Cloud) -> Cloud:
     return Cloud(vectors, groups=cloud.groups, **kept)
 
 
-def as_cloud(x: Tensor | Cloud, groups: Tensor | None = None) -> Cloud:
+def as_cloud(x: Tensor | Cloud) -> Cloud:
     """Return a kernel's points as a Cloud."""
-    if not isinstance(x, Cloud):
-        return Cloud(x, groups=groups)
-    if groups is not None:
-        raise ValueError("expected groups with a tensor of points, got them with a Cloud; take Cloud(x, groups=...)")
-    return x
+    return x if isinstance(x, Cloud) else Cloud(x)
 
 
 def as_labels(x: Tensor, **by_name: Tensor) -> list[Tensor]:

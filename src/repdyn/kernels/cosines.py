@@ -160,8 +160,7 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
         0-d float64 tensor on the device of ``x``, a pure number in [-2, 2], positive where the block turns the vectors
         towards the last layer; NaN when undefined. Accurate to 1e-15. All of a stack's add up to ``1 - A_0``.
 
-    Invariant as :func:`alignment` is. Undefined when a point contains NaN or inf, when one is zero, or when there are
-    none.
+    Invariant and undefined as :func:`alignment`.
 
     Example:
         >>> first, second = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
@@ -186,11 +185,7 @@ def alignment_falls(
         0-d float64 tensor on the device of ``x``, in [0, 1]: 0 where assumption 1 of the source, that every token comes
         closer to its final vector, holds for all; NaN when undefined.
 
-    Raises:
-        ValueError: for another shape or dtype, shapes that differ, or a negative ``more_than``.
-
-    Invariant as :func:`alignment` is. Undefined when a point contains NaN or inf, when one is zero, or when there are
-    none.
+    Invariant and undefined as :func:`alignment`.
 
     Source: Lee, Fractal Self-Similarity in Semantic Convergence, Fractal Fract. 8(10):552, 2024, assumption 1.
 

@@ -16,7 +16,7 @@ _HALVINGS = 60
 
 
 @nan_if_undefined
-def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Tensor:
+def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
     """Estimate the intrinsic dimension of a cloud at one scale, from the ratio ``mu = r_k / r_(k/2)`` of each
     point's distances to its k-th and its (k/2)-th neighbour.
 
@@ -26,9 +26,8 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
     falls as k grows speaks of noise at small scales, one that rises of a curved or folded cloud.
 
     Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
-            takes them itself).
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them, with or without groups:
+            points of one group are not each other's neighbours.
         k: rank of the farther neighbour, an even number from 2 to 256.
 
     Returns:
@@ -47,7 +46,7 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
         >>> round(gride(line, k=8).item(), 1)
         1.0
     """
-    cloud = as_cloud(x, groups)
+    cloud = as_cloud(x)
     if not isinstance(k, int) or k not in range(2, _MOST_NEIGHBOURS + 1, 2):
         raise ValueError(
             f"expected an even k from 2 to {_MOST_NEIGHBOURS}, got {k}; the ratio is that of r_k and r_(k/2)"
@@ -76,7 +75,7 @@ def _likeliest(log_ratios: Tensor, k: int) -> Tensor:
 
 
 @nan_if_undefined
-def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 20) -> Tensor:
+def levina_bickel(x: Tensor | Cloud, *, k: int = 20) -> Tensor:
     """Estimate the intrinsic dimension of a cloud from each point's distances r_1 to r_k to its k nearest
     neighbours.
 
@@ -86,16 +85,13 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
     estimates instead, which is biased upwards for small k.
 
     Args:
-        x, groups: as for :func:`gride`.
+        x: as for :func:`gride`.
         k: number of neighbours, 2 to 256.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
 
-    Invariant to translation, rotation, uniform scaling, order and repetition of the points, columns of zeros and names
-    of the groups.
-    Undefined when the points contain NaN or inf, when no more than k of them differ, when one has fewer than k others
-    outside its group, when every distance is tied, or when distances leave the range of float64.
+    Invariant and undefined as :func:`gride`.
 
     Source: Levina, Bickel, Maximum Likelihood Estimation of Intrinsic Dimension, NeurIPS 17, 2004, equation 8; combined
     over the points as in MacKay, Ghahramani, Comments on "Maximum Likelihood Estimation of Intrinsic Dimension", 2005.
@@ -106,7 +102,7 @@ def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 2
         >>> round(levina_bickel(line).item(), 1)
         1.0
     """
-    cloud = as_cloud(x, groups)
+    cloud = as_cloud(x)
     if not isinstance(k, int) or not 2 <= k <= _MOST_NEIGHBOURS:
         raise ValueError(f"expected k from 2 to {_MOST_NEIGHBOURS}, got {k}; it counts the neighbours of each point")
     cloud = resolved(cloud, k + 1)[0]
@@ -126,7 +122,7 @@ _CHUNK = 1 << 22
 
 
 @nan_if_undefined
-def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 64, points: int = 256) -> Tensor:
+def local_dimension(x: Tensor | Cloud, *, k: int = 64, points: int = 256) -> Tensor:
     """Estimate the mean intrinsic dimension of the neighbourhoods of points, each by TwoNN among its k nearest
     neighbours.
 
@@ -136,7 +132,7 @@ def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int =
     that has many dimensions, because an estimate from k points is biased lower than one from n.
 
     Args:
-        x, groups: as for :func:`gride`; nor are points of one group neighbours inside a neighbourhood of another point.
+        x: as for :func:`gride`; nor are points of one group neighbours inside a neighbourhood of another point.
         k: number of points of a neighbourhood, 3 to 1024.
         points: number of neighbourhoods, >= 1: those of this many distinct points, at equal distances in their order,
             or of all of them if there are fewer.
@@ -160,7 +156,7 @@ def local_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int =
         >>> round(local_dimension(line).item())
         1
     """
-    cloud = as_cloud(x, groups)
+    cloud = as_cloud(x)
     if not isinstance(k, int) or not _FEWEST <= k <= _MOST:
         raise ValueError(f"expected k from {_FEWEST} to {_MOST}, got {k}; it counts the points of a neighbourhood")
     if not isinstance(points, int) or points < 1:
@@ -215,7 +211,7 @@ _FEWEST_POINTS = 8
 
 
 @nan_if_undefined
-def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int = 512, alpha: float = 1.0) -> Tensor:
+def ph_dimension(x: Tensor | Cloud, *, points: int = 512, alpha: float = 1.0) -> Tensor:
     """Estimate the persistent-homology dimension of degree 0 of a cloud.
 
     Components of the cloud merge at the lengths of the edges of its minimum spanning tree. For m points of a
@@ -227,7 +223,7 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
     fourth or eighth of them. Nothing is random.
 
     Args:
-        x, groups: as for :func:`gride`; points of one group are never joined by an edge.
+        x: as for :func:`gride`; points of one group are never joined by an edge.
         points: largest number of points, >= 64. Time and memory grow with its square.
         alpha: power of the lengths, > 0.
 
@@ -250,7 +246,7 @@ def ph_dimension(x: Tensor | Cloud, groups: Tensor | None = None, *, points: int
         >>> round(ph_dimension(line).item())
         1
     """
-    cloud = as_cloud(x, groups)
+    cloud = as_cloud(x)
     fewest = _FEWEST_POINTS * _DIVISIONS[-1]
     if not isinstance(points, int) or points < fewest:
         raise ValueError(f"expected points >= {fewest}, got {points}; the smallest trees have an eighth of them")

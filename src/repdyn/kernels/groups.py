@@ -227,9 +227,6 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
         0-d float64 tensor on the device of ``x``, in [-2, 2]: near 0 for vectors that depend on the context alone, near
         1 minus the mean cosine of all pairs for vectors that depend on the word alone; NaN when undefined.
 
-    Raises:
-        ValueError: for another shape or dtype, of the points or of the words, or for ``min_contexts`` below 2.
-
     Invariant to rotation, to positive factors of each vector, to order and to names of words; not to translation.
     Undefined when the points contain NaN, inf or a vector of zeros, or when no word has ``min_contexts`` vectors.
 

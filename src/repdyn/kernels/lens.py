@@ -98,19 +98,11 @@ def read_predictions(x: Tensor, last: Tensor, head: Head, k: int = 1) -> LensRea
     """Read the prediction of each state through the output head, and compare it with the final one.
 
     Args:
-        x: (n, dim) states of a layer.
+        x: (n, dim) states of a layer, n > 0.
         last: (n, dim) states of the last layer at the same positions.
         head: the model's output head.
         k: how many tokens of the vocabulary to return, at most all of them.
-
-    Raises:
-        ValueError: no states, or states of other positions.
     """
-    if x.ndim != 2 or x.shape != last.shape or not len(x):
-        raise ValueError(
-            "expected states of a layer and of the last one, both of shape (n, dim) with n > 0, got "
-            f"{tuple(x.shape)} and {tuple(last.shape)}"
-        )
     return LensReading(*_by_tiles(partial(_read, head=head, k=k), head(x[:1]).shape[1], x, last))
 
 

@@ -177,15 +177,12 @@ def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        first: rank of the first eigenvalue of the fit, the largest being 1.
+        first: rank of the first of at least 10 eigenvalues of the fit, the largest being 1.
         last: rank of the last one. Where fewer than that stand above rounding (1e-12 of the largest), the fit ends with
             them: compare clouds of at least ``last`` directions, or of one width.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number >= 0; NaN when undefined.
-
-    Raises:
-        ValueError: for ranks that leave fewer than 10 eigenvalues.
 
     Invariant as :func:`participation_ratio`. Repeated points count as often as they occur.
     Undefined when the points contain NaN or inf, when fewer than 3 of them differ, or when fewer than 10 eigenvalues

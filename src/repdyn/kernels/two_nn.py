@@ -104,7 +104,6 @@ def _std_error(
 @partial(nan_if_undefined, std_error=_std_error)
 def two_nn(
     x: Tensor | Cloud,
-    groups: Tensor | None = None,
     *,
     discard: float = 0.1,
     estimator: Estimator = "regression",
@@ -127,9 +126,8 @@ def two_nn(
     ``F_i = (i + removed) / (n + removed)``, n being the number of fitted points.
 
     Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
-            takes them itself). Where duplicates count, each has its own group.
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them, with or without groups:
+            points of one group are not each other's neighbours. Where duplicates count, each has its own group.
         discard: share of the points, those with the largest ratios, left out of the regression: in (0, 1).
         estimator: "regression" or "maximum_likelihood".
         duplicates: "collapse" or "count"; the latter is a convention of the regression alone.
@@ -152,7 +150,7 @@ def two_nn(
         >>> round(two_nn(line).item())
         1
     """
-    cloud = as_cloud(x, groups)
+    cloud = as_cloud(x)
     if not 0 < discard < 1:
         raise ValueError(
             f"expected a share 0 < discard < 1, got {discard}; to use every point, take "

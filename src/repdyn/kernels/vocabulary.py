@@ -41,10 +41,6 @@ class Vocabulary:
                 "expected an embedding table of shape (n_rows, dim) in float16, bfloat16, float32 or float64, got "
                 f"{tuple(table.shape)} of {table.dtype}; give the weight of an nn.Embedding"
             )
-        if added is not None and added.shape != table.shape[1:]:
-            raise ValueError(
-                f"expected a vector of shape {tuple(table.shape[1:])} to add to every row, got {tuple(added.shape)}"
-            )
         self.table = table.detach()
         self.added = None if added is None else added.detach().to(table.device).double()
         self.by_distance = by_distance
@@ -338,8 +334,6 @@ def token_distances(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Return the cosine of each vector to its token's own row, (n,) float64; errors as for :func:`token_cosine`."""
-    if vocabulary.by_distance:
-        raise ValueError("expected a vocabulary that is compared by cosine, got one by distance; take token_distances")
     cosines = _own_products(x, ids, vocabulary)
     if bool((undefined := cosines.isnan()).any()):
         token = int(ids[undefined.to(ids.device)][0])

@@ -245,8 +245,6 @@ def parsed(name: str) -> ParsedName:
         setting = _SETTING.fullmatch(part)
         if not setting:
             raise ValueError(f"expected settings as name=value, got {part.strip()!r} in {name!r}; {_HOW}")
-        if setting[1] in settings:
-            raise ValueError(f"expected each setting once, got {setting[1]} twice in {name!r}")
         settings[setting[1]] = _value(setting[2], name)
     return ParsedName(base.strip(), settings, (subset or "").strip())
 
@@ -298,7 +296,9 @@ def written(value: Any) -> str:
     >>> written(50.0), written(True), written("count")
     ('50', 'true', 'count')
     """
-    return value if isinstance(value, str) else json.dumps(value, default=str).removesuffix(".0")
+    if isinstance(value, str):
+        return value
+    return json.dumps(value + 0.0 if isinstance(value, float) else value, default=str).removesuffix(".0")  # one zero
 
 
 def _value(text: str, name: str) -> Any:
@@ -314,11 +314,9 @@ def checked(metric: str, kernel: Kernel, defaults: Mapping[str, Any], given: Map
     """Return the given settings, each in the type that the kernel takes."""
     known = {p.name: p.default for p in _parameters(kernel) if p.kind is p.KEYWORD_ONLY} | {**defaults}
     for name in given:
-        if not known:
-            raise ValueError(f"expected no settings of {metric}, which has none, got {name!r}; write {metric} alone")
         if name not in known:
-            hint = did_you_mean(name, known)
-            raise ValueError(f"expected a setting of {metric} ({', '.join(sorted(known))}), got {name!r}{hint}")
+            choices, hint = ", ".join(sorted(known)) or "it has none", did_you_mean(name, known)
+            raise ValueError(f"expected a setting of {metric} ({choices}), got {name!r}{hint}")
     return {name: _typed(metric, name, value, like=known[name]) for name, value in given.items()}
 
 

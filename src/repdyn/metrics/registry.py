@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from repdyn.metrics import change, shape, tokens
-from repdyn.metrics.metric import Metric, Position, Scale, base_name, parsed
+from repdyn.metrics.metric import Metric, base_name, parsed
 from repdyn.probe.design import (
     GAUSSIAN,
     LAST_TOKEN,
@@ -121,11 +121,7 @@ def metric_info(name: str) -> Metric:
         return METRICS[base]
     from repdyn.store.schema import DESCRIPTIONS  # with pyarrow, which a list of metrics should not wait for
 
-    choices: dict[str, Any] = {"scale": get_args(Scale), "position": get_args(Position)}
-    stored = ((name, DESCRIPTIONS.get(base, {}).get(name)) for name in _TEXTS)
-    known: dict[str, Any] = {
-        name: text for name, text in stored if isinstance(text, str) and text in choices.get(name, (text,))
-    }
+    known: dict[str, Any] = {name: text for name, text in DESCRIPTIONS.get(base, {}).items() if name in _TEXTS}
     return Metric(base, _unavailable, **known)
 
 

@@ -48,8 +48,6 @@ class SentenceStudy(Study):
         self.changes = read_groups(changes, "kind", "before", "after")
         self.collection = measured.read_collection(options.text, options.texts)
         self.other = measured.read_collection(options.other, options.texts) if options.other else None
-        if self.other and self.other[0] == self.collection[0]:
-            raise ValueError(f"expected two different texts, got {self.other[0]} twice; name another with --other")
 
     def measure(self, loaded: LoadedModel) -> None:
         show_title(loaded.name)

@@ -62,9 +62,8 @@ class TokenStudy(Study):
         for stack, rows in by_stack(table).items():
             show_title(f"{of_stack(name, stack)}: rank of each token's own embedding among the input embeddings")
             show(_ranks(rows))
-            begin = "layer " if stack is None else f"{stack} layer "
-            if reasons := [why for why in states.reasons if why.startswith(begin)]:
-                show(f"no state after attention at {len(reasons)} layers, as at {reasons[0]}")
+        if states.reasons:
+            show(f"no state after attention at {len(states.reasons)} layers, as at {states.reasons[0]}")
         for quantity in (measure_of(table), "rank"):
             self.draw(quantity, trajectory_figure, name, table, sentence, quantity, caption)
 

@@ -138,7 +138,7 @@ def test_local_dimension_outside_of_the_group(name, k):
     points = HOSTILE[name]()
     groups = shuffled(torch.arange(len(points)) // (8 if k > 3 else 1))
     expected = naive_local_dimension(points, k, 20, groups)
-    assert local_dimension(points, groups, k=k, points=20).item() == pytest.approx(expected, rel=1e-9)
+    assert local_dimension(Cloud(points, groups=groups), k=k, points=20).item() == pytest.approx(expected, rel=1e-9)
 
 
 # scikit-dimension 0.5.0, the mean of TwoNN().fit_pw(points, n_neighbors=64).dimension_pw_: of all 2000 and of every
@@ -200,7 +200,7 @@ def test_no_edge_joins_points_of_one_group():
     # where the points of a group lie together, it matters
     points += 10 * torch.randn(400, 80, generator=torch.Generator().manual_seed(5))[groups]
     expected = naive_ph_dimension(points, groups=groups)
-    assert ph_dimension(points, groups).item() == pytest.approx(expected, rel=1e-9)
+    assert ph_dimension(Cloud(points, groups=groups)).item() == pytest.approx(expected, rel=1e-9)
     assert ph_dimension(points).item() != pytest.approx(expected, rel=1e-2)
 
 

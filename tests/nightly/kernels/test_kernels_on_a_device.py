@@ -95,8 +95,8 @@ def on_grouped(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return lambda a, b, groups: kernel(Cloud(a, groups=groups), Cloud(b, groups=groups))
 
 
-def of_cloud(share: Callable[[Cloud], float]) -> Callable[..., Any]:
-    return lambda x, groups: share(Cloud(x, groups=groups))
+def of_cloud(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, groups: kernel(Cloud(x, groups=groups))
 
 
 def of_sequences(kernel: Callable[..., Any], first: int = 2) -> Callable[..., Any]:
@@ -120,15 +120,15 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "curvature": (of_sequences(kernels.curvature, 3), one, (3, 3)),
     "dime": (kernels.dime, grouped, (12, 12)),
     "effective_rank": (kernels.effective_rank, one, (4, 4)),
-    "gride": (kernels.gride, grouped, (35, 43)),
+    "gride": (of_cloud(kernels.gride), grouped, (35, 43)),
     "information_imbalance": (on_grouped(kernels.information_imbalance), two_grouped, (58, 70)),
     "isoscore": (kernels.isoscore, one, (4, 4)),
     "largest_activation": (of_sequences(kernels.largest_activation), one, (1, 1)),
-    "levina_bickel": (kernels.levina_bickel, grouped, (35, 43)),
+    "levina_bickel": (of_cloud(kernels.levina_bickel), grouped, (35, 43)),
     "lidar": (kernels.lidar, grouped, (12, 12)),
     "linear_cka": (kernels.linear_cka, two, (8, 8)),
     "linearity": (kernels.linearity, two, (13, 13)),
-    "local_dimension": (kernels.local_dimension, grouped, (28, 32)),
+    "local_dimension": (of_cloud(kernels.local_dimension), grouped, (28, 32)),
     "massive_activation_share": (kernels.massive_activation_share, one, (3, 3)),
     "mean_cosine": (kernels.mean_cosine, one, (3, 3)),
     "mutual_knn": (on_grouped(kernels.mutual_knn), two_grouped, (36, 44)),
@@ -136,7 +136,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "norm": (kernels.norm, one, (1, 1)),
     "outlier_kurtosis": (kernels.outlier_kurtosis, one, (3, 3)),
     "participation_ratio": (kernels.participation_ratio, one, (4, 4)),
-    "ph_dimension": (kernels.ph_dimension, grouped, (25, 29)),
+    "ph_dimension": (of_cloud(kernels.ph_dimension), grouped, (25, 29)),
     "procrustes_distance": (kernels.procrustes_distance, two, (6, 6)),
     "prompt_entropy": (of_sequences(kernels.prompt_entropy), one, (3, 3)),
     "rank_me": (kernels.rank_me, one, (4, 4)),
@@ -155,12 +155,16 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "topic_gap": (kernels.topic_gap, topics, (15, 15)),
     "topic_gap_dot": (kernels.topic_gap_dot, topics, (16, 16)),
     "topic_mean": (kernels.topic_mean, topics, (15, 15)),
-    "two_nn": (kernels.two_nn, grouped, (24, 28)),
+    "two_nn": (of_cloud(kernels.two_nn), grouped, (24, 28)),
     "update_ratio": (lambda a, b: kernels.update_ratio(a.flatten(), b.flatten()), two, (3, 3)),
     "weight_norm": (kernels.weight_norm, one, (1, 1)),
     "weight_stable_rank": (kernels.weight_stable_rank, one, (4, 4)),
     "unbiased_participation_ratio": (kernels.unbiased_participation_ratio, one, (5, 5)),
-    "two_nn_with_duplicates": (lambda x, groups: kernels.two_nn(x, groups, duplicates="count"), grouped, (20, 24)),
+    "two_nn_with_duplicates": (
+        lambda x, groups: kernels.two_nn(Cloud(x, groups=groups), duplicates="count"),
+        grouped,
+        (20, 24),
+    ),
 }
 """By name: the kernel, its inputs, and how often the host waits for the device on 300 points and on 1100, two tiles of the
 search for neighbours."""

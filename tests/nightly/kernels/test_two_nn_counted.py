@@ -8,7 +8,7 @@ from grouped import GROUPED, GROUPINGS, n_outside
 from hostile import HOSTILE
 from reference.clouds import REPEATING
 
-from repdyn.kernels import two_nn
+from repdyn.kernels import Cloud, two_nn
 
 REFERENCE = [
     line.split()
@@ -17,8 +17,8 @@ REFERENCE = [
 ]
 
 
-def published(x, **settings):
-    return two_nn(x, discard=0.8, duplicates="count", **settings).item()
+def published(x, groups=None):
+    return two_nn(Cloud(x, groups=groups), discard=0.8, duplicates="count").item()
 
 
 def naive(points, reduction_factor=5, groups=None):

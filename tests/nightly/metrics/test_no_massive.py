@@ -12,7 +12,7 @@ from torch import nn
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.kernels import alignment, anisotropy, norm, step_length, two_nn
+from repdyn.kernels import Cloud, alignment, anisotropy, norm, step_length, two_nn
 from repdyn.metrics import METRICS
 from repdyn.metrics.layer_view import MASSIVE_NORM, are_massive
 
@@ -86,7 +86,7 @@ def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, f
         expected = {
             "norm": of_batches(lambda rows, x=x: norm(x[rows])),
             "anisotropy": of_batches(lambda rows, x=x: anisotropy(x[rows])),
-            "two_nn": of_batches(lambda rows, x=x: two_nn(x[rows], groups=windows[rows])),
+            "two_nn": of_batches(lambda rows, x=x: two_nn(Cloud(x[rows], groups=windows[rows]))),
             "alignment": of_batches(lambda rows, x=x: alignment(x[rows], layers[-1][rows])),
         }
         if layer + 1 < len(layers):
