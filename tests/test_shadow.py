@@ -86,6 +86,8 @@ class Part(nn.Module):
         "weight": lambda self, x: self.scale.data.mul_(2),
         "weight in place": lambda self, x: self.scale.mul_(2),
         "data of a weight": lambda self, x: setattr(self.scale, "data", self.scale.data * 2),
+        "weight merged by eval": lambda self, x: None,
+        "data of a quantised weight": lambda self, x: setattr(self.quantised, "data", self.quantised.data * 2),
         "attribute of a weight": lambda self, x: setattr(self.quantised, "n_passes", 1),
         "object": lambda self, x: (self.cache.tensors.append(x), setattr(self.cache, "length", x.shape[1])),
         "slots": lambda self, x: self.slotted.seen.append(1),
@@ -136,6 +138,11 @@ class Part(nn.Module):
     @functools.lru_cache  # noqa: B019
     def squared(self, n):
         return n * n
+
+    def train(self, mode=True):
+        if self.kind == "weight merged by eval" and not mode:
+            self.scale.data += 1
+        return super().train(mode)
 
     def forward(self, x):
         self.WRITES[self.kind](self, x)

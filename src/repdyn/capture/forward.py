@@ -107,10 +107,10 @@ def evaluating(
     """
     with plain_state(), variables_restored(model) as (tensors, objects):
         shadow = Shadow(model, parameters=parameters, onlookers=onlookers, shared=objects)
-        shadow.module.eval()
         watch = Watch(device, shadow.module, [*shadow.shared, *tensors])
         dtype = next((p.dtype for p in shadow.module.parameters() if p.is_floating_point()), None)
         with settings(device), defaults_of_model(device, dtype), shadow.global_hooks(), watch:
+            shadow.module.eval()  # in which LoRA layers may merge their weights
             yield shadow, watch
 
 

@@ -21,6 +21,7 @@ from repdyn.capture.blocks import (
     Block,
     Blocks,
     LayerPatterns,
+    check_no_tensor_parallelism,
     class_name,
     count_parameters,
     find_blocks,
@@ -451,10 +452,11 @@ def prepare(
             averages of them.
 
     Raises:
-        ValueError: the blocks cannot be identified (the message lists the candidates), or ``parameters`` have other
-            shapes.
+        ValueError: the blocks cannot be identified (the message lists the candidates), ``parameters`` have other
+            shapes, or ranks hold parts of one layer.
     """
     root_module, model = model if root_module is None else root_module, unwrapped(model)
+    check_no_tensor_parallelism(root_module)
     if forward is None:
         model = find_network(model)
     whole, unfound, blocks = hugging_face_model(model), "", []

@@ -19,7 +19,6 @@ import functools
 import itertools
 import random
 import sys
-import sysconfig
 import types
 import warnings
 import weakref
@@ -34,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
@@ -423,8 +422,10 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
     modules = [each for each in held if isinstance(each, nn.Module)]
     variables = _variables(frozenset(each if isinstance(each, types.FunctionType) else type(each) for each in held))
     before = [read() for read, _ in variables]
-    # quantised weights are of classes of their own
-    shared = [vars(each) for each in held if isinstance(each, nn.Parameter) and type(each) is not nn.Parameter]
+    # quantised weights are of classes of their own, and their layers may pack their data anew as they run
+    quantised = [each for each in held if isinstance(each, nn.Parameter) and type(each) is not nn.Parameter]
+    packed = [(each, each.data, address(each)) for each in quantised if not is_lazy(each)]
+    shared = [vars(each) for each in quantised]
     tensors, objects, containers = [], [], []
     with ExitStack() as undo:
         for value in _reachable([*before, *shared, *attributes], modules):
@@ -453,6 +454,9 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
                     write(functools.lru_cache(**value.cache_parameters())(value.__wrapped__))  # which keeps no shadow
             yield tensors, objects
         finally:
+            for weight, data, place in packed:
+                if address(weight) != place:
+                    weight.data = data
             for (read, write), value in zip(variables, before, strict=True):
                 if read() is not value:
                     write(value)
@@ -520,7 +524,8 @@ def _variables(
 
 
 def _code_in(value: Any) -> list[type | types.FunctionType]:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else [value]
+    # of other classes even a look may act: mappings of transformers import what they hold
+    parts = [value] if type(value) not in _CONTAINERS else value.values() if isinstance(value, dict) else value
     return [part if isinstance(part, type | types.FunctionType) else type(part) for part in parts]
 
 
@@ -533,7 +538,8 @@ def _is_installed(home: str) -> bool:
     """Return whether a Python module, by its name, is of a package, rather than of the user's own code."""
     top = home.partition(".")[0]
     path = getattr(sys.modules.get(top), "__file__", None) or ""
-    return top in _FOREIGN or path.startswith(sysconfig.get_paths()["purelib"])
+    # a user's own folder of packages, or those of the environment below, as well as this environment's
+    return top in _FOREIGN or "site-packages" in path or "dist-packages" in path
 
 
 @functools.cache

@@ -92,10 +92,6 @@ def _explained(cause: BaseException, what: str, endpoint: str) -> Exception:
             reason = f"{what} took longer than the limit of time; --timeout SECONDS sets another one"
         case OSError():
             reason = f"{what} could not be fetched: {text}"
-        case RuntimeError() if "home directory" in text:
-            return SweepStoppedError(
-                "the hub's cache needs a home directory, and this user has none; set HOME, or HF_HOME to a folder"
-            )
         case _:  # a portal or proxy may answer instead of the hub
             reason = f"the answer made no sense while {what} was fetched: {_described(cause)}"
     return CheckpointError(reason)

@@ -324,6 +324,9 @@ def has_abandoned_threads() -> bool:
     return any(thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)) for thread in threading.enumerate())
 
 
+_BY_CODE = "what code of yours can load is measured by repdyn.sweep([(step, load), ...], probe=...)"
+
+
 def choose_files(files: Files, *, with_code: bool = False) -> Files:
     """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration."""
     if not {"config.json", ADAPTER} & set(files):
@@ -332,7 +335,7 @@ def choose_files(files: Files, *, with_code: bool = False) -> Files:
                 f"it has GGUF files; download one, hf download REPOSITORY {quantised[0]} --local-dir FOLDER, and sweep "
                 "that file"
             )
-        raise CheckpointError("it has no config.json, so the model's architecture is not known")
+        raise CheckpointError(f"it has no config.json, so the model's architecture is not known; {_BY_CODE}")
     for form in _FORMATS:
         weights = [name for name in files if form.fullmatch(name)]
         if any(not name.endswith(".json") for name in weights):
@@ -342,8 +345,8 @@ def choose_files(files: Files, *, with_code: bool = False) -> Files:
             chosen = (whole or weights) + [name for name in _CONFIG_FILES if name in files] + code
             return {name: files[name] for name in chosen}
     raise CheckpointError(
-        "it has no weights that can be read, model*.safetensors, pytorch_model*.bin or adapter_model.*; its files are "
-        f"{', '.join(sorted(name for name in files if '/' not in name))}"
+        "it has no weights that can be read, model.safetensors, pytorch_model.bin, shards of these or adapter_model.*; "
+        f"its files are {', '.join(sorted(name for name in files if '/' not in name))}; {_BY_CODE}"
     )
 
 

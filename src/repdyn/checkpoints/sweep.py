@@ -42,7 +42,6 @@ from repdyn.probe.design import SUBSETS, class_names
 from repdyn.store import Store, find_store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.utils.arguments import Dtype
-from repdyn.utils.files import expand_user
 from repdyn.utils.mistyped import options_of
 from repdyn.utils.printing import print_above_bars, without_reports
 from repdyn.utils.redaction import redacted
@@ -135,7 +134,7 @@ def sweep(
         SweepStoppedError: no connection, or no space on the disk; the same call goes on from there.
     """
     if isinstance(source, str | Path) and str(source).startswith("~"):
-        source = expand_user(source)
+        source = Path(source).expanduser()
     if isinstance(options.get("suite"), str):
         options["suite"] = [options["suite"]]
     chosen = options_of(SweepOptions, sweep, source=source, store=store, **options)

@@ -409,6 +409,8 @@ def find_checkpoints(folder: str | Path, run: str | None = None, pattern: str | 
             f"expected the steps of checkpoints in their names, got {shorten_list([path.name for path in models])} in "
             f"{folder}; say where the number is, as in --pattern '.*?(?P<step>[0-9]+).*', or give one of the folders"
         )
+    if not found and (folder / "checkpoints").is_dir():  # of Lightning's version_0, of accelerate's project
+        return find_checkpoints(folder / "checkpoints", run, pattern)
     if not found:
         raise ValueError(
             "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf files) in "

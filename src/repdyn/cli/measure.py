@@ -113,7 +113,7 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
     out: Any = Lossy(sys.stdout, BrokenPipeError)
     try:
         with redirect_stdout(out):
-            if runs := sorted(set(swept.runs) & set(store.runs())):
+            if runs := [run for run in sorted(set(swept.runs) & set(store.runs())) if store.steps(run)]:
                 show_store(store, runs)
                 print(printable(f"report: {write_report(store, store.output / PAGE)}"))
                 for doubt in doubts(store, [(run, None) for run in runs]):

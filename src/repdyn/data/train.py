@@ -104,14 +104,8 @@ class Run:
             return loggers
         folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder if its own does not exist yet
         offline = not self.wandb_online
-        try:
-            # online it prints the address of the run; set up first, as Lightning passes it an option it warns of
-            wandb.setup(wandb.Settings(silent=offline, mode="offline" if offline else "online"))
-        except RuntimeError as error:
-            if "home directory" not in str(error):
-                raise
-            warnings.warn("W&B is left out: it needs a home directory, and this user has none; set HOME", stacklevel=2)
-            return loggers
+        # online it prints the address of the run; set up first, as Lightning passes it an option it warns of
+        wandb.setup(wandb.Settings(silent=offline, mode="offline" if offline else "online"))
         title = f"{self.name}/{folder.name}"
         return [*loggers, WandbLogger(title, folder, project=self.wandb_project, offline=offline)]
 

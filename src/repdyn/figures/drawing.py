@@ -235,7 +235,7 @@ def save(
         for name, figure in figures.items():
             paths = [folder / f"{name}{suffix}" for suffix in formats]
             with each():
-                if ".." in paths[0].parts or not paths[0].is_relative_to(folder):
+                if ".." in Path(name).parts or not paths[0].is_relative_to(folder):
                     raise ValueError(f"expected the name of a figure inside its folder, got {name!r}")
                 _escape(figure)
                 for path in paths:

@@ -17,7 +17,6 @@ from torch.nn.modules.conv import _ConvNd
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import (
     LayerPatterns,
-    check_no_tensor_parallelism,
     class_name,
     is_sharded,
     pattern_list,
@@ -390,7 +389,6 @@ def _check(model: nn.Module, root: nn.Module, probe: Probe, options: Measurement
     resolve(options.metrics, probe)
     if options.probe_loss and probe.inputs is not None:
         raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
-    check_no_tensor_parallelism(root)
     if ranks.size == 1 and dist.is_initialized() and dist.get_world_size() > 1 and is_sharded(root):
         # it would wait for the others forever
         raise ValueError(

@@ -59,7 +59,7 @@ from repdyn.probe.inputs import (
 from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import TokenWords
 from repdyn.utils.caller_state import plain_state
-from repdyn.utils.files import expand_user, write_atomically
+from repdyn.utils.files import write_atomically
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -130,6 +130,12 @@ class Probe:
         available = {subset: len(self.members(subset)) for subset in self.subsets}
         full = ("all",) if self.design.n_windows is not None else SUBSETS
         validate_subset_sizes(available, self.batch_vectors, self.n_batches, full)
+
+    def __repr__(self) -> str:
+        """Return its sizes in a line, instead of its tensors."""
+        size = f"{len(self.tokens):,} {'vectors' if self.inputs else 'tokens'} in {len(self.lengths):,} windows"
+        drawn = f"{self.n_batches} x {self.batch_vectors:,} vectors by the {self.design.name} design"
+        return f"Probe({self.name!r}: {size}, {drawn}, hash {self.hash})"
 
     @classmethod
     @plain_state()
@@ -529,7 +535,7 @@ class Probe:
         data = to_safetensors(tensors, metadata=metadata)
         # not save_file, whose errors of a full disk are no OSError, and whose files only their owner can read; a new
         # file, since the tensors of a probe that was loaded from this one are still mapped from it
-        write_atomically(expand_user(path), lambda new: new.write_bytes(data))
+        write_atomically(Path(path).expanduser(), lambda new: new.write_bytes(data))
 
     @classmethod
     @plain_state()
@@ -540,7 +546,7 @@ class Probe:
             ValueError: the file is not a probe, or its content does not match its hash.
             OSError: the file cannot be read.
         """
-        path = expand_user(path)
+        path = Path(path).expanduser()
         if not path.is_file():
             raise FileNotFoundError(f"expected a probe written by Probe.save, got no file at {path}")
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from repdyn.store.files import has_row_files
 from repdyn.store.store import Store
-from repdyn.utils.files import expand_user, is_url
+from repdyn.utils.files import is_url
 
 RUN_STORE = "repdyn"
 """Name of the store in the folder of a run."""
@@ -31,7 +31,7 @@ def open_store(path: str | Path, *, refresh: bool = True) -> Store:
     []
     """
     if not is_url(path):
-        path = expand_user(path)
+        path = Path(path).expanduser()
         if file := next((str(each) for each in (path, *path.parents) if each.is_file()), None):
             which = f"the file {file!r}" if file == str(path) else f"{str(path)!r}, in which {file!r} is a file"
             raise NotADirectoryError(

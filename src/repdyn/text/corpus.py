@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory as cache_directory
-from repdyn.utils.files import expand_user, write_atomically
+from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 
 DEFAULT_TEXT = "enwik8"
@@ -154,7 +154,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
         FileNotFoundError: there is no such file.
         ValueError: the file is empty, damaged, or a zip of several files.
     """
-    path = expand_user(path)
+    path = Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(
             f"expected a text file (plain, .gz, .xz or .zip), found none at {path.absolute()}; "

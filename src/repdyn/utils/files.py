@@ -12,22 +12,7 @@ from uuid import uuid4
 
 def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder of downloads and processed text: ``cache_dir``, else $REPDYN_CACHE, else ~/.cache/repdyn."""
-    return expand_user(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn")
-
-
-def expand_user(path: str | os.PathLike[str]) -> Path:
-    """Return a path with the home directory in place of ~.
-
-    Raises:
-        FileNotFoundError: there is no such user, or none with a home directory.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise FileNotFoundError(
-            f"expected ~ or ~NAME of a user with a home directory, got {os.fspath(path)!r}: {error} Set HOME, or "
-            "REPDYN_CACHE to a folder"
-        ) from error
+    return Path(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn").expanduser()
 
 
 def is_url(path: str | Path) -> bool:
@@ -41,7 +26,7 @@ def is_url(path: str | Path) -> bool:
 
 def absolute_place(store: str | Path) -> str | Path:
     """Return the URL of a store as it is, or its folder as a path that a change of the working folder leaves alone."""
-    return store if is_url(store) else expand_user(store).absolute()
+    return store if is_url(store) else Path(store).expanduser().absolute()
 
 
 _LONGEST_STEM = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,11 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        ValueError: not YAML, or with a repeated key.
+        ValueError: not YAML.
         OSError: it cannot be read.
     """
     try:
-        # a subclass of SafeLoader: no tag of it makes an object
-        return yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"expected YAML in {path}, got something that does not parse: {error}") from error
 
@@ -64,13 +62,3 @@ def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """A loader that rejects repeated keys, of which YAML would take the last one without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        if twice := [key for key, number in keys.items() if number > 1]:
-            raise yaml.YAMLError(f"expected each key once, got {twice[0]!r:.80} more often{node.start_mark}")
-        return super().construct_mapping(node, deep)

@@ -197,16 +197,3 @@ def test_two_devices_share_one_folder(tmp_path):
     (folder,) = (tmp_path / "runs" / "quickstart").iterdir()
     assert open_store(folder / "repdyn").steps(f"quickstart/{folder.name}") == [0, 4, 6]
     assert (folder / "hf_checkpoints" / "step4").is_dir()
-
-
-def test_without_a_home_directory_the_other_loggers_are_used(tmp_path, monkeypatch):
-    def unknown(uid: int) -> None:
-        raise KeyError(f"getpwuid(): uid not found: {uid}")
-
-    wandb.teardown()  # it looks for the directory once in each process
-    monkeypatch.setattr("pwd.getpwuid", unknown)
-    monkeypatch.delenv("HOME")
-    run = Run(folder=str(tmp_path))
-    with pytest.warns(UserWarning, match="W&B is left out: it needs a home directory, and this user has none; set HOM"):
-        loggers = run.build_loggers(run.new_folder())
-    assert [type(logger).__name__ for logger in loggers] == ["CSVLogger", "TensorBoardLogger"]
