@@ -15,7 +15,6 @@ from repdyn.figures.comparison import means_over_layers, profiles
 from repdyn.figures.drawing import save
 from repdyn.figures.panes import panes_of
 from repdyn.figures.run import (
-    DIMENSIONS,
     MAX_STEPS,
     all_figures,
     depth_overview,
@@ -23,7 +22,6 @@ from repdyn.figures.run import (
     heatmap,
     mean_over_layers,
     profile_over_depth,
-    scales,
     steps_overview,
 )
 from repdyn.tables.seeds import seed_groups, with_seeds
@@ -175,34 +173,6 @@ def test_values_far_above_the_others_leave_these_their_colours(run, dimension, n
     figure = heatmap(of(run(steps=tuple(range(0, 129, 4)), dimension=dimension)), "two_nn", "all")
     image = figure.axes[0].images[0]
     assert (type(image.norm), image.get_clim(), figure.axes[1].get_ylabel()) == (norm, limits, label)
-
-
-@pytest.fixture
-def rows_of_scales(frame_of):
-    return lambda **given: frame_of(
-        make_everything(**({"n_blocks": 6, "steps": (0, 8, 64), "metrics": DIMENSIONS} | given))
-    )
-
-
-def solid(panel):
-    return [line for line in panel.lines if line.get_linestyle() == "-"]
-
-
-def test_dimension_against_neighbours(rows_of_scales):
-    frame = rows_of_scales()
-    figure = scales(of(frame))
-    assert [panel.get_title(loc="left") for panel in figure.axes] == ["step 0", "step 8", "step 64"]
-    last = figure.axes[-1]
-    assert len(solid(last)) == 7
-    expected = frame.query("step == 64 and layer == 3 and metric.str.startswith('gride')")
-    np.testing.assert_array_equal(solid(last)[3].get_xdata(), [2, 4, 8, 16, 32])
-    np.testing.assert_array_equal(np.sort(solid(last)[3].get_ydata())[::-1], np.sort(expected["value"])[::-1])
-    assert [tick.get_text() for tick in last.get_xticklabels()] == ["2", "4", "8", "16", "32"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        *(f"layer {layer}" for layer in range(6, -1, -1)),
-        "TwoNN",
-        "Levina-Bickel",
-    ]
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from repdyn.tables.effects import (
     rank_correlation,
 )
 from repdyn.tables.findings import BELL, DIMENSION, GROWTH, MEANINGS, UNIFORM, findings, findings_over_seeds
-from repdyn.tables.fits import MIN_STEPS, activation_fits, fit_activations
+from repdyn.tables.fits import MIN_STEPS, fit_activations, fits_of
 from repdyn.tables.frames import by_stack
 from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups
 
@@ -503,7 +503,7 @@ def test_too_few_steps_have_no_fit(n_steps):
     )
 
 
-def test_the_table_of_a_run():
+def test_the_fits_of_a_run():
     rows = [
         make_row(step=int(step), layer=layer, metric="largest_activation", value=float(value), std=0.0)
         for layer, name in ((1, "early peak"), (3, "no peak yet"))
@@ -512,14 +512,9 @@ def test_the_table_of_a_run():
     rows += [
         make_row(step=int(step), layer=2, metric="largest_activation", value=3.0) for step in STEPS_OF_ACTIVATION_FITS
     ]
-    rows += [
-        make_row(step=int(step), layer=1, metric="anisotropy", value=step / 2e5) for step in STEPS_OF_ACTIVATION_FITS
-    ]
-    runs = (measured_runs(to_frame(some))[0] for some in (rows, rows[-2:]))
-    table, empty = (activation_fits(one.series.values()) for one in runs)
-    assert table["layer"].tolist() == [1, 3]
-    assert table["amplitude"].to_numpy() == pytest.approx([300, 100], rel=1e-3)
-    assert table["peak_step"].to_numpy() == pytest.approx([8070.28, 823_854], rel=1e-3)
-    assert table["is_reported"].all()
-    assert empty.empty
-    assert list(empty) == list(table)
+    (run,) = measured_runs(to_frame(rows))
+    found = fits_of(run.series["largest_activation", "all"])
+    assert list(found) == [1, 3]
+    assert [fit.amplitude for fit in found.values()] == pytest.approx([300, 100], rel=1e-3)
+    assert [fit.peak_step for fit in found.values()] == pytest.approx([8070.28, 823_854], rel=1e-3)
+    assert all(fit.is_reported for fit in found.values())

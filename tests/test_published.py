@@ -88,8 +88,6 @@ def test_a_metric_that_precedes_a_score_is_found_at_its_lag(tmp_path, capsys):
     assert status == 0
     assert "12 correlations were tried" in out
     assert "arXiv 2604.20276" in out
-    (drawn,) = (tmp_path / "out").glob("*.svg")
-    assert "largest of 12 correlations of changes" in " ".join(re.findall(r"<!-- (.*?) -->", drawn.read_text()))
     found = pd.read_csv(tmp_path / "out" / "correlations.csv")
     best = found.iloc[0]
     assert (best["metric"], best["lag"], best["changes_correlation"]) == ("two_nn", 2, pytest.approx(1))

@@ -86,8 +86,6 @@ class Line:
     marked: Sequence[int] | None = None
     """Positions of the points that have a marker; None for all."""
     band_opacity: float = 0.18
-    has_bars: bool = False
-    """Whether its margins are drawn as error bars instead of a band."""
     description: str = ""
     """What a reader sees when pointing at one of its values, before the value."""
     run: int | None = None

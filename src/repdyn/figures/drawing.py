@@ -116,13 +116,10 @@ def _draw_line(axes: Axes, line: Line) -> None:
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     look = _look(line) | {"linewidth": line.width, "alpha": None if line.opacity == 1 else line.opacity}
     look["markevery"] = None if line.marked is None else [*line.marked]
-    if line.has_bars:
-        axes.errorbar(x, y, yerr=line.margin, elinewidth=0.9, **look)
-    else:
-        axes.plot(x, y, **look)
-        if line.margin is not None:
-            low, high = y - line.margin, y + line.margin
-            axes.fill_between(x, low, high, color=line.colour, alpha=line.band_opacity, linewidth=0)
+    axes.plot(x, y, **look)
+    if line.margin is not None:
+        low, high = y - line.margin, y + line.margin
+        axes.fill_between(x, low, high, color=line.colour, alpha=line.band_opacity, linewidth=0)
 
 
 def _look(line: Line) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Figures of one run: metrics over depth, their means over layers during training, heatmaps, dimension against scale.
+"""Figures of one run: metrics over depth, their means over layers during training, heatmaps.
 
 Each metric of geometry and each of the user's own has a figure over depth, its place in one of the means, and heatmaps;
 those of another family share a figure over depth and one of means. Bands are 95% intervals over probes, if known.
@@ -6,7 +6,6 @@ those of another family share a figure over depth and one of means. Bands are 95
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,22 +20,18 @@ from matplotlib.figure import Figure
 from repdyn.alerts import Alert
 from repdyn.figures.charts import (
     MARKED,
-    Axis,
     Chart,
     Line,
     Panel,
     about_checkpoints,
     alerts_on,
-    axis_of_lines,
     depth_axis,
     heads_panel,
     heatmap_panel,
-    layer_colours,
     loss_line,
     marker_size,
     marks_on,
     mean_lines,
-    notes,
     profile_lines,
     run_caption,
     run_title,
@@ -45,17 +40,15 @@ from repdyn.figures.charts import (
 )
 from repdyn.figures.drawing import draw, draw_all
 from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
-from repdyn.metrics import FAMILIES, METRICS, metric_info
+from repdyn.metrics import FAMILIES, metric_info
 from repdyn.metrics.metric import file_stem
 from repdyn.store.schema import FINISHED
-from repdyn.tables.frames import LOSS_TITLES, in_order, loss_of_run, select_steps
+from repdyn.tables.frames import LOSS_TITLES, loss_of_run, select_steps
 from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.series import MetricSeries, intervals, thin
 from repdyn.tables.style import (
-    LOSS_COLOUR,
     has_own_figures,
     metric_title,
-    number_text,
     overview_families,
     short_subset_title,
     subset_title,
@@ -153,25 +146,6 @@ def steps_overview(run: MeasuredRun, family: str) -> Figure:
     return draw(_against_step(run, run.metrics(family), title, SMALL))
 
 
-def score_above_metric(run: MeasuredRun, scores: pd.DataFrame, correlations: pd.DataFrame) -> Figure:
-    """Draw the score and below it the metric of the first of the correlations of :mod:`repdyn.tables.scores`, with the
-    interval of that of their changes and the number of tries."""
-    best, n_tries = correlations.iloc[0].to_dict(), f"largest of {len(correlations)} correlations of changes"
-    interval = ", ".join(number_text(best[f"changes_{end}"]) for end in ("low", "high"))
-    later = f", the score {best['lag']} checkpoints later" * bool(best["lag"])
-    chart = _against_step(run, [best["metric"]], "A score and a metric, mean over layers, during training", WIDE)
-    score = scores.loc[(scores["task"] == best["task"]) & (scores["metric"] == best["score"])]
-    steps: list[int] = score["step"].tolist()
-    line = Line(x=steps, y=score["value"].to_numpy(float), colour=LOSS_COLOUR, marker_size=marker_size(steps))
-    panels = [Panel(title=f"{best['task']}, {best['score']}", y=Axis(label=best["score"]), lines=[line]), *chart.panels]
-    axis = training_axis(sorted({*steps, *run.steps}))
-    panels = [replace(panel, x=axis, legend=panel.legend and "inside") for panel in panels]
-    panels[0] = replace(panels[0], x=replace(axis, label=""))
-    caption = notes(chart.caption, f"{n_tries}: {number_text(best['changes_correlation'])} [{interval}]{later}")
-    size = (chart.size[0], chart.size[1] + WIDE[1])
-    return draw(replace(chart, panels=panels, size=size, caption=caption))
-
-
 def _against_step(run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Chart:
     rows, keys = run.rows_of(metrics), run.keys_of(metrics)
     embeddings = [key for key in keys if (one := run.series[key]).layers[0] == 0 and not np.isnan(one.values[0]).all()]
@@ -236,68 +210,6 @@ def heads_heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     return draw(Chart(title=run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
 
 
-GRIDE = tuple(name for name in METRICS if name.startswith("gride_"))
-_MAX_SCALE_STEPS = 3
-_MAX_LAYERS = 7
-_SINGLE_SCALE = {"two_nn": ("TwoNN", "s"), "levina_bickel": ("Levina-Bickel", "D")}
-"""Estimates at one scale, with their name and marker."""
-_POINTS: dict[str, Any] = {"dash": "none", "marker_size": 6}
-DIMENSIONS = (*GRIDE, *_SINGLE_SCALE)
-"""The metrics of the figure."""
-_AXIS = Axis(
-    label="neighbours k (logarithmic)", limits=(2, 32), log_from=1.0, ticks={k: str(k) for k in (2, 4, 8, 16, 32)}
-)
-
-
-def scales(run: MeasuredRun) -> Figure:
-    """Draw the dimension by Gride against its scale k: a panel for each of three steps, a line for each of 7 layers.
-
-    If there are fewer steps or layers, all are drawn. An estimate that falls with k indicates noise, one that rises a
-    curved or folded cloud. TwoNN is drawn at 2 neighbours, Levina-Bickel at its own number. The tokens are those of the
-    first subset, in the order of :func:`repdyn.tables.frames.in_order`.
-    """
-    subset = in_order({subset for _, subset in run.keys_of(GRIDE)})[0]
-    known = run.rows_of(DIMENSIONS, subset)
-    # TwoNN, which has no such setting, is that of 2 neighbours
-    known = known.loc[known["value"].notna()].assign(
-        k=lambda cells: cells["settings"].map(lambda settings: json.loads(settings).get("k", 2)).astype(int)
-    )
-    gride = known.loc[known["metric"].isin(GRIDE)]
-    steps = select_steps(sorted(gride["step"].unique().tolist()), _MAX_SCALE_STEPS)
-    layers = sorted(gride["layer"].unique().tolist())
-    chosen = np.linspace(0, len(layers) - 1, min(len(layers), _MAX_LAYERS)).round().astype(int)
-    colours = dict(zip((layers[index] for index in chosen), layer_colours(len(chosen)), strict=True))
-    singles = {metric: look for metric, look in _SINGLE_SCALE.items() if metric in set(known["metric"])}
-    panels = []
-    for step in steps:
-        lines = []
-        for layer, colour in colours.items():
-            cells = known.loc[(known["step"] == step) & (known["layer"] == layer)].sort_values("k")
-            over_k = cells.loc[cells["metric"].isin(GRIDE)]
-            margin, y = over_k["margin"].to_numpy(float), over_k["value"].to_numpy(float)
-            lines.append(Line(x=over_k["k"].tolist(), y=y, margin=margin, has_bars=True, colour=colour))
-            for metric, (_, marker) in singles.items():
-                one = cells.loc[cells["metric"] == metric]
-                at = {"x": one["k"].tolist(), "y": one["value"].to_numpy(float)}
-                lines.append(Line(**at, colour=colour, marker=marker, **_POINTS))
-        panels.append(Panel(title=FINISHED if run.finished else f"step {step:,}", x=_AXIS, lines=lines))
-    y = axis_of_lines("two_nn", [line for panel in panels for line in panel.lines], "dimension")
-    of_layers = [Line(x=(), y=(), colour=colours[layer], label=f"layer {layer}") for layer in reversed(colours)]
-    of_points = [
-        Line(x=(), y=(), colour="0.3", label=name, marker=marker, **_POINTS) for name, marker in singles.values()
-    ]
-    shown = gride.loc[gride["step"].isin(steps)]
-    chart = Chart(
-        title=run_title(run, "Intrinsic dimension against scale"),
-        caption=run_caption(known, subset_title(subset), intervals(shown, "bars")),
-        panels=[replace(panel, y=replace(y, label="" if number else y.label)) for number, panel in enumerate(panels)],
-        columns=len(steps),
-        size=(max(7.2, 1.6 + 3.6 * len(steps)), 4.2),
-        legend=[*of_layers, *of_points],
-    )
-    return draw(chart)
-
-
 def all_figures(run: MeasuredRun, attempt: Attempt = nullcontext) -> dict[str, Figure]:
     """Return all figures of a run, by name (a stem for a file, a key for a logger).
 
@@ -322,8 +234,6 @@ def all_figures(run: MeasuredRun, attempt: Attempt = nullcontext) -> dict[str, F
         drawings[f"depth_{family}"] = partial(depth_overview, run, family)
         if trained:
             drawings[f"steps_{family}"] = partial(steps_overview, run, family)
-        if family == "dimension" and len({metric for metric, _ in run.keys_of(GRIDE)}) > 1:
-            drawings["scales"] = partial(scales, run)
         if family == "change" and trained:
             for metric in run.metrics(family):
                 heatmaps(metric)

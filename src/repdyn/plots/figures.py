@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 import numpy as np
 
 from repdyn.diagnosis import DescribedRun, described_runs
-from repdyn.figures.charts import placed, profile_lines, shared_axis, training_axes, training_axis
+from repdyn.figures.charts import placed, profile_lines, shared_axis, training_axis
 from repdyn.report.plots import (
     HEIGHT,
     LIGHT,
@@ -105,10 +105,10 @@ def profile(
 
 
 def means(store: Store, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
-    """Return a metric averaged over layers during training, with the loss; buttons change the axis. Arguments and
-    errors are those of :func:`heatmap`."""
+    """Return a metric averaged over layers during training, with the loss. Arguments and errors are those of
+    :func:`heatmap`."""
     found, series = _series(store, metric, subset, of_training=True, **which)
-    return _figure(_with_axis_buttons(course_plot(found, series), found), _title(metric, subset), _about(found))
+    return _figure(_along_steps(course_plot(found, series)), _title(metric, subset), _about(found))
 
 
 def compare(
@@ -152,9 +152,7 @@ def compare(
     if plot is None:
         raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")
     if over == "training":
-        axis = training_axis(sorted({step for trace in plot["data"] for step in trace["x"]}))
-        traces = [{**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]]
-        plot = {"data": traces, "layout": {**plot["layout"], "xaxis": plotly_axis(axis)}}
+        plot = _along_steps(plot)
     title = html.escape(_title(metric, subset), quote=False)
     return _figure(plot, title, _in_lines(f"not comparable: {why}") if why else "")
 
@@ -194,26 +192,12 @@ def _not_measured(runs: Sequence[DescribedRun], metric: str, subset: str) -> Val
     )
 
 
-def _with_axis_buttons(plot: PlotlyDict, run: DescribedRun) -> PlotlyDict:
-    """Return a plot along the training, with buttons for every axis that its run has."""
-    steps = sorted({step for trace in plot["data"] for step in trace["x"]})
-    known = run.tokens.to_dict()
-    counts = {step: known.get(step, np.nan) for step in steps} if known else {}
-    axes = training_axes(steps, sorted(count for count in counts.values() if not np.isnan(count)))
-    buttons, traces = [], {}
-    for name, axis in axes.items():
-        of_step = counts if name.startswith("tokens") else {}
-        x = (np.array([of_step.get(step, step) for step in trace["x"]], float) for trace in plot["data"])
-        moved = zip(plot["data"], x, strict=True)
-        traces[name] = with_bands([{**trace, "x": placed(places, axis.floor)} for trace, places in moved])
-        # ticks of a logarithmic axis would stay on a linear one
-        layout = {"tickvals": None, "ticktext": None, **plotly_axis(axis)}
-        changes = [{"x": [trace["x"] for trace in traces[name]]}, {f"xaxis.{key}": layout[key] for key in layout}]
-        buttons.append({"label": name.replace("-", ", "), "method": "update", "args": changes})
-    menu = {"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
-    along = {**plot["layout"]["xaxis"], **plotly_axis(axes["steps-log"])}
-    layout = {**plot["layout"], "xaxis": along, "updatemenus": [menu], "shapes": []}
-    return {"data": traces["steps-log"], "layout": layout}
+def _along_steps(plot: PlotlyDict) -> PlotlyDict:
+    """Return a plot along the training on an axis of steps."""
+    axis = training_axis(sorted({step for trace in plot["data"] for step in trace["x"]}))
+    traces = [{**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]]
+    along = {**plot["layout"].get("xaxis", {}), **plotly_axis(axis)}
+    return {"data": traces, "layout": {**plot["layout"], "xaxis": along, "shapes": []}}
 
 
 def _played(plot: PlotlyDict, run: DescribedRun, series: MetricSeries) -> PlotlyDict:

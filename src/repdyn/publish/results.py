@@ -20,7 +20,6 @@ from repdyn.metrics.metric import file_stem
 from repdyn.publish.loggers import Target, each_target, log_figures, log_status, named_figures
 from repdyn.report import write_report
 from repdyn.store import Store
-from repdyn.tables.fits import activation_fits
 from repdyn.tables.frames import concatenated
 from repdyn.tables.runs import MeasuredRun, differences, is_measured
 from repdyn.tables.scores import FEWEST, in_words, read_scores, score_correlations
@@ -166,17 +165,11 @@ def show_store(
 def _draw(
     run: DescribedRun, folder: Path, attempt: Attempt, formats: Sequence[str] = (".png", ".svg")
 ) -> tuple[Mapping[str, Figure], list[Path]]:
-    """Draw and save the figures of a run, and the fits of the largest activation over training; return the figures,
-    and all files."""
+    """Draw and save the figures of a run; return them, and their files."""
     from repdyn.figures.run import all_figures  # with Matplotlib, which a run without views does without
 
     figures = all_figures(run, attempt)
-    files = _save(figures, folder, attempt, formats)
-    fits = activation_fits(run.series.values())
-    if not fits.empty:
-        files = [*files, folder / "activation_fits.csv"]
-        write_atomically(files[-1], lambda temporary: fits.to_csv(temporary, index=False))
-    return figures, files
+    return figures, _save(figures, folder, attempt, formats)
 
 
 def _draw_comparison(data: DescribedRuns, folder: Path, console: Console, attempt: Attempt) -> list[Path]:
@@ -212,14 +205,9 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
 
 
 def _own_name(run: str, runs: Sequence[str]) -> str:
-    """Return the most readable name for the folder of a run that none of the others gets, also with another case."""
-
-    def is_own(named: Callable[[str], str]) -> bool:
-        return [named(other).casefold() for other in runs].count(named(run).casefold()) == 1
-
-    return next(filter(is_own, (_readable, safe_file_name)), lambda name: safe_file_name(escaped(name, "(?-i:[A-Z])")))(
-        run
-    )
+    """Return a readable name for the folder of a run, or one that none of the others gets, also with another case."""
+    alike = [other for other in runs if _readable(other).casefold() == _readable(run).casefold()]
+    return _readable(run) if len(alike) == 1 else safe_file_name(escaped(run, "(?-i:[A-Z])"))
 
 
 def _of_stack(folder: Path, stack: str | None) -> Path:
@@ -292,11 +280,8 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def show_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Path) -> str:
-    """Print the largest correlations of each run's metrics with scores, write all of them and draw the largest; return
-    why there are none, or ""."""
-    from repdyn.figures.drawing import save
-    from repdyn.figures.run import score_above_metric
-
+    """Print the largest correlations of each run's metrics with scores, and write all of them; return why there are
+    none, or ""."""
     found = read_scores(scores)
     tables = [score_correlations(run, found, lags) for run in runs]
     if not sum(map(len, tables)):
@@ -308,8 +293,4 @@ def show_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Pa
         path = folder / f"{name}.csv"
         write_atomically(path, lambda temporary, frame=frame: frame.to_csv(temporary, index=False))
         print(printable(f"{path}"))
-    for run, table in zip(runs, tables, strict=True):
-        if len(table):
-            for path in save({run.label.replace("/", "_"): score_above_metric(run, found, table)}, folder):
-                print(printable(f"{path}"))
     return ""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from scipy.special import fdtrc, lambertw
@@ -134,17 +132,6 @@ def fits_of(series: MetricSeries) -> dict[int, ActivationFit]:
         fits = zip(series.layers, (fit_activations(series.steps, of_layer) for of_layer in series.values), strict=True)
         _KNOWN[series] = {layer: fit for layer, fit in fits if fit is not None}
     return _KNOWN[series]
-
-
-def activation_fits(measured: Iterable[MetricSeries]) -> pd.DataFrame:
-    """Return the fits of the layers of one run, or of one stack of its model, those that are not worth a report among
-    them: metric, layer, parameters, r_squared, p_value, n_steps, peak_step and is_reported."""
-    rows = [
-        (series.metric, layer, *fit, fit.peak_step, fit.is_reported)
-        for series in measured
-        for layer, fit in fits_of(series).items()
-    ]
-    return pd.DataFrame(rows, columns=["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"])
 
 
 def _best(t: np.ndarray, y: np.ndarray, rates: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,11 +22,11 @@ from repdyn.tables.frames import (
 _COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
 
 
-def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
-    """Say what a band, or another mark, of measurements means, or why there is none; empty where none has a value."""
+def intervals(rows: pd.DataFrame) -> str:
+    """Say what a band of measurements means, or why there is none; empty where none has a value."""
     valued = rows.loc[rows["value"].notna(), ["margin", "n_batches"]]
     unknown = valued.loc[valued["margin"].isna()]
-    meaning = f"{mark}: 95% interval over probes" * (len(unknown) < len(valued))
+    meaning = "band: 95% interval over probes" * (len(unknown) < len(valued))
     single = bool((unknown["n_batches"] < 2).all())
     why = f"no interval: {'a single batch' if single else 'batches share windows'}" * bool(len(unknown))
     return "; elsewhere ".join(filter(None, [meaning, why]))
