@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
 from repdyn.tables.effects import Correlation
+from repdyn.tables.style import of_stack
 from repdyn.utils.records import json_values
 
 Severity: TypeAlias = Literal["failed", "watch", "note"]
@@ -68,7 +69,7 @@ class LossCorrelations:
     """Why there are none; None if there are."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunInsights:
     """The status of a run, or of one stack of its model, and its statements."""
 
@@ -90,6 +91,11 @@ class RunInsights:
         """The status, its reason, and the most important statement where that is another, in one line."""
         sentences = dict.fromkeys([self.reason, *(each.sentence for each in self.statements[:1])])
         return f"{self.status}: {' '.join(sentences)}"
+
+    def __repr__(self) -> str:
+        """Return the run, its status with the reason, and a line for each statement."""
+        lines = [f"{of_stack(self.run, self.stack)}: {self.status}: {self.reason}"]
+        return "\n".join([*lines, *(f"  {each.severity:<6} {each.sentence}" for each in self.statements)])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as values of JSON; numbers that JSON does not have become None."""

@@ -80,28 +80,25 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
         yield Insight("note", "change", sentence, *series.key, None, (), (start, end), evidence, size)
 
 
-def coupling_statements(series: MetricSeries, name: str, losses: pd.Series) -> Iterator[Insight]:
-    """Yield whether changes of the mean over layers go with changes of the losses of a scalar called ``name``.
+def coupling_statements(series: MetricSeries, correlations: LossCorrelations) -> Iterator[Insight]:
+    """Yield whether changes of the mean over layers go with changes of the loss.
 
-    Spearman's rank correlation of the changes between successive steps, not of the values: two curves that both fall
-    correlate whatever drives them.
+    Of the changes between successive steps, not of the values: two curves that both fall correlate whatever drives
+    them.
     """
-    covered = best_covered_mean(series)
-    both = at_shared_steps(covered.mean, losses)
-    changes = np.diff(both.to_numpy(float), axis=0)
-    if len(changes) < MIN_PAIRS:
-        return
-    found = rank_correlation(changes[:, 0], changes[:, 1])
-    if math.isnan(found.value) or found.low <= 0.0 <= found.high or abs(found.value) < 0.5:
-        return
-    direction = "the same" if found.value > 0 else "the opposite"
-    sentence = (
-        f"{_subject(series, covered)} moves in {direction} direction as the {LOSS_TITLES[name]} (rank correlation "
-        f"of {found.n} changes {found.value:.2f}, 95% interval {found.low:.2f} to {found.high:.2f})."
-    )
-    numbers = {"correlation": found.value, "low": found.low, "high": found.high, "changes": float(found.n)}
-    evidence, steps = {**numbers, "loss": name}, (int(both.index[0]), int(both.index[-1]))
-    yield Insight("note", "coupling", sentence, *series.key, None, (), steps, evidence, 0.4 * abs(found.value))
+    for one in (each for each in correlations.of_metrics if (each.metric, each.subset) == series.key):
+        found = one.changes
+        if found.n < MIN_PAIRS or not abs(found.value) >= 0.5 or found.low <= 0.0 <= found.high:
+            return
+        direction = "the same" if found.value > 0 else "the opposite"
+        sentence = (
+            f"{_subject(series, best_covered_mean(series))} moves in {direction} direction as the {correlations.loss} "
+            f"(rank correlation of {found.n} changes {found.value:.2f}, 95% interval {found.low:.2f} to "
+            f"{found.high:.2f})."
+        )
+        evidence = {"correlation": found.value, "low": found.low, "high": found.high, "changes": float(found.n)}
+        about, weight = (*series.key, None, (), (series.steps[0], series.steps[-1])), 0.4 * abs(found.value)
+        yield Insight("note", "coupling", sentence, *about, evidence, weight)
 
 
 def at_shared_steps(mean: pd.Series, loss: pd.Series) -> pd.DataFrame:
@@ -244,16 +241,12 @@ def layer_statements(series: MetricSeries) -> Iterator[Insight]:
         return
     step, values, margins = profile
     largest, usual = float(np.nanmax(np.abs(values))), float(np.nanmedian(np.abs(np.diff(values))))
-    distances = np.zeros(len(values))  # to the nearer of both neighbours, signed; 0 between them
     before, after = values[1:-1] - values[:-2], values[1:-1] - values[2:]
-    with np.errstate(invalid="ignore"):
-        nearer = np.sign(before) * np.fmin(np.abs(before), np.abs(after))
-        distances[1:-1] = np.where(before * after > 0, nearer, 0.0)
+    # signed, to the nearer of both neighbours; 0 between them
+    distances = np.where(before * after > 0, np.sign(before) * np.fmin(np.abs(before), np.abs(after)), 0.0)
     outside = np.abs(distances) > max(OUTLIER * usual, MIN_SHARE * largest)
-    with np.errstate(invalid="ignore"):
-        places = np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins))
-    for place in places:
-        distance, layer = float(distances[place]), series.layers[place]
+    for place in 1 + np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins[1:-1])):
+        distance, layer = float(distances[place - 1]), series.layers[place]
         sentence = (
             f"{metric_title(series.metric)} of layer {layer} is {number_text(values[place])} at step {step:,}, "
             f"{'above' if distance > 0 else 'below'} {number_text(values[place - 1])} and "

@@ -11,12 +11,12 @@ import pandas as pd
 
 from repdyn.alerts import RULES, Rule, lasting
 from repdyn.diagnosis import metrics, training
-from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
+from repdyn.diagnosis.insight import SEVERITIES, Insight, LossCorrelations, RunInsights, Status, report_link
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.metric import base_name
 from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED, Finding, findings
-from repdyn.tables.frames import by_stack, loss_of_run, scalar
+from repdyn.tables.frames import by_stack, scalar
 from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import of_stack
@@ -39,8 +39,13 @@ class DescribedRun(MeasuredRun):
             place = {"alert": 0, "peak": 1, "trough": 1}.get(each.kind, -1)
             at = {"metric": each.metric, "subset": each.subset, "step": each.steps[place] if each.steps else None}
             linked.append(replace(each, stack=self.stack, link=report_link(self.label, **at)))
-        probe, correlations = str(self.rows["probe"].iloc[0]), metrics.loss_correlations(self.frame, self.series)
-        return RunInsights(self.name, probe, self.stack, *self.status, tuple(linked), correlations)
+        probe = str(self.rows["probe"].iloc[0])
+        return RunInsights(self.name, probe, self.stack, *self.status, tuple(linked), self.loss_correlations)
+
+    @cached_property
+    def loss_correlations(self) -> LossCorrelations:
+        """The correlations of the metrics with the loss over the checkpoints."""
+        return metrics.loss_correlations(self.frame, self.series)
 
     @cached_property
     def status(self) -> tuple[Status, str]:
@@ -125,7 +130,6 @@ def of_continuity(run: DescribedRun) -> Iterator[Insight]:
 def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
     yield from metrics.window_statements(run.rows)
     yield from metrics.below_one_statements(run.rows)
-    name, losses = loss_of_run(run.frame)
     for chosen in chosen_series(run):
         yield from metrics.layer_statements(chosen)
         yield from metrics.condensation_statements(chosen)
@@ -134,7 +138,7 @@ def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
             yield from metrics.profile_statements(chosen)
         if not run.finished:
             yield from metrics.course_statements(chosen)
-            yield from metrics.coupling_statements(chosen, name, losses)
+            yield from metrics.coupling_statements(chosen, run.loss_correlations)
             yield from metrics.activation_statements(chosen)
 
 

@@ -20,11 +20,11 @@ from repdyn.tables.continuity import (
     repeated_layers,
     repeated_values,
 )
-from repdyn.tables.frames import failures, is_finished, most_common_reason, scalar, scalar_rows
+from repdyn.tables.frames import failures, is_finished, scalar, scalar_rows
 from repdyn.tables.runs import layer_names
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, number_text
-from repdyn.tables.texts import alert_text, steps_in_words
+from repdyn.tables.texts import alert_text, failure_line, steps_in_words
 
 DIVERGED = 1.25
 """The loss has diverged at this multiple of its lowest level: the bound of the default alert on the loss."""
@@ -138,12 +138,9 @@ def alert_statements(alerts: Sequence[Alert], recent: int) -> Iterator[Insight]:
 
 def failed_measurements(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield the checkpoints that could not be measured."""
-    failed = failures(frame)
-    steps: list[int] = sorted(failed["step"].astype(int).unique().tolist())
-    if steps:
-        number = f"{len(steps)} checkpoints" if len(steps) > 1 else f"The checkpoint of step {steps[0]:,}"
-        sentence = f"{number} failed, mostly because: {most_common_reason(failed).rstrip('.')}."
-        yield Insight("watch", "failed measurement", sentence, steps=tuple(steps), weight=0.6)
+    if line := failure_line(frame):
+        steps: list[int] = sorted(failures(frame)["step"].astype(int).unique().tolist())
+        yield Insight("watch", "failed measurement", f"{line}.", steps=tuple(steps), weight=0.6)
 
 
 LAYER_KINDS = {

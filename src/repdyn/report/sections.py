@@ -27,7 +27,7 @@ from repdyn.tables.style import (
     short_count,
     subset_title,
 )
-from repdyn.tables.texts import alert_events, copies_line, cost_line, failure_line, sampling, seconds_by_metric
+from repdyn.tables.texts import alert_events, copies_line, cost_line, sampling, seconds_by_metric
 
 MAX_CARDS = 3
 """Number of statements of a run that are visible; the others can be opened."""
@@ -67,6 +67,8 @@ def _differences(data: DescribedRuns) -> list[Markup]:
     parts = [tag("p", f"These runs differ in: {settings}.")] if settings else []
     if why := differences(data.runs):
         parts.append(tag("p", f"These runs do not all compare: {why}.", class_="warning"))
+    if data.not_seeds:
+        parts.append(tag("p", f"Not shown as seeds of one model: {data.not_seeds}.", class_="warning"))
     statements = comparison_statements(data.runs, data.seeds)
     first, rest = (
         [tag("li", _link(each)) for each in part] for part in (statements[:MAX_CARDS], statements[MAX_CARDS:])
@@ -131,28 +133,6 @@ MAX_ALERTS = 12
 MAX_FAILURES = 200
 
 
-def overview(data: DescribedRuns) -> Markup:
-    """Return a table with a line for each run."""
-    rows = [
-        (
-            run.label,
-            str(run.rows["model"].iloc[0]),
-            KINDS[run.causal],
-            _or_dash(run.parameters),
-            run.extent + f" ({run.n_failed} failed)" * bool(run.n_failed),
-            _or_dash(max(run.tokens, default=None)),
-            str(run.rows["layer"].nunique()),
-            f"{run.rows['probe'].iloc[0][:8]}, {sampling(run.rows)}",
-        )
-        for run in data.runs
-    ]
-    headings = ("run", "model", "kind", "parameters", "steps", "tokens", "layers", "probe")
-    parts = [table("Runs in this report", headings, rows, quiet=True)]
-    if data.not_seeds:
-        parts.append(tag("p", f"Not shown as seeds of one model: {data.not_seeds}.", class_="warning"))
-    return joined(parts)
-
-
 def _different_settings(runs: Sequence[DescribedRun]) -> str:
     """Return what is stored of the settings of runs, where these are not all the same, in the order of the runs."""
     columns = {"model": "model", "design": "design", "dtype": "states in", "attention": "attention", "device": "on"}
@@ -194,6 +174,8 @@ def measured(data: DescribedRuns) -> Markup:
     rows = [
         (
             run.label,
+            run.extent + f" ({run.n_failed} failed)" * bool(run.n_failed),
+            _or_dash(max(run.tokens, default=None)),
             f"{len(metrics_of(run.rows))}",
             _listed(run.rows, "dim"),
             _listed(run.rows, "dtype"),
@@ -205,7 +187,8 @@ def measured(data: DescribedRuns) -> Markup:
         )
         for run in data.runs
     ]
-    headings = ("run", "metrics", "dimension", "states in", "on", "attention", "versions", "last measured", "probe")
+    headings = ("run", "steps", "tokens", "metrics", "dimension", "states in", "on", "attention", "versions")
+    headings = (*headings, "last measured", "probe")
     costs = [tag("li", tag("b", run.label), ": ", text) for run in data.runs if (text := cost_line(run.frame))]
     parts = [table("With what it was measured", headings, rows, quiet=True), tag("ul", *costs) if costs else Markup()]
     return joined([*parts, *map(_metric_table, data.runs)])
@@ -223,12 +206,10 @@ def failed_checkpoints(data: DescribedRuns) -> Markup:
         (run, f"{step:,}", "" if pd.isna(revision) else str(revision), metric, " ".join(reason.split()))
         for run, step, revision, metric, reason in listed.itertuples(index=False)
     ]
-    texts = ((name, failure_line(rows)) for name, rows in data.frames.items())
-    summary = tag("ul", *(tag("li", tag("b", name), ": ", text) for name, text in texts if text))
     more = len(missing) - len(rows)
     note = tag("p", f"And {more} more; the store has them all.") if more else Markup()
     found = table("Failed checkpoints", ("run", "step", "revision", "first metric", "reason"), rows, quiet=True)
-    return joined([summary, found, note, *copied])
+    return joined([found, note, *copied])
 
 
 def without_value(data: DescribedRuns) -> Markup:

@@ -141,7 +141,6 @@ SCRIPTS = ("data", "state", *_OF_CHARTS, "controls", "printing", "stream", "live
 
 
 _PARTS: dict[str, Callable[[DescribedRuns], Markup]] = {
-    "overview": sections.overview,
     "glance": sections.glance,
     "alerts_and_findings": sections.alerts_and_findings,
     "correlation_with_loss": sections.course_of_training,
