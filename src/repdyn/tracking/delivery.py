@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import shutil
 import tempfile
 import time
 from collections import deque
@@ -51,7 +52,8 @@ FIRST_HEATMAPS = 4  # measurements before the first heatmaps, and then as many a
 class Writer:
     """Writes rows and their probe to a store that may be full, slow or gone, so that none is lost; or nowhere.
 
-    Rows that the store has not accepted yet are in memory, and at the end of a training in a temporary folder.
+    Rows that the store has not accepted yet are in memory, and once it has failed in a temporary folder too, which
+    outlives a process that is killed.
     """
 
     def __init__(self, store: Store | None, probe: Probe) -> None:
@@ -61,6 +63,8 @@ class Writer:
         self._path = store.location if store else "(none)"
         self.rows: dict[MeasurementKey, list[Row]] = {}
         """What :meth:`flush` writes."""
+        self._spare: Store | None = None
+        self._spared: dict[MeasurementKey, list[Row]] = {}
 
     def call(self, what: str, function: Callable[[Store], T]) -> T:
         """Return what a function of the store returns; OSError where it does not answer."""
@@ -69,8 +73,8 @@ class Writer:
 
     def flush(self, written: Callable[[list[Row]], None], at_end: float | None = None) -> None:
         """Write the waiting rows step by step, and call ``written`` with those of each; raise the first failure, after
-        which the rest stays here. ``at_end`` of a training, the store has some seconds, and a temporary folder gets the
-        rest."""
+        which the rest stays here and in a temporary folder. ``at_end`` of a training, the store has some seconds, and
+        the folder is named instead."""
         if at_end is not None:
             self._runner.seconds = at_end
             self._runner.wait(at_end)  # for an access that took too long
@@ -82,6 +86,7 @@ class Writer:
                         write = partial(self.store.write, key, rows, self._probe)
                         self._runner(f"writing step {key.step} to {self._path}", write)
                 except Exception as failure:
+                    self._keep()
                     if at_end is None:
                         raise
                     self.report(redacted(str(failure)))
@@ -89,18 +94,29 @@ class Writer:
                 del self.rows[key]
                 with attempt():
                     written(rows)
+        if self._spare is not None:
+            shutil.rmtree(self._spare.path, ignore_errors=True)
+            self._spare, self._spared = None, {}
+
+    def _keep(self) -> None:
+        """Write the rows that the temporary folder lacks, if there is space for them."""
+        with suppress(OSError):
+            if self._spare is None:
+                self._spare = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
+            for key, rows in self.rows.items():
+                if self._spared.get(key) is not rows:
+                    self._spare.write(key, rows, self._probe)
+                    self._spared[key] = rows
 
     def report(self, reason: str) -> None:
         """Log where the rows are that the store has not accepted, if there are any, once."""
         if not self.rows:
             return
+        self._keep()
         steps = ", ".join(str(key.step) for key in self.rows)
         place = "they are lost"
-        with suppress(OSError):
-            spare = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
-            for key, rows in self.rows.items():
-                spare.write(key, rows, self._probe)
-            place = f"they are in {spare.path}, from where their folder may be copied"
+        if self._spare is not None and self._spared:
+            place = f"they are in {self._spare.path}, from where their folder may be copied"
         warn(log, f"expected {self._path} to take the rows of steps {steps}, but {reason}; {place}")
         self.rows.clear()
 
