@@ -268,9 +268,10 @@ def test_a_disk_that_stays_full_leaves_the_rows_elsewhere_and_says_where(attach,
     with attach(loop.model, schedule=1, on_error="warn") as tracker:
         disk.full = True
         tracker.step(loss=loop.step())
-        place = re.compile(r"they are in (\S+), from where")
-    rescued = open_store(place.search(caplog.text)[1])  # type: ignore[index]
-    assert [step for run in rescued.runs() for step in rescued.steps(run)] == [1]
+        at_once = re.search(r"wait in memory, and in (\S+)", caplog.text)[1]  # type: ignore[index]
+        rescued = open_store(at_once)  # which a killed process leaves
+        assert [step for run in rescued.runs() for step in rescued.steps(run)] == [1]
+    assert re.search(r"they are in (\S+), from where", caplog.text)[1] == at_once  # type: ignore[index]
 
 
 class Stuck(CSVLogger):

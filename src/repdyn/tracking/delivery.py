@@ -88,6 +88,8 @@ class Writer:
                 except Exception as failure:
                     self._keep()
                     if at_end is None:
+                        if self._spare is not None:
+                            failure.add_note(f"the rows wait in memory, and in {self._spare.path}")
                         raise
                     self.report(redacted(str(failure)))
                     return
