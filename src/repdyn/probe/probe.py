@@ -77,7 +77,7 @@ WHOLE_WINDOW_TOKENS = 256
 """Number of tokens to which such windows are cut."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Probe:
     """A fixed set of token sequences (windows) with a seeded plan of which vectors to measure.
 
@@ -118,12 +118,6 @@ class Probe:
     """Mean number of UTF-8 bytes of a text token, special ones left out; None if unknown."""
     inputs: Inputs | None = None
     """The inputs of :meth:`from_inputs`, whose vectors are numbered like tokens; None of tokens."""
-
-    def __repr__(self) -> str:
-        """Return the name, the design and the sizes of the probe, and the hash that its rows have."""
-        drawn, there = f"{self.n_batches} x {self.batch_vectors:,}", f"{len(self.tokens):,}"
-        size = f"{drawn} of {there} vectors in {len(self.lengths):,} windows, {self.design.name} design"
-        return f"Probe {self.name!r} ({self.hash}): {size}; {', '.join(self.subsets)}"
 
     def __post_init__(self) -> None:
         validate_sequences(self.tokens, self.lengths)
