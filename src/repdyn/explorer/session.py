@@ -223,9 +223,7 @@ class Session:
                 found += of_model
                 remarks += more
             except (ValueError, CheckpointError) as error:
-                # of the options of a study, for the switches of the page
-                text = str(error).replace(" for --positions", "")
-                remarks.append(text.replace("leave the option out", "take the position embeddings off"))
+                remarks.append(str(error))
         return found, remarks
 
     def _ids(self, loaded: LoadedModel, sentence: str) -> tuple[int, ...]:

@@ -151,8 +151,8 @@ def _with_positions(loaded: LoadedModel, table: Tensor, ids: Sequence[int]) -> t
     if len(found) != 1 or found[0].weight.shape[1] != table.shape[1]:
         tables = ", ".join(f"{lookup.parameter} {tuple(lookup.weight.shape)}" for lookup in found) or "none"
         raise ValueError(
-            f"expected one table of positions with {table.shape[1]} dimensions for --positions, got {tables} in "
-            f"{loaded.name}; leave the option out"
+            f"expected one table of positions with {table.shape[1]} dimensions, got {tables} in {loaded.name}; take "
+            "the position embeddings off"
         )
     positions = found[0].weight[found[0].first_row :][: len(ids)]
     own = torch.tensor([ids], device=table.device)

@@ -299,10 +299,9 @@ def _download(url: str, path: Path) -> None:
 def _read_verified(path: Path, origin: str | Path, remedy: str) -> Corpus:
     try:
         corpus = read_corpus(path)
+        if corpus.name == enwik8_name(ENWIK8_BYTES):
+            return corpus
+        found = f"sha256 {corpus.sha256}, {len(corpus.data):,} bytes"
     except ValueError as error:
-        raise ValueError(f"expected enwik8 at {origin}, got another file ({error}); {remedy}") from None
-    if corpus.name != enwik8_name(ENWIK8_BYTES):
-        raise ValueError(
-            f"expected enwik8 at {origin}, got sha256 {corpus.sha256}, {len(corpus.data):,} bytes; {remedy}"
-        )
-    return corpus
+        found = f"another file ({error})"
+    raise ValueError(f"expected enwik8 at {origin}, got {found}; {remedy}")
