@@ -88,6 +88,7 @@ class Part(nn.Module):
         "data of a weight": lambda self, x: setattr(self.scale, "data", self.scale.data * 2),
         "weight merged by eval": lambda self, x: None,
         "data of a quantised weight": lambda self, x: setattr(self.quantised, "data", self.quantised.data * 2),
+        "state of a quantised weight": lambda self, x: setattr(self.quantised.state, "is_packed", True),
         "attribute of a weight": lambda self, x: setattr(self.quantised, "n_passes", 1),
         "object": lambda self, x: (self.cache.tensors.append(x), setattr(self.cache, "length", x.shape[1])),
         "slots": lambda self, x: self.slotted.seen.append(1),
@@ -123,6 +124,7 @@ class Part(nn.Module):
         self.scale, self.inner = nn.Parameter(torch.ones(16)), nn.Linear(2, 2)
         self.helpers = [Cache()]
         self.quantised = type("Quantised", (nn.Parameter,), {})(torch.ones(2))
+        self.quantised.state = type("State", (), {"__module__": "pytest"})()  # of an installed package
         self.register_buffer("load", torch.zeros(2))
         self.register_buffer("big", torch.ones(600_000))
         self.of_torch = torch.Generator().manual_seed(1)
@@ -161,7 +163,7 @@ def plain(value, seen=()):
         return "a function or a cycle"
     inner = (*seen, id(value))
     if isinstance(value, torch.Tensor):
-        return value.shape, value.double().sum().item(), id(value), vars(value)
+        return value.shape, value.double().sum().item(), id(value), plain(vars(value), inner)
     if isinstance(value, np.ndarray | array):
         return value.tolist()
     if isinstance(value, itertools.count):

@@ -147,7 +147,9 @@ def find_network(model: nn.Module) -> nn.Module:
 
 def _lacks_forward(model: nn.Module) -> bool:
     """Return whether neither the class of a module nor the module itself defines a ``forward``."""
-    own = type(model).forward
+    own = getattr(type(model), "forward", None)
+    if own is None:  # of TorchScript, whose instances alone have one
+        return False
     inherited = own is nn.Module.forward or own.__module__.endswith("lightning.pytorch.core.module")
     return (inherited or own.__module__ == "pytorch_lightning.core.module") and "forward" not in vars(model)
 

@@ -425,7 +425,9 @@ def variables_restored(model: nn.Module, attributes: Iterable[Any] = ()) -> Iter
     # quantised weights are of classes of their own, and their layers may pack their data anew as they run
     quantised = [each for each in held if isinstance(each, nn.Parameter) and type(each) is not nn.Parameter]
     packed = [(each, each.data, address(each)) for each in quantised if not is_lazy(each)]
-    shared = [vars(each) for each in quantised]
+    parts = [part for each in quantised for part in vars(each).values() if hasattr(part, "__dict__")]
+    states = [part for part in parts if _is_owned(type(part)) and not isinstance(part, nn.Module)]
+    shared = [vars(each) for each in [*quantised, *states]]
     tensors, objects, containers = [], [], []
     with ExitStack() as undo:
         for value in _reachable([*before, *shared, *attributes], modules):
