@@ -131,6 +131,12 @@ class Probe:
         full = ("all",) if self.design.n_windows is not None else SUBSETS
         validate_subset_sizes(available, self.batch_vectors, self.n_batches, full)
 
+    def __repr__(self) -> str:
+        """Return its sizes in a line, instead of its tensors."""
+        size = f"{len(self.tokens):,} {'vectors' if self.inputs else 'tokens'} in {len(self.lengths):,} windows"
+        drawn = f"{self.n_batches} x {self.batch_vectors:,} vectors by the {self.design.name} design"
+        return f"Probe({self.name!r}: {size}, {drawn}, hash {self.hash})"
+
     @classmethod
     @plain_state()
     def from_tokens(
