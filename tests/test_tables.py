@@ -27,14 +27,12 @@ from repdyn.tables.frames import (
     by_stack,
     causality,
     design_names,
-    grid,
     loss_of_run,
     measurements,
     missing_values,
     of_heads,
     scalar,
     select_steps,
-    subsets_of,
 )
 from repdyn.tables.frames import failures as failures_of
 from repdyn.tables.runs import differences, is_measured, select, short_names
@@ -104,14 +102,6 @@ def test_a_finished_model_among_steps_is_an_error(run):
 def test_failures_are_scalars_with_a_reason(published, failures, frame_of):
     frame = frame_of(published(steps=(0,)), failures(8))
     assert frame_of(failures(8))["reason"].tolist() == failures_of(frame)["reason"].tolist()
-
-
-def test_unknown_metric_and_subset_name_what_there_is(run):
-    rows = measurements(run(steps=(0,)))
-    with pytest.raises(ValueError, match="^expected a measured metric, got 'rank'; measured were anisotropy, two_nn$"):
-        subsets_of(rows, "rank")
-    with pytest.raises(ValueError, match="^expected a subset two_nn was measured on, got 'no_sink'; there are all$"):
-        grid(rows, "two_nn", "no_sink")
 
 
 def test_layer_mean_keeps_to_the_same_layers(run):

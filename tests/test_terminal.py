@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from synthetic_families import make_everything
-from synthetic_runs import SAMPLED, make_rows, make_scalar, measured_runs, to_frame
+from synthetic_runs import SAMPLED, measured_runs
 
 from repdyn.diagnosis import stacks_of_run
 from repdyn.metrics import METRICS
@@ -19,7 +19,6 @@ from repdyn.tables.series import metric_series
 from repdyn.tables.texts import seconds_by_metric
 from repdyn.terminal.metric_list import markdown, print_metrics
 from repdyn.terminal.runs import (
-    course,
     layer_table,
     print_closing,
     print_comparison,
@@ -197,26 +196,11 @@ def closing(frame, *, encoding="utf-8", **given):
     return [one.insights for one in runs], raw.getvalue().decode(encoding).splitlines()
 
 
-def test_headline_curves_report_and_what_to_type(run):
+def test_headline_report_and_what_to_type(run):
     (found,), lines = closing(run(), report=Path("runs/my run/report.html"))
     assert lines[-2:] == ["report: runs/my run/report.html", "next: repdyn insights 'runs/my run'"]
-    assert [line.split()[0] for line in lines[-5:-2]] == ["loss", "dimension", "anisotropy"]
-    assert " ".join(" ".join(lines[:-5]).split()) == " ".join(found.headline.split())
+    assert " ".join(" ".join(lines[:-2]).split()) == " ".join(found.headline.split())
     assert max(map(len, lines)) <= 80
-
-
-@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e5])
-def test_long_steps_and_any_values_fit_a_terminal(run, scale):
-    steps = (0, *range(1_000_000, 144_000_000, 11_000_000))
-    lines = course(*stacks_of_run(run(steps=steps, dimension=lambda step, depth: scale * (1.0 + step))))
-    assert max(map(len, lines)) <= 80
-
-
-def test_a_swept_run_has_a_course_of_its_loss_on_the_probe():
-    on_probe = [make_scalar(step, 10.0 - step, "probe/loss") for step in (0, 8)]
-    lines = course(*stacks_of_run(to_frame([*make_rows(steps=(0, 8), loss=False), *on_probe])), curves=False)
-    assert lines[0].startswith("probe loss  10.0 to 2.00")
-    assert [line.split()[0] for line in lines] == ["probe", "dimension", "anisotropy"]
 
 
 @pytest.fixture

@@ -102,9 +102,8 @@ class Store:
         elsewhere = None
         if parent is not None and parent_store is not None and self.find_run(parent) is None:
             elsewhere = str(parent_store)
-            if not is_url(parent_store):  # relative, so that both can be moved together, unless on another drive
-                here, there = self.path.resolve(), Path(parent_store).resolve()
-                elsewhere = (Path(os.path.relpath(there, here)) if here.drive == there.drive else there).as_posix()
+            if not is_url(parent_store):  # relative, so that both can be moved together
+                elsewhere = Path(os.path.relpath(Path(parent_store).resolve(), self.path.resolve())).as_posix()
         started = datetime.now(UTC).isoformat(timespec="milliseconds")
         run_id = f"{name}--{secrets.token_hex(_ID_BYTES)}"  # random, whatever seeds are set
         run = Run(run_id, name, started, parent, parent_step, elsewhere, configuration or {})

@@ -132,14 +132,6 @@ def in_registry_order(metrics: Iterable[str]) -> list[str]:
     return sorted(metrics, key=lambda name: (places.get(base_name(name), len(places)), name))
 
 
-def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
-    """Return the subsets ``metric`` was measured on, "all" first; a ValueError if there are none."""
-    found = of_metric(rows.loc[:, ["metric", "subset"]], metric)["subset"].unique()
-    if not len(found):
-        raise ValueError(f"expected a measured metric, got {metric!r}; measured were {', '.join(metrics_of(rows))}")
-    return in_order(found)
-
-
 def in_order(names: Iterable[str], first: Sequence[str] = NO_CLASSES) -> list[str]:
     """Return subsets, or others, in display order: the ``first`` ones in their order, then any others by name."""
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
@@ -147,8 +139,6 @@ def in_order(names: Iterable[str], first: Sequence[str] = NO_CLASSES) -> list[st
 
 def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
     """Return ``column`` of ``metric`` on ``subset`` by layer (index) and step (columns), NaN where not measured."""
-    if subset not in (measured := subsets_of(rows, metric)):
-        raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
     return grid_of(of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset), column)
 
 
@@ -215,15 +205,11 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
 
 
 def require_one(rows: pd.DataFrame, column: str) -> None:
-    """Raise a ValueError if a column has several values; probes of different designs are named with these."""
+    """Raise a ValueError if a column has several values."""
     found = sorted(rows[column].unique())
     if len(found) > 1:
-        designs = [design_names(rows.loc[rows[column] == name]) if column == "probe" else [] for name in found]
-        differ = any(design != designs[0] for design in designs)
-        ends = [f" (sampling design {', '.join(design)})" * differ for design in designs]
-        names = ", ".join(f"{str(name)!r}{end}" for name, end in zip(found, ends, strict=True))
         raise ValueError(
-            f"expected the rows of one {column}, got {len(found)}: {names}; "
+            f"expected the rows of one {column}, got {len(found)}: {', '.join(repr(str(name)) for name in found)}; "
             f"select one, for example frame[frame[{column!r}] == {str(found[0])!r}]"
         )
 

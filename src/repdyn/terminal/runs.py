@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -20,9 +19,9 @@ from rich.text import Text
 from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis import DescribedRun, Insight, RunInsights, Severity, Status
 from repdyn.store import Store
-from repdyn.store.schema import FINISHED, PROBE_LOSS
+from repdyn.store.schema import FINISHED
 from repdyn.tables.findings import COLOURS, MARKS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
-from repdyn.tables.frames import concatenated, loss_of_run, missing_values
+from repdyn.tables.frames import concatenated, missing_values
 from repdyn.tables.runs import MeasuredRun, differences, select
 from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.series import MetricSeries, thin
@@ -31,20 +30,19 @@ from repdyn.tables.texts import alert_lines, copies_line, cost_line, failure_lin
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.printing import in_one_line
 
-WIDTH = 7
+_BARS_OF_A_CURVE = 7
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(steps: Sequence[int], values: Sequence[float], width: int = WIDTH) -> str:
-    """Return a curve as at most ``width`` bars, four or more, between its lowest and highest value, which are always
-    drawn.
+def sparkline(steps: Sequence[int], values: Sequence[float]) -> str:
+    """Return a curve as at most seven bars between its lowest and highest value, which are always drawn.
 
     Steps ascend. NaN becomes a blank; equal values become the lowest bar.
 
     >>> sparkline([0, 1, 2, 3], [0.0, 0.5, math.nan, 1.0])
     '▁▅ █'
     """
-    shown = [values[index] for index in thin(steps, values, width)]
+    shown = [values[index] for index in thin(steps, values, _BARS_OF_A_CURVE)]
     known = [value for value in shown if not math.isnan(value)]
     low, extent = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
     unit = extent / (len(_BARS) - 1) or 1.0
@@ -161,46 +159,17 @@ def _statements(statements: Sequence[Insight], reason: str | None = None) -> Tab
     return lines
 
 
-_WIDTH = 16
-_DIMENSION, _ANISOTROPY = "two_nn", "anisotropy"
-
-
 def print_closing(
     runs: Sequence[DescribedRun], *, store: str | Path, report: Path | None = None, console: Console
 ) -> None:
-    """Print a headline for each stack of a run, its loss, dimension and anisotropy by step, and the next command.
-
-    In an encoding other than Unicode there are no curves.
-    """
-    lines = [Text()]
+    """Print a headline for each stack of a run, the report and the next command."""
+    console.print()
     for run in runs:
-        lines.append(Text(in_one_line(run.insights.headline), f"bold {STATUS_STYLES[run.insights.status]}"))
-        lines += [Text(in_one_line(line)) for line in course(run, curves=not console.options.ascii_only)]
-    for line in lines:
-        console.print(line, highlight=False)
+        headline = Text(in_one_line(run.insights.headline), f"bold {STATUS_STYLES[run.insights.status]}")
+        console.print(headline, highlight=False)
     if report is not None:
         print_line(console, f"report: {report}")
     print_line(console, f"next: repdyn insights {shlex.quote(str(store))}")
-
-
-def course(run: DescribedRun, *, curves: bool = True) -> list[str]:
-    """Return a line for the loss, and for the means over layers of dimension and anisotropy: curve, ends and
-    extremes."""
-    name, losses = loss_of_run(run.frame)
-    values = {"probe loss" if name == PROBE_LOSS else "loss": losses}
-    means = {"dimension": run.series.get((_DIMENSION, "all")), "anisotropy": run.series.get((_ANISOTROPY, "all"))}
-    values |= {name: series.layer_mean.mean for name, series in means.items() if series}
-    return [_line(name, of_one, curves) for name, of_one in values.items() if len(of_one) > 1]
-
-
-def _line(name: str, values: pd.Series, curves: bool) -> str:
-    bars = f"{sparkline(values.index.tolist(), values.tolist(), _WIDTH):<{_WIDTH}}  " if curves else ""
-    ends = f"{short_value(values.iloc[0])} to {short_value(values.iloc[-1])}"
-    known: list[tuple[float, int]] = list(zip(values.tolist(), values.index.tolist(), strict=True))
-    # the first step of those with the same value
-    extremes = {"low": min(known), "high": max(known, key=lambda pair: pair[0])}
-    where = [f"{what} {short_value(value).strip()} at {short_count(at)}" for what, (value, at) in extremes.items()]
-    return f"{name:<10}  {bars}{ends}, {', '.join(where)}"
 
 
 _MAX_ALERTS = 3
@@ -213,7 +182,6 @@ def print_summary(
     *,
     figures: Sequence[Path] = (),
     tracking_seconds: float | None = None,
-    kernel_seconds: float | None = None,
     total_seconds: float | None = None,
     console: Console | None = None,
 ) -> None:
@@ -222,7 +190,7 @@ def print_summary(
     Each curve of a layer has at most seven bars, from its own lowest to its own highest value, which are always among
     them. What a sweep stored of its cost and its failures has a line each. Without a terminal there are no colours; an
     encoding other than Unicode gets plain ASCII without the curves. ``figures`` are files written, whose folder is
-    named; of the seconds of the training, measuring took some, and of these the kernels.
+    named; of the seconds of the training, measuring took some.
     """
     console = console or PrintableConsole()
     frame, (shown, left_out) = run.frame, (list(run.series.values())[:MAX_CURVES], [*run.series][MAX_CURVES:])
@@ -247,7 +215,7 @@ def print_summary(
         *_lines([f"and {more} more alerts, which repdyn insights --alerts lists" if more > 0 else None], "", "red"),
         *_lines(reasons, style="yellow"),
         *_lines([failure_line(frame), copies_line(frame)], "warning: ", "yellow"),
-        *_lines([cost_line(frame), _overhead(tracking_seconds, kernel_seconds, total_seconds)]),
+        *_lines([cost_line(frame), _overhead(tracking_seconds, total_seconds)]),
         *([Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")] if folders else []),
     ]
     table = layer_table(shown, sparklines=not console.options.ascii_only)
@@ -282,14 +250,12 @@ def _some(keys: Iterable[tuple[str, str]]) -> str:
     return ", ".join(shown)
 
 
-def _overhead(tracking: float | None, kernels: float | None, total: float | None) -> str | None:
-    """Say how many seconds measuring took, of which the kernels, and of how many of the training."""
+def _overhead(tracking: float | None, total: float | None) -> str | None:
+    """Say how many seconds measuring took, and of how many of the training."""
     if tracking is None:
         return None
     share = f", {tracking / total:.1%} of the training's {total:,.1f} s" if total else ""
-    return f"tracking took {tracking:,.1f} s{share}" + (
-        f"; kernels {kernels / tracking:.0%} of it" if kernels and tracking else ""
-    )
+    return f"tracking took {tracking:,.1f} s{share}"
 
 
 MAX_WIDTH = 100

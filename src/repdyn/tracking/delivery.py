@@ -301,11 +301,12 @@ class Views:
             return
         self._is_described = True
         from repdyn.publish.results import provenance
-        from repdyn.tables.frames import metrics_of, subsets_of
+        from repdyn.tables.frames import in_order, metrics_of, of_metric
 
         frame = store.to_pandas(self._run_id, categorical=True)
         rows = frame.loc[(frame["probe"] == self._options["probe"]) & frame["layer"].notna()]
-        metrics = ", ".join(f"{metric}@{one}" for metric in metrics_of(rows) for one in subsets_of(rows, metric))
+        subsets = {metric: in_order(of_metric(rows, metric)["subset"].unique()) for metric in metrics_of(rows)}
+        metrics = ", ".join(f"{metric}@{subset}" for metric in subsets for subset in subsets[metric])
         known = provenance(store, rows) | {"schedule": self._schedule, "metrics": metrics}
         known.pop("tokens_seen", None)  # they grow
         config = named_config(known, self._options["prefix"])

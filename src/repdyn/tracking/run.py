@@ -144,8 +144,6 @@ class TrackedRun:
         """Rows of the last measurement of this process."""
         self._rows: list[Row] = []
         """Those, and its losses that were known later."""
-        self.kernel_seconds = 0.0
-        """How much time the metrics themselves took."""
         self.averaged: TrackedRun | None = None
         """The run of the averaged weights, once there are any."""
         self.validation_loss: Scalar = None
@@ -289,7 +287,6 @@ class TrackedRun:
             raise
         self.notices.n_measured += 1
         self.cost.is_measurement = True
-        self.kernel_seconds += profile.kernel_seconds
         with ranks.sync_errors():  # a scalar that is no number may raise on the first alone
             if not ranks.is_rank_zero:
                 return []
@@ -422,7 +419,6 @@ class TrackedRun:
                     self._views.finish(
                         lambda: {
                             "tracking_seconds": self.cost.seconds + time.perf_counter() - start,
-                            "kernel_seconds": self.kernel_seconds,
                             "total_seconds": self.cost.total_seconds,
                         }
                     )

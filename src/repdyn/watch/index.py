@@ -16,7 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from repdyn.diagnosis import STATUSES, DescribedRun, described_runs
+from repdyn.alerts import ALERT_COLUMNS
+from repdyn.diagnosis import STATUSES, DescribedRun, described_rows
 from repdyn.diagnosis.stores import RunKey, names_in_stores, selected_rows
 from repdyn.store import Store, find_stores
 from repdyn.store.files import is_failure, step_of
@@ -25,6 +26,7 @@ from repdyn.store.remote import RemoteError
 from repdyn.store.runs import RunPath
 from repdyn.store.schema import LOSS, PROBE_LOSS
 from repdyn.tables.frames import of_metric, scalar
+from repdyn.tables.runs import select
 from repdyn.tables.series import MetricSeries, thin
 from repdyn.utils.records import json_values, read_yaml
 
@@ -40,6 +42,11 @@ _CURVE_POINTS = 60
 _KEY_DIGITS = 12
 _DESCRIBING_SHARE = 0.05
 """Largest share of the time that describing one run takes."""
+_COLUMNS = (
+    *(*ALERT_COLUMNS, "model", "causal", "parameters", "checkpoint", "stage", "layers", "module", "depth", "settings"),
+    *("low", "high", "n_vectors", "n_unique", "revision", "same_as", "mixed_with", "measured_at"),
+)
+"""Columns of a store that the table rests on: reading all of them would take longer."""
 _NOTHING = {
     **{"model": "", "finished": False, "measurements": 0, "losses": []},
     **dict.fromkeys(("step", "measured_at", "loss", *METRICS)),
@@ -86,7 +93,8 @@ class WatchedRun:
         """Read the rows of the run and judge it: its status, the course of its loss, the means over layers."""
         started, self._described = time.monotonic(), self.version
         try:
-            self._shown = _summary(described_runs([self.store], [self.path.name]).runs)
+            found = select(self.store, [self.path.name], columns=_COLUMNS)
+            self._shown = _summary(described_rows({(self.store, *key): rows for key, rows in found.items()}).runs)
         except ValueError as error:  # rows that cannot be judged together, such as those of two models
             self._shown = _unknown(str(error))
         ended = time.monotonic()
