@@ -233,7 +233,7 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
 def _from_name(name: str) -> tuple[Metric, str]:
     base, settings, subset = parsed(name)
     if base not in METRICS:
-        hint = did_you_mean(base, METRICS)
+        hint = "; give each name by itself" if "," in base else did_you_mean(base, METRICS)
         raise ValueError(f"expected a metric that `repdyn metrics` lists, or all, got {base!r}{hint}")
     return METRICS[base].with_settings(**settings), subset
 
