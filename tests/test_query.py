@@ -169,12 +169,6 @@ def test_the_command_prints_a_table_json_and_csv(store, capsys):
     assert (rows[0]["nothing"], json.loads(rows[0]["metrics"])) == ("", records[0]["metrics"])
 
 
-def test_names_in_a_store_cannot_steer_the_terminal(tmp_path, capsys):
-    open_store(tmp_path).write(MeasurementKey("a\x1b[2J", 1, "p", "m"), [row(run="a\x1b[2J", step=1)])
-    main(["query", "select run from runs", str(tmp_path)])
-    assert "a\\x1b[2J" in capsys.readouterr().out
-
-
 def test_all_stores_below_a_folder_or_none(store, tmp_path, capsys, monkeypatch):
     fill(tmp_path / "deeper" / "other", make_published("lab/c", steps=(0,)))
     monkeypatch.chdir(tmp_path)

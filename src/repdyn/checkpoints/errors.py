@@ -17,7 +17,6 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from repdyn.utils.printing import printable
 from repdyn.utils.redaction import redacted
 
 
@@ -129,5 +128,6 @@ def _described(error: BaseException) -> str:
 
 
 def _in_one_line(error: BaseException) -> str:
+    text = str(error).encode(errors="backslashreplace").decode()  # a file name may hold what is no character
     # redacted before it is shortened, since half a token is not recognised as one
-    return shorten(printable(redacted(str(error))), 400, placeholder=" ...") or type(error).__name__
+    return shorten(redacted(text), 400, placeholder=" ...") or type(error).__name__

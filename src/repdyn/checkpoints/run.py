@@ -47,7 +47,7 @@ from repdyn.store.files import STATES_FOLDER
 from repdyn.store.schema import FINISHED, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.files import cache_directory
-from repdyn.utils.printing import print_above_bars, printable
+from repdyn.utils.printing import print_above_bars
 from repdyn.utils.redaction import redacted
 
 MAX_IDENTICAL_FAILURES = 5
@@ -130,7 +130,7 @@ def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], *, quiet: bool) -
             bar.update()
             if not quiet:
                 text = f"failed: {outcome.text}" if outcome.state == "failed" else outcome.text
-                print_above_bars(printable(redacted(f"[{len(found)}/{bar.total}] {outcome.task.target}: {text}")))
+                print_above_bars(redacted(f"[{len(found)}/{bar.total}] {outcome.task.target}: {text}"))
             reasons = [each.text for each in found if each.state == "failed"]
             is_one = len(reasons) == MAX_IDENTICAL_FAILURES and len(set(reasons)) == 1
             if is_one and not any(each.state == "measured" for each in found):

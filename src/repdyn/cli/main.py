@@ -23,7 +23,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from repdyn.cli import measure, show
 from repdyn.utils.arguments import OPTIONS
 from repdyn.utils.extras import with_extra
-from repdyn.utils.printing import Lossy, printable
+from repdyn.utils.printing import Lossy
 from repdyn.utils.redaction import redacted
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -167,7 +167,7 @@ def _shown(default: Any) -> str | None:
 def _said(line: str, status: int) -> int:
     """Print a line to standard error, if it can be printed, and return the status."""
     with suppress(OSError, ValueError):
-        print(printable(redacted(line)), file=sys.stderr)
+        print(redacted(line), file=sys.stderr)
     return status
 
 

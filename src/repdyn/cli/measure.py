@@ -17,7 +17,7 @@ from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Json, print_json
 from repdyn.cli.tables import print_audits, print_plans, print_suites, say, warn
 from repdyn.utils.arguments import Count, Destination, ModelOptions, Output, Place
-from repdyn.utils.printing import Lossy, printable
+from repdyn.utils.printing import Lossy
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.sweep import Prepared, Sweep
@@ -115,14 +115,14 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
         with redirect_stdout(out):
             if runs := [run for run in sorted(set(swept.runs) & set(store.runs())) if store.steps(run)]:
                 show_store(store, runs)
-                print(printable(f"report: {write_report(store, store.output / PAGE)}"))
+                print(f"report: {write_report(store, store.output / PAGE)}")
                 for doubt in doubts(store, [(run, None) for run in runs]):
                     warn(doubt)
             if runs and export:
                 from repdyn.publish.export import export_store
 
                 for line in export_store(store, runs, to=export):
-                    print(printable(line))
+                    print(line)
     except Exception as error:  # a failing view must not hide the outcome of the measurements
         say(f"the measurements are stored, but cannot be shown: {error}")
         return False

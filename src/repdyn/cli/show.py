@@ -21,7 +21,6 @@ from repdyn.cli.tables import print_csv, print_runs, say
 from repdyn.utils.addresses import is_loopback
 from repdyn.utils.arguments import SENTENCES, Count, Destination, Layers, ModelOptions, Models, Output, at_least
 from repdyn.utils.console import plain_records, print_frame
-from repdyn.utils.printing import printable
 
 FAILED = 1
 
@@ -70,7 +69,7 @@ def report(
     path = output or found[0].output / PAGE
     path = write_report(found, path, runs=rows.run, probe=rows.probe, title=title, seeds=rows.seeds)
     seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
-    print(printable(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s"))
+    print(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s")
     if open:
         webbrowser.open(path.resolve().as_uri())
 
@@ -136,7 +135,7 @@ def compare(
     if show_published(runs, folder):
         return 0
     for line in how_to_measure(runs):
-        print(printable(line))
+        print(line)
     hint = "; repdyn report compares runs with each other" if len(runs) > 1 else ""
     return _nothing(f"no published value was measured in the same way{hint}")
 
@@ -281,7 +280,7 @@ def export(
     how: dict[str, Any] = {"to": to, "folder": output, "project": wandb_project, "online": wandb_online}
     is_empty = True
     for line in export_store(find_store(store), rows.run, probe=rows.probe, log_layers=chosen, **how):
-        print(printable(line))
+        print(line)
         is_empty &= " in " not in line
     return _nothing("nothing was exported, since nothing is measured") if is_empty else 0
 
@@ -409,7 +408,7 @@ def demo(*, output: Output = None, no_browser: bool = False) -> None:
     store = open_store(str(files("repdyn.cli") / "demo"))
     path = write_report(store, folder / "repdyn_demo.html", title="A small decoder on Wikipedia text")
     print("a decoder of 6 layers, measured 51 times in 4,000 steps of training on Wikipedia text")
-    print(printable(f"report: {path}"))
+    print(f"report: {path}")
     print("next: python train.py, in a copy of the repository, for a run of your own")
     if not no_browser:
         webbrowser.open(path.resolve().as_uri())

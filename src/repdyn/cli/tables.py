@@ -14,7 +14,7 @@ from rich.text import Text
 
 from repdyn.tables.style import short_value
 from repdyn.utils.console import PrintableConsole, plain_records, wide_console
-from repdyn.utils.printing import gigabytes, in_one_line, shorten_list
+from repdyn.utils.printing import gigabytes, shorten_list
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def print_table(rows: Iterable[Mapping[str, str | Text]], n_texts: int) -> None:
     for row in rows:
         if not table.columns:
             for number, name in enumerate(row):
-                table.add_column(Text(in_one_line(name)), justify="left" if number < n_texts else "right")
-        table.add_row(*(cell if isinstance(cell, Text) else Text(in_one_line(cell)) for cell in row.values()))
+                table.add_column(Text(name), justify="left" if number < n_texts else "right")
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row.values()))
     wide_console().print(table)
 
 
@@ -122,13 +122,8 @@ def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_csv(frame: pd.DataFrame) -> None:
-    """Print the rows of a data frame as CSV: lists as JSON, nothing where a value is missing.
-
-    Control and invisible characters are escape sequences, as :func:`in_one_line` writes them: a name may hold
-    characters that a terminal would obey.
-    """
+    """Print the rows of a data frame as CSV: lists as JSON, nothing where a value is missing."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(map(in_one_line, map(str, frame.columns)))
+    writer.writerow(frame.columns)
     for record in plain_records(frame):
-        values = (json.dumps(value) if isinstance(value, list | dict) else value for value in record.values())
-        writer.writerow(in_one_line(value) if isinstance(value, str) else value for value in values)
+        writer.writerow(json.dumps(each) if isinstance(each, list | dict) else each for each in record.values())

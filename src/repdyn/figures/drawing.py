@@ -27,7 +27,6 @@ from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, styled
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.files import write_atomically
-from repdyn.utils.printing import printable
 
 LEGEND_ROWS = 20
 """Largest number of rows in the legend of a chart."""
@@ -260,7 +259,6 @@ def _characters_of(font: str) -> frozenset[int]:
 
 
 def _drawable(text: str) -> str:
-    text = text if text.isprintable() else printable(text)
     if text.isascii():
         return text
     known = _characters_of(findfont(FontProperties()))

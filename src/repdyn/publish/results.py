@@ -30,7 +30,7 @@ from repdyn.terminal.runs import print_closing, print_comparison, print_line, pr
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole, print_frame
 from repdyn.utils.files import escaped, safe_file_name, write_atomically
-from repdyn.utils.printing import Lossy, printable
+from repdyn.utils.printing import Lossy
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -288,9 +288,9 @@ def show_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Pa
         return f"no run has a metric at {FEWEST} steps of the scores in {scores}"
     for table in tables:
         print_frame(table.head(_MOST_SCORES))
-    print(printable(in_words(tables)))
+    print(in_words(tables))
     for name, frame in (("scores", found), ("correlations", pd.concat(tables, ignore_index=True))):
         path = folder / f"{name}.csv"
         write_atomically(path, lambda temporary, frame=frame: frame.to_csv(temporary, index=False))
-        print(printable(f"{path}"))
+        print(path)
     return ""

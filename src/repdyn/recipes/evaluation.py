@@ -34,7 +34,6 @@ from repdyn.text.corpus import load_corpus
 from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import wide_console
 from repdyn.utils.files import write_atomically
-from repdyn.utils.printing import printable
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
 _OPTIONS = "options.json"
@@ -303,8 +302,8 @@ def print_recipes(recipes: Iterable[Recipe]) -> None:
     """Print a line for each recipe, and what it measures."""
     for recipe in recipes:
         n_run = sum(published.criterion is not None for published in recipe.published)
-        print(printable(f"{recipe.name}: {recipe.reference}"))
-        print(printable(f"    {n_run} of {len(recipe.published)} published values, on {', '.join(recipe.models)}"))
+        print(f"{recipe.name}: {recipe.reference}")
+        print(f"    {n_run} of {len(recipe.published)} published values, on {', '.join(recipe.models)}")
 
 
 def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> None:
@@ -321,4 +320,4 @@ def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> N
             table.add_row(*([Text(outcome.run)] if outcome.run else []), verdict, Text(outcome.text))
         out.print(table)
     out.print(count_verdicts(outcomes), highlight=False)
-    print(printable(f"page: {page}"))
+    print(f"page: {page}")

@@ -20,7 +20,6 @@ from repdyn.store.schema import FINISHED
 from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.style import metric_title, short_subset_title
 from repdyn.utils.files import safe_file_name, write_atomically
-from repdyn.utils.printing import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -248,13 +247,13 @@ def show_published(runs: Sequence[MeasuredRun], folder: Path) -> bool:
     whether there are any."""
     compared = compare_published(runs)
     for comparison in compared:
-        print(printable(f"{comparison.run.label}:"))
+        print(f"{comparison.run.label}:")
         for sentence in comparison.sentences:
-            print(printable(f"  {sentence}"))
+            print(f"  {sentence}")
         if comparison.pairs:
             name = safe_file_name(comparison.run.name.replace("/", "_"))
             for path in save({name: comparison.draw()}, folder):
-                print(printable(f"  {path}"))
+                print(f"  {path}")
             table = folder / f"{name}.csv"
             write_atomically(table, lambda path, comparison=comparison: comparison.table().to_csv(path, index=False))
     return any(comparison.pairs for comparison in compared)

@@ -14,7 +14,6 @@ from repdyn.metrics import DEFAULT_METRICS, METRICS, Metric
 from repdyn.metrics.metric import written
 from repdyn.tables.style import by_family
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.printing import in_one_line
 
 _CAPTURES = {
     "following": "next layer",
@@ -79,7 +78,7 @@ def print_metrics(console: Console | None = None) -> None:
         table.add_column(no_wrap=True, width=max(len(_range(metric)) for metric in METRICS.values()))
         for metric in map(METRICS.__getitem__, names):
             known = " (needs a probe with topics)" if metric.probe_requires == "topics" else ""
-            table.add_row(metric.name, in_one_line(f"{metric.meaning}{known}"), _range(metric))
+            table.add_row(metric.name, f"{metric.meaning}{known}", _range(metric))
         console.print(Text(title, style="bold"))
         console.print(table, highlight=False)
         console.print()

@@ -28,7 +28,6 @@ from repdyn.tables.series import MetricSeries, thin
 from repdyn.tables.style import KINDS, NO_VALUE, of_stack, short_count, short_value, subset_title
 from repdyn.tables.texts import alert_lines, copies_line, cost_line, failure_line, probe_loss_line, sampling
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.printing import in_one_line
 
 _BARS_OF_A_CURVE = 7
 _BARS = "▁▂▃▄▅▆▇█"
@@ -63,7 +62,7 @@ def layer_table(shown: Sequence[MetricSeries], *, sparklines: bool) -> Table:
     table.add_column("\nlayer", justify="right", no_wrap=True)
     for series in shown:
         # brackets in a name would be read as markup
-        heading = in_one_line(f"{series.metric}, {series.subset}")
+        heading = f"{series.metric}, {series.subset}"
         table.add_column(Text(f"{heading}\n{_COURSE if len(series.steps) > 1 else 'value'}"), no_wrap=True)
     for layer in (layers[place] for place in places):
         table.add_row(str(layer), *(_cell(series, layer, sparklines) for series in shown))
@@ -128,7 +127,7 @@ def print_alerts(found: Iterable[RunAlerts], console: Console | None = None) -> 
 
 def print_line(console: Console, line: str) -> None:
     """Print a text in one line of any length."""
-    console.print(Text(in_one_line(line)), soft_wrap=True)
+    console.print(Text(line), soft_wrap=True)
 
 
 STATUS_STYLES: Mapping[Status, str] = {"healthy": "green", "watch": "yellow", "failed": "bold red", "unknown": "dim"}
@@ -141,7 +140,7 @@ def print_insights(found: Sequence[RunInsights], compared: Sequence[Insight] = (
     console = PrintableConsole()
     width = min(_MAX_WIDTH, console.width)
     for each in found:
-        heading = Text(in_one_line(f"{of_stack(each.run, each.stack)} (probe {each.probe[:8]}): "))
+        heading = Text(f"{of_stack(each.run, each.stack)} (probe {each.probe[:8]}): ")
         console.print(heading.append(each.status, STATUS_STYLES[each.status]), width=width)
         is_told = bool(each.statements) and each.reason == each.statements[0].sentence
         console.print(_statements(each.statements, None if is_told else each.reason), width=width)
@@ -153,9 +152,9 @@ def print_insights(found: Sequence[RunInsights], compared: Sequence[Insight] = (
 def _statements(statements: Sequence[Insight], reason: str | None = None) -> Table:
     lines = Table.grid(padding=(0, 1, 0, 0))
     if reason is not None:
-        lines.add_row("  reason", Text(in_one_line(reason)))
+        lines.add_row("  reason", Text(reason))
     for each in statements:
-        lines.add_row(Text(f"  {each.severity}", _SEVERITY_STYLES[each.severity]), Text(in_one_line(each.sentence)))
+        lines.add_row(Text(f"  {each.severity}", _SEVERITY_STYLES[each.severity]), Text(each.sentence))
     return lines
 
 
@@ -165,7 +164,7 @@ def print_closing(
     """Print a headline for each stack of a run, the report and the next command."""
     console.print()
     for run in runs:
-        headline = Text(in_one_line(run.insights.headline), f"bold {STATUS_STYLES[run.insights.status]}")
+        headline = Text(run.insights.headline, f"bold {STATUS_STYLES[run.insights.status]}")
         console.print(headline, highlight=False)
     if report is not None:
         print_line(console, f"report: {report}")
@@ -194,10 +193,10 @@ def print_summary(
     """
     console = console or PrintableConsole()
     frame, (shown, left_out) = run.frame, (list(run.series.values())[:MAX_CURVES], [*run.series][MAX_CURVES:])
-    model, probe = (in_one_line(str(run.rows[name].iloc[0])) for name in ("model", "probe"))
+    model, probe = (str(run.rows[name].iloc[0]) for name in ("model", "probe"))
     before = [
-        Text.assemble((in_one_line(of_stack(run.name, run.stack)), "bold"), f"  {model} ({KINDS[run.causal]})"),
-        Text(f"{run.extent}; probe {probe[:8]}, {in_one_line(sampling(run.rows))}"),
+        Text.assemble((of_stack(run.name, run.stack), "bold"), f"  {model} ({KINDS[run.causal]})"),
+        Text(f"{run.extent}; probe {probe[:8]}, {sampling(run.rows)}"),
         *_lines([probe_loss_line(frame)]),
         Text(),
     ]
@@ -224,7 +223,7 @@ def print_summary(
 
 
 def _lines(texts: Sequence[str | None], before: str = "", style: str = "") -> Iterator[Text]:
-    yield from (Text(in_one_line(f"{before}{text}"), style) for text in texts if text)
+    yield from (Text(f"{before}{text}", style) for text in texts if text)
 
 
 def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
@@ -299,10 +298,10 @@ def print_comparison(
         *([f"sampling: {sampling(rows)}"] if len(rows) else []),
     ]
     for line in legend:
-        console.print(Text(in_one_line(line), style="dim"), highlight=False, width=width)
+        console.print(Text(line, style="dim"), highlight=False, width=width)
     if difference:
         warning = f"warning: these values do not compare, {difference}"
-        console.print(Text(in_one_line(warning), style="yellow"), highlight=False, width=width)
+        console.print(Text(warning, style="yellow"), highlight=False, width=width)
 
 
 def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
@@ -317,7 +316,7 @@ def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
         for name, heading in _HEADINGS.items()
     }
     return {
-        "\nmodel": Text(in_one_line(run.label)),
+        "\nmodel": Text(run.label),
         "\nkind": _KINDS[run.causal],
         "\nsize": "?" if run.parameters is None else short_count(run.parameters),
         "done/\nfailed" if with_failed else "\ndone": f"{len(run.steps)}" + f"/{run.n_failed}" * with_failed,

@@ -1,4 +1,4 @@
-"""A console of rich that shows names which others chose without obeying them, and tables in it."""
+"""A console of rich that writes to any encoding and pipe, and tables in it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.utils.printing import in_one_line, printable
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -23,9 +21,9 @@ _FILE_WIDTH = 10_000
 
 
 class PrintableConsole(Console):
-    """A rich console that writes control characters of a text as escape sequences; its own styles are kept.
+    """A rich console that writes "?" in place of what is not ASCII in an encoding other than Unicode.
 
-    In an encoding other than Unicode it writes "?" in place of what is not ASCII, where rich would raise.
+    Rich would raise an error there.
     """
 
     def on_broken_pipe(self) -> None:
@@ -34,10 +32,9 @@ class PrintableConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            text = segment.text if segment.control else printable(segment.text)
-            if not text.isascii() and self.options.ascii_only:
-                text = text.encode("ascii", "replace").decode()
-            yield segment if text is segment.text else Segment(text, segment.style)
+            if self.options.ascii_only and not segment.text.isascii():
+                segment = Segment(segment.text.encode("ascii", "replace").decode(), segment.style)
+            yield segment
 
 
 def wide_console() -> PrintableConsole:
@@ -49,9 +46,9 @@ def print_frame(frame: pd.DataFrame) -> None:
     """Print the rows of a data frame."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name, column in frame.items():
-        table.add_column(Text(in_one_line(str(name))), justify="right" if column.dtype.kind in "iuf" else "left")
+        table.add_column(Text(str(name)), justify="right" if column.dtype.kind in "iuf" else "left")
     for record in plain_records(frame):
-        table.add_row(*(Text(in_one_line(_cell(value))) for value in record.values()))
+        table.add_row(*(Text(_cell(value)) for value in record.values()))
     wide_console().print(table)
 
 

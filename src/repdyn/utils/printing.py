@@ -1,4 +1,4 @@
-"""What is printed: names that others chose, lines above progress bars, and no remarks of other packages."""
+"""What is printed: short lists, sizes, lines above progress bars, and no remarks of other packages."""
 
 from __future__ import annotations
 
@@ -8,34 +8,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
-
-
-def printable(text: str) -> str:
-    """Return a text with every control or invisible character but line breaks and tabs written as its escape sequence.
-
-    A terminal would obey some of them: move the cursor, set the title, or reverse the direction of writing.
-
-    >>> printable("run\\x1b[2J")
-    'run\\\\x1b[2J'
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() or character in "\n\t\N{NO-BREAK SPACE}" else ascii(character)[1:-1]
-        for character in text
-    )
-
-
-def in_one_line(text: str) -> str:
-    """Return a text as :func:`printable` does, its line breaks and tabs as escape sequences too.
-
-    A name with a line break would print a line of its own, which looks like one of the program.
-
-    >>> in_one_line("run\\nerror: disk full")
-    'run\\\\nerror: disk full'
-    """
-    return "".join(ascii(character)[1:-1] if character in "\n\t" else character for character in printable(text))
-
 
 MAX_LISTED = 6
 

@@ -37,7 +37,6 @@ from repdyn.diagnosis import described_rows
 from repdyn.report.markup import Markup, asset, joined, policy, tag
 from repdyn.report.write import page, page_data, page_sources, page_title
 from repdyn.utils.addresses import allowed_hosts, announcement, free_port
-from repdyn.utils.printing import printable
 from repdyn.watch.index import Index
 
 TOKEN = "token"
@@ -235,10 +234,10 @@ def serve(
     )
 
     def started() -> None:
-        print(printable(announcement("the table of runs", host, address, port)), flush=True)
+        print(announcement("the table of runs", host, address, port), flush=True)
         if not n_stores:
             where = ", ".join(map(str, paths))
-            print(printable(f"no measurement in {where} yet; the page shows them as they appear"), flush=True)
+            print(f"no measurement in {where} yet; the page shows them as they appear", flush=True)
         if open_browser:
             webbrowser.open(address)
 
