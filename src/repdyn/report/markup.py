@@ -5,11 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
-
-_DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 
 class Markup(str):
@@ -25,22 +22,13 @@ def tag(name: str, *content: str, **attributes: str) -> Markup:
     '<p class="note">a &lt; b <b>c</b></p>'
     """
     names = {key.removesuffix("_").replace("_", "-"): value for key, value in attributes.items()}
-    opening = "".join(f' {key}="{html.escape(visible(value))}"' for key, value in names.items())
+    opening = "".join(f' {key}="{html.escape(value)}"' for key, value in names.items())
     return Markup(f"<{name}{opening}>{joined(content)}</{name}>")
 
 
 def joined(content: Iterable[str], between: str = "") -> Markup:
     """Join texts and elements."""
-    return Markup(between.join(one if isinstance(one, Markup) else html.escape(visible(one)) for one in content))
-
-
-def visible(text: str) -> str:
-    """Replace the invisible characters that would reverse the order of the letters after them.
-
-    >>> visible("a\\u202eb")
-    'a\ufffdb'
-    """
-    return _DIRECTIONS.sub("\ufffd", text)
+    return Markup(between.join(one if isinstance(one, Markup) else html.escape(one) for one in content))
 
 
 def table(

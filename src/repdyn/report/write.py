@@ -20,7 +20,7 @@ from repdyn.figures.charts import shared_axis, training_axes
 from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import settings_in_words
 from repdyn.report import plots, sections
-from repdyn.report.markup import Markup, asset, joined, policy, visible
+from repdyn.report.markup import Markup, asset, joined, policy
 from repdyn.store import Store
 from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED
@@ -308,7 +308,7 @@ def packed(tree: Any) -> tuple[Any, str]:
 
 def as_text(tree: Any) -> str:
     """Return nested dictionaries and lists as text: JSON, gzip, base64."""
-    text = visible(json.dumps(tree, allow_nan=False, separators=(",", ":"), ensure_ascii=False))
+    text = json.dumps(tree, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     # a name may contain what cannot be encoded
     return _as_text(text.encode(errors="backslashreplace"))
 

@@ -33,11 +33,3 @@ def test_each_stack_of_a_model_is_there_for_itself(tmp_path):
     encoder = next(run for run in page.tree["runs"] if "encoder" in run["label"])
     values = page.array(encoder["metrics"]["two_nn"]["all"]["values"])
     np.testing.assert_array_equal(values, grid(rows, "two_nn", "all").to_numpy(np.float32))
-
-
-def test_signs_that_turn_the_order_of_letters_are_shown_as_signs(tmp_path):
-    rows = make_rows(run="gpt\u202eexe", steps=STEPS, n_blocks=2)
-    page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html", title="a\u2066b"))
-    assert page.tree["runs"][0]["label"] == "gpt\ufffdexe"
-    assert "a\ufffdb" in page.text
-    assert not set("\u202e\u2066") & set(page.text)
