@@ -1,7 +1,5 @@
 """The tracker for the Hugging Face Trainer."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial

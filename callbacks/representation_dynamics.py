@@ -1,7 +1,5 @@
 """The tracker for Lightning, which measures the geometry of a model's layers during training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack

@@ -1,7 +1,5 @@
 """Save checkpoints in Hugging Face format, so that a run can be measured later like a published one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from itertools import chain, count

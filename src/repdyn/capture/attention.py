@@ -5,8 +5,6 @@ forward passes. The weights are searched for in the outputs of the modules insid
 or the dropout applied to them), so that layers are numbered as in :mod:`repdyn.capture.capture`.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ its branch and the residual stream separately, for the next block to add, it is 
 encoder-decoder has its own layers, from 0 on.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, nullcontext

@@ -5,8 +5,6 @@ that the last block puts out to the logits. A head is only returned where these 
 states in another order, give the model's own logits up to rounding.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ other; the system keeps as much of it in RAM as it can. The file has no name: it
 view, or with the process, however it ends.
 """
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

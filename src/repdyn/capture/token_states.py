@@ -4,8 +4,6 @@ Models that put learned vectors among the tokens (meta tokens, a tuned prompt, r
 their blocks than there are tokens: they are measured on a probe of inputs, which says what positions count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import is_dataclass

@@ -1,7 +1,5 @@
 """Find what is wrong with a published training history, from the names, checksums, sizes and dates of its files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -1,7 +1,5 @@
 """Errors of one checkpoint, and errors that end a whole sweep."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The Hugging Face Hub, through its own client: lists revisions and files, downloads weights; its cache offline."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

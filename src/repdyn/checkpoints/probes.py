@@ -1,7 +1,5 @@
 """The probe of published or local checkpoints: the same text for all models, with the tokenizer of each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

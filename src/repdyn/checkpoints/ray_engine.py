@@ -1,7 +1,5 @@
 """Sweep with several workers, GPUs or machines: a Ray task for each checkpoint, coordinated by file names alone."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Suites: descriptions of published training runs in YAML, shipped or your own; see docs/suites.md."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Load models from the files of a checkpoint: a folder of ``save_pretrained``, a Lightning checkpoint, a GGUF file."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging

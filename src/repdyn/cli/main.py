@@ -4,8 +4,6 @@ A command is a function of :mod:`repdyn.cli.measure` or :mod:`repdyn.cli.show`: 
 options and its help. It returns its exit status, None for 0, and raises what :func:`main` explains in one line.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

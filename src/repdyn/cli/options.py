@@ -1,8 +1,6 @@
 """The options that several commands share."""
 
 # Imports only what is quick to import: --help must not wait for torch.
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """The commands that show or hand on what stores contain, and the explorer and the demo."""
 
 # Imports only what is quick to import: --help must not wait for torch.
-from __future__ import annotations
-
 import re
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """The byte vocabulary, and the tokenization of a whole corpus into one array of ids."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line of train.py: Lightning's CLI with a tracker attached and a fresh folder for every run."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Token ids as windows, windows as batches for next-token and masked-token training, and their loader."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Literal, cast
 

@@ -1,7 +1,5 @@
 """Statements about several runs: in which metrics they differ most, by how much, in which layers and since when."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Statements about a run, as plain data that every view renders."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias

@@ -1,8 +1,6 @@
 """Statements about one metric: the course of its mean over layers, its coupling with the loss, its fit; and its profile
 over depth at the last step, layers unlike their neighbours, missing values, whole sequences."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """One run with its status, its alerts, the statements on it, and the findings, judged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

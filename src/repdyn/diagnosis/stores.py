@@ -1,7 +1,5 @@
 """The runs of stores with everything said of them, which every view takes from here."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Statements about the training: its loss and that on the probe, its alerts, steps out of line with others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby

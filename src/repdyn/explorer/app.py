@@ -1,7 +1,5 @@
 """The explorer's page: a sentence, its tokens to choose from, and views of the chosen one in each checkpoint."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Sequence

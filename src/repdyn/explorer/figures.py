@@ -1,7 +1,5 @@
 """Figures of the explorer: a token across the layers, and attention weights, with the colours of ``page/page.css``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from html import escape

@@ -1,7 +1,5 @@
 """Sentences in one or several checkpoints: what the explorer shows, without its page."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import replace

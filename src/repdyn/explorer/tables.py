@@ -1,7 +1,5 @@
 """Parts of the explorer's page as HTML, with all text escaped: the logit lens, nearest tokens, conventions, remarks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from html import escape

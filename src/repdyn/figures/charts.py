@@ -1,7 +1,5 @@
 """A chart as data, which matplotlib and the page both draw: panels, lines, cells and axes, and what a metric's show."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

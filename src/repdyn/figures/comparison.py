@@ -6,8 +6,6 @@ models. Seeds of one model are drawn as one line, their mean, with the interval 
 line for each seed.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

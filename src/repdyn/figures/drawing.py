@@ -3,8 +3,6 @@
 Only the object interface of matplotlib is used: no global state, no display, safe inside a training process.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence

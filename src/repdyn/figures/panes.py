@@ -1,7 +1,5 @@
 """The panels of a figure of several metrics: which metric and tokens stand in which, and how they are arranged."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence

@@ -4,8 +4,6 @@ Each metric of geometry and each of the user's own has a figure over depth, its 
 those of another family share a figure over depth and one of means. Bands are 95% intervals over probes, if known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace

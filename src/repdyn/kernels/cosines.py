@@ -1,7 +1,5 @@
 """Directions and lengths: of one cloud, and of the same tokens at two layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

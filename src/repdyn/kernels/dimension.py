@@ -1,7 +1,5 @@
 """Intrinsic dimension by other estimators: neighbours of any rank, likelihood, local spectra, spanning trees."""
 
-from __future__ import annotations
-
 import math
 
 import torch

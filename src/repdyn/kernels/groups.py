@@ -1,7 +1,5 @@
 """Vectors with labels: variance within classes, and topics."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Exact nearest-neighbour search by matrix products."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

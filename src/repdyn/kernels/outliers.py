@@ -1,7 +1,5 @@
 """Few vectors or few coordinates that carry much of a cloud."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

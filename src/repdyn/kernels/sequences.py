@@ -1,7 +1,5 @@
 """Whole sequences: entropy, cosines, largest activations, and attention sinks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

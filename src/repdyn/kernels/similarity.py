@@ -1,7 +1,5 @@
 """How alike two clouds of the same tokens are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

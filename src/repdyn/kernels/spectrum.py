@@ -1,7 +1,5 @@
 """The spectrum of a cloud's covariance, and what is read off it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

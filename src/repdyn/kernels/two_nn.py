@@ -1,7 +1,5 @@
 """Intrinsic dimension from the distances to the two nearest neighbours."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """The weights of a block, their gradients and what a training step changes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -7,8 +7,6 @@ encoder predicts sampled tokens that are replaced by the mask, in a forward pass
 have, so that the loss is above that of long texts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Measure one layer: the rows of every requested metric."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

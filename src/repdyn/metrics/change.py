@@ -1,7 +1,5 @@
 """Metrics of two matched clouds: a layer and the next, the last, or itself at the checkpoint before."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """Metrics of one layer's cloud: its shape, its dimension, its spectrum, how its vectors resemble one another."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import inf, pi
 

@@ -1,7 +1,5 @@
 """Metrics of tokens: against the vocabulary, through the output head, and of their topics."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """Small encoders and decoders on transformers' own classes, built from one set of sizes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 

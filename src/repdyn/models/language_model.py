@@ -1,7 +1,5 @@
 """LightningModule for pretraining a small encoder or decoder."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Validation and batches of a probe's tokens, classes and topics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

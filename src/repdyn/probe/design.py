@@ -6,8 +6,6 @@ A 34:2427, 1986). The design therefore belongs to every value: it is hashed with
 values of different designs are never joined into one curve.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ of positions that count is cut into as many equal parts, and one position of eac
 drawn once.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Export of stored runs to loggers, with the names and steps of a live run."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Sequence

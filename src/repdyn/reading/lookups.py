@@ -1,7 +1,5 @@
 """Find the tables in which a model looks up its tokens, positions and segments, by watching it run."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

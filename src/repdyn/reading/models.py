@@ -4,8 +4,6 @@ Downloads are not trusted: weights are read without running pickles, and code of
 ``--trust-remote-code``. Downloads stay in the cache folder, so that a second study finds them there.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Read a model: the states of its layers, its attention weights, its output head."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

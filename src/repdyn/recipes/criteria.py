@@ -4,8 +4,6 @@ A criterion is either a number that must lie between two bounds with its whole 9
 larger than a share. Each names the kind that a recipe gives it; docs/reproduce.md describes them.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Judge the published values of a paper by the measurements in a store, and by the tables of studies, which it runs."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

@@ -1,7 +1,5 @@
 """The figure and the HTML page of a recipe: published values over measured ones, and their criteria."""
 
-from __future__ import annotations
-
 import base64
 import textwrap
 from collections.abc import Collection, Mapping, Sequence

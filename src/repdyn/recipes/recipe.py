@@ -1,7 +1,5 @@
 """Read recipes: YAML files with the measurements and published values of a paper; see docs/reproduce.md."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

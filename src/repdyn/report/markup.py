@@ -1,7 +1,5 @@
 """HTML in which every text is escaped unless it was made here, and the policy of a page for its scripts."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

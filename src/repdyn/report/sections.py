@@ -1,7 +1,5 @@
 """The texts and tables of a report: what happened, runs, findings, alerts, fits, what was measured, what failed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Write the report: the content of stores as one page, with the data of its script as a tree of plain dictionaries."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

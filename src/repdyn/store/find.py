@@ -1,7 +1,5 @@
 """Open a store, at a path or a URL, and find those that a folder contains."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

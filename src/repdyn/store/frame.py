@@ -1,7 +1,5 @@
 """The rows of a store as a data frame: the newest of repeated measurements, without failures that were made good."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

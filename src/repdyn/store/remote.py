@@ -7,8 +7,6 @@ A file of the copy whose state is not in the index waits for its upload. A proce
 beside another one: at worst a file is sent twice. Nothing is ever deleted remotely.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

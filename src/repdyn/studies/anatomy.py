@@ -1,7 +1,5 @@
 """``repdyn study anatomy``: a model's embedding tables, and the paths of two sentences through its layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

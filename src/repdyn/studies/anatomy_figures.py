@@ -1,7 +1,5 @@
 """Draw a model's embedding tables, the layout of positions, and two sentences through the layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any

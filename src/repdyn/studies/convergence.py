@@ -1,7 +1,5 @@
 """``repdyn study convergence``: alignment profiles, falls, classes, changes, blocks left out, and correlations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any

@@ -4,8 +4,6 @@ The gradient, its average and what is fitted to it follow Lee 2024, Fractal Self
 (Fractal Fract. 8(10):552). Profiles A_0 ... A_L are mean cosines of each layer to the last one, all finite.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise

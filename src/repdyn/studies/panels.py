@@ -1,7 +1,5 @@
 """Draw the figures of studies: panels side by side, bands, images, attention heads, vectors in a plane."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Paths of positions through a table, and of the tokens of two sentences through the layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Groups of paraphrases, changed sentences and collections of texts: their vectors at every layer, measured."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

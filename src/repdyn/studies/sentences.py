@@ -1,7 +1,5 @@
 """``repdyn study sentences``: vectors of paraphrases, of sentences with one thing changed, and of a collection."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Run a study: its options, one model after another, tables as CSV, figures in one style, and a summary."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence

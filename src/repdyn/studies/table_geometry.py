@@ -1,7 +1,5 @@
 """Relate embedding tables: kinds of tokens, extreme pairs, the mean; to textbook positions, cubes, few bits, words."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """``repdyn study tokens``: the tokens of a sentence and the words of a text against the vocabulary, layer by layer."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, cast
 
 import numpy as np

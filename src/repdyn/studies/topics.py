@@ -1,7 +1,5 @@
 """``repdyn study topics``: topics found in a text, and how far embeddings and attention of models follow them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Detection of checkpoints with the weights of another step, from the continuity of their values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The published findings, their criteria (docs/findings.md), and the verdicts on one run or the seeds of one model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

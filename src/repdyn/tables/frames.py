@@ -1,7 +1,5 @@
 """The rows of one run as tables: validated, selected by stack, layer and step, and averaged over layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 The stacks of a model that has several stand there like models of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Scores of tasks over training, and how the metrics of a run go with them; docs/insights.md#scores-of-tasks."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Seeds of one model: runs that differ in their random seed alone, shown as their mean with its interval."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The values of one metric by layer and step: what every chart is drawn from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@
 returns a data frame.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -3,8 +3,6 @@
 Imports only what loads quickly: commands show names and numbers before they read a store.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from functools import wraps

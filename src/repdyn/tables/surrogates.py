@@ -4,8 +4,6 @@ Nearly every random walk has change points, and so has noise around a smooth tre
 than what such courses show.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """What a view says of a run in words: its sampling and intervals, its cost, checkpoints that failed or are copies,
 alerts, the loss on the probe."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby

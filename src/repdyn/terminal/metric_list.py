@@ -1,7 +1,5 @@
 """The table of metrics: in the terminal, as JSON, and as the Markdown of the site's page of all metrics."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

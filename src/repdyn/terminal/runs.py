@@ -1,7 +1,5 @@
 """What the terminal says of runs: one screen of summary each, alerts and insights, and several in a table."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence

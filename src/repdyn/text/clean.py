@@ -17,8 +17,6 @@ Markup is parsed by mwparserfromhell. On real pages this takes half a second per
 thousands of times and never closed, the time grows quadratically (20 s for 9,000 times ``{{a|``).
 """
 
-from __future__ import annotations
-
 import hashlib
 import html
 import os

@@ -1,7 +1,5 @@
 """The options of a tracker, declared once for all ways to attach one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Addresses at which pages are served: who can connect to them, free ports, and what is said of them."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address

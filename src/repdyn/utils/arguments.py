@@ -4,8 +4,6 @@ Commands are functions; cyclopts makes their options of the signature, and the h
 """
 
 # Imports only what is quick to import: --help must not wait for torch.
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attempts that may fail: several, all made before the first failure is raised, and calls with a timeout."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """What is the caller's and neither matters to a measurement nor changes: settings of torch and numpy, generators."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Devices without float64, in which layers are measured and outputs compared."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

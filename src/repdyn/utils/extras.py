@@ -1,7 +1,5 @@
 """Names of a package that are imported when they are first used, and the extras that come with packages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Files: the folder of the cache, names, and writing in one step."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,8 +1,6 @@
 """Names that do not exist, and those that were probably meant."""
 
 # Imports only what is quick to import: --help must not wait for torch.
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable
 from inspect import signature

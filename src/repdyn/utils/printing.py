@@ -1,7 +1,5 @@
 """What is printed: short lists, sizes, lines above progress bars, and no remarks of other packages."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import warnings

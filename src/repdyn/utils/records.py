@@ -1,7 +1,5 @@
 """What other programs share: strict JSON, and YAML read as plain data."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

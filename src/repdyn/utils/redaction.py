@@ -1,7 +1,5 @@
 """Redaction of passwords and tokens from texts that are stored, logged or printed."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

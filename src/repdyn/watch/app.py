@@ -1,7 +1,5 @@
 """The pages, who may see them, and the server: the table of all runs, the report of one or several, and events."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """All runs of all stores under the given paths: the files that appear in their folders, and what the table says."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math
