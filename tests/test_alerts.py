@@ -20,13 +20,13 @@ from repdyn.alerts import (
     stored_rules,
     write_rules,
 )
-from repdyn.diagnosis import stacks_of_run
+from repdyn.diagnosis import described_runs, stacks_of_run
 from repdyn.figures.charts import MARKED
 from repdyn.figures.run import heatmap
 from repdyn.store.schema import too_few_distinct
 from repdyn.tables.style import ALERT_COLOUR
 from repdyn.tables.texts import alert_lines
-from repdyn.terminal.runs import list_alerts, print_alerts, print_summary
+from repdyn.terminal.runs import print_alerts, print_summary
 
 
 def series(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):
@@ -308,7 +308,7 @@ def test_the_summary_lists_the_first_alerts(run):
 
 def printed(store, **given):
     stream = io.StringIO()
-    print_alerts(list_alerts(store, **given), Console(file=stream, width=200))
+    print_alerts([replace(run, **given) for run in described_runs([store]).runs], Console(file=stream, width=200))
     return stream.getvalue().splitlines()
 
 

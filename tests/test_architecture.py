@@ -35,7 +35,7 @@ ALLOWED = {
     "plots": "diagnosis figures report store tables utils",
     "watch": "alerts diagnosis report store tables utils",
     "publish": "alerts diagnosis figures metrics report store tables terminal utils",
-    "tracking": "alerts capture measurement metrics probe publish report store tables utils",
+    "tracking": "alerts capture diagnosis measurement metrics probe publish report store tables utils",
     "callbacks": "capture measurement metrics probe publish store tracking utils",
     "data": "alerts callbacks models probe publish tables text tracking utils",
     "checkpoints": "capture measurement metrics models probe store tables text utils",

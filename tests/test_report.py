@@ -150,7 +150,7 @@ def test_an_infinite_loss_and_an_infinite_mean_leave_their_marks_out(tmp_path):
 
 
 def test_no_store_and_no_such_run_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="^expected at least one store, got none$"):
+    with pytest.raises(ValueError, match="^expected runs with measurements, got none; measure at least one checkpoint"):
         write_report([], tmp_path / "page.html")
     stores = [fill(tmp_path / name, make_rows(run=name, steps=STEPS)) for name in ("a", "b")]
     with pytest.raises(ValueError, match="^expected runs of these stores, got 'c'; they have a, b$"):

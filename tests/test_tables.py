@@ -26,7 +26,6 @@ from repdyn.tables import effects, frames, series, style
 from repdyn.tables.frames import (
     by_stack,
     causality,
-    design_names,
     loss_of_run,
     measurements,
     missing_values,
@@ -37,7 +36,7 @@ from repdyn.tables.frames import (
 from repdyn.tables.frames import failures as failures_of
 from repdyn.tables.runs import differences, is_measured, select, short_names
 from repdyn.tables.series import intervals, metric_series, thin
-from repdyn.tables.texts import cost_line, failure_line, own_window_warning, sampling
+from repdyn.tables.texts import cost_line, failure_line, sampling
 
 NAN = math.nan
 
@@ -70,7 +69,7 @@ def test_values_of_heads_are_apart(run):
     assert of_heads(run(steps=(0,))).empty
 
 
-@pytest.mark.parametrize("column", ["run", "model", "probe"])
+@pytest.mark.parametrize("column", ["run", "model", "probe", "stack"])
 def test_two_of_a_kind_are_named(run, column):
     frame = pd.concat([run(steps=(0,), **{column: name}) for name in ("second", "first")])
     expected = (
@@ -166,24 +165,6 @@ def test_by_stack_gives_each_its_layers_and_all_the_scalars(two_stacks, failures
         assert failures_of(stacks[name])["step"].tolist() == [16, 16]
     n_scalars = int(frame["layer"].isna().sum())
     assert sum(len(rows) for rows in stacks.values()) == len(frame) + n_scalars
-
-
-@pytest.mark.parametrize(
-    ("names", "listed"),
-    [
-        (
-            {"encoder": "encoder", "decoder": "decoder"},
-            "'encoder', 'decoder'; select one, for example by_stack(frame)['encoder']",
-        ),
-        ({"decoder": "decoder"}, "'decoder', None; select one, for example by_stack(frame)['decoder']"),
-    ],
-    ids=["named", "one without a name"],
-)
-def test_two_stacks_are_not_mixed(two_stacks, frame_of, names, listed):
-    frame = frame_of(two_stacks(steps=(0,)))
-    expected = f"expected the rows of one stack of blocks, got 2: {listed}"
-    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
-        measurements(frame.assign(stack=frame["stack"].map(names)))
 
 
 @pytest.mark.parametrize(
@@ -342,26 +323,11 @@ def test_the_loss_on_the_probe_comes_first():
     assert losses.index.tolist() == [0, 16]
 
 
-@pytest.mark.parametrize(("n_on_probe", "name"), [(4, PROBE_LOSS), (3, LOSS)])
-def test_a_loss_on_the_probe_at_few_steps_is_not_taken(n_on_probe, name):
-    rows = [
-        *scalars(LOSS, {step: 4.0 for step in range(8)}),
-        *scalars(PROBE_LOSS, {step: 4.0 for step in range(n_on_probe)}),
-    ]
-    assert loss_of_run(to_frame(rows))[0] == name
-
-
 def test_sampling_names_the_design_and_the_windows(run):
     assert sampling(measurements(run())) == (
         "independent design: 8 batches of 4,096 vectors, 8 of each of 512 windows of 64 tokens, own window's neighbours "
         "left out"
     )
-
-
-def test_a_resumed_run_has_one_design(run):
-    resumed = measurements(pd.concat([run(steps=(0,), **NO_DESIGN), run(steps=(8,), **DENSE)]))
-    assert design_names(resumed) == ["dense"]
-    assert sampling(resumed).startswith("dense design: 8 batches")
 
 
 @pytest.mark.parametrize(
@@ -376,18 +342,6 @@ def test_a_resumed_run_has_one_design(run):
 )
 def test_what_a_band_means(run, given, expected):
     assert intervals(measurements(run(**given))) == expected
-
-
-def neighbours(share, excluded, **given):
-    return make_row(metric="two_nn", same_window_share=share, own_window_excluded=excluded, **given)
-
-
-def test_own_windows_that_count_are_warned_of():
-    rows = [neighbours(0.2, False, **DENSE), neighbours(0.83, False, layer=3, **DENSE), make_row()]
-    told = own_window_warning(rows)
-    assert told.startswith("the nearest neighbour of 83% of the vectors of layer 3 lies in their own window of text")
-    assert "'dense' lets count" in told
-    assert 'design="independent"' in told
 
 
 def test_cost_is_the_median_and_bytes_the_sum(published, frame_of, scalar_row):

@@ -6,6 +6,7 @@ import tempfile
 import time
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
@@ -218,22 +219,21 @@ def insights(
       repdyn insights RUN --fail && echo healthy
     """
     from repdyn.alerts import RULES, as_yaml, read_rules
+    from repdyn.diagnosis import comparison_statements, described_runs
     from repdyn.store import find_store
-    from repdyn.terminal.runs import list_alerts, print_alerts, print_insights
+    from repdyn.terminal.runs import alerts_of, print_alerts, print_insights
 
     if print_rules:
         print(as_yaml(RULES), end="")
         return 0
     if store is None:
         raise ValueError("expected the folder of a run or a store, got none; or --print-rules for the default rules")
-    found = find_store(store)
+    data = described_runs([find_store(store)], rows.run, rows.probe)
     if alerts or fail or rules:
-        listed = list_alerts(found, rows.run, rows.probe, read_rules(rules) if rules else None)
-        print_json([each.as_dict() for each in listed]) if json else print_alerts(listed)
-        return FAILED if fail and any(each.alerts for each in listed) else 0
-    from repdyn.diagnosis import comparison_statements, described_runs
-
-    data = described_runs([found], rows.run, rows.probe)
+        used = read_rules(rules) if rules else None
+        runs = data.runs if used is None else [replace(run, rules=used) for run in data.runs]
+        print_json([alerts_of(run) for run in runs]) if json else print_alerts(runs)
+        return FAILED if fail and any(run.alerts for run in runs) else 0
     if json:
         print_json([run.insights.as_dict() for run in data.runs])
     else:

@@ -217,7 +217,7 @@ MIN_SPREAD = 0.1
 """Least difference between the largest and the smallest value of a profile, as a share of the larger one."""
 _CELL = ["layer", "metric", "subset", "head"]
 MANY_MISSING = 0.1  # share of values missing at the last step above which someone should look
-OWN_WINDOW = 0.5  # share of vectors with the nearest neighbour in their own window above which values describe windows
+OWN_WINDOW = 0.05  # share of vectors with the nearest neighbour in their own window above which values describe windows
 
 
 def _last_profile(series: MetricSeries) -> tuple[int, np.ndarray, np.ndarray] | None:

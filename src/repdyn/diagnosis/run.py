@@ -37,8 +37,7 @@ class DescribedRun(MeasuredRun):
             place = {"alert": 0, "peak": 1, "trough": 1}.get(each.kind, -1)
             at = {"metric": each.metric, "subset": each.subset, "step": each.steps[place] if each.steps else None}
             linked.append(replace(each, stack=self.stack, link=report_link(self.label, **at)))
-        probe = str(self.rows["probe"].iloc[0])
-        return RunInsights(self.name, probe, self.stack, *self.status, tuple(linked), self.loss_correlations)
+        return RunInsights(self.name, self.probe, self.stack, *self.status, tuple(linked), self.loss_correlations)
 
     @cached_property
     def loss_correlations(self) -> LossCorrelations:
@@ -92,10 +91,6 @@ class DescribedRun(MeasuredRun):
             metrics.missing_statements(self.rows),
         ]
         return [*chain(*found)]
-
-    @property
-    def failed(self) -> bool:
-        return self.status[0] == "failed"
 
     @cached_property
     def findings(self) -> list[Finding]:

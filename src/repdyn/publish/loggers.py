@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import translate
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
@@ -28,8 +27,6 @@ TOKENS_KEY = "repdyn/tokens"
 """Training tokens seen, for use as the x axis."""
 LOGGED_SCALARS = {LOSS: "repdyn/loss", VALIDATION_LOSS: "repdyn/val_loss", LEARNING_RATE: "repdyn/learning_rate"}
 """Names beside the metrics of what the training did at the step; it may log the stored ones itself, on another axis."""
-MLFLOW_BATCH = 1000  # largest number of metrics that MLflow takes at once
-MLFLOW_TAG = 5000  # largest number of characters in a tag of MLflow
 
 LogLayers: TypeAlias = str | Sequence[str]
 """Metrics of which every layer is logged: "default", "all", "none", or patterns such as ``("two_nn", "cka_*")``."""
@@ -55,7 +52,7 @@ def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str
     Traceback (most recent call last):
     ValueError: expected patterns of log_layers that match a measured metric, got 'tow_nn'; measured are two_nn@all
     """
-    patterns = _patterns(log_layers if isinstance(log_layers, str) else tuple(log_layers))
+    patterns = _patterns(log_layers)
     if isinstance(log_layers, str):
         return
     names = [f"{metric}@{subset}" for metric, subset in measured]
@@ -79,7 +76,7 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     validation loss and learning rate of the training those of :data:`LOGGED_SCALARS`. Other scalar rows are left out.
 
     Args:
-        rows: of one run and one step.
+        rows: of one run and one step, each of another layer, head, metric or subset.
         log_layers: the metrics of which every layer and head is logged. "default" is anisotropy and TwoNN on all
             tokens, "all" every metric; a sequence of patterns names them: ``"cka_*"`` on all its subsets,
             ``"anisotropy@no_sink"`` on one, with ``*`` for any characters. The other metrics have the first, the middle
@@ -89,14 +86,13 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
         Finite values and NaN; numbers of layers and heads are padded to the width of the largest, at least two digits.
 
     Raises:
-        ValueError: two rows have the same name, or ``log_layers`` is another word.
+        ValueError: ``log_layers`` is another word.
     """
-    patterns = _patterns(log_layers if isinstance(log_layers, str) else tuple(log_layers))
+    patterns = _patterns(log_layers)
     numbers = ([row.layer for row in rows], [row.head for row in rows])
     width, width_of_heads = (max(2, len(str(max(filter(None, each), default=0)))) for each in numbers)
     values: dict[str, float] = {}
     sections: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    seen: set[str] = set()
     for row in rows:
         if row.layer is None:
             if row.metric in (*PROBE_SCALARS, *LOGGED_SCALARS) and row.reason is None:
@@ -107,12 +103,6 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
         key = f"{section}/layer_{row.layer:0{width}d}"
         if row.head is not None:
             key = f"{section}_heads/layer_{row.layer:0{width}d}_head_{row.head:0{width_of_heads}d}"
-        if key in seen:
-            raise ValueError(
-                f"expected one row for each name, got two for {key!r} (the second: step {row.step}, settings "
-                f"{row.settings}); log one step at a time, and one setting of a metric"
-            )
-        seen.add(key)
         if any(pattern.match(f"{row.metric}@{subset}") for pattern in patterns):
             values[key] = row.value
         if row.head is None:
@@ -127,19 +117,17 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     return values
 
 
-@lru_cache
-def _patterns(log_layers: str | tuple[str, ...]) -> list[re.Pattern[str]]:
+def _patterns(log_layers: LogLayers) -> list[re.Pattern[str]]:
     """Return the patterns of METRIC@SUBSET."""
-    given = tuple(pattern if "@" in pattern else f"{pattern}@*" for pattern in log_layers)
-    if isinstance(log_layers, str):
-        if log_layers not in _EVERY_LAYER:
-            raise ValueError(
-                'expected log_layers "default", "all", "none" or a sequence of patterns such as ("two_nn", "cka_*"), '
-                f"got {log_layers!r}"
-            )
-        given = _EVERY_LAYER[log_layers]
+    if isinstance(log_layers, str) and log_layers not in _EVERY_LAYER:
+        raise ValueError(
+            'expected log_layers "default", "all", "none" or a sequence of patterns such as ("two_nn", "cka_*"), '
+            f"got {log_layers!r}"
+        )
+    given = _EVERY_LAYER[log_layers] if isinstance(log_layers, str) else log_layers
+    named = (pattern if "@" in pattern else f"{pattern}@*" for pattern in given)
     # brackets are those of a metric's settings
-    return [re.compile(translate(pattern.replace("[", "[[]"))) for pattern in given]
+    return [re.compile(translate(pattern.replace("[", "[[]"))) for pattern in named]
 
 
 # names already defined in each W&B run: defining one again adds a record to the run's file
@@ -280,9 +268,8 @@ class MLflowTarget(Target):
 
     def log_values(self, values: Mapping[str, float], step: int) -> None:
         # brackets of a metric's settings are not allowed in its names
-        items = [(re.sub(r"[^\w/. -]", "-", name, flags=re.ASCII), value) for name, value in values.items()]
-        for start in range(0, len(items), MLFLOW_BATCH):
-            self._logger.log_metrics(dict(items[start : start + MLFLOW_BATCH]), step=step)
+        named = {re.sub(r"[^\w/. -]", "-", name, flags=re.ASCII): value for name, value in values.items()}
+        super().log_values(named, step)
 
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
         self._logger.experiment.log_text(self._logger.run_id, "\n".join(lines), f"alerts/step_{step:08d}.txt")
@@ -300,7 +287,7 @@ class MLflowTarget(Target):
         from mlflow.entities import RunTag  # an optional dependency, present wherever an MLFlowLogger is
 
         # tags, since a resumed run cannot change a parameter
-        tags = [RunTag(name, str(value)[:MLFLOW_TAG]) for name, value in values.items()]
+        tags = [RunTag(name, str(value)) for name, value in values.items()]
         self._logger.experiment.log_batch(self._logger.run_id, tags=tags)
 
 
@@ -377,19 +364,15 @@ def _listed(values: Mapping[str, Any]) -> str:
     return "\n".join(f"    {name}: {value}" for name, value in values.items())
 
 
-Layout = dict[str, dict[str, list[str | list[str]]]]
-"""Chart type and keys by category and title, as ``SummaryWriter.add_custom_scalars`` takes it."""
-
-
-def layout_of(keys: Collection[str]) -> Layout:
-    """Return a category for each metric and subset of :func:`logged_values`: a chart of its layers, and one of
-    mean, minimum and maximum.
+def layout_of(keys: Collection[str]) -> dict[str, dict[str, list[Any]]]:
+    """Return a category for each metric and subset of :func:`logged_values`, as ``SummaryWriter.add_custom_scalars``
+    takes it: a chart of its layers, and one of mean, minimum and maximum.
 
     >>> layout_of(["two_nn/layer_00", "two_nn/mean", "train/loss"])
     {'two_nn': {'two_nn: layers': ['Multiline', ['^two_nn/layer_\\\\d+$']], 'two_nn: mean, min, max': \
 ['Multiline', ['^two_nn/(mean|min|max)$']]}}
     """
-    layout: Layout = {}
+    layout = {}
     for section in dict.fromkeys(key.rpartition("/")[0] for key in sorted(keys) if key.endswith("/mean")):
         charts = {"layers": r"layer_\d+"} if any(key.startswith(f"{section}/layer_") for key in keys) else {}
         charts["mean, min, max"] = "(mean|min|max)"

@@ -138,7 +138,7 @@ def _different_settings(runs: Sequence[DescribedRun]) -> str:
     rates = [scalar(run.scalars, LEARNING_RATE) for run in runs]
     values["largest learning rate"] = [NO_VALUE if rate.empty else f"{rate.max():.3g}" for rate in rates]
     values["parameters"] = [_or_dash(run.parameters) for run in runs]
-    values["probe"] = [run.rows["probe"].iloc[0][:8] for run in runs]
+    values["probe"] = [run.probe[:8] for run in runs]
     distinct = {title: list(dict.fromkeys(of_runs)) for title, of_runs in values.items()}
     return "; ".join(
         f"{title} {' / '.join(found[:MAX_LINES])}{' / ...' * (len(found) > MAX_LINES)}"
@@ -149,8 +149,8 @@ def _different_settings(runs: Sequence[DescribedRun]) -> str:
 
 def alerts_and_findings(data: DescribedRuns) -> Markup:
     """Return the alerts, then the published findings with their verdicts."""
-    judged = [run for run in data.runs if run.findings and not run.failed]
-    failed = [run.label for run in data.runs if run.failed]
+    judged = [run for run in data.runs if run.findings and run.status[0] != "failed"]
+    failed = [run.label for run in data.runs if run.status[0] == "failed"]
     parts = [_alerts(data.runs), tag("h3", "Published findings")]
     if failed:
         why = "Published findings are about trainings that converge; they are not judged where the training failed: "
@@ -181,7 +181,7 @@ def measured(data: DescribedRuns) -> Markup:
             _listed(run.rows, "attention"),
             ", ".join(f"{name} {_listed(run.rows, f'{name}_version')}" for name in ("repdyn", "torch", "transformers")),
             f"{str(max(run.rows['measured_at'].unique()))[:16].replace('T', ' ')} UTC",
-            tag("code", str(run.rows["probe"].iloc[0])),
+            tag("code", run.probe),
         )
         for run in data.runs
     ]
@@ -225,7 +225,7 @@ def citation(data: DescribedRuns) -> Markup:
     """Return what to cite, and a sentence on each run for a methods section."""
     sentences = [
         f"{run.label}: measured with repdyn {_listed(run.rows, 'repdyn_version')} on the probe "
-        f"{run.rows['probe'].iloc[0]}; {sampling(run.rows)}."
+        f"{run.probe}; {sampling(run.rows)}."
         for run in data.runs
     ]
     what = tag("p", "Cite repdyn and the papers whose metrics you use; ", tag("code", "repdyn metrics"), " lists them.")

@@ -48,9 +48,6 @@ class Estimate:
     """NaN where it is not known."""
     n_batches: int
 
-    def __str__(self) -> str:
-        return f"{self.value:.3g}"
-
 
 def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean over seeds and half of its 95% interval, by Student's t with n - 1 degrees of freedom.
@@ -88,7 +85,7 @@ class Effect:
                     else "the batches share windows, so their spread says nothing of another probe"
                 )
             if estimate.value <= 0:
-                raise CannotBeJudgedError(f"a ratio needs values above 0, got {estimate}")
+                raise CannotBeJudgedError(f"a ratio needs values above 0, got {estimate.value:.3g}")
         std_error = math.hypot(value.std_error / value.value, base.std_error / base.value)
         # the error of a single batch rests on tens of windows or more, that of several on the batches themselves
         degrees = [each.n_batches - 1 if each.n_batches > 1 else math.inf for each in (value, base)]

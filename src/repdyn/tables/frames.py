@@ -182,13 +182,8 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
     in_order = bool((np.diff(places) == 1).all())
     # a slice is no copy
     rows = (frame.iloc[places[0] : places[-1] + 1] if in_order else frame.take(places)).reset_index(drop=True)
-    for column in ("run", "model", "probe", "layers"):
+    for column in ("run", "model", "probe", "layers", "stack"):
         require_one(rows, column)
-    if len(stacks := list(by_stack(rows))) > 1:
-        raise ValueError(
-            f"expected the rows of one stack of blocks, got {len(stacks)}: {', '.join(map(repr, stacks))}; "
-            f"select one, for example by_stack(frame)[{stacks[0]!r}]"
-        )
     # nullable columns of some readers have NA, arithmetic needs NaN
     rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
     rows = rows.assign(subset=filled(pd.Series(rows["subset"]), "all"), margin=(rows["high"] - rows["low"]) / 2)
@@ -204,11 +199,11 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
 
 def require_one(rows: pd.DataFrame, column: str) -> None:
     """Raise a ValueError if a column has several values."""
-    found = sorted(rows[column].unique())
+    found = sorted(map(str, rows[column].unique()))
     if len(found) > 1:
         raise ValueError(
-            f"expected the rows of one {column}, got {len(found)}: {', '.join(repr(str(name)) for name in found)}; "
-            f"select one, for example frame[frame[{column!r}] == {str(found[0])!r}]"
+            f"expected the rows of one {column}, got {len(found)}: {', '.join(map(repr, found))}; "
+            f"select one, for example frame[frame[{column!r}] == {found[0]!r}]"
         )
 
 
@@ -267,21 +262,25 @@ def counted_reasons(missing: pd.DataFrame) -> str:
     >>> counted_reasons(pd.DataFrame({"layer": [0, 0, 0, 1], "reason": [few, few, few, None]}))
     '3 cells: 2 distinct of 9 points, at least 3 needed (harmless: tokens repeat in layer 0); 1 cell: no reason given'
     """
-    told = filled(pd.Series(missing["reason"]), "no reason given").astype(object).map(shown_reason)
+    told = told_reasons(missing)
     repeats = (missing["layer"] == 0) & told.str.contains(FEW_DISTINCT)
     told += np.where(repeats, " (harmless: tokens repeat in layer 0)", "")
-    kinds = sorted(told.groupby(told.str.replace(r"\d+", "", regex=True), sort=False), key=lambda kind: -len(kind[1]))
-    texts = [(len(of_kind), str(of_kind.value_counts().index[0])) for _, of_kind in kinds]
+    kinds = sorted(by_kind(told), key=len, reverse=True)
+    texts = [(len(of_kind), str(of_kind.value_counts().index[0])) for of_kind in kinds]
     if len(texts) == 1:
         return texts[0][1]
     return "; ".join(f"{number} cell{'s' * (number > 1)}: {text}" for number, text in texts)
 
 
-def most_common_reason(missing: pd.DataFrame) -> str:
-    """Return the most common reason why these rows have no value, without the number of the batch."""
-    # of equally common ones the first
-    reason = filled(pd.Series(missing["reason"]), "no reason given").astype(object).value_counts().index[0]
-    return shown_reason(str(reason))
+def told_reasons(missing: pd.DataFrame) -> pd.Series:
+    """Return why each of these rows has no value, as it is told."""
+    # each category of a categorical is looked at once
+    return filled(pd.Series(missing["reason"]), "no reason given").map(shown_reason).astype(object)
+
+
+def by_kind(reasons: pd.Series) -> list[pd.Series]:
+    """Return reasons by kind, in the order of their first ones: those that differ in numbers alone are of one kind."""
+    return [of_kind for _, of_kind in reasons.groupby(reasons.str.replace(r"\d+", "", regex=True), sort=False)]
 
 
 NOT_RECORDED = "not recorded"
@@ -291,24 +290,14 @@ NOT_RECORDED = "not recorded"
 def design_names(rows: pd.DataFrame) -> list[str]:
     """Return the names of the designs that rows were measured by, in alphabetical order.
 
-    Rows without a name count as those with one where they share a probe, because a probe has one design.
-
-    >>> design_names(pd.DataFrame({"probe": ["a", "b"], "design": ["dense", None]}))
+    >>> design_names(pd.DataFrame({"design": ["dense", None]}))
     ['dense', 'not recorded']
     """
-    names: set[str] = set()
-    for _, of_probe in rows[["probe", "design"]].drop_duplicates().groupby("probe", observed=True):
-        known = pd.Series(of_probe["design"]).dropna().unique().tolist()
-        names |= {str(name) for name in known} or {NOT_RECORDED}
-    return sorted(names)
+    return sorted(NOT_RECORDED if pd.isna(name) else str(name) for name in rows["design"].unique())
 
 
 LOSS_TITLES = {LOSS: "training loss", VALIDATION_LOSS: "validation loss", PROBE_LOSS: "loss on the probe"}
 """Titles of the stored losses, by the names of their scalars."""
-
-
-_SPARSE = 0.5
-"""The loss on the probe is sparse if it is known at less than this share of the number of training losses."""
 
 
 def loss_of_run(frame: pd.DataFrame) -> tuple[str, pd.Series]:
@@ -316,10 +305,7 @@ def loss_of_run(frame: pd.DataFrame) -> tuple[str, pd.Series]:
     on the probe, otherwise the training loss.
 
     The loss on the probe is of the same text at every step, and of the weights that the geometry is of; the training
-    loss is of one batch, a step earlier. The training loss is returned if it is known at more than twice as many steps,
-    as in a run that measured the loss on the probe only after it was resumed.
+    loss is of one batch, a step earlier.
     """
-    on_probe, training = scalar(frame, PROBE_LOSS), scalar(frame, LOSS)
-    if on_probe.empty or len(on_probe) < _SPARSE * len(training):
-        return LOSS, training
-    return PROBE_LOSS, on_probe
+    on_probe = scalar(frame, PROBE_LOSS)
+    return (LOSS, scalar(frame, LOSS)) if on_probe.empty else (PROBE_LOSS, on_probe)

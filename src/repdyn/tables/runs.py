@@ -143,6 +143,11 @@ class MeasuredRun:
         """The key that identifies the run and stack in a comparison."""
         return self.name, self.stack
 
+    @property
+    def probe(self) -> str:
+        """The hash of the probe."""
+        return str(self.rows["probe"].iloc[0])
+
     @cached_property
     def causal(self) -> bool | None:
         return causality(self.rows)
@@ -170,11 +175,12 @@ class MeasuredRun:
 
     @property
     def tokens(self) -> pd.Series:
-        """Training tokens by step, ascending; empty for a finished model, and unless every row knows them."""
-        if self.finished or bool(self.rows["tokens_seen"].isna().any()):
+        """Training tokens by step, ascending; empty for a finished model, and unless every row knows them and seeds
+        agree."""
+        known = self.rows.drop_duplicates(["step", "tokens_seen"]).sort_values("step")
+        if self.finished or bool(known["tokens_seen"].isna().any()) or not known["step"].is_unique:
             return pd.Series(dtype=float)
-        steps = self.rows.drop_duplicates("step").sort_values("step")
-        return pd.Series(steps["tokens_seen"].to_numpy(float), index=steps["step"].to_numpy())
+        return pd.Series(known["tokens_seen"].to_numpy(float), index=known["step"].to_numpy())
 
     @cached_property
     def series(self) -> Mapping[tuple[str, str], MetricSeries]:

@@ -130,12 +130,6 @@ class SeedGroup(MeasuredRun):
         """The series of each metric and subset that all seeds have at a common step."""
         return _shared_series(self.members)
 
-    @property
-    def tokens(self) -> pd.Series:
-        """Training tokens by step, where the seeds agree."""
-        agree = self.rows.drop_duplicates(["step", "tokens_seen"])["step"].is_unique
-        return super().tokens if agree else pd.Series(dtype=float)
-
 
 def seed_groups(runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = None) -> list[SeedGroup]:
     """Return the groups of runs that are seeds of one model, each with at least two.

@@ -8,14 +8,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import metric_info
-from repdyn.tables.frames import (
-    grid_of,
-    in_order,
-    log_spaced,
-    metrics_of,
-    most_common_reason,
-    of_heads,
-)
+from repdyn.tables.frames import grid_of, in_order, log_spaced, metrics_of, of_heads, told_reasons
 
 _COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
 
@@ -139,10 +132,7 @@ class MetricSeries:
         missing = self.rows.loc[self.rows["value"].isna()]
         if missing.empty:
             return None
-        found: dict[tuple[int, int], str] = {}
-        for _, alike in missing.groupby("reason", dropna=False, observed=True):
-            cells = zip(alike["layer"].tolist(), alike["step"].tolist(), strict=True)
-            found |= dict.fromkeys(cells, most_common_reason(alike))
+        found = dict(zip(zip(missing["layer"], missing["step"], strict=True), told_reasons(missing), strict=True))
         return tuple(tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers)
 
     @cached_property
@@ -193,8 +183,6 @@ def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]
     >>> thin([0, 1, 2, 4, 8, 16, 32], [0.0, 0.1, 0.2, 9.0, 0.3, 0.2, 0.1], 4)
     [0, 3, 6]
     """
-    if limit < 4:
-        raise ValueError(f"expected a limit of at least 4 points, got {limit}; draw more points")
     curve = np.asarray(values, float)
     known = np.flatnonzero(~np.isnan(curve))
     # the first of the lowest and the first of the highest

@@ -4,37 +4,36 @@ alerts, the loss on the probe."""
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import Any
 
 import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.probe.design import INPUTS
-from repdyn.store.schema import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS, Row
-from repdyn.tables.frames import LOSS_TITLES, NOT_RECORDED, design_names, failures, is_finished, scalar, scalar_rows
+from repdyn.store.schema import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
+from repdyn.tables.frames import LOSS_TITLES, by_kind, design_names, failures, is_finished, scalar, scalar_rows
 from repdyn.tables.runs import layer_names
 from repdyn.tables.style import number_text
 from repdyn.utils.printing import gigabytes
 
-OWN_WINDOW_SHARE = 0.05
-"""Share of points with their nearest neighbour in their own window up to which a dimension passes for the cloud's."""
 _WINDOW_COLUMNS = ("n_vectors", "n_windows", "vectors_per_window", "window_tokens", "own_window_excluded")
 
 
 def sampling(rows: pd.DataFrame) -> str:
     """Describe how many vectors each value of measurements rests on, and by which design they were drawn.
 
-    >>> counts = {"probe": ["a"], "n_batches": [4], "n_vectors": [4096], "design": ["independent"]}
+    >>> counts = {"n_batches": [4], "n_vectors": [4096], "design": ["independent"]}
     >>> windows = {"n_windows": [342], "vectors_per_window": [12], "window_tokens": [96], "own_window_excluded": [True]}
     >>> sampling(pd.DataFrame(counts | windows))
     "independent design: 4 batches of 4,096 vectors, 12 of each of 342 windows of 96 tokens, own window's neighbours \
 left out"
     """
-    names = design_names(rows)
+    known = rows.loc[rows["design"].notna(), ["design", *_WINDOW_COLUMNS]]
     batches = f"{_span(rows['n_batches'])} batch{'es' * bool((rows['n_batches'] != 1).any())}"
     size = f"{batches} of {_span(rows['n_vectors'])} vectors"
-    if names == [NOT_RECORDED]:
+    if known.empty:
         return f"{size}, sampling design not recorded"
-    known = rows.loc[rows["design"].notna(), [*_WINDOW_COLUMNS]]
+    names = design_names(rows)
     # images and waveforms have neither windows nor tokens
     window, token = ("input", "position") if names == [INPUTS.name] else ("window", "token")
     designs = f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
@@ -51,30 +50,15 @@ left out"
 def brief_sampling(rows: pd.DataFrame) -> str:
     """Return the number of vectors of measurements and their designs in a few words.
 
-    >>> brief_sampling(pd.DataFrame({"probe": ["a"], "n_batches": [4], "n_vectors": [4096], "design": ["independent"]}))
+    >>> brief_sampling(pd.DataFrame({"n_batches": [4], "n_vectors": [4096], "design": ["independent"]}))
     '4 x 4,096 vectors (independent)'
     """
-    batches, names = _span(rows["n_batches"]), [name for name in design_names(rows) if name != NOT_RECORDED]
+    batches, names = _span(rows["n_batches"]), design_names(rows.loc[rows["design"].notna(), ["design"]])
     size = f"{f'{batches} x ' * (batches != '1')}{_span(rows['n_vectors'])} vectors"
     return f"{size} ({', '.join(names)})" if names else size
 
 
-def own_window_warning(rows: Iterable[Row]) -> str | None:
-    """Say that a design lets neighbours in a point's own window count, and that many points of a checkpoint have one:
-    more than :data:`OWN_WINDOW_SHARE` in some row, of which the one with most is described."""
-    shares = [(row.same_window_share or 0.0, row) for row in rows if row.own_window_excluded is False]
-    share, worst = max(shares, key=lambda pair: pair[0], default=(0.0, None))
-    if worst is None or share <= OWN_WINDOW_SHARE:
-        return None
-    return (
-        f"the nearest neighbour of {share:.0%} of the vectors of layer {worst.layer} lies in their own window of text, "
-        f"which the sampling design {worst.design!r} lets count, so {worst.metric} describes paths within windows "
-        'rather than the representation; take a probe with design="independent", unless the value is to be compared '
-        "with published ones"
-    )
-
-
-def _span(values: Iterable[int | None] | Sequence[int] | pd.Series) -> str:
+def _span(values: Iterable[Any]) -> str:
     known = pd.Series(values).dropna()
     if known.empty:
         return "?"
@@ -109,9 +93,8 @@ def failure_line(frame: pd.DataFrame) -> str | None:
     checkpoints = failures(frame).drop_duplicates("step").sort_values("step")
     if checkpoints.empty:
         return None
-    # reasons that differ only in a commit or a number are grouped
-    reasons = checkpoints["reason"].astype(str).str.replace(r"(?<=\S)@[^\s:]+", "", regex=True)
-    groups = [group for _, group in reasons.groupby(reasons.str.replace(r"\d+", "", regex=True), sort=False)]
+    # without the commit, which differs at each step
+    groups = by_kind(checkpoints["reason"].astype(str).str.replace(r"(?<=\S)@[^\s:]+", "", regex=True))
     parts = []
     for group in groups[:_MAX_KINDS]:
         of_kind = checkpoints.loc[group.index]

@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis import DescribedRun, Insight, RunInsights, Severity, Status
-from repdyn.store import Store
 from repdyn.store.schema import FINISHED
 from repdyn.tables.findings import COLOURS, MARKS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
 from repdyn.tables.frames import concatenated, missing_values
-from repdyn.tables.runs import MeasuredRun, differences, select
+from repdyn.tables.runs import MeasuredRun, differences
 from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.series import MetricSeries, thin
 from repdyn.tables.style import KINDS, NO_VALUE, of_stack, short_count, short_value, subset_title
@@ -48,7 +46,6 @@ def sparkline(steps: Sequence[int], values: Sequence[float]) -> str:
 
 MAX_CURVES = 3
 MAX_LAYERS = 13
-_COURSE = "first max last"
 
 
 def layer_table(shown: Sequence[MetricSeries], *, sparklines: bool) -> Table:
@@ -61,7 +58,7 @@ def layer_table(shown: Sequence[MetricSeries], *, sparklines: bool) -> Table:
     for series in shown:
         # brackets in a name would be read as markup
         heading = f"{series.metric}, {series.subset}"
-        table.add_column(Text(f"{heading}\n{_COURSE if len(series.steps) > 1 else 'value'}"), no_wrap=True)
+        table.add_column(Text(f"{heading}\n{'first max last' if len(series.steps) > 1 else 'value'}"), no_wrap=True)
     for layer in (layers[place] for place in places):
         table.add_row(str(layer), *(_cell(series, layer, sparklines) for series in shown))
     return table
@@ -82,45 +79,23 @@ def _cell(series: MetricSeries, layer: int, sparklines: bool) -> str:
     return f"{numbers} {sparkline(series.steps, curve) if sparklines else ''}".rstrip()
 
 
-@dataclass(frozen=True)
-class RunAlerts:
-    """The alerts of a run on one probe, by its rules."""
-
-    run: str
-    probe: str
-    steps: list[int]
-    """Those that were measured."""
-    rules: Sequence[Rule]
-    alerts: list[Alert]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields that ``repdyn insights --alerts --json`` prints; docs/cli.md describes them."""
-        alerts = [{**asdict(alert), "message": alert.message} for alert in self.alerts]
-        return {**vars(self), "rules": [rule.name for rule in self.rules], "alerts": alerts}
+def alerts_of(run: DescribedRun) -> dict[str, Any]:
+    """Return the fields that ``repdyn insights --alerts --json`` prints; docs/cli.md describes them."""
+    about = {"run": run.name, "probe": run.probe, "stack": run.stack, "steps": run.steps}
+    alerts = [{**asdict(alert), "message": alert.message} for alert in run.alerts]
+    return {**about, "rules": [rule.name for rule in run.rules], "alerts": alerts}
 
 
-def list_alerts(
-    store: Store, runs: Sequence[str] | None = None, probe: str | None = None, rules: Sequence[Rule] | None = None
-) -> list[RunAlerts]:
-    """Return the alerts of the runs of a store, or of some, by rules or by those that each run was watched by."""
-    found = []
-    for (run, on_probe), frame in select(store, runs, probe, columns=ALERT_COLUMNS).items():
-        used = stored_rules(store.alerts_path(run)) if rules is None else rules
-        steps = sorted(frame.loc[frame["layer"].notna(), "step"].unique().tolist())
-        found.append(RunAlerts(run, on_probe, steps, used, find_alerts(frame, used)))
-    return found
-
-
-def print_alerts(found: Iterable[RunAlerts], console: Console | None = None) -> None:
+def print_alerts(runs: Iterable[DescribedRun], console: Console | None = None) -> None:
     """Print a line for each run, and one for each rule and metric at each step with an alert."""
     console = console or PrintableConsole()
-    for each in found:
-        n_steps, lines, count = len(each.steps), alert_lines(each.alerts), "nothing measured"
-        if n_steps:
-            n_alerts = f"{len(lines)} alert{'s' * (len(lines) > 1)}" if lines else "no alert"
-            count = f"{n_alerts}; {n_steps} checkpoint{'s' * (n_steps > 1)}, {len(each.rules)} rules"
-        for line in (f"{each.run} (probe {each.probe[:8]}): {count}", *(f"  {line}" for line in lines)):
-            print_line(console, line)
+    for run in runs:
+        n_steps, lines = len(run.steps), alert_lines(run.alerts)
+        n_alerts = f"{len(lines)} alert{'s' * (len(lines) > 1)}" if lines else "no alert"
+        count = f"{n_alerts}; {n_steps} checkpoint{'s' * (n_steps > 1)}, {len(run.rules)} rules"
+        print_line(console, f"{of_stack(run.name, run.stack)} (probe {run.probe[:8]}): {count}")
+        for line in lines:
+            print_line(console, f"  {line}")
 
 
 def print_line(console: Console, line: str) -> None:
@@ -191,10 +166,9 @@ def print_summary(
     """
     console = console or PrintableConsole()
     frame, (shown, left_out) = run.frame, (list(run.series.values())[:MAX_CURVES], [*run.series][MAX_CURVES:])
-    model, probe = (str(run.rows[name].iloc[0]) for name in ("model", "probe"))
     before = [
-        Text.assemble((of_stack(run.name, run.stack), "bold"), f"  {model} ({KINDS[run.causal]})"),
-        Text(f"{run.extent}; probe {probe[:8]}, {sampling(run.rows)}"),
+        Text.assemble((of_stack(run.name, run.stack), "bold"), f"  {run.rows['model'].iloc[0]} ({KINDS[run.causal]})"),
+        Text(f"{run.extent}; probe {run.probe[:8]}, {sampling(run.rows)}"),
         *_lines([probe_loss_line(frame)]),
         Text(),
     ]

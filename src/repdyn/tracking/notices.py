@@ -18,7 +18,7 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
-from repdyn.store.schema import Row, shown_reason, too_few_distinct
+from repdyn.store.schema import Row, shown_reason, to_table, too_few_distinct
 from repdyn.tracking.options import OnFailure
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.caller_state import isolated_rng
@@ -98,10 +98,11 @@ class Notices:
                     text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {reason}"
                     self.once(f"undefined {row.metric}", f"step {step}: {text}")
         if any(row.own_window_excluded is False for row in rows):
-            from repdyn.tables.texts import own_window_warning  # with pandas, which no import of a tracker waits for
+            # with pandas, which no import of a tracker waits for
+            from repdyn.diagnosis.metrics import window_statements
 
-            if text := own_window_warning(rows):
-                self.once("own windows", f"step {step}: {text}")
+            for statement in window_statements(to_table(rows).to_pandas()):
+                self.once("own windows", f"step {step}: {statement.sentence}")
         before, since = self._weights_since
         if weights is None or weights != before:
             self._weights_since = weights, step
