@@ -1,6 +1,7 @@
 """What is the caller's and neither matters to a measurement nor changes: settings of torch and numpy, generators."""
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -8,7 +9,7 @@ from contextvars import ContextVar
 import numpy as np
 import torch
 from torch._C import _len_torch_function_stack
-from torch.overrides import _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _device
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -22,12 +23,16 @@ def plain_state() -> Iterator[None]:
 
     These are the default device and dtype, gradient and inference mode, anomaly detection, deterministic algorithms,
     autocast, modes that see or change operations (flop counters, default devices), and what numpy does at an overflow.
+    A mode whose Python module also defines a class of tensors stays, since these tensors may need it.
     """
     with ExitStack() as stack:
         stack.enter_context(_disable_current_modes())  # they would see the questions that follow
         modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
         for mode in modes:
             stack.callback(_push_mode, mode)
+        for mode in filter(_has_tensors, reversed(modes)):
+            _push_mode(mode)
+            stack.callback(_pop_mode)
         dtype, is_strict = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
         only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
         caller = _DEFAULTS.get() or (_device.CURRENT_DEVICE or torch.device("cpu"), dtype)
@@ -66,6 +71,14 @@ def defaults_of_model(device: torch.device, dtype: torch.dtype | None) -> Iterat
             yield
         finally:
             torch.set_default_dtype(before)
+
+
+def _has_tensors(mode: TorchFunctionMode) -> bool:
+    name = type(mode).__module__
+    defined = vars(sys.modules[name]).values() if name in sys.modules and not name.startswith("torch.") else ()
+    return any(
+        isinstance(each, type) and issubclass(each, torch.Tensor) and each.__module__ == name for each in defined
+    )
 
 
 @contextmanager

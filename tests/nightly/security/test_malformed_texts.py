@@ -70,7 +70,7 @@ DUMPS = {
 @pytest.mark.parametrize("dump", DUMPS.values(), ids=DUMPS)
 def test_a_dump_that_is_malformed(tmp_path, dump):
     with pytest.raises(ValueError, match=r"^expected (a MediaWiki|well-formed|articles)"):
-        clean_dump(dump, tmp_path, num_proc=1)
+        clean_dump(dump, tmp_path)
 
 
 def test_entities_of_a_dump_are_not_written_out(tmp_path):
