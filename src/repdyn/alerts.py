@@ -156,7 +156,7 @@ class Course:
 
     @cached_property
     def exceeds_noise(self) -> np.ndarray:
-        """Whether a value differs from the previous one by more than both vary over batches."""
+        """Return whether a value differs from the previous one by more than both vary over batches."""
         return self.difference > MIN_STDS * np.nan_to_num(
             np.hypot(self.stds, self._at_previous(self.stds)), posinf=np.inf
         )

@@ -43,7 +43,7 @@ from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import layer_choice, measure_with, prepare_for
 from repdyn.metrics import resolve
 from repdyn.store import Store
-from repdyn.store.files import STATES_FOLDER
+from repdyn.store.files import STATES_FOLDER, own_folder
 from repdyn.store.schema import FINISHED, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.files import cache_directory
@@ -201,7 +201,7 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions)
     """Check that new values are comparable with those stored for the same run."""
     for run, targets in groupby(tasks, lambda task: task.target.run):
         # without it, a live run of this name may be in the store, which is another curve
-        is_known = store.folder_of(run).exists()
+        is_known = own_folder(store.folder_of(run)).exists()
         rows = store.distinct(run, ("layers", "dtype", "checkpoint")) if is_known else []
         location = _location(next(targets).target.origin)
         for what, value, stored in (

@@ -93,6 +93,18 @@ def is_failure(name: str) -> bool:
     return name.endswith(f"-{_FAILED}.parquet")
 
 
+def own_folder(folder: Path) -> Path:
+    """Return the folder of a run to write to, unless it is another run's: where upper and lower case are one, as on
+    macOS and Windows, the folder of "a" is that of "A"."""
+    if folder.exists() and folder.name not in (here := os.listdir(folder.parent)):
+        other = next(unquote(name) for name in here if name.casefold() == folder.name.casefold())
+        raise ValueError(
+            f"expected a run with a folder of its own in {folder.parent}, got {unquote(folder.name)!r}, and {other!r} "
+            "is there, which this file system does not tell apart; give another --store, or another --name"
+        )
+    return folder
+
+
 def step_of(name: str) -> int | None:
     """Return the step that the name of a file begins with; None for a file with rows of many steps.
 

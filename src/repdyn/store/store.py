@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from repdyn.store.files import (
     MeasurementKey,
     folder_name,
+    own_folder,
     quoted,
     read_rows,
     read_tables,
@@ -138,6 +139,7 @@ class Store:
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         target = self.path / key.filename
+        own_folder(target.parent)  # refuses that of another run
         if probe is not None:
             self.save_probe(probe)
         write_table(target, to_table(rows))

@@ -273,7 +273,7 @@ def counted_reasons(missing: pd.DataFrame) -> str:
 
 
 def told_reasons(missing: pd.DataFrame) -> pd.Series:
-    """Return why each of these rows has no value, as it is told."""
+    """Return the reason why each of these rows has no value, in the words that views show."""
     # each category of a categorical is looked at once
     return filled(pd.Series(missing["reason"]), "no reason given").map(shown_reason).astype(object)
 

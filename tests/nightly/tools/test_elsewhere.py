@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from repdyn.store.files import own_folder
+
 HERE = Path(__file__).parent
 RUNS = ("A", "a", "CON", "lab/x: y?.", "größer \N{SNOWMAN}")
 REFUSED = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[ .]$|^(con|prn|aux|nul|com\d|lpt\d)(\.|$)', re.IGNORECASE)
@@ -93,3 +95,12 @@ def test_every_name_is_one_that_windows_takes_and_no_other_has(folder: Path) -> 
 def test_other_letters_of_a_name_end_no_command(folder: Path) -> None:
     said = (folder / "said by export.txt").read_text(encoding="utf-8")
     assert r"größer \u2603: 2 checkpoints in" in said
+
+
+def test_a_run_whose_folder_another_one_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where upper and lower case are one, a sweep of "a" would take the rows of "A" for its own."""
+    monkeypatch.setattr(Path, "exists", lambda path: path.name.casefold() in map(str.casefold, os.listdir(path.parent)))
+    own_folder(tmp_path / "A").mkdir()
+    own_folder(tmp_path / "A")
+    with pytest.raises(ValueError, match="got 'a', and 'A' is there, which this file system does not tell apart"):
+        own_folder(tmp_path / "a")
