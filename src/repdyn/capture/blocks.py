@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import combinations, count
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from torch import nn
@@ -92,7 +92,11 @@ def pattern_list(patterns: Patterns) -> list[str]:
 
 def list_candidates(model: nn.Module) -> str:
     """Return the lists of blocks in a model as patterns that :func:`find_blocks` takes, for messages."""
-    return _format_candidates(list(_candidates(model, model))) or "none"
+    listed = [
+        f'"{name}.*" ({len(list(blocks.children()))} of {type(unwrapped(next(blocks.children()))).__name__})'
+        for name, blocks in _candidates(model, model)
+    ]
+    return ", ".join(listed) or "none"
 
 
 def silent_blocks(model: nn.Module, blocks: Blocks, called: Collection[str]) -> str:
@@ -107,17 +111,20 @@ def silent_blocks(model: nn.Module, blocks: Blocks, called: Collection[str]) -> 
     )
 
 
+# What torch.compile, FSDP, checkpoint_wrapper and Lightning Fabric put into the names of what they wrap.
+WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside all wrappers: torch.compile, (Distributed)DataParallel, FSDP, DeepSpeed and Fabric."""
+    """Return the module inside all wrappers: those of :data:`WRAPPINGS`, (Distributed)DataParallel and DeepSpeed."""
     while True:
-        if isinstance(model, DistributedDataParallel | DataParallel) or is_a(model, "FullyShardedDataParallel"):
+        named = (getattr(model, name, None) for name in WRAPPINGS)
+        if isinstance(model, DistributedDataParallel | DataParallel):
             model = model.module
         elif is_a(model, "DeepSpeedEngine"):
             model = model.get_submodule("module")  # whose own forward pass prepares a backward one
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        elif (inner := next((each for each in named if isinstance(each, nn.Module)), None)) is not None:
             model = inner
-        elif isinstance(inner := getattr(model, _FABRIC, None), nn.Module) and hasattr(model, "_original_module"):
-            model = inner  # whose own forward would run it under autocast
         else:
             return model
 
@@ -173,11 +180,6 @@ def _without_averages(modules: list[Module], model: nn.Module) -> list[Module]:
     return [module for module in modules if module not in inside] or modules
 
 
-# What torch.compile, FSDP, checkpoint_wrapper and Lightning Fabric put into the names of what they wrap.
-_FABRIC = "_forward_module"
-WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", _FABRIC)
-
-
 def _named_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return every module by its name without the wrappers' parts; of a wrapper and what it wraps, the latter."""
     return {
@@ -220,8 +222,8 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
     if len(rivals) > 1:
         raise ValueError(
             f"expected one stack of blocks, found several of similar size in {type(model).__name__}; choose with "
-            f"layers= one of: {_format_candidates(candidates)}; or measure several, each as a stack of its own, with "
-            f"layers={_format_stacks(rivals)}"
+            f"layers= one of: {list_candidates(model)}; or measure several, each as a stack of its own, with layers="
+            f"{ {name: f'{name}.*' for name, _ in rivals} }"
         )
     name, blocks = candidates[0]
     found = list(_blocks_of(name, blocks, stack))
@@ -237,7 +239,7 @@ def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Bloc
         if isinstance(module, nn.ModuleList):
             yield from _blocks_of(child_name, module, stack)
         else:
-            yield Block(child_name, _innermost(module), stack)
+            yield Block(child_name, unwrapped(module), stack)
 
 
 def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -251,7 +253,7 @@ def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Mod
     for name, module in _named_modules(model).items():
         if module not in inside or any(name.startswith(f"{o}." if o else "") for o in outer):
             continue
-        children = [_innermost(child) for child in module.children()]
+        children = [unwrapped(child) for child in module.children()]
         composite = bool(children) and all(next(child.children(), None) is not None for child in children)
         alike = len({type(child) for child in children}) == 1 and len(children) > 1
         if composite and (isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and alike)):
@@ -287,29 +289,6 @@ def _names_matching(pattern: str, names: Iterable[str]) -> set[str]:
     parts = pattern.split(".")
     split = ((name, name.split(".")) for name in names)
     return {name for name, own in split if len(own) == len(parts) and all(map(fnmatchcase, own, parts))}
-
-
-def _innermost(module: nn.Module) -> nn.Module:
-    wrapped = (getattr(module, name, None) for name in WRAPPINGS)
-    inner = next((inner for inner in wrapped if isinstance(inner, nn.Module)), None)
-    return module if inner is None else _innermost(inner)
-
-
-def _format_candidates(candidates: list[tuple[str, nn.Module]]) -> str:
-    return ", ".join(
-        f'"{name}.*" ({len(list(blocks.children()))} of {type(_innermost(next(blocks.children()))).__name__})'
-        for name, blocks in candidates
-    )
-
-
-def _format_stacks(candidates: list[tuple[str, nn.Module]]) -> str:
-    """Return lists of blocks as a mapping, each under the part of its name that differs."""
-    names = [name for name, _ in candidates]
-    parts = [name.split(".") for name in names]
-    shared = next(i for i in count() if len({tuple(part[: i + 1]) for part in parts}) > 1)
-    calls = [part[shared] if len(part) > shared else ".".join(part) for part in parts]
-    stacks = {call if calls.count(call) == 1 else name: f"{name}.*" for call, name in zip(calls, names, strict=True)}
-    return "{" + ", ".join(f'"{stack}": "{pattern}"' for stack, pattern in stacks.items()) + "}"
 
 
 def _check_whole(model: nn.Module, name: str, found: Blocks) -> None:

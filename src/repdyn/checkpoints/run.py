@@ -40,7 +40,7 @@ from repdyn.checkpoints.hub import PREFETCHING, Hub, choose_files, total_bytes
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.targets import LIGHTNING, Target, Task
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
-from repdyn.measurement.measure import layer_choice, measure_with, prepare_for
+from repdyn.measurement.measure import measure_with, prepare_for
 from repdyn.metrics import resolve
 from repdyn.store import Store
 from repdyn.store.files import STATES_FOLDER, own_folder
@@ -157,8 +157,7 @@ def measure_checkpoint(
     captures = {what for metric, _ in resolve(options.metrics, probe) for what in metric.captures}
     state_cache = None
     if "previous_checkpoint" in captures and options.in_order and is_one_of_many:
-        layers = layer_choice(options.layers)
-        state_cache = StateCache(kept, run=target.run, probe=probe.hash, layers=layers)
+        state_cache = StateCache(kept, run=target.run, probe=probe.hash, layers=measurement.choice)
     start = time.perf_counter()
     progress("load", 0.0)
     with TemporaryDirectory(dir=temporary) as offload_folder:
@@ -203,9 +202,10 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions)
         # without it, a live run of this name may be in the store, which is another curve
         is_known = own_folder(store.folder_of(run)).exists()
         rows = store.distinct(run, ("layers", "dtype", "checkpoint")) if is_known else []
-        location = _location(next(targets).target.origin)
+        task = next(targets)
+        location = _location(task.target.origin)
         for what, value, stored in (
-            ("layers", layer_choice(options.layers), {row["layers"] for row in rows}),
+            ("layers", task.measurement(options).choice, {row["layers"] for row in rows}),
             ("dtype", options.dtype, {row["dtype"] for row in rows}),
             ("location", location, {_location(row["checkpoint"]) for row in rows if row["checkpoint"]}),
         ):

@@ -15,13 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from repdyn.capture.attention import attention_weights
-from repdyn.capture.blocks import (
-    LayerPatterns,
-    class_name,
-    is_sharded,
-    pattern_list,
-    unwrapped,
-)
+from repdyn.capture.blocks import LayerPatterns, class_name, is_sharded, pattern_list, unwrapped
 from repdyn.capture.capture import capture, causality, check_padding, no_progress
 from repdyn.capture.forward import Forward
 from repdyn.capture.output_head import find_final_norm, find_output_head
@@ -114,21 +108,16 @@ class MeasurementOptions:
 
     @cached_property
     def choice(self) -> str:
-        """The choice of layers, as rows record it."""
-        return layer_choice(self.layers)
+        """The choice of layers as rows record it: as JSON, "" where there is none.
 
-
-def layer_choice(layers: LayerPatterns) -> str:
-    """Return the choice of layers as rows record it: as JSON, "" where there is none.
-
-    >>> layer_choice(None), layer_choice("blocks.*"), layer_choice({"encoder": "encoder.layers.*"})
-    ('', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}')
-    """
-    if layers is None:
-        return ""
-    if isinstance(layers, Mapping):
-        return json.dumps({stack: pattern_list(patterns) for stack, patterns in layers.items()}, sort_keys=True)
-    return json.dumps(pattern_list(layers))
+        >>> [MeasurementOptions(layers=layers).choice for layers in (None, "blocks.*", {"encoder": "encoder.layers.*"})]
+        ['', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}']
+        """
+        if self.layers is None:
+            return ""
+        if isinstance(self.layers, Mapping):
+            return json.dumps({stack: pattern_list(each) for stack, each in self.layers.items()}, sort_keys=True)
+        return json.dumps(pattern_list(self.layers))
 
 
 Progress: TypeAlias = Callable[[str, float], None]
@@ -158,13 +147,6 @@ class Profile:
         n_layers = len({(row.stack, row.layer) for row in self.rows})
         metrics = ", ".join(sorted({row.metric for row in self.rows}))
         return f"Profile({self.checkpoint.model}, step {self.checkpoint.step}, {n_layers} layers: {metrics})"
-
-    def _repr_html_(self) -> str:
-        """Return the values by layer, as notebooks show them; without those of single attention heads."""
-        frame = self.to_pandas().query("head.isna()").fillna({"stack": ""})
-        by_layer = frame.pivot_table("value", ["stack", "layer"], ["metric", "subset"], sort=False, dropna=False)
-        has_stacks = bool(frame["stack"].any())
-        return (by_layer if has_stacks else by_layer.droplevel("stack")).to_html(float_format="{:.4g}".format)
 
 
 def measure(
@@ -307,13 +289,11 @@ def measure_with(
         states_bytes=options.states_bytes,
         ranks=ranks,
     )
-    output_head = None
-    if options.probe_loss or "output_head" in captures:
-        with ranks.sync_errors():
+    output_head = final_norm = None
+    with ranks.sync_errors():
+        if options.probe_loss or "output_head" in captures:
             output_head = find_output_head(prepared, next(probe.batches(1)).input_ids)
-    final_norm = None
-    if any(view.normed for view in views):
-        with ranks.sync_errors():
+        if any(view.normed for view in views):
             final_norm = find_final_norm(prepared, next(probe.batches(1)).input_ids)
     loss = None
     if options.probe_loss:

@@ -129,12 +129,7 @@ def _as_tensor(given: Any, name: str) -> tuple[Tensor, Tensor | None]:
 
 
 def validate_sequences(tokens: Tensor, lengths: Tensor) -> None:
-    """Raise ValueError unless tokens (n_tokens,) and lengths (n_sequences,) are int64 and consistent."""
-    for name, tensor in {"tokens": tokens, "lengths": lengths}.items():
-        if tensor.ndim != 1 or tensor.dtype != torch.int64:
-            raise ValueError(
-                f"expected {name} of one dimension and of torch.int64, got {tuple(tensor.shape)} of {tensor.dtype}"
-            )
+    """Raise ValueError unless tokens (n_tokens,) and lengths (n_sequences,) are consistent."""
     within = (lengths >= 1) & (lengths <= len(tokens))
     if not bool(within.all()) or int(lengths.sum()) != len(tokens):
         raise ValueError(
@@ -155,10 +150,10 @@ def validate_classes(classes: Mapping[str, Tensor], n_tokens: int) -> None:
                 "expected a class named in lower case, such as 'rare' or 'verbs_2', and not "
                 f"{', '.join(map(repr, _RESERVED))}, got {name!r}; rename it"
             )
-        if not isinstance(members, Tensor) or members.dtype != torch.bool or members.shape != (n_tokens,):
+        if members.dtype != torch.bool or members.shape != (n_tokens,):
             raise ValueError(
-                f"expected the class {name!r} as torch.bool of shape ({n_tokens},), got {_describe(members)}; give "
-                "True or False for each token, in the order of probe.tokens"
+                f"expected the class {name!r} as torch.bool of shape ({n_tokens},), got {tuple(members.shape)} of "
+                f"{members.dtype}; give True or False for each token, in the order of probe.tokens"
             )
 
 
@@ -166,21 +161,15 @@ def validate_topics(topics: Tensor | None, n_tokens: int) -> None:
     """Raise ValueError unless topics are None, or one int64 >= -1 per token (-1 for no topic), not all -1."""
     if topics is None:
         return
-    if not isinstance(topics, Tensor) or topics.dtype != torch.int64 or topics.shape != (n_tokens,):
+    if topics.dtype != torch.int64 or topics.shape != (n_tokens,):
         raise ValueError(
-            f"expected topics as torch.int64 of shape ({n_tokens},), got {_describe(topics)}; give the number of each "
-            "token's topic, in the order of probe.tokens, -1 where it has none"
+            f"expected topics as torch.int64 of shape ({n_tokens},), got {tuple(topics.shape)} of {topics.dtype}; give "
+            "the number of each token's topic, in the order of probe.tokens, -1 where it has none"
         )
     if bool((topics < -1).any()):
         raise ValueError(f"expected topics >= -1, got {int(topics.min())}; number them from 0, with -1 for none")
     if not bool((topics >= 0).any()):
         raise ValueError("expected topics of some tokens, got -1 for all of them; leave topics out")
-
-
-def _describe(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"{tuple(value.shape)} of {value.dtype}"
-    return f"a {type(value).__name__}"
 
 
 def validate_subset_sizes(

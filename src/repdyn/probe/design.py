@@ -83,15 +83,15 @@ class Design:
         batch = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
         return {"batch_vectors": batch, "n_batches": max_vectors // batch if batch > 0 else 0}
 
-    def required_windows(self, n_batches: int, batch_vectors: int, window_tokens: int) -> int:
-        """Return how many windows of ``window_tokens`` tokens the batches require.
+    def required_windows(self, n_batches: int, batch_vectors: int, window_tokens: int | None) -> int:
+        """Return how many windows the batches require, of ``window_tokens`` tokens each, or of no known number.
 
         >>> [design.required_windows(4, 4096, window_tokens=256) for design in (DENSE, PAPER)]
         [80, 128]
         """
         if self.n_windows is not None:
             return self.n_windows
-        least = math.ceil(TOKENS_PER_VECTOR * n_batches * batch_vectors / window_tokens)
+        least = math.ceil(TOKENS_PER_VECTOR * n_batches * batch_vectors / (window_tokens or 1))
         return max(least, n_batches * -(-batch_vectors // (self.vectors_per_window or batch_vectors)))
 
     @property

@@ -38,6 +38,7 @@ from repdyn.probe.design import (
     MAX_VECTORS,
     MIN_BATCH_VECTORS,
     SUBSETS,
+    TOKENS_PER_VECTOR,
     VIEWS,
     WINDOW_MEAN,
     Design,
@@ -56,7 +57,7 @@ from repdyn.probe.inputs import (
     inputs_from_tensors,
     inputs_to_tensors,
 )
-from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
+from repdyn.probe.windows import TokenizedWindows, tokenize_windows
 from repdyn.probe.word_classes import TokenWords
 from repdyn.utils.caller_state import plain_state
 from repdyn.utils.files import write_atomically
@@ -70,7 +71,6 @@ _PLAN = "repdyn_probe"
 _CLASS = "class."
 _TOPICS = "topics"
 _INPUTS = "repdyn_inputs"
-_NARROW = (torch.int16, torch.int32)
 WHOLE_WINDOWS = 16
 """How many windows of each batch are measured as a whole."""
 WHOLE_WINDOW_TOKENS = 256
@@ -230,8 +230,13 @@ class Probe:
         if vectors_per_window is not None:
             design = replace(design, vectors_per_window=vectors_per_window)
         classes = class_names(classes)
-        plan = WindowPlan.by_design(design, max_vectors, batch_vectors, sequence_length)
-        windows = tokenize_windows(texts, tokenizer, plan, bool(classes or phrases))
+        cut = replace(design, window_tokens=sequence_length or design.window_tokens)
+        n_windows = cut.required_windows(
+            **cut.batch_plan(max_vectors, batch_vectors, 0), window_tokens=cut.window_tokens
+        )
+        n_tokens = 0 if design.n_windows else int(max_vectors * TOKENS_PER_VECTOR)
+        sizes = {"n_tokens": n_tokens, "n_windows": n_windows}
+        windows = tokenize_windows(texts, tokenizer, cut, bool(classes or phrases), **sizes)
         special_ids = tuple(sorted(set(tokenizer.all_special_ids)))
         windows = windows.in_order_of(design, special_ids, seed)
         fields = _fields_of_windows(windows, design, special_ids, max_vectors, batch_vectors, seed)
@@ -522,7 +527,7 @@ class Probe:
 
     def save(self, path: str | Path) -> None:
         """Write the probe to a safetensors file; :meth:`load` restores it with an equal hash."""
-        tensors = {"tokens": _narrowed(self.tokens), "lengths": _narrowed(self.lengths)}
+        tensors = {"tokens": self.tokens, "lengths": self.lengths}
         # uint8, because a bool read from a damaged file may be neither true nor false
         tensors |= {f"{_CLASS}{name}": members.to(torch.uint8) for name, members in self.classes.items()}
         if self.topics is not None:
@@ -623,10 +628,3 @@ def _read(path: str | Path) -> tuple[dict[str, Any], str]:
             "inputs": inputs_from_tensors(file.get_tensor, metadata[_INPUTS]) if _INPUTS in metadata else None,
         }
         return fields, metadata["hash"]
-
-
-def _narrowed(ids: Tensor) -> Tensor:
-    """Return integers in the narrowest type that holds them."""
-    low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
-    fitting = (dtype for dtype in _NARROW if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max)
-    return ids.to(next(fitting, ids.dtype))

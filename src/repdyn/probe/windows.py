@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from reprlib import repr as briefly
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,37 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.probe.design import TOKENS_PER_VECTOR, Design
+from repdyn.probe.design import Design
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, words_of_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True)
-class WindowPlan:
-    """A plan for cutting texts into windows."""
-
-    n_tokens: int
-    """Least number of text tokens in all windows."""
-    n_windows: int = 0
-    """Least number of windows."""
-    window_tokens: int | None = None
-    """Number of tokens in a window, including special ones. Longer texts are split, or truncated if
-    ``window_characters`` is set."""
-    window_characters: int | None = None
-    """Number of characters of text in a window; None to use ``window_tokens`` alone."""
-
-    @classmethod
-    def by_design(
-        cls, design: Design, max_vectors: int, batch_vectors: int | None, sequence_length: int | None
-    ) -> WindowPlan:
-        """Return the plan of a design for the given sizes; ``sequence_length`` overrides the design's window length."""
-        tokens = sequence_length or design.window_tokens
-        sizes = design.batch_plan(max_vectors, batch_vectors, n_tokens=0)
-        n_windows = design.required_windows(sizes["n_batches"], sizes["batch_vectors"], tokens or 1)
-        n_tokens = 0 if design.n_windows else int(max_vectors * TOKENS_PER_VECTOR)
-        return cls(n_tokens, n_windows, tokens, design.window_characters)
 
 
 class TokenizedWindows(NamedTuple):
@@ -73,9 +46,19 @@ class TokenizedWindows(NamedTuple):
 
 
 def tokenize_windows(
-    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan, with_words: bool
+    texts: Iterable[str],
+    tokenizer: PreTrainedTokenizerBase,
+    design: Design,
+    with_words: bool,
+    *,
+    n_tokens: int,
+    n_windows: int,
 ) -> TokenizedWindows:
-    """Cut texts into windows of token ids, each with the tokenizer's own prefix and suffix."""
+    """Cut texts into windows of the design's length, each with the tokenizer's own prefix and suffix.
+
+    Of more windows than are needed for ``n_tokens`` text tokens and ``n_windows`` windows, evenly spaced ones are
+    taken. Where the design counts characters, its ``window_tokens`` is the length to which windows are cut.
+    """
     if isinstance(texts, str):
         raise ValueError("expected texts to be an iterable of strings, got a single string; pass [text]")
     if not callable(tokenizer):
@@ -87,18 +70,18 @@ def tokenize_windows(
         prefix, suffix = _affixes(tokenizer)
     n_affixes = len(prefix), len(suffix)
     # text tokens of a full window; None for all tokens of a piece of text
-    size = None if plan.window_tokens is None else plan.window_tokens - sum(n_affixes)
+    size = None if design.window_tokens is None else design.window_tokens - sum(n_affixes)
     if size is not None and size < 1:
         raise ValueError(
             f"expected sequence_length > {sum(n_affixes)}, the special tokens this tokenizer adds, got "
-            f"{plan.window_tokens}"
+            f"{design.window_tokens}"
         )
     lexicon = Lexicon() if with_words else None
     windows: list[list[int]] = []
     is_full: list[bool] = []
     words: list[np.ndarray] = []
     n_bytes = n_ids = 0
-    for text in _pieces(texts, plan):
+    for text in _pieces(texts, design.window_characters):
         with one_thread_for_tokenizers():
             if lexicon is None:
                 ids, numbers = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], None
@@ -106,16 +89,16 @@ def tokenize_windows(
                 ids, numbers = words_of_tokens(text, tokenizer, lexicon)
         n_bytes, n_ids = n_bytes + len(text.encode()), n_ids + len(ids)
         # a piece of so many characters is one window; a whole text is split into several
-        step = max(1, len(ids)) if size is None or plan.window_characters is not None else size
+        step = max(1, len(ids)) if size is None or design.window_characters is not None else size
         for start in range(0, len(ids), step):
             part = slice(start, None if size is None else start + size)
             windows.append(prefix + ids[part] + suffix)
             of_tokens = size is None or start + size <= len(ids)
-            is_full.append(of_tokens if plan.window_characters is None else len(text) == plan.window_characters)
+            is_full.append(of_tokens if design.window_characters is None else len(text) == design.window_characters)
             if numbers is not None:
                 words.append(np.pad(numbers[part], n_affixes, constant_values=NO_WORD))
     # tokens of a window in ``is_sink``: the special ones, or the first one if there are none
-    selected = _select_evenly(windows, is_full, max(1, sum(n_affixes)), plan)
+    selected = _select_evenly(windows, is_full, max(1, sum(n_affixes)), n_tokens, n_windows)
     tokens = torch.tensor([token for i in selected for token in windows[i]], dtype=torch.long)
     lengths = torch.tensor([len(windows[i]) for i in selected], dtype=torch.long)
     bytes_per_token = n_bytes / n_ids if n_ids else None
@@ -142,8 +125,8 @@ def one_thread_for_tokenizers() -> Iterator[None]:
             os.environ[name] = before
 
 
-def _pieces(texts: Iterable[str], plan: WindowPlan) -> Iterator[str]:
-    """Yield the texts, split into pieces of ``plan.window_characters`` characters if set."""
+def _pieces(texts: Iterable[str], n_characters: int | None) -> Iterator[str]:
+    """Yield the texts, split into pieces of so many characters unless that is None."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"expected texts, got {type(text).__name__} at index {number}; decode bytes first")
@@ -154,7 +137,7 @@ def _pieces(texts: Iterable[str], plan: WindowPlan) -> Iterator[str]:
                 f"expected texts that UTF-8 can encode, got {briefly(error.object[error.start : error.end])} at index "
                 f"{number}; decode files with errors='replace'"
             ) from error
-        size = plan.window_characters or max(1, len(text))
+        size = n_characters or max(1, len(text))
         yield from (text[start : start + size] for start in range(0, max(1, len(text)), size))
 
 
@@ -171,11 +154,13 @@ def _affixes(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     )
 
 
-def _select_evenly(windows: Sequence[list[int]], is_full: Sequence[bool], n_sinks: int, plan: WindowPlan) -> list[int]:
-    """Return the indices of evenly spaced windows that fulfil the plan, full ones if they suffice; all if too few."""
+def _select_evenly(
+    windows: Sequence[list[int]], is_full: Sequence[bool], n_sinks: int, n_tokens: int, n_windows: int
+) -> list[int]:
+    """Return the indices of evenly spaced windows, as many as needed, full ones if they suffice; all if too few."""
     total = sum(len(window) - n_sinks for window in windows)
-    count = max(plan.n_windows, -(-len(windows) * plan.n_tokens // max(total, 1)))
-    if total <= plan.n_tokens or count >= len(windows):
+    count = max(n_windows, -(-len(windows) * n_tokens // max(total, 1)))
+    if total <= n_tokens or count >= len(windows):
         return list(range(len(windows)))
     candidates = [i for i, full in enumerate(is_full) if full]
     candidates = candidates if len(candidates) >= count else list(range(len(windows)))

@@ -18,15 +18,13 @@ from repdyn.capture.output_head import OutputHead
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.states import CaptureKind, States
 from repdyn.checkpoints.errors import model_errors
-from repdyn.probe import Probe
+from repdyn.probe import Design, Probe
+from repdyn.probe.design import MIN_BATCH_VECTORS
 from repdyn.reading.models import LoadedModel
 
 Model: TypeAlias = nn.Module | LoadedModel
 Tokens: TypeAlias = Probe | Sequence[Sequence[int]]
 """A probe, or the token ids of one or several sequences, special tokens included."""
-
-_FIRST_POSITIONS = "first_positions"
-_FEWEST_TOKENS = 4
 
 
 def layer_states(
@@ -68,8 +66,7 @@ def layer_states(
         prepared = prepare(module, layers)
         if isinstance(tokens, Probe):
             return capture(prepared, tokens, subsets, captures=captures)
-        wanted = ("no_sink", _FIRST_POSITIONS)
-        states = capture(prepared, sequences_probe(tokens), wanted, captures=captures)
+        states = capture(prepared, sequences_probe(tokens), ("all",), captures=captures)
     numbers = np.arange(sum(map(len, tokens)))
     rows = states.rows_of(numbers)
     chosen = []
@@ -110,8 +107,7 @@ def attention_weights(
         if isinstance(tokens, Probe):
             return attention.attention_weights(prepared, tokens, n_tokens=n_tokens)
         read = sum(len(sequence[:LENGTH]) for sequence in tokens)
-        found = attention.attention_weights(prepared, sequences_probe(tokens), n_tokens=read)
-        return replace(found, tokens=found.tokens[: len(tokens)])
+        return attention.attention_weights(prepared, sequences_probe(tokens), n_tokens=read)
 
 
 def output_head(model: Model, ids: Sequence[int], layers: LayerPatterns = None) -> OutputHead:
@@ -164,9 +160,9 @@ def count_blocks(model: Model, layers: LayerPatterns = None) -> dict[str | None,
 
 
 def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
-    """Return a probe of whole sequences that samples every token, by "no_sink" or by the class of first positions.
+    """Return a probe of whole sequences of which every token is sampled, in one batch.
 
-    Copies of the longest sequence, of four tokens at least, are appended if these are too few or too short for a probe.
+    Copies of the last sequence are appended if these have too few tokens for a probe.
 
     Raises:
         ValueError: no sequence, or an empty one.
@@ -174,17 +170,11 @@ def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
     lengths = [len(sequence) for sequence in sequences]
     if not lengths or min(lengths) < 1:
         raise ValueError(f"expected sentences of at least one token, got lengths {lengths[:5]}; leave empty texts out")
-    longest = list(max(sequences, key=len))
-    padding = longest * (-(-_FEWEST_TOKENS // len(longest)))
     whole = [list(sequence) for sequence in sequences]
-    while len(whole) < 3 or sum(map(len, whole)) < 2 * len(whole):
-        whole.append(padding)
-    starts = np.cumsum([0, *map(len, whole)])
-    is_first = np.zeros(starts[-1], dtype=bool)
-    is_first[starts[:-1]] = True
-    n_others = int(starts[-1]) - len(whole)
-    probe = Probe.from_tokens(whole, max_vectors=n_others, batch_vectors=n_others)
-    return probe.with_classes({_FIRST_POSITIONS: is_first})
+    whole += [whole[-1]] * max(0, MIN_BATCH_VECTORS - sum(lengths))
+    n_tokens = sum(map(len, whole))
+    design = Design("sequences", n_windows=len(whole), disjoint_windows=False, exclude_own_window=False)
+    return Probe.from_tokens(whole, max_vectors=n_tokens, batch_vectors=n_tokens, design=design)
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from repdyn import kernels
 from repdyn.kernels import Undefined
-from repdyn.probe import Probe
+from repdyn.probe import Design, Probe
 from repdyn.probe.design import MAX_VECTORS
-from repdyn.probe.windows import WindowPlan, tokenize_windows
+from repdyn.probe.windows import tokenize_windows
 from repdyn.probe.word_classes import NO_WORD, Lexicon, is_function_word
 from repdyn.reading import LayerPatterns, Model, attention_weights, layer_states
 from repdyn.studies.study import select
@@ -101,11 +101,12 @@ class TextTopics:
         """
         found: list[tuple[np.ndarray, np.ndarray]] = []
         special = sorted(set(tokenizer.all_special_ids))
-        plan = WindowPlan(1, window_tokens=sequence_length)
+        design = Design("documents", window_tokens=sequence_length)
         for document in np.random.RandomState(seed).permutation(len(self.documents)).tolist():
             if len(found) == n_sequences:
                 break
-            tokens, lengths, words, _ = tokenize_windows([self.documents[document]], tokenizer, plan, with_words=True)
+            text = [self.documents[document]]
+            tokens, lengths, words, _ = tokenize_windows(text, tokenizer, design, True, n_tokens=0, n_windows=1)
             if words is None or not len(lengths) or lengths[0] < sequence_length:
                 continue
             ids, numbers = tokens[:sequence_length].numpy(), words.numbers[:sequence_length]

@@ -11,7 +11,8 @@ from tokenizer_cases import CURLY, SAMPLE, WORDS, any_tokenizer  # noqa: F401  (
 from transformers import PreTrainedTokenizerBase
 
 from repdyn.data.tokens import byte_tokenizer
-from repdyn.probe.windows import WindowPlan, tokenize_windows
+from repdyn.probe import Design
+from repdyn.probe.windows import tokenize_windows
 from repdyn.probe.word_classes import Lexicon, words_of_bytes, words_of_tokens
 
 
@@ -75,9 +76,11 @@ def test_words_of_bytes_match_those_of_the_byte_tokenizer(text):
 
 def test_windows_do_not_depend_on_words(tokenizer):
     texts = [SAMPLE, "", "12", "The end of the dog. " * 30, "stop"]
-    for plan in (*(WindowPlan(n_tokens, window_tokens=12) for n_tokens in (10**6, 200, 50)), WindowPlan(0, 9, 12, 20)):
-        tokens, lengths, found, n_bytes = tokenize_windows(texts, tokenizer, plan, with_words=True)
-        plain, same_lengths, none, same_bytes = tokenize_windows(texts, tokenizer, plan, with_words=False)
+    characters = {"n_tokens": 0, "n_windows": 9, "window_characters": 20}
+    for sizes in (*({"n_tokens": n_tokens, "n_windows": 0} for n_tokens in (10**6, 200, 50)), characters):
+        design = Design("test", window_tokens=12, window_characters=sizes.pop("window_characters", None))
+        tokens, lengths, found, n_bytes = tokenize_windows(texts, tokenizer, design, True, **sizes)
+        plain, same_lengths, none, same_bytes = tokenize_windows(texts, tokenizer, design, False, **sizes)
         assert none is None
         assert found is not None
         assert n_bytes == same_bytes
@@ -85,13 +88,13 @@ def test_windows_do_not_depend_on_words(tokenizer):
         assert torch.equal(lengths, same_lengths)
         assert found.numbers.shape == (len(tokens),)
         # words are counted over all texts; window_characters may split words
-        if plan.window_characters is None:
+        if design.window_characters is None:
             assert found.lexicon.counts.sum() == len(WORDS) + 5 * 30 + 1
 
 
 def test_each_token_of_a_window_has_its_own_word():
     tokens, _, found, bytes_per_token = tokenize_windows(
-        [SAMPLE] * 3, byte_tokenizer(for_encoder=True), WindowPlan(80, window_tokens=10), with_words=True
+        [SAMPLE] * 3, byte_tokenizer(for_encoder=True), Design("test", window_tokens=10), True, n_tokens=80, n_windows=0
     )
     assert found is not None
     assert bytes_per_token == 1.0
